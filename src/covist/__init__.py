@@ -1,0 +1,1 @@
+"""Training-free visual token compression for vision-language models."""
