@@ -1,0 +1,195 @@
+"""Every constant of the method by a readable name, with its symbol, its equation and its allowed range."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+COVERAGE_RESERVE = 0.05
+
+
+def _number(default: float, doc: str, low: float = 0.0, high: float = float("inf")) -> Any:
+    """A numeric constant with its documentation and the closed range it must lie in."""
+    return field(default=default, metadata={"doc": doc, "range": (low, high)})
+
+
+def _choice(default: Any, doc: str, *choices: Any) -> Any:
+    return field(default=default, metadata={"doc": doc, "choices": choices})
+
+
+def _switch(doc: str) -> Any:
+    return _choice(True, doc, True, False)
+
+
+def _documented(default: Any, doc: str) -> Any:
+    return field(default=default, metadata={"doc": doc})
+
+
+@dataclass(frozen=True)
+class CovistConfig:
+    """The constants of CoViST. The defaults are the paper's main configuration, shared by all models.
+
+    `CovistConfig.describe()` lists every field with its meaning; the text lives in the field's metadata.
+    """
+
+    strategy: Literal["fixed", "pro"] = _choice(
+        "fixed", "one reduction before the decoder (fixed) or two more inside it (pro)", "fixed", "pro"
+    )
+    epsilon: float = _number(1e-8, "numerical constant of every denominator", 0.0, 1e-3)
+
+    # Evidence and coverage (Eqs. 3-5)
+    evidence_exponent: float = _number(1.5, "beta, Eq. 4: exponent that sharpens the evidence")
+    uniform_coefficients: tuple[tuple[int, float], ...] = _documented(
+        ((64, 0.40), (128, 0.30), (192, 0.25)), "u, Eq. 4: (count, coefficient) knots, linear between, flat outside"
+    )
+    uniform_multiplier: float = _number(1.0, "factor on u, for the sensitivity study")
+    uniform_ceiling: float = _number(0.60, "largest u after adapting to the attention's concentration", 0.0, 1.0)
+    instruction_weight: float = _number(0.30, "lambda_max, Eq. 3: largest share of the instruction residual", 0.0, 1.0)
+    instruction_weight_first_layer: float = _number(0.15, "lambda_max on the first-layer route", 0.0, 1.0)
+    instruction_sign: int = _choice(-1, "sign of the text-patch cosine; -1 is the paper's convention", -1, 1)
+    selectivity_scale: float = _number(0.10, "sigma_0, Eq. 3: selectivity at which lambda_max is reached", 1e-6, 1.0)
+    regions: int = _number(16, "N_r: number of regions that share the coverage weights", 1)
+    region_uniform: float = _number(0.10, "share of the regional weight that is spread evenly", 0.0, 1.0)
+
+    # Protected tokens
+    core_base: float = _number(0.25, "protected core: fraction of the count at concentration 0", 0.0, 1.0)
+    core_slope: float = _number(0.45, "protected core: added fraction per square root of the concentration", 0.0, 1.0)
+    anchor_selectivity: float = _number(0.05, "selectivity below which an instruction gets no anchors", 0.0, 1.0)
+    anchor_fraction: float = _number(0.25, "anchors: at most this fraction of the count", 0.0, 1.0)
+    anchor_limit: int = _number(24, "anchors: at most this many")
+    anchor_novelty: float = _number(0.20, "novelty above which an added anchor counts as novel", 0.0, 1.0)
+    anchor_redundancy: float = _number(0.95, "similarity to a kept anchor at which a candidate is skipped", 0.0, 1.0)
+    reserve: float = _number(COVERAGE_RESERVE, "rho_r: fraction kept for the largest coverage gaps", 0.0, 1.0)
+
+    # Composition (Eqs. 6-8)
+    transfer_exponent: float = _number(2.0, "gamma, Eq. 7: exponent of the similarity in the transfer")
+    weight_limit: float = _number(8.0, "m_max, Eq. 7: largest weight of a representative", 1.0)
+    content_step: float = _number(0.15, "alpha, Eq. 8: step towards the centroid of the removed tokens")
+    content_confidence: float = _number(0.75, "tau, Eq. 8: confidence below which a token gives no content", 0.0, 1.0)
+
+    # Attention (Eqs. 9, 10)
+    gain_range: tuple[float, float] = _documented((0.6, 1.4), "g_min and g_max, Eq. 10: range of the head gains")
+    first_stage_gain: float = _number(0.8, "u_l, Eq. 9: strategy gain of pro before its first internal reduction")
+
+    # Progressive execution
+    stage_depths: tuple[float, float] = _documented(
+        (14 / 32, 24 / 32), "depths of the internal reductions, per layer count"
+    )
+    first_stage_ratio: float = _number(1.5, "K1 / K: count of the first stage", 1.0)
+    last_stage_ratio: float = _number(0.25, "K3 / K: count of the last stage", 0.0, 1.0)
+    coordinate_quota: float = _number(0.10, "internal selection: fraction for coordinate tokens", 0.0, 1.0)
+    spatial_quota: float = _number(0.125, "internal selection: fraction for stratified spatial tokens", 0.0, 1.0)
+    coordinate_rule: Literal["rope", "grid"] = _choice(
+        "rope", "coordinate tokens by rotary index (rope) or by normalised image coordinates (grid)", "rope", "grid"
+    )
+
+    # Switches of the paper's studies
+    contributions: bool = _switch("compose the weights (Eq. 7); off: weights stay as inherited")
+    content: bool = _switch("compose the features (Eq. 8); off: features stay as they are")
+    attention: bool = _switch("add the attention bias (Eq. 9); off: the bias is zero")
+    head_gains: bool = _switch("head-dependent gains (Eq. 10); off: every gain is one")
+    distance: bool = _switch("distance factor of Eq. 9; off: the bias is the weight alone")
+    position_span: int | Literal["rule"] | None = _documented(
+        None, 'positions of the image: None = the original span, "rule" = min(N, round(4.5 K)), or a number'
+    )
+    inheritance: bool = _switch("internal reductions of pro inherit the state; off: they start from ordinary tokens")
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            _check_field(item.name, getattr(self, item.name), item.metadata)
+        _check_structured(self)
+
+    @classmethod
+    def fixed(cls, **overrides: Any) -> "CovistConfig":
+        """CoViST-Fixed: the main configuration, reduced once before the first decoder layer."""
+        return cls(**{"strategy": "fixed", **overrides})
+
+    @classmethod
+    def pro(cls, **overrides: Any) -> "CovistConfig":
+        """CoViST-Pro: the main configuration with two further reductions inside the decoder."""
+        return cls(**{"strategy": "pro", **overrides})
+
+    @classmethod
+    def cumulative_row(cls, letter: str) -> "CovistConfig":
+        """The configuration of row (a) to (h) of the paper's cumulative study."""
+        if letter not in tuple("abcdefgh"):
+            raise ValueError(f"CovistConfig.cumulative_row: letter must be one of a to h, got {letter!r}")
+        if letter in "gh":
+            return cls.pro(inheritance=letter == "h")
+        return cls.fixed(
+            contributions=letter >= "b",
+            reserve=COVERAGE_RESERVE if letter >= "c" else 0.0,
+            head_gains=letter >= "d",
+            content=letter >= "e",
+            position_span=None if letter >= "f" else "rule",
+        )
+
+    def replace(self, **changes: Any) -> "CovistConfig":
+        """A copy with some fields changed, validated again."""
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that JSON can hold."""
+        return json.loads(json.dumps(asdict(self)))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "CovistConfig":
+        unknown = sorted(set(values) - {item.name for item in fields(cls)})
+        if unknown:
+            raise ValueError(f"CovistConfig: unknown field {', '.join(unknown)}")
+        return cls(**{name: _as_tuples(value) for name, value in values.items()})
+
+    def save(self, path: str | Path) -> None:
+        """Write the configuration as JSON."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "CovistConfig":
+        return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+
+    @classmethod
+    def describe(cls) -> str:
+        """One line per field: name, default and meaning."""
+        return "\n".join(f"{item.name} = {item.default!r}: {item.metadata['doc']}" for item in fields(cls))
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _reject(name: str, value: Any, allowed: str) -> None:
+    raise ValueError(f"CovistConfig.{name} must be {allowed}, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+
+
+def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    if "choices" in metadata and not any(value == c and type(value) is type(c) for c in metadata["choices"]):
+        _reject(name, value, "one of " + ", ".join(repr(choice) for choice in metadata["choices"]))
+    if "range" in metadata:
+        low, high = metadata["range"]
+        if not _is_number(value) or not low <= value <= high:
+            _reject(name, value, f"a number of at least {low:g}" if high == float("inf") else f"in [{low:g}, {high:g}]")
+
+
+def _check_structured(config: CovistConfig) -> None:
+    """The fields that are more than one number."""
+    for name in ("regions", "anchor_limit"):
+        if not isinstance(getattr(config, name), int):
+            _reject(name, getattr(config, name), "an integer")
+    knots = config.uniform_coefficients
+    counts = [count for count, _ in knots]
+    if not knots or sorted(set(counts)) != counts or not all(0 <= value <= 1 for _, value in knots):
+        _reject("uniform_coefficients", knots, "(count, coefficient in [0, 1]) pairs with increasing counts")
+    low, high = config.gain_range
+    if not 0 <= low <= high:
+        _reject("gain_range", config.gain_range, "two non-negative numbers, the smaller one first")
+    first, second = config.stage_depths
+    if not 0 < first < second < 1:
+        _reject("stage_depths", config.stage_depths, "two increasing fractions in (0, 1)")
+    span = config.position_span
+    if span is not None and span != "rule" and (not _is_number(span) or span != int(span) or span < 1):
+        _reject("position_span", span, 'None, "rule" or a positive integer')

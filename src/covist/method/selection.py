@@ -1,0 +1,104 @@
+"""Coverage-guided state initialisation: which tokens survive the first reduction, and why."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from covist.config import CovistConfig
+from covist.method.anchors import instruction_anchors, protected_tokens
+from covist.method.checks import require_count, require_evidence, require_finite, require_shape
+from covist.method.coverage import blend_similarities, coverage_weights, region_weights, uniform_coefficient
+from covist.method.evidence import mix_evidence, nearest_neighbours, selectivity, visual_evidence
+from covist.method.greedy import fill_reserve, greedy_coverage
+from covist.method.grid import Grid
+from covist.method.ops import round_half_up, unit_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The set A and the evidence e of one reduction, over the N tokens of the state before it.
+
+    kept:          surviving tokens, [K], increasing
+    evidence:      e, [N]
+    anchors:       instruction anchors, [N] bool
+    maps:          named [N] maps for pictures: attention, distinctiveness, instruction (if any), combined
+    concentration: c of the encoder attention at the initial stage, for the tracker
+    """
+
+    kept: Tensor
+    evidence: Tensor
+    anchors: Tensor
+    maps: dict[str, Tensor] = field(default_factory=dict)
+    concentration: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """What the instruction asks of the image: pi [N], whether it may set anchors, and its lambda_max."""
+
+    distribution: Tensor
+    anchors_allowed: bool
+    max_weight: float
+
+
+def initial_selection(
+    attention: Tensor,
+    keys: Tensor,
+    embeddings: Tensor,
+    grid: Grid,
+    count: int,
+    config: CovistConfig,
+    instruction: Instruction | None = None,
+    reference: float | None = None,
+    similarity: Tensor | None = None,
+) -> tuple[Selection, Tensor]:
+    """Choose `count` of N tokens from the encoder's signals -> (selection, affinity s [N, N]).
+
+    attention: class-token (or incoming) attention with heads mixed, [N]; keys: encoder keys, [N, k];
+    embeddings: projected embeddings, [N, d]; reference: running mean of the concentration, None = not yet known;
+    similarity: an affinity to use in place of Eq. 2, [N, N].
+    """
+    _check(attention, keys, embeddings, grid, count, instruction)
+    unit_keys, unit_embeddings = unit_rows(keys, config.epsilon), unit_rows(embeddings, config.epsilon)
+    key_cosines = unit_keys @ unit_keys.T  # [N, N], becomes the affinity below
+    neighbours = nearest_neighbours(key_cosines)
+    affinity = blend_similarities(key_cosines, unit_embeddings) if similarity is None else similarity
+
+    visual = visual_evidence(attention, keys, embeddings, grid, config, neighbours)
+    evidence, anchors = visual.base, torch.empty(0, dtype=torch.long, device=attention.device)
+    if instruction is not None:
+        distribution = instruction.distribution.float()
+        evidence = mix_evidence(visual.base, distribution, instruction.max_weight, config)
+        if instruction.anchors_allowed and selectivity(distribution) >= config.anchor_selectivity:
+            anchors = instruction_anchors(distribution, affinity, count, config)
+    protected = protected_tokens(visual.attention, anchors, count, visual.concentration, config)
+
+    uniform = uniform_coefficient(count, visual.concentration, reference, config)
+    weights = coverage_weights(evidence, uniform, config)
+    omega = region_weights(weights, unit_keys, unit_embeddings, grid.coordinates(attention.device), config)
+    covered = max(count - round_half_up(config.reserve * count), protected.shape[0])
+    chosen = greedy_coverage(affinity, omega, protected, covered)
+    chosen = fill_reserve(affinity, chosen, count - covered)
+
+    maps = {"attention": visual.attention, "distinctiveness": visual.distinctiveness, "combined": evidence}
+    if instruction is not None:
+        maps["instruction"] = instruction.distribution
+    is_anchor = torch.zeros_like(chosen)
+    is_anchor[anchors] = True
+    return Selection(chosen.nonzero()[:, 0], evidence, is_anchor, maps, visual.concentration), affinity
+
+
+def _check(
+    attention: Tensor, keys: Tensor, embeddings: Tensor, grid: Grid, count: int, instruction: Instruction | None
+) -> None:
+    where, tokens = "initial_selection", grid.size
+    require_shape(where, "attention", attention, (tokens,))
+    require_shape(where, "keys", keys, (tokens, None))
+    require_shape(where, "embeddings", embeddings, (tokens, None))
+    require_count(where, count, tokens)
+    require_finite(where, attention=attention, keys=keys, embeddings=embeddings)
+    require_evidence(where, "attention", attention)
+    if instruction is not None:
+        require_shape(where, "instruction", instruction.distribution, (tokens,))
+        require_evidence(where, "instruction", instruction.distribution)

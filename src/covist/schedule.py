@@ -1,0 +1,87 @@
+"""How many tokens each decoder layer sees, how a budget is read, and what it costs (Eq. 19)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from covist.config import CovistConfig
+from covist.method.ops import round_half_up
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`stages` holds (depth, count): before layer `depth` the image is reduced to `count` tokens."""
+
+    layers: int
+    stages: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def tokens_per_layer(self) -> tuple[int, ...]:
+        ends = [depth for depth, _ in self.stages[1:]] + [self.layers]
+        return tuple(count for (depth, count), end in zip(self.stages, ends, strict=True) for _ in range(end - depth))
+
+    @property
+    def mean(self) -> float:
+        """Layer average of the token count."""
+        return sum(self.tokens_per_layer) / self.layers
+
+
+def fixed_schedule(layers: int, budget: int, tokens: int) -> Schedule:
+    """CoViST-Fixed: one reduction before the first layer."""
+    _check(layers, budget, tokens)
+    return Schedule(layers, ((0, min(budget, tokens)),))
+
+
+def progressive_schedule(layers: int, budget: int, tokens: int, config: CovistConfig | None = None) -> Schedule:
+    """CoViST-Pro: three stages whose layer average is the budget, as far as `tokens` allows."""
+    _check(layers, budget, tokens)
+    config = config or CovistConfig.pro()
+    if budget >= tokens:
+        return fixed_schedule(layers, budget, tokens)
+    first_cut, second_cut = (round_half_up(depth * layers) for depth in config.stage_depths)
+    first = min(round_half_up(config.first_stage_ratio * budget), tokens)
+    last = max(1, round_half_up(config.last_stage_ratio * budget))
+    remaining = layers * budget - first_cut * first - (layers - second_cut) * last
+    middle = round_half_up(remaining / (second_cut - first_cut)) if second_cut > first_cut else last
+    middle = min(max(middle, last), first)
+    cuts = (0, first_cut, second_cut, layers)
+    counts = (first, middle, last)
+    # In very shallow decoders a stage may have no layer at all; then it does not exist.
+    return Schedule(layers, tuple((cuts[i], counts[i]) for i in range(3) if cuts[i] < cuts[i + 1]))
+
+
+def resolve_budget(budget: int | float | str, tokens: int) -> int:
+    """A budget as a token count: `64`, `"64"`, `0.11` or `"11%"` of `tokens`; never more than `tokens`."""
+    allowed = 'a positive number of tokens (64), a fraction in (0, 1] (0.11) or a percentage ("11%")'
+    value: int | float
+    if isinstance(budget, str):
+        text = budget.strip()
+        try:
+            value = float(text[:-1]) / 100 if text.endswith("%") else int(text) if text.isdigit() else float(text)
+        except ValueError:
+            raise ValueError(f"budget must be {allowed}, got {budget!r}") from None
+    else:
+        value = budget
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ValueError(f"budget must be {allowed}, got {budget!r}")
+    if isinstance(value, float):
+        if value > 1:
+            raise ValueError(f"budget must be {allowed}, got {budget!r}")
+        value = max(1, round_half_up(value * tokens))
+    return min(value, tokens)
+
+
+def decoder_flops(lengths: Iterable[float], hidden: int, intermediate: int) -> float:
+    """Eq. 19: matrix-product operations of a LLaMA-style decoder over the sequence length of each layer."""
+    return float(sum(8 * n * hidden**2 + 4 * n**2 * hidden + 6 * n * hidden * intermediate for n in lengths))
+
+
+def kv_bytes(lengths: Iterable[float], kv_heads: int, head_dim: int, element_size: int) -> float:
+    """Bytes of the key/value cache over the cached length of each layer."""
+    return float(sum(2 * n * kv_heads * head_dim * element_size for n in lengths))
+
+
+def _check(layers: int, budget: int, tokens: int) -> None:
+    for name, value in (("layers", layers), ("budget", budget), ("tokens", tokens)):
+        if value < 1:
+            raise ValueError(f"schedule: {name} must be at least 1, got {value}")

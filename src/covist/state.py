@@ -1,0 +1,111 @@
+"""The composable visual state S = (H, P, m, G) of Eq. 1."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covist.method.checks import require, require_finite, require_shape
+from covist.method.grid import Grid
+
+VALIDATE = False
+"""Check every state as it is built. Tests and debugging sessions switch it on; production skips the cost."""
+
+
+@dataclass(frozen=True, eq=False)
+class VisualState:
+    """The representatives of one image at one depth. All per-token fields share their first dimension K.
+
+    features:  H, [K, d], in the model's dtype
+    indices:   original token index inside the image, [K], increasing
+    positions: P, original rotary positions, [K] or [K, axes]
+    weights:   m >= 1, [K], float32
+    affinity:  part of G: pairwise affinities s of Eq. 2 among the survivors, [K, K], float32
+    anchors:   part of G: surviving instruction anchors, [K], bool
+    grid:      layout of the original tokens, from which coordinates derive
+    """
+
+    features: Tensor
+    indices: Tensor
+    positions: Tensor
+    weights: Tensor
+    affinity: Tensor
+    anchors: Tensor
+    grid: Grid
+
+    def __post_init__(self) -> None:
+        if VALIDATE:
+            self.validate()
+
+    @classmethod
+    def initial(
+        cls, features: Tensor, positions: Tensor, affinity: Tensor, grid: Grid, anchors: Tensor | None = None
+    ) -> "VisualState":
+        """The uncompressed state: every token represents itself with weight one."""
+        count, device = features.shape[0], features.device
+        return cls(
+            features=features,
+            indices=torch.arange(count, device=device),
+            positions=positions,
+            weights=torch.ones(count, device=device),
+            affinity=affinity,
+            anchors=torch.zeros(count, dtype=torch.bool, device=device) if anchors is None else anchors,
+            grid=grid,
+        )
+
+    @property
+    def count(self) -> int:
+        """K, the number of representatives."""
+        return self.features.shape[0]
+
+    @property
+    def coordinates(self) -> Tensor:
+        """Normalised image coordinates (x, y) of the representatives, [K, 2]."""
+        return self.grid.coordinates(self.indices.device)[self.indices]
+
+    def restrict(self, kept: Tensor) -> "VisualState":
+        """The state of the tokens `kept` [K'] alone: the one place where all fields are indexed alike."""
+        return VisualState(
+            features=self.features.index_select(0, kept),
+            indices=self.indices.index_select(0, kept),
+            positions=self.positions.index_select(0, kept),
+            weights=self.weights.index_select(0, kept),
+            affinity=self.affinity.index_select(0, kept).index_select(1, kept),
+            anchors=self.anchors.index_select(0, kept),
+            grid=self.grid,
+        )
+
+    def with_features(self, features: Tensor) -> "VisualState":
+        """The same representatives with the features of another depth."""
+        return replace(self, features=features)
+
+    def replace(self, **changes: Any) -> "VisualState":
+        return replace(self, **changes)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "VisualState":
+        """Move every tensor to `device`; `dtype` is that of the features, all else keeps its own."""
+        tensors = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name != "grid"}
+        tensors["features"] = tensors["features"].to(dtype)
+        return replace(self, **tensors)
+
+    def validate(self) -> "VisualState":
+        """Raise a `ValueError` unless this is a state in the sense of Eq. 1."""
+        where, count = "VisualState", self.count
+        require(count >= 1, where, "at least one representative is needed")
+        require_shape(where, "features", self.features, (count, None))
+        for name in ("indices", "weights", "anchors"):
+            require_shape(where, name, getattr(self, name), (count,))
+        require_shape(where, "positions", self.positions, (count,) + (None,) * (self.positions.dim() - 1))
+        require(self.positions.dim() in (1, 2), where, "positions must be [K] or [K, axes]")
+        require_shape(where, "affinity", self.affinity, (count, count))
+        require(self.anchors.dtype == torch.bool, where, f"anchors must be bool, got {self.anchors.dtype}")
+        for name in ("weights", "affinity"):
+            dtype = getattr(self, name).dtype
+            require(dtype == torch.float32, where, f"{name} must be float32, got {dtype}")
+        require_finite(where, features=self.features, weights=self.weights, affinity=self.affinity)
+        require(bool((self.weights >= 1).all()), where, "weights must be at least 1")
+        require(bool((self.indices.diff() > 0).all()), where, "indices must increase strictly")
+        inside = bool(self.indices[0] >= 0) and bool(self.indices[-1] < self.grid.size)
+        require(inside, where, f"indices must lie in the grid of {self.grid.size} tokens")
+        return self
