@@ -21,7 +21,8 @@ class VisualState:
     indices:   original token index inside the image, [K], increasing
     positions: P, original rotary positions, [K] or [K, axes]
     weights:   m >= 1, [K], float32
-    affinity:  part of G: pairwise affinities s of Eq. 2 among the survivors, [K, K], float32
+    affinity:  part of G: pairwise affinities s of Eq. 2 among the survivors, [K, K], float32; None where a method
+               that never composes did not compute them
     anchors:   part of G: surviving instruction anchors, [K], bool
     grid:      layout of the original tokens, from which coordinates derive
     """
@@ -30,7 +31,7 @@ class VisualState:
     indices: Tensor
     positions: Tensor
     weights: Tensor
-    affinity: Tensor
+    affinity: Tensor | None
     anchors: Tensor
     grid: Grid
 
@@ -40,7 +41,12 @@ class VisualState:
 
     @classmethod
     def initial(
-        cls, features: Tensor, positions: Tensor, affinity: Tensor, grid: Grid, anchors: Tensor | None = None
+        cls,
+        features: Tensor,
+        positions: Tensor,
+        affinity: Tensor | None,
+        grid: Grid,
+        anchors: Tensor | None = None,
     ) -> "VisualState":
         """The uncompressed state: every token represents itself with weight one."""
         count, device = features.shape[0], features.device
@@ -71,7 +77,7 @@ class VisualState:
             indices=self.indices.index_select(0, kept),
             positions=self.positions.index_select(0, kept),
             weights=self.weights.index_select(0, kept),
-            affinity=self.affinity.index_select(0, kept).index_select(1, kept),
+            affinity=None if self.affinity is None else self.affinity.index_select(0, kept).index_select(1, kept),
             anchors=self.anchors.index_select(0, kept),
             grid=self.grid,
         )
@@ -85,7 +91,8 @@ class VisualState:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "VisualState":
         """Move every tensor to `device`; `dtype` is that of the features, all else keeps its own."""
-        tensors = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name != "grid"}
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        tensors = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
         tensors["features"] = tensors["features"].to(dtype)
         return replace(self, **tensors)
 
@@ -98,12 +105,14 @@ class VisualState:
             require_shape(where, name, getattr(self, name), (count,))
         require_shape(where, "positions", self.positions, (count,) + (None,) * (self.positions.dim() - 1))
         require(self.positions.dim() in (1, 2), where, "positions must be [K] or [K, axes]")
-        require_shape(where, "affinity", self.affinity, (count, count))
         require(self.anchors.dtype == torch.bool, where, f"anchors must be bool, got {self.anchors.dtype}")
-        for name in ("weights", "affinity"):
-            dtype = getattr(self, name).dtype
-            require(dtype == torch.float32, where, f"{name} must be float32, got {dtype}")
-        require_finite(where, features=self.features, weights=self.weights, affinity=self.affinity)
+        floats = {"weights": self.weights}
+        if self.affinity is not None:
+            require_shape(where, "affinity", self.affinity, (count, count))
+            floats["affinity"] = self.affinity
+        for name, values in floats.items():
+            require(values.dtype == torch.float32, where, f"{name} must be float32, got {values.dtype}")
+        require_finite(where, features=self.features, **floats)
         require(bool((self.weights >= 1).all()), where, "weights must be at least 1")
         require(bool((self.indices.diff() > 0).all()), where, "indices must increase strictly")
         inside = bool(self.indices[0] >= 0) and bool(self.indices[-1] < self.grid.size)

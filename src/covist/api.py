@@ -1,0 +1,92 @@
+"""`covist.compress`: the one call that turns compression on."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch import nn
+
+from covist.config import CovistConfig
+from covist.engine.compression import Compression
+from covist.engine.decoder import Decoder
+from covist.engine.instruction import InstructionReader
+from covist.engine.prefill import Settings
+from covist.methods.base import Method
+from covist.methods.registry import create_method
+from covist.models.registry import family_for
+from covist.models.text_tower import TextTower
+from covist.schedule import resolve_budget
+
+
+def compress(
+    model: nn.Module,
+    processor: Any | None = None,
+    *,
+    budget: int | float | str = 64,
+    strategy: str | None = None,
+    method: str | Method | None = None,
+    config: CovistConfig | None = None,
+    clip: Any | None = None,
+    instruction: str | None = None,
+    positions: str | None = None,
+    concentration: float | None = None,
+) -> Compression:
+    """Compress the visual tokens of every image that `model` sees, until the handle is removed.
+
+    model: a supported vision-language model (see `covist.supported_models()`), unmodified.
+    processor: its processor or tokenizer; needed to read the instruction's text and to find the assistant turn.
+    budget: visual tokens per image, as a count (64), a fraction (0.11) or a percentage ("11%"); a layer mean for
+        methods that reduce inside the decoder. A budget of all tokens or more changes nothing.
+    strategy: "fixed" (default) or "pro", CoViST's two executions.
+    method: another registered method by name (see `covist.methods()`) or a `Method` object.
+    config: constants of CoViST; `strategy` defaults to its strategy.
+    clip: the CLIP checkpoint whose vision tower the model uses (id, directory, or `(CLIPModel, tokenizer)`).
+    instruction: what is asked about the images, instead of reading it from the prompt.
+    positions: "keep" or "reindex"; default is what the method's paper does.
+    concentration: freeze CoViST's running concentration reference to this number, so that the result for an image
+        does not depend on the images before it.
+    """
+    family = family_for(model)
+    chosen = _method(strategy, method, config, positions, concentration)
+    resolve_budget(budget, 1)  # an impossible budget is refused here, not in the middle of a request
+    text_tower = TextTower.resolve(clip) if family.needs_clip_text else None
+    if chosen.uses_clip_text and family.needs_clip_text and text_tower is None:
+        warnings.warn(
+            "no clip= given: the instruction is read from the first decoder layer (weaker, and without anchors); "
+            "pass the CLIP checkpoint of the vision tower for the paper's main route",
+            stacklevel=2,
+        )
+    settings = Settings(
+        method=chosen,
+        decoder=Decoder(family.decoder, family.rotary_axes()),
+        reader=InstructionReader(family, processor, instruction),
+        text_tower=text_tower,
+        budget=budget,
+    )
+    return Compression(family, settings)
+
+
+def _method(
+    strategy: str | None,
+    method: str | Method | None,
+    config: CovistConfig | None,
+    positions: str | None,
+    concentration: float | None,
+) -> Method:
+    if isinstance(method, Method):
+        return method
+    if strategy not in (None, "fixed", "pro"):
+        raise ValueError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
+    if method is not None and strategy is not None:
+        raise ValueError("give either strategy= (CoViST) or method=, not both")
+    name = method or f"covist-{strategy or (config.strategy if config else 'fixed')}"
+    options: dict[str, Any] = {} if positions is None else {"positions": positions}
+    if config is not None:
+        options["config"] = (
+            config.replace(strategy=name.removeprefix("covist-")) if name.startswith("covist-") else config
+        )
+    chosen = create_method(name, **options)
+    if concentration is not None and hasattr(chosen, "tracker"):
+        chosen.tracker.freeze(concentration)
+    return chosen

@@ -1,0 +1,115 @@
+"""Access to a frozen decoder: projections of chosen tokens, rotary embeddings, and the closed-form head gains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from covist.method.attention import DistanceTable, head_gains, projection_energy
+
+Rotary = tuple[Tensor, Tensor]  # cos and sin, [tokens, head width] each
+
+BACKENDS = ("eager", "sdpa", "flex_attention")
+
+
+class Decoder:
+    """A decoder-only text model seen through its modules, so that wrapped and sharded projections keep working."""
+
+    def __init__(self, module: nn.Module, rotary_axes: Sequence[int] | None = None):
+        self.module = module
+        self.rotary_axes = rotary_axes
+        config = module.config
+        self.layers = len(module.layers)
+        self.heads: int = config.num_attention_heads
+        self.kv_heads: int = config.num_key_value_heads
+        self.head_width: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.hidden: int = config.hidden_size
+        self.intermediate: int = config.intermediate_size
+
+    def check_backend(self) -> str:
+        """The attention backend in use, if it can take a bias."""
+        backend = self.module.config._attn_implementation
+        if backend not in BACKENDS:
+            raise ValueError(
+                f"attention implementation {backend!r} has no bias argument; use one of {', '.join(BACKENDS)}: "
+                "model.set_attn_implementation({'text_config': 'sdpa'})"
+            )
+        return backend
+
+    @property
+    def inverse_frequencies(self) -> Tensor:
+        """The host model's RoPE frequencies after its scaling, [head width / 2]."""
+        return self.module.rotary_emb.inv_freq.float()
+
+    @cached_property
+    def distance_table(self) -> DistanceTable:
+        return DistanceTable(self.inverse_frequencies, self.rotary_axes)
+
+    def rotary(self, hidden: Tensor, positions: Tensor) -> Rotary:
+        """cos and sin [batch, tokens, head width] for positions [batch, tokens] or [batch, tokens, axes]."""
+        return self.module.rotary_emb(hidden, positions if positions.ndim == 2 else positions.permute(2, 0, 1))
+
+    def normed(self, layer: int, hidden: Tensor) -> Tensor:
+        """Hidden states [tokens, d] after the input norm of a layer."""
+        return self.module.layers[layer].input_layernorm(hidden)
+
+    def queries(self, layer: int, hidden: Tensor, rotary: Rotary | None = None) -> Tensor:
+        """[heads, tokens, head width] in float32, rotated if `rotary` is given."""
+        return self._project("q_proj", layer, hidden, rotary)
+
+    def keys(self, layer: int, hidden: Tensor, rotary: Rotary | None = None) -> Tensor:
+        """[kv heads, tokens, head width] in float32, rotated if `rotary` is given."""
+        return self._project("k_proj", layer, hidden, rotary)
+
+    def values(self, layer: int, hidden: Tensor) -> Tensor:
+        """[kv heads, tokens, head width] in float32."""
+        return self._project("v_proj", layer, hidden, None)
+
+    def _project(self, name: str, layer: int, hidden: Tensor, rotary: Rotary | None) -> Tensor:
+        projection = getattr(self.module.layers[layer].self_attn, name)
+        states = (
+            projection(self.normed(layer, hidden)).float().view(hidden.shape[0], -1, self.head_width).transpose(0, 1)
+        )
+        return states if rotary is None else rotate(states, rotary)
+
+    def head_gains(self, gain_range: tuple[float, float]) -> Tensor:
+        """Closed-form gains of Eq. 10 over all layers and heads, [layers, heads]."""
+        energies = [
+            projection_energy(
+                row_norms(layer.self_attn.q_proj, self.hidden).view(self.heads, -1),
+                row_norms(layer.self_attn.k_proj, self.hidden).view(self.kv_heads, -1),
+            )
+            for layer in self.module.layers
+        ]
+        return head_gains(energies, self.inverse_frequencies.to(energies[0].device), gain_range)
+
+
+def rotate(states: Tensor, rotary: Rotary) -> Tensor:
+    """Apply RoPE in the split-half convention to [heads, tokens, head width]."""
+    cos, sin = (part.float().to(states.device) for part in rotary)
+    first, second = states.chunk(2, dim=-1)
+    return states * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+@torch.no_grad()
+def row_norms(projection: nn.Module, width: int) -> Tensor:
+    """Euclidean norm of each row of a linear projection's weight, [out], on the CPU.
+
+    A plain linear layer is read directly. Anything else (quantised, LoRA-wrapped, offloaded) is asked by pushing an
+    identity through it and subtracting its response to zero, which removes a bias.
+    """
+    if type(projection) is nn.Linear and not projection.weight.is_meta:
+        return torch.linalg.vector_norm(projection.weight, dim=1, dtype=torch.float32).cpu()
+    parameter = next((p for p in projection.parameters() if p.is_floating_point() and not p.is_meta), None)
+    options = {} if parameter is None else {"device": parameter.device, "dtype": parameter.dtype}
+    offset = projection(torch.zeros(1, width, **options)).float()
+    squares = torch.zeros(offset.shape[-1], device=offset.device)
+    for start in range(0, width, 512):  # chunks keep the response small next to the weight itself
+        rows = torch.arange(start, min(start + 512, width))
+        probe = torch.zeros(len(rows), width, **options)
+        probe[torch.arange(len(rows)), rows] = 1
+        squares += (projection(probe).float() - offset).square().sum(0)
+    return squares.sqrt().cpu()

@@ -1,0 +1,95 @@
+"""What the user asked about an image: which prompt tokens, and their text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covist.models.base import Family
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """The instruction that belongs to an image.
+
+    `rows` are its prompt tokens; `last` is the last of them, or the last prompt token where there is none.
+    """
+
+    rows: Tensor  # [I] prompt rows
+    last: int
+    text: str
+    embeddings: Tensor  # [I, d] their decoder input embeddings
+
+
+class InstructionReader:
+    """Finds the instruction of an image in a prompt, by the turn markers of the family."""
+
+    def __init__(self, family: Family, processor: Any | None, override: str | None):
+        self._markers, self._roles = family.assistant_markers, family.role_markers
+        self._tokenizer = getattr(processor, "tokenizer", processor)
+        self._override = override
+
+    def read(self, ids: Tensor | None, is_text: Tensor, first_image_end: int, embeddings: Tensor) -> Instruction:
+        """Read the instruction of the images whose first one ends before row `first_image_end`.
+
+        `ids` [n] are the sample's prompt tokens (None if only embeddings are known), `is_text` [n] marks its valid
+        text tokens. The instruction is the text behind the image up to the assistant turn; if that is empty, the
+        turn's text before the image.
+        """
+        rows = is_text.nonzero().squeeze(1)
+        after = self._until_assistant(ids, rows[rows >= first_image_end])
+        chosen = after if self._words(ids, after) else self._since_assistant(ids, rows[rows < first_image_end])
+        text = self._override if self._override is not None else self._words(ids, chosen)
+        last = int(chosen[-1]) if len(chosen) else int(rows[-1]) if len(rows) else first_image_end - 1
+        return Instruction(chosen, last, text, embeddings[chosen])
+
+    def has_assistant(self, ids: Tensor | None, start: int, end: int) -> bool:
+        """Whether an assistant turn begins between two prompt rows."""
+        return self._find_marker(ids, torch.arange(start, end), first=True) is not None
+
+    def _until_assistant(self, ids: Tensor | None, rows: Tensor) -> Tensor:
+        found = self._find_marker(ids, rows, first=True)
+        return rows if found is None else rows[: found[0]]
+
+    def _since_assistant(self, ids: Tensor | None, rows: Tensor) -> Tensor:
+        found = self._find_marker(ids, rows, first=False)
+        return rows if found is None else rows[found[1] :]
+
+    def _find_marker(self, ids: Tensor | None, rows: Tensor, first: bool) -> tuple[int, int] | None:
+        """Token range [start, end) of the first or last assistant marker among `rows`."""
+        if ids is None or self._tokenizer is None or not len(rows):
+            return None
+        tokens = ids[rows.to(ids.device)].tolist()
+        pattern = "|".join(re.escape(marker) for marker in self._markers)
+        hits = list(re.finditer(pattern, self._decode(tokens)))
+        if not hits:
+            return None
+        hit = hits[0] if first else hits[-1]
+        return self._token_at(tokens, hit.start() + 1) - 1, self._token_at(tokens, hit.end())
+
+    def _token_at(self, tokens: list[int], characters: int) -> int:
+        """The smallest number of leading tokens whose text has at least `characters` characters."""
+        low, high = 0, len(tokens)
+        while low < high:
+            middle = (low + high) // 2
+            if len(self._decode(tokens[:middle])) >= characters:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _words(self, ids: Tensor | None, rows: Tensor) -> str:
+        """The decoded text without special tokens and role markers."""
+        if ids is None or self._tokenizer is None or not len(rows):
+            return ""
+        text = self._tokenizer.decode(ids[rows].tolist(), skip_special_tokens=True)
+        for marker in self._roles:
+            text = text.replace(marker, " ")
+        return " ".join(text.split())
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -1,0 +1,77 @@
+"""Additive attention masks derived from a ledger: causality, padding and the bias of Eq. 9 in one tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covist.engine.ledger import Ledger
+from covist.methods.base import AttentionRule
+
+BLOCKED = torch.finfo(torch.float32).min
+
+
+class StageMask:
+    """Masks of one stage for the queries of the current call, which are the last `queries` keys of the ledger.
+
+    Only the part that does not depend on the layer is kept, [batch, 1, queries, keys]; a layer's mask is one fused
+    multiply-add that lives as long as the layer runs.
+    """
+
+    def __init__(self, ledger: Ledger, queries: int, rule: AttentionRule | None, backend: str, prefill: bool):
+        self._rule = rule if ledger.reduced else None
+        self._heads_axis = "position_bias" if backend == "flex_attention" else "attention_mask"
+        self._bias = self._first_layer_bias = None
+        if self._rule is not None:
+            self._bias = self._first_layer_bias = _bias(ledger, queries, self._rule, prefill)
+            if self._rule.uniform_first_layer:
+                self._first_layer_bias = _bias(ledger, queries, self._rule, prefill, uniform=True)
+        # sdpa's own causal rule says the same when nothing is biased or padded and the shapes line up
+        implicit = backend == "sdpa" and self._rule is None and not ledger.padded and queries in (1, ledger.length)
+        self._blocked = None if implicit else _blocked(ledger, queries)
+        self._heads = rule.scale.shape[1] if rule is not None else 1
+
+    def for_layer(self, layer: int, like: Tensor) -> dict[str, Any]:
+        """Keyword arguments of a layer that carry its mask, in the form its attention backend takes."""
+        mask = self._blocked
+        if self._rule is not None:
+            bias = self._first_layer_bias if layer == 0 else self._bias
+            mask = torch.addcmul(self._blocked, bias, self._rule.scale[layer].to(bias.device).view(1, -1, 1, 1))
+        if mask is not None:
+            mask = mask.to(like.device).clamp(min=torch.finfo(like.dtype).min).to(like.dtype)
+        return {"attention_mask": None, self._heads_axis: mask}
+
+
+def _blocked(ledger: Ledger, queries: int) -> Tensor:
+    """[batch, 1, queries, keys]: 0 where a query may look, the lowest number elsewhere.
+
+    A padded query may look at itself, so that its row of the softmax stays finite.
+    """
+    key = torch.arange(ledger.length, device=ledger.valid.device)
+    own = key[-queries:, None]
+    visible = (key <= own) & ledger.valid[:, None] | (key == own)
+    return torch.zeros(visible.shape, device=key.device).masked_fill_(~visible, BLOCKED)[:, None]
+
+
+def _bias(ledger: Ledger, queries: int, rule: AttentionRule, prefill: bool, uniform: bool = False) -> Tensor:
+    """[batch, 1, queries, keys]: log m + log(2 - D) before the gains of layer and head."""
+    bias = torch.zeros(*ledger.valid.shape, device=ledger.valid.device)[:, None].expand(-1, queries, -1)
+    if rule.distance is not None and (prefill or rule.distance_in_decoding):
+        factor = rule.distance.log_factor(ledger.positions[:, -queries:], ledger.positions)
+        bias = factor if rule.distance_keys == "all" else factor.masked_fill_(~ledger.visual[:, None], 0.0)
+    if rule.weights:
+        bias = bias + (_mean_log_weight(ledger) if uniform else ledger.log_weight)[:, None]
+    return bias[:, None]
+
+
+def _mean_log_weight(ledger: Ledger) -> Tensor:
+    """[batch, keys]: for each visual key the log of the mean weight of its image."""
+    result = torch.zeros_like(ledger.log_weight)
+    for number in range(int(ledger.image.max()) + 1):
+        member = ledger.image == number
+        if member.any():
+            mean = (ledger.log_weight.exp() * member).sum(1) / member.sum(1).clamp(min=1)
+            result = torch.where(member, mean.clamp(min=1e-8).log()[:, None], result)
+    return result

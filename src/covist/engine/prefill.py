@@ -1,0 +1,227 @@
+"""One prefill under compression: images become states, states shrink on their way through the decoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covist.engine.decoder import Decoder, Rotary
+from covist.engine.instruction import Instruction, InstructionReader
+from covist.engine.ledger import Ledger
+from covist.engine.sequence import Batch, ImageInPrompt, Sample
+from covist.engine.view import DecoderView, ImageContext
+from covist.methods.base import Method, Outcome
+from covist.models.signals import ImageSignals
+from covist.models.text_tower import TextTower
+from covist.schedule import resolve_budget
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the model was given in this call, before the decoder sees it."""
+
+    ids: Tensor | None  # [batch, n]
+    is_image: Tensor  # [batch, n] bool
+    embeddings: Tensor  # [batch, n, d]
+    positions: Tensor  # [batch, n] or [batch, n, axes]
+    valid: Tensor  # [batch, n] bool
+
+
+@dataclass
+class Settings:
+    """How a handle compresses."""
+
+    method: Method
+    decoder: Decoder
+    reader: InstructionReader
+    text_tower: TextTower | None
+    budget: int | float | str
+
+
+@dataclass
+class Prefill:
+    """Carries the batch from stage to stage; the handle's hooks call it at the decoder's entry and at each layer."""
+
+    settings: Settings
+    batch: Batch
+    ledger: Ledger
+    rows: list[list[Tensor]] = field(default_factory=list)  # stage by stage, the prompt rows of each sample
+    observed: dict[int, Tensor] = field(default_factory=dict)  # layer -> the padded hidden states that entered it
+    seconds: float = 0.0
+
+    @classmethod
+    def begin(cls, settings: Settings, prompt: Prompt, signals: list[ImageSignals]) -> tuple[Prefill, Tensor]:
+        """Reduce every image before the first layer; returns the compressed embeddings [batch, width, d]."""
+        started = perf_counter()
+        finder = _ImageFinder(settings, prompt, signals)
+        batch = Batch([finder.sample(index) for index in range(len(prompt.embeddings))])
+        for sample in batch.samples:
+            sample.drop_removed()
+        rows = [prompt.embeddings[index][sample.rows] for index, sample in enumerate(batch.samples)]
+        embeddings = batch.write_states(rows)
+        prefill = cls(settings, batch, batch.ledger(settings.method), rows=[[s.rows for s in batch.samples]])
+        prefill.seconds = perf_counter() - started
+        return prefill, embeddings
+
+    @property
+    def images(self) -> list[ImageInPrompt]:
+        return [image for sample in self.batch.samples for image in sample.images]
+
+    @property
+    def depths(self) -> set[int]:
+        """Layers before which some image shrinks, the decoder's entry excluded."""
+        return {depth for image in self.images for depth, _ in image.schedule.stages if depth > 0}
+
+    def observe(self, layer: int, hidden: Tensor) -> None:
+        """Keep the input of a layer if a later reduction wants to read it."""
+        if any(depth > layer and self.settings.method.observed_layer(depth) == layer for depth in self.depths):
+            self.observed[layer] = hidden
+
+    def reduce(self, depth: int, hidden: Tensor, rotary: Rotary) -> Tensor:
+        """Shrink the images that are due before layer `depth`; returns the shorter hidden states."""
+        started = perf_counter()
+        layer = self.settings.method.observed_layer(depth)
+        observed = self.observed.pop(layer, hidden)
+        shorter = []
+        for index, sample in enumerate(self.batch.samples):
+            own = [self.batch.unpad(states, index) for states in (hidden, observed, *rotary, self.ledger.positions)]
+            for image in sample.images:
+                count = dict(image.schedule.stages).get(depth, image.state.count)
+                if count < image.state.count:
+                    view = self._view(depth, layer, sample, image, *own)
+                    state = image.state.with_features(own[0][view.visual])
+                    image.outcomes.append((depth, self.settings.method.reduce(state, view, count)))
+            before = sample.rows
+            sample.drop_removed()
+            shorter.append(own[0][torch.searchsorted(before, sample.rows)])
+        states = self.batch.write_states(shorter)
+        self.ledger = self.batch.ledger(self.settings.method)
+        self.rows.append([sample.rows for sample in self.batch.samples])
+        self.seconds += perf_counter() - started
+        return states
+
+    def columns_of_survivors(self, stage: int, length: int) -> Tensor:
+        """[batch, kept]: what survives to the last stage, as columns of a cache of `length` keys filled in `stage`."""
+        new = [
+            torch.searchsorted(then, now) + length - len(then)
+            for then, now in zip(self.rows[stage], self.rows[-1], strict=True)
+        ]
+        earlier_turns = torch.arange(length - max(len(then) for then in self.rows[stage]), device=new[0].device)
+        return torch.cat([earlier_turns.expand(len(new), -1), self.batch.pad(new)], dim=1)
+
+    def _view(
+        self,
+        depth: int,
+        layer: int,
+        sample: Sample,
+        image: ImageInPrompt,
+        hidden: Tensor,
+        observed: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor,
+    ) -> DecoderView:
+        return DecoderView(
+            depth=depth,
+            decoder=self.settings.decoder,
+            hidden=hidden,
+            observed=observed,
+            observed_layer=layer,
+            positions=positions,
+            rotary=(cos, sin),
+            visual=sample.places(image.kept_rows),
+            text=sample.text_behind(image),
+            instruction=sample.places(image.instruction.rows),
+            last=int(sample.places(torch.tensor([image.instruction.last], device=sample.rows.device))),
+            signals=image.signals,
+        )
+
+
+class _ImageFinder:
+    """Finds the images of a prompt, pairs them with their signals and lets the method begin with each."""
+
+    def __init__(self, settings: Settings, prompt: Prompt, signals: list[ImageSignals]):
+        self._settings, self._prompt, self._signals = settings, prompt, signals
+        self._begun: dict[Any, Outcome] = {}
+
+    def sample(self, index: int) -> Sample:
+        prompt = self._prompt
+        rows = prompt.valid[index].nonzero().squeeze(1)
+        sample = Sample(rows, prompt.positions[index])
+        spans = self._spans(index)
+        ids = None if prompt.ids is None else prompt.ids[index]
+        is_text = prompt.valid[index] & ~prompt.is_image[index]
+        for number, (start, signals) in enumerate(spans):
+            first = spans[self._first_of_turn(ids, spans, number)]
+            instruction = self._settings.reader.read(
+                ids, is_text, first[0] + len(first[1].content), prompt.embeddings[index]
+            )
+            sample.images.append(self._begin(index, start, signals, instruction))
+        return sample
+
+    def _spans(self, index: int) -> list[tuple[int, ImageSignals]]:
+        """(first row, signals) of each image in a sample; adjacent images are told apart by their lengths."""
+        rows = self._prompt.is_image[index].nonzero().squeeze(1).tolist()
+        spans, place = [], 0
+        while place < len(rows):
+            start = rows[place]
+            signals = next((s for s in self._signals if self._matches(s, index, start)), None)
+            if signals is None:
+                raise ValueError(
+                    "the image features in this prompt did not come from this model's vision tower during this call "
+                    "(pre-computed features and chunked prefill cannot be compressed); pass pixel_values to one call"
+                )
+            spans.append((start, signals))
+            place += len(signals.content)
+        return spans
+
+    def _matches(self, signals: ImageSignals, index: int, start: int) -> bool:
+        end = start + len(signals.content)
+        inside = self._prompt.is_image[index, start:end]
+        return (
+            len(inside) == len(signals.content)
+            and bool(inside.all())
+            and signals.belongs_to(self._prompt.embeddings[index, start:end])
+        )
+
+    def _first_of_turn(self, ids: Tensor | None, spans: list[tuple[int, ImageSignals]], number: int) -> int:
+        """The first image of the turn that image `number` belongs to: images of one turn share its instruction."""
+        first = number
+        while first > 0:
+            start, signals = spans[first - 1]
+            if self._settings.reader.has_assistant(ids, start + len(signals.content), spans[first][0]):
+                break
+            first -= 1
+        return first
+
+    def _begin(self, index: int, start: int, signals: ImageSignals, instruction: Instruction) -> ImageInPrompt:
+        settings = self._settings
+        content = signals.content.to(self._prompt.positions.device)
+        span = torch.arange(start, start + len(content), device=content.device)
+        tokens = int(content.sum())
+        budget = resolve_budget(settings.budget, tokens)
+        schedule = settings.method.schedule(settings.decoder.layers, budget, tokens)
+        image = ImageInPrompt(signals, instruction, schedule, budget, start, span[content], span[~content])
+        image.outcomes.append((0, self._outcome(index, image, schedule.tokens_per_layer[0])))
+        return image
+
+    def _outcome(self, index: int, image: ImageInPrompt, count: int) -> Outcome:
+        """Begin once per image and instruction: beams and repeated prompts share the state."""
+        positions = self._prompt.positions[index][image.rows]
+        instruction = image.instruction
+        key = (id(image.signals), instruction.text, count, tuple(positions[0].reshape(-1).tolist()))
+        repeated = [
+            outcome
+            for embeddings, outcome in self._begun.get(key, [])
+            if embeddings.shape == instruction.embeddings.shape and torch.equal(embeddings, instruction.embeddings)
+        ]
+        if repeated:
+            return repeated[0]
+        context = ImageContext(image.signals, positions, instruction, self._settings.decoder, self._settings.text_tower)
+        outcome = self._settings.method.begin(context, count)
+        self._begun.setdefault(key, []).append((instruction.embeddings, outcome))
+        return outcome

@@ -1,0 +1,148 @@
+"""What a prefill did: tokens per layer, states, and what was saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from covist.engine.decoder import Decoder
+from covist.method.grid import Grid
+from covist.schedule import decoder_flops, kv_bytes
+
+if TYPE_CHECKING:
+    from covist.engine.prefill import Prefill
+    from covist.engine.sequence import ImageInPrompt
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """An image's state from one depth on. Tensors are on the CPU."""
+
+    depth: int
+    indices: Tensor  # [K] original content tokens of the representatives
+    positions: Tensor  # [K] or [K, axes]
+    weights: Tensor  # [K]
+    withheld: float  # Eq. 15
+    assignment: Tensor | None  # [tokens before] representative that stands for each token
+    maps: dict[str, Tensor]  # evidence maps over the tokens before
+
+
+@dataclass(frozen=True)
+class ImageReport:
+    """One image of the call."""
+
+    sample: int
+    grid: Grid
+    tokens: int  # content tokens before compression
+    markers: int  # newline tokens, kept in every layer
+    budget: int
+    tokens_per_layer: tuple[int, ...]
+    stages: tuple[StageReport, ...]
+
+    @property
+    def mean_tokens(self) -> float:
+        return sum(self.tokens_per_layer) / len(self.tokens_per_layer)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the last prefill with images did."""
+
+    images: tuple[ImageReport, ...]
+    text_tokens: tuple[int, ...]  # per sample
+    kv_bytes: float
+    kv_bytes_uncompressed: float
+    flops: float  # decoder prefill, Eq. 19
+    flops_uncompressed: float
+    seconds: dict[str, float]  # selection, composition, rest
+
+    @property
+    def mean_tokens(self) -> float:
+        """Layer mean of the visual tokens, averaged over images."""
+        return sum(image.mean_tokens for image in self.images) / len(self.images)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers for JSON."""
+        return {
+            "images": [
+                {
+                    "sample": image.sample,
+                    "tokens": image.tokens,
+                    "markers": image.markers,
+                    "budget": image.budget,
+                    "tokens_per_layer": list(image.tokens_per_layer),
+                    "mean_tokens": image.mean_tokens,
+                    "stages": [
+                        {
+                            "depth": stage.depth,
+                            "indices": stage.indices.tolist(),
+                            "weights": [round(weight, 4) for weight in stage.weights.tolist()],
+                            "withheld": stage.withheld,
+                        }
+                        for stage in image.stages
+                    ],
+                }
+                for image in self.images
+            ],
+            "text_tokens": list(self.text_tokens),
+            "mean_tokens": self.mean_tokens,
+            "kv_bytes": self.kv_bytes,
+            "kv_bytes_uncompressed": self.kv_bytes_uncompressed,
+            "flops": self.flops,
+            "flops_uncompressed": self.flops_uncompressed,
+            "seconds": self.seconds,
+        }
+
+
+def build_report(prefill: Prefill, decoder: Decoder) -> Report:
+    """Sum up a finished prefill."""
+    images, texts = [], []
+    flops = flops_before = cache = cache_before = 0.0
+    size = next(decoder.module.parameters()).element_size()
+    for index, sample in enumerate(prefill.batch.samples):
+        images += [_image_report(index, image) for image in sample.images]
+        text = len(sample.rows) - sum(image.state.count + len(image.markers) for image in sample.images)
+        texts.append(text)
+        lengths = [
+            text + sum(image.schedule.tokens_per_layer[layer] + len(image.markers) for image in sample.images)
+            for layer in range(decoder.layers)
+        ]
+        before = [text + sum(image.length for image in sample.images)] * decoder.layers
+        flops += decoder_flops(lengths, decoder.hidden, decoder.intermediate)
+        flops_before += decoder_flops(before, decoder.hidden, decoder.intermediate)
+        cache += kv_bytes(lengths, decoder.kv_heads, decoder.head_width, size)
+        cache_before += kv_bytes(before, decoder.kv_heads, decoder.head_width, size)
+    return Report(tuple(images), tuple(texts), cache, cache_before, flops, flops_before, _seconds(prefill))
+
+
+def _image_report(sample: int, image: ImageInPrompt) -> ImageReport:
+    stages = tuple(
+        StageReport(
+            depth=depth,
+            indices=outcome.state.indices.cpu(),
+            positions=outcome.state.positions.cpu(),
+            weights=outcome.state.weights.cpu(),
+            withheld=outcome.withheld,
+            assignment=None if outcome.assignment is None else outcome.assignment.cpu(),
+            maps={name: values.cpu() for name, values in outcome.maps.items()},
+        )
+        for depth, outcome in image.outcomes
+    )
+    return ImageReport(
+        sample,
+        image.signals.grid,
+        len(image.rows),
+        len(image.markers),
+        image.budget,
+        image.schedule.tokens_per_layer,
+        stages,
+    )
+
+
+def _seconds(prefill: Prefill) -> dict[str, float]:
+    """Time of distinct reductions (beams share theirs); the rest is finding images, instructions and the ledger."""
+    outcomes = {id(outcome): outcome for image in prefill.images for _, outcome in image.outcomes}.values()
+    parts = {name: sum(outcome.seconds.get(name, 0.0) for outcome in outcomes) for name in ("selection", "composition")}
+    return {**parts, "rest": max(0.0, prefill.seconds - sum(parts.values()))}

@@ -1,0 +1,170 @@
+"""The compressed sequence of a prefill: which prompt rows of each sample are still there, and what they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from covist.engine.instruction import Instruction
+from covist.engine.ledger import Ledger
+from covist.method.positions import compress_positions
+from covist.methods.base import Method, Outcome
+from covist.models.signals import ImageSignals
+from covist.schedule import Schedule
+from covist.state import VisualState
+
+
+@dataclass
+class ImageInPrompt:
+    """An image of a prompt on its way through the decoder."""
+
+    signals: ImageSignals
+    instruction: Instruction
+    schedule: Schedule
+    budget: int
+    start: int  # prompt row of its first token
+    rows: Tensor  # [N] prompt rows of its content tokens
+    markers: Tensor  # prompt rows of its markers (newlines), which survive every stage
+    outcomes: list[tuple[int, Outcome]] = field(default_factory=list)  # (depth, what the reduction made)
+
+    @property
+    def state(self) -> VisualState:
+        return self.outcomes[-1][1].state
+
+    @property
+    def length(self) -> int:
+        """Tokens of its span in the prompt, markers included."""
+        return len(self.rows) + len(self.markers)
+
+    @property
+    def reduced(self) -> bool:
+        return self.state.count < len(self.rows)
+
+    @property
+    def kept_rows(self) -> Tensor:
+        """Prompt rows of the representatives."""
+        return self.rows[self.state.indices]
+
+
+@dataclass
+class Sample:
+    """One prompt of the batch: the rows that are still in the sequence, in order."""
+
+    rows: Tensor  # [n] prompt rows
+    positions: Tensor  # [prompt length] or [prompt length, axes], uncompressed
+    images: list[ImageInPrompt] = field(default_factory=list)
+
+    def places(self, prompt_rows: Tensor) -> Tensor:
+        """Where prompt rows that are still there stand in the current sequence."""
+        return torch.searchsorted(self.rows, prompt_rows)
+
+    def drop_removed(self) -> None:
+        """Take the rows out of the sequence that no representative occupies any more."""
+        keep = torch.ones_like(self.rows, dtype=torch.bool)
+        for image in self.images:
+            content = torch.isin(self.rows, image.rows)
+            keep &= ~content | torch.isin(self.rows, image.kept_rows)
+        self.rows = self.rows[keep]
+
+    def text_behind(self, image: ImageInPrompt) -> Tensor:
+        """Places of all text tokens behind an image."""
+        visual = torch.cat([torch.cat([other.rows, other.markers]) for other in self.images])
+        return ((self.rows >= image.start + image.length) & ~torch.isin(self.rows, visual)).nonzero().squeeze(1)
+
+    def placed(self, method: Method) -> tuple[Tensor, int]:
+        """Positions of the current sequence under the method's position rule, and the shift of what follows."""
+        positions = self.positions[self.rows]
+        if positions.ndim == 2:  # multidimensional RoPE keeps its grid: renumbering would destroy it
+            for image in self.images:
+                positions[self.places(image.kept_rows)] = image.state.positions
+            return positions, 0
+        if method.positions == "reindex":
+            renumbered = positions[:1] + torch.arange(len(positions), device=positions.device)
+            return renumbered, int(positions[-1] - renumbered[-1])
+        shift, positions = 0, positions.clone()
+        for image in self.images:
+            if not image.reduced:
+                continue
+            end = image.start + image.length
+            own = (self.rows >= image.start) & (self.rows < end)
+            start = self.positions[image.start]
+            positions[self.places(image.kept_rows)] = image.state.positions
+            span = method.position_span(image.length, image.budget)
+            positions[own] = compress_positions(positions[own], start, span, image.length) - shift
+            positions[self.rows >= end] -= image.length - span
+            shift += image.length - span
+        return positions, shift
+
+
+@dataclass
+class Batch:
+    """All samples of a prefill, laid out with padding on the left."""
+
+    samples: list[Sample]
+
+    @property
+    def width(self) -> int:
+        return max(len(sample.rows) for sample in self.samples)
+
+    def unpad(self, states: Tensor, index: int) -> Tensor:
+        """The rows of one sample [n, ...] out of padded states [batch, width, ...]."""
+        return states[index, states.shape[1] - len(self.samples[index].rows) :]
+
+    def pad(self, per_sample: list[Tensor], fill: float | int | bool = 0) -> Tensor:
+        """Stack per-sample rows [n_b, ...] to [batch, width, ...], padded on the left."""
+        width = self.width
+        if all(len(rows) == width for rows in per_sample):
+            return torch.stack(per_sample)
+        first = per_sample[0]
+        padded = first.new_full((len(per_sample), width, *first.shape[1:]), fill)
+        for index, rows in enumerate(per_sample):
+            padded[index, width - len(rows) :] = rows
+        return padded
+
+    def write_states(self, hidden: list[Tensor]) -> Tensor:
+        """Put the representatives' features into the sequences [n_b, d] and pad them."""
+        for sample, states in zip(self.samples, hidden, strict=True):
+            for image in sample.images:
+                if image.reduced:
+                    states[sample.places(image.kept_rows)] = image.state.features.to(states)
+        return self.pad(hidden)
+
+    def ledger(self, method: Method) -> Ledger:
+        """The ledger of the current sequences."""
+        positions, shifts, numbers, weights = [], [], [], []
+        for sample in self.samples:
+            placed, shift = sample.placed(method)
+            number = torch.full_like(sample.rows, -1)
+            weight = torch.zeros(len(sample.rows), device=sample.rows.device)
+            for index, image in enumerate(sample.images):
+                if image.reduced:
+                    places = sample.places(image.kept_rows)
+                    number[places] = index
+                    weight[places] = image.state.weights.log()
+            positions.append(placed), shifts.append(shift), numbers.append(number), weights.append(weight)
+        lengths = [len(sample.rows) for sample in self.samples]
+        return Ledger(
+            positions=self.pad(positions),
+            valid=self.pad([torch.ones_like(sample.rows, dtype=torch.bool) for sample in self.samples], False),
+            image=self.pad(numbers, -1),
+            log_weight=self.pad(weights),
+            shift=torch.tensor(shifts, device=positions[0].device),
+            padded=len(set(lengths)) > 1,
+            reduced=any(image.reduced for sample in self.samples for image in sample.images),
+            images=max(len(sample.images) for sample in self.samples),
+        )
+
+    def restore_rows(self, hidden: Tensor, length: int) -> Tensor:
+        """Hidden states [batch, width, d] at the original prompt length [batch, length, d].
+
+        A prompt row that is gone shows the state of the last row before it that is still there, so that the
+        prediction for the first text token behind an image is the compressed model's own.
+        """
+        prompt = torch.arange(length, device=hidden.device)
+        restored = []
+        for index, sample in enumerate(self.samples):
+            latest = torch.searchsorted(sample.rows.to(prompt.device), prompt, right=True) - 1
+            restored.append(self.unpad(hidden, index)[latest.clamp(min=0)])
+        return torch.stack(restored)

@@ -1,0 +1,90 @@
+"""What a reduction may look at: one image before the decoder, or one image inside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from covist.engine.decoder import Decoder, Rotary
+from covist.engine.instruction import Instruction
+from covist.method.grid import Grid
+from covist.models.signals import ImageSignals
+from covist.models.text_tower import TextTower
+from covist.state import VisualState
+
+
+@dataclass
+class ImageContext:
+    """One image on its way into the decoder."""
+
+    signals: ImageSignals
+    positions: Tensor  # [N] or [N, axes] RoPE positions of the content tokens
+    instruction: Instruction
+    decoder: Decoder
+    text_tower: TextTower | None = None
+
+    @property
+    def grid(self) -> Grid:
+        return self.signals.grid
+
+    def initial_state(self, affinity: Tensor | None = None, anchors: Tensor | None = None) -> VisualState:
+        """The uncompressed state: every content token, unit weights."""
+        return VisualState.initial(self.signals.embeddings, self.positions, affinity, self.grid, anchors)
+
+    @cached_property
+    def patch_text_features(self) -> Tensor | None:
+        """Content tokens in CLIP's text space [N, p], if a text tower is there."""
+        if self.text_tower is None or self.signals.text_space is None:
+            return None
+        return self.text_tower.project_patches(self.signals.text_space(self.signals.hidden))
+
+    @cached_property
+    def text_features(self) -> Tensor | None:
+        """Projected instruction tokens in CLIP's text space [T, p] (BOS dropped, EOS last), if there is a text."""
+        if self.text_tower is None or not self.instruction.text:
+            return None
+        return self.text_tower.encode(self.instruction.text)
+
+
+@dataclass
+class DecoderView:
+    """One image inside the decoder, just before layer `depth`; rows are places in the current sequence."""
+
+    depth: int
+    decoder: Decoder
+    hidden: Tensor  # [n, d] the sample's hidden states that enter layer `depth`
+    observed: Tensor  # [n, d] the hidden states that entered `observed_layer`
+    observed_layer: int
+    positions: Tensor  # [n] or [n, axes]
+    rotary: Rotary  # cos and sin [n, head width]
+    visual: Tensor  # [K] rows of the image's representatives
+    text: Tensor  # [T] rows of the text tokens behind the image
+    instruction: Tensor  # [I] rows of the instruction tokens
+    last: int  # row of the last instruction token
+    signals: ImageSignals
+
+    def queries(self, rows: Tensor, rotate: bool = True) -> Tensor:
+        """Queries of `observed_layer` [heads, rows, head width]."""
+        return self.decoder.queries(self.observed_layer, self.observed[rows], self._rotary(rows) if rotate else None)
+
+    def keys(self, rows: Tensor | None = None, rotate: bool = True) -> Tensor:
+        """Keys of `observed_layer` [kv heads, rows, head width]; of every token if `rows` is None."""
+        rows = torch.arange(len(self.observed), device=self.observed.device) if rows is None else rows
+        return self.decoder.keys(self.observed_layer, self.observed[rows], self._rotary(rows) if rotate else None)
+
+    def values(self, rows: Tensor) -> Tensor:
+        """Values of `observed_layer` [kv heads, rows, head width]."""
+        return self.decoder.values(self.observed_layer, self.observed[rows])
+
+    def attention(self, rows: Tensor) -> Tensor:
+        """The plain causal attention of `observed_layer` for some queries [heads, rows, n], without any bias."""
+        keys = self.keys().repeat_interleave(self.decoder.heads // self.decoder.kv_heads, dim=0)
+        logits = self.queries(rows) @ keys.transpose(1, 2) * self.decoder.head_width**-0.5
+        future = torch.arange(len(self.observed), device=rows.device)[None] > rows[:, None]
+        return logits.masked_fill(future, float("-inf")).softmax(-1)
+
+    def _rotary(self, rows: Tensor) -> Rotary:
+        return self.rotary[0][rows], self.rotary[1][rows]

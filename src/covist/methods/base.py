@@ -1,0 +1,113 @@
+"""A method is a list of reductions plus an attention rule and a position rule.
+
+The engine asks a method four things: how many tokens each layer sees (`schedule`), how an image enters the decoder
+(`begin`), how its state shrinks at a later depth (`reduce`), and what is added to the attention logits
+(`attention_rule`). A selector that acts before the decoder overrides `select` and inherits the rest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from covist.method.attention import DistanceTable
+from covist.schedule import Schedule, fixed_schedule
+from covist.state import VisualState
+
+if TYPE_CHECKING:
+    from covist.engine.view import DecoderView, ImageContext
+
+Positions = Literal["keep", "reindex"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a reduction made of an image: the new state, and what the report and the pictures show of it."""
+
+    state: VisualState
+    withheld: float = 0.0  # evidence-weighted contribution withheld by the weight limit, Eq. 15
+    assignment: Tensor | None = None  # [tokens before] index of the representative that stands for each token
+    maps: dict[str, Tensor] = field(default_factory=dict)  # evidence maps over the tokens before, by name
+    seconds: dict[str, float] = field(default_factory=dict)  # "selection", "composition"
+
+
+@dataclass(frozen=True)
+class AttentionRule:
+    """The additive attention bias `scale[layer, head] * (log m + log(2 - D))` and where it applies."""
+
+    scale: Tensor  # [layers, heads]
+    weights: bool = True  # add log m of visual keys
+    distance: DistanceTable | None = None
+    distance_keys: Literal["visual", "all"] = "visual"
+    distance_in_decoding: bool = True
+    uniform_first_layer: bool = False  # layer 0 sees the mean weight of each image instead of the recorded ones
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """One line of `covist methods`."""
+
+    paper: str
+    acts: str  # where the reduction happens
+    signals: str  # what it reads
+    budget: str  # how its budget is counted
+    licence: str = ""  # licence situation of the original code
+
+
+class Method(ABC):
+    """Base of all methods; the default is a single reduction to the budget before the first decoder layer."""
+
+    name: ClassVar[str]
+    info: ClassVar[MethodInfo]
+    default_positions: ClassVar[Positions] = "keep"
+    encoder_layers: ClassVar[tuple[int, ...]] = ()
+    """Encoder layers to capture besides the one that feeds the projector."""
+    uses_clip_text: ClassVar[bool] = False
+    """Whether the method reads CLIP's text space (and so wants `clip=`)."""
+    prunes_earlier_layers: ClassVar[bool] = False
+    """Whether the last selection is applied to the cache of the layers before it as well, once prefill is done."""
+
+    def __init__(self, positions: Positions | None = None):
+        if positions not in (None, "keep", "reindex"):
+            raise ValueError(f"positions={positions!r}: choose 'keep' or 'reindex'")
+        self.positions: Positions = positions or self.default_positions
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        """Tokens of one image per decoder layer, for a layer-mean `budget` of `tokens`."""
+        return fixed_schedule(layers, budget, tokens)
+
+    def observed_layer(self, depth: int) -> int:
+        """The layer whose input the reduction before layer `depth` reads (it may have run already)."""
+        return depth
+
+    def begin(self, image: ImageContext, count: int) -> Outcome:
+        """The state that enters the decoder, reduced to `count` tokens."""
+        state = image.initial_state()
+        if count == state.count:
+            return Outcome(state)
+        return Outcome(state.restrict(self.select(image, count).sort().values))
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        """Indices [count] of the content tokens to keep before the decoder."""
+        raise TypeError(f"{self.name} does not select before the decoder")
+
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+        """Shrink a state inside the decoder, before layer `view.depth`."""
+        raise TypeError(f"{self.name} does not reduce inside the decoder")
+
+    def attention_rule(self, decoder: Any) -> AttentionRule | None:
+        """What to add to the attention logits; None leaves the decoder's attention as it is."""
+        return None
+
+    def position_span(self, length: int, budget: int) -> int:
+        """How many positions an image span of `length` tokens occupies; the text behind it follows."""
+        return length
+
+
+def plain_rule(layers: int, heads: int, device: torch.device | str = "cpu", **options: Any) -> AttentionRule:
+    """An attention rule with the same unit scale in every layer and head."""
+    return AttentionRule(scale=torch.ones(layers, heads, device=device), **options)

@@ -1,0 +1,185 @@
+"""CoViST-Fixed and CoViST-Pro: the paper's method as reductions plus an attention rule."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covist.config import CovistConfig
+from covist.engine.decoder import Decoder
+from covist.engine.view import DecoderView, ImageContext
+from covist.method.attention import DistanceTable
+from covist.method.composition import Composition, compose, drop, forget_history
+from covist.method.concentration import ConcentrationTracker
+from covist.method.evidence import first_layer_distribution, instruction_distribution, mix_heads
+from covist.method.internal import attention_score, internal_score, internal_selection, spatial_subsample, value_score
+from covist.method.ops import mass_norm
+from covist.method.positions import resolve_span
+from covist.method.selection import Instruction, Selection, initial_selection
+from covist.methods.base import AttentionRule, Method, MethodInfo, Outcome
+from covist.methods.registry import register_method
+from covist.schedule import Schedule, fixed_schedule, progressive_schedule
+from covist.state import VisualState
+
+
+class Covist(Method):
+    """Coverage-guided selection, conserved contributions, state-conditioned attention."""
+
+    uses_clip_text = True
+
+    def __init__(self, config: CovistConfig | None = None, tracker: ConcentrationTracker | None = None, **options: Any):
+        super().__init__(**options)
+        self.config = config or CovistConfig()
+        self.tracker = tracker or ConcentrationTracker()
+        """Running reference of the attention concentration; freeze it to make results independent of history."""
+        self._gains: Tensor | None = None
+
+    # -- initial stage: CSI, then CSC ----------------------------------------------------------------------------------
+
+    def begin(self, image: ImageContext, count: int) -> Outcome:
+        if count == image.grid.size:
+            return Outcome(image.initial_state())
+        started = perf_counter()
+        signals = image.signals
+        # A forward without a cache meets the same image again at every step: it must not count twice.
+        reference = signals.memo.setdefault("reference", self.tracker.read())
+        selection, affinity = initial_selection(
+            mass_norm(signals.packed(mix_heads(signals.attention))),
+            signals.keys,
+            signals.embeddings,
+            image.grid,
+            count,
+            self.config,
+            self._instruction(image),
+            reference,
+        )
+        if not signals.memo.setdefault("counted", False):
+            self.tracker.update(selection.concentration)
+            signals.memo["counted"] = True
+        selected = perf_counter()
+        composition = compose(
+            image.initial_state(affinity, selection.anchors), selection.kept, selection.evidence, self.config
+        )
+        return _outcome(selection, composition, started, selected)
+
+    def _instruction(self, image: ImageContext) -> Instruction | None:
+        """The instruction distribution: CLIP's text space where there is one, else the first decoder layer."""
+        device = image.signals.embeddings.device
+        if image.text_features is not None and image.patch_text_features is not None:
+            distribution = instruction_distribution(image.text_features, image.patch_text_features, self.config)
+            return Instruction(distribution.to(device), True, self.config.instruction_weight)
+        if image.text_tower is not None or not len(image.instruction.rows):
+            return None
+        queries = image.decoder.queries(0, image.instruction.embeddings)
+        keys = image.decoder.keys(0, image.signals.embeddings.to(image.instruction.embeddings))
+        distribution = first_layer_distribution(queries, keys)
+        return Instruction(distribution.to(device), False, self.config.instruction_weight_first_layer)
+
+    # -- stages inside the decoder -------------------------------------------------------------------------------------
+
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+        started = perf_counter()
+        if not self.config.inheritance:
+            state = forget_history(state, self.config.epsilon)
+        first_cut, _ = (depth for depth, _ in self._internal_stages(view.decoder.layers))
+        if view.depth == first_cut:
+            score = self._score(view)
+            selection = internal_selection(state, score, count, view.decoder.inverse_frequencies, self.config)
+        else:
+            selection = spatial_subsample(state, count, self.config)
+        selected = perf_counter()
+        if self.config.inheritance:
+            composition = compose(state, selection.kept, selection.evidence, self.config)
+        else:
+            composition = drop(state, selection.kept)
+        return _outcome(selection, composition, started, selected)
+
+    def _score(self, view: DecoderView) -> Tensor:
+        """Relevance of the representatives to the instruction at the current depth [K]."""
+        last = torch.tensor([view.last], device=view.visual.device)
+        factor = view.decoder.distance_table.log_factor(view.positions[last], view.positions[view.visual])[0]
+        gains = self._head_gains(view.decoder)[view.depth].to(factor.device)
+        attention = attention_score(
+            view.queries(last)[:, 0], view.keys(view.visual), factor * self.config.distance, gains
+        )
+        texts = view.instruction if len(view.instruction) else last
+        return internal_score(attention, value_score(view.values(texts), view.values(view.visual)), self.config.epsilon)
+
+    # -- attention and positions ---------------------------------------------------------------------------------------
+
+    def attention_rule(self, decoder: Decoder) -> AttentionRule | None:
+        if not self.config.attention:
+            return None
+        distance: DistanceTable | None = decoder.distance_table if self.config.distance else None
+        return AttentionRule(scale=self._head_gains(decoder) * self._strategy_gain(decoder.layers), distance=distance)
+
+    def _head_gains(self, decoder: Decoder) -> Tensor:
+        """g [layers, heads], computed once."""
+        if not self.config.head_gains:
+            return torch.ones(decoder.layers, decoder.heads)
+        if self._gains is None:
+            self._gains = decoder.head_gains(self.config.gain_range)
+        return self._gains
+
+    def _strategy_gain(self, layers: int) -> Tensor:
+        """u_l [layers, 1]."""
+        return torch.ones(layers, 1)
+
+    def _internal_stages(self, layers: int) -> tuple[tuple[int, int], ...]:
+        return ()
+
+    def position_span(self, length: int, budget: int) -> int:
+        return resolve_span(self.config, length, budget)
+
+
+@register_method
+class CovistFixed(Covist):
+    name = "covist-fixed"
+    info = MethodInfo(
+        paper="CoViST: Visual Token Compression via Composable States",
+        acts="before the decoder",
+        signals="class attention, encoder keys, embeddings, CLIP text or first decoder layer",
+        budget="exactly K in every layer",
+    )
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        return fixed_schedule(layers, budget, tokens)
+
+
+@register_method
+class CovistPro(Covist):
+    name = "covist-pro"
+    info = MethodInfo(
+        paper="CoViST: Visual Token Compression via Composable States",
+        acts="before the decoder and before layers 14/32 and 24/32",
+        signals="as covist-fixed, then queries, keys and values of the decoder",
+        budget="layer average K: 1.5 K, then less, then K/4",
+    )
+
+    def __init__(self, config: CovistConfig | None = None, **options: Any):
+        super().__init__(config or CovistConfig.pro(), **options)
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        return progressive_schedule(layers, budget, tokens, self.config)
+
+    def _internal_stages(self, layers: int) -> tuple[tuple[int, int], ...]:
+        # The depths do not depend on the counts, so any budget that reduces shows them.
+        return tuple((depth, count) for depth, count in self.schedule(layers, 4, 64).stages if depth > 0)
+
+    def _strategy_gain(self, layers: int) -> Tensor:
+        gain = torch.ones(layers, 1)
+        gain[: self._internal_stages(layers)[0][0]] = self.config.first_stage_gain
+        return gain
+
+
+def _outcome(selection: Selection, composition: Composition, started: float, selected: float) -> Outcome:
+    return Outcome(
+        state=composition.state,
+        withheld=float(composition.withheld),
+        assignment=composition.assignment,
+        maps=selection.maps,
+        seconds={"selection": selected - started, "composition": perf_counter() - selected},
+    )

@@ -1,0 +1,119 @@
+"""Signals of a CLIP vision tower with a class token, shared by the families that use one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from covist.models.base import Family, Removable, SignalSink, WrappedMethod
+from covist.models.signals import EncoderLayer, ImageSignals
+
+
+class ClipTowerFamily(Family):
+    """A family whose encoder is a CLIP vision tower and whose projector reads one of its hidden states."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__(model)
+        config = model.config
+        if config.vision_config.model_type != "clip_vision_model":
+            raise ValueError(
+                f"{type(model).__name__} with a {config.vision_config.model_type!r} tower is not supported: "
+                "the evidence needs a CLIP vision tower with a class token"
+            )
+        if config.vision_feature_select_strategy != "default":
+            raise ValueError(
+                f"vision_feature_select_strategy={config.vision_feature_select_strategy!r} is not supported; use 'default'"
+            )
+
+    @property
+    def feature_layer(self) -> int:
+        """Index of the encoder layer whose output feeds the projector (the last one, if several do)."""
+        selected = self.model.config.vision_feature_layer
+        selected = selected if isinstance(selected, int) else selected[-1]
+        count = len(self.base.vision_tower.encoder.layers)
+        return selected % (count + 1) - 1  # hidden state 0 is the embedding, hidden state i the output of layer i - 1
+
+    def capture(self, sink: SignalSink, encoder_layers: Sequence[int] = ()) -> list[Removable]:
+        layers = self.base.vision_tower.encoder.layers
+        taps = {index % len(layers): _LayerTap(layers[index]) for index in (self.feature_layer, *encoder_layers)}
+        hidden: dict[str, Tensor] = {}
+
+        def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            hidden["features"] = inputs[0].detach()
+
+        def assemble(arguments: dict[str, Any], output: Any) -> None:
+            # The signals own what they need from here on; nothing of this call stays behind in the taps.
+            captured = {index: tap.take() for index, tap in taps.items()}
+            spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
+            sink(self.images(arguments, spans, captured, hidden.pop("features")))
+
+        return [
+            *(handle for tap in taps.values() for handle in tap.handles),
+            self.base.multi_modal_projector.register_forward_pre_hook(remember_features),
+            WrappedMethod(self.base, "get_image_features", assemble),
+        ]
+
+    @abstractmethod
+    def images(
+        self,
+        arguments: dict[str, Any],
+        spans: Sequence[Tensor],
+        captured: dict[int, tuple[EncoderLayer, Tensor]],
+        features: Tensor,
+    ) -> list[ImageSignals]:
+        """Split what the tower computed for all tiles [tiles, patches, v] into images."""
+
+    def tower_signals(
+        self, captured: dict[int, tuple[EncoderLayer, Tensor]], features: Tensor, tiles: slice, pack: Tensor
+    ) -> dict[str, Any]:
+        """The `ImageSignals` fields that come from the tower, for the tiles of one image packed as `pack` says."""
+        layers = {
+            index: EncoderLayer(layer.class_query[tiles], layer.keys[tiles], layer.heads)
+            for index, (layer, _) in captured.items()
+        }
+        feeding = layers[self.feature_layer]
+        own = features[tiles]
+        return {
+            "pack": pack,
+            "read_attention": feeding.attention,
+            "read_keys": lambda: feeding.keys.flatten(0, 1)[pack],
+            "read_hidden": lambda: own.flatten(0, 1)[pack],
+            "project": self.base.multi_modal_projector,
+            "class_features": captured[self.feature_layer][1][tiles],
+            "text_space": self.base.vision_tower.post_layernorm,
+            "layers": layers,
+        }
+
+
+class _LayerTap:
+    """Keeps class query, patch keys and class output of one encoder layer until they are taken."""
+
+    def __init__(self, layer: nn.Module):
+        self._heads = layer.self_attn.num_heads
+        self._seen: dict[str, Tensor] = {}
+        self.handles: list[Removable] = [
+            layer.self_attn.q_proj.register_forward_hook(self._keep("query", slice(0, 1))),
+            layer.self_attn.k_proj.register_forward_hook(self._keep("keys", slice(1, None))),
+            layer.register_forward_hook(self._keep("output", slice(0, 1))),
+        ]
+
+    def _keep(self, name: str, rows: slice) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            states = output[0] if isinstance(output, tuple) else output
+            self._seen[name] = states.detach()[:, rows]
+
+        return hook
+
+    def take(self) -> tuple[EncoderLayer, Tensor]:
+        seen, self._seen = self._seen, {}
+        # The class rows are copied so that they do not keep the full projection outputs alive.
+        query, output = seen["query"][:, 0].clone(), seen["output"][:, 0].clone()
+        return EncoderLayer(query, seen["keys"], self._heads), output
+
+
+def patches_per_side(model: nn.Module) -> int:
+    vision = model.config.vision_config
+    return vision.image_size // vision.patch_size

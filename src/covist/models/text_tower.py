@@ -1,0 +1,75 @@
+"""The CLIP text tower that belongs to a vision tower: instruction tokens and patches in one space."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoTokenizer, CLIPModel, CLIPTextModelWithProjection
+from transformers.utils.hub import cached_file
+
+CONTEXT_LENGTH = 77  # CLIP's native limit
+
+
+class TextTower:
+    """Text model, text projection and visual projection of a CLIP checkpoint (its vision tower stays unloaded)."""
+
+    def __init__(self, text_model: nn.Module, text_projection: nn.Module, visual_projection: nn.Module, tokenizer: Any):
+        self.text_model, self.text_projection = text_model, text_projection
+        self.visual_projection = visual_projection
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def resolve(cls, clip: Any) -> TextTower | None:
+        """From a model id, a local directory, a `(CLIPModel, tokenizer)` pair, a `TextTower`, or None."""
+        if clip is None or isinstance(clip, TextTower):
+            return clip
+        if isinstance(clip, (str, Path)):
+            return cls.load(str(clip))
+        if isinstance(clip, tuple) and len(clip) == 2 and isinstance(clip[0], CLIPModel):
+            model, tokenizer = clip
+            return cls(
+                model.text_model,
+                model.text_projection,
+                model.visual_projection,
+                getattr(tokenizer, "tokenizer", tokenizer),
+            )
+        raise ValueError(
+            f"clip={type(clip).__name__}: give the id or directory of the CLIP checkpoint, or a tuple (CLIPModel, tokenizer)"
+        )
+
+    @classmethod
+    def load(cls, name: str) -> TextTower:
+        """Load the text side of a checkpoint and, of the vision side, only the projection matrix."""
+        text = CLIPTextModelWithProjection.from_pretrained(name)
+        weight = _read_tensor(name, "visual_projection.weight")
+        projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        projection.weight = nn.Parameter(weight.to(text.dtype), requires_grad=False)
+        return cls(text.text_model, text.text_projection, projection, AutoTokenizer.from_pretrained(name))
+
+    @torch.no_grad()
+    def encode(self, text: str) -> Tensor:
+        """Projected token features [T, p] of an instruction, BOS dropped and EOS last."""
+        limit = min(CONTEXT_LENGTH, self.text_model.config.max_position_embeddings)
+        ids = self.tokenizer(text, truncation=True, max_length=limit, return_tensors="pt").input_ids
+        device = self.text_projection.weight.device
+        hidden = self.text_model(input_ids=ids.to(device)).last_hidden_state
+        return self.text_projection(hidden)[0, 1:].float()
+
+    @torch.no_grad()
+    def project_patches(self, features: Tensor) -> Tensor:
+        """Patch features [N, v] (after the vision tower's last norm) in the text space [N, p]."""
+        weight = self.visual_projection.weight
+        return nn.functional.linear(features.to(weight.device, weight.dtype), weight).float()
+
+
+def _read_tensor(name: str, key: str) -> Tensor:
+    """One tensor of a checkpoint, without loading the rest."""
+    path = cached_file(name, "model.safetensors", _raise_exceptions_for_missing_entries=False)
+    if path is None:
+        return CLIPModel.from_pretrained(name).get_parameter(key).detach()
+    with safe_open(path, framework="pt") as file:
+        return file.get_tensor(key)
