@@ -1,0 +1,206 @@
+"""Training projector and decoder on the frozen tower, with many questions packed behind one visual prefix.
+
+    <s> USER: [patches] | question 1, answer 1 | question 2, answer 2 | ...
+
+Every question sees the prefix and itself, and stands at the positions it would have alone, so the packed pass equals
+the separate ones at a small part of their cost.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AttentionInterface, LlavaForConditionalGeneration
+
+from covist.tiny.data import SceneBank
+from covist.tiny.questions import FAMILIES, Question, questions_for
+from covist.tiny.scenes import GRID, VALIDATION_SEEDS
+from covist.tiny.text import END, PAD, START, TOKEN_ID, build_tokenizer
+from covist.tiny.vision import encode
+
+PATCHES = GRID * GRID
+PREFIX = (START, "USER:")
+IGNORED = -100
+# families that need many regions at once are asked about more
+QUESTIONS = {
+    "existence": 3, "color": 3, "shape": 3, "counting": 5, "relation": 5, "digit": 2, "letter": 2, "quadrant": 3,
+}  # fmt: skip
+_TOKENIZER = build_tokenizer()
+
+
+@dataclass(frozen=True)
+class DecoderPhase:
+    name: str
+    share: float  # of the time of the decoder stage
+    pictures: int  # per step
+    sampled: int | None = None  # patches shown, things preferred; None shows all
+
+
+DECODER_PHASES = (
+    DecoderPhase("144 patches", 0.42, pictures=16, sampled=144),
+    DecoderPhase("all patches", 0.58, pictures=8),
+)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The text of a batch behind its visual prefixes; n pictures, s text tokens."""
+
+    ids: Tensor  # [n, s]
+    positions: Tensor  # [n, s]
+    blocks: Tensor  # [n, s], which question a token belongs to; -1 is padding
+    labels: Tensor  # [n, s], the next token where it belongs to an answer, IGNORED elsewhere
+    families: list[list[str]]  # per picture and question
+
+    def mask(self, prefix: int) -> Tensor:
+        """Which keys every text token sees, [n, 1, s, prefix + s]."""
+        n, s = self.ids.shape
+        own = (self.blocks[:, :, None] == self.blocks[:, None]) & torch.ones(s, s, dtype=torch.bool).tril()
+        return torch.cat([torch.ones(n, s, prefix, dtype=torch.bool), own], dim=2)[:, None]
+
+
+def pack(questions: list[list[Question]]) -> Packed:
+    rows = []
+    for asked in questions:
+        ids, positions, blocks, labels = [], [], [], []
+        for block, item in enumerate(asked):
+            text = _TOKENIZER(f"{item.question} ASSISTANT:", add_special_tokens=False).input_ids
+            answer = [TOKEN_ID[item.answer], TOKEN_ID[END]]
+            ids += text + answer[:1]
+            labels += [IGNORED] * (len(text) - 1) + answer
+            positions += range(len(PREFIX) + PATCHES, len(PREFIX) + PATCHES + len(text) + 1)
+            blocks += [block] * (len(text) + 1)
+        rows.append((ids, positions, blocks, labels))
+    longest = max(len(row[0]) for row in rows)
+    fillers = (TOKEN_ID[PAD], 0, -1, IGNORED)
+    padded = [
+        torch.tensor([row[part] + [filler] * (longest - len(row[part])) for row in rows])
+        for part, filler in enumerate(fillers)
+    ]
+    return Packed(*padded, families=[[item.family for item in asked] for asked in questions])
+
+
+def packed_attention(module, query, key, value, attention_mask, scaling, **kwargs):  # type: ignore[no-untyped-def]
+    """Causal attention inside the prefix, masked attention for the text rows that `attention_mask` describes."""
+    prefix = query.shape[2] - attention_mask.shape[2]
+    head, tail = query[:, :, :prefix], query[:, :, prefix:]
+    first = F.scaled_dot_product_attention(
+        head, key[:, :, :prefix], value[:, :, :prefix], is_causal=True, scale=scaling
+    )
+    second = F.scaled_dot_product_attention(tail, key, value, attn_mask=attention_mask, scale=scaling)
+    return torch.cat([first, second], dim=2).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register("tiny_packed", packed_attention)
+
+
+class FeatureCache:
+    """Tower features of the scenes in fp16 on disk, computed when a scene is first asked for."""
+
+    def __init__(self, tower: torch.nn.Module, bank: SceneBank, path: Path):
+        self.tower, self.bank = tower, bank
+        width = tower.config.hidden_size
+        shape, mode = (len(bank), PATCHES, width), "r+" if path.exists() else "w+"
+        self.features = np.lib.format.open_memmap(path, mode, dtype=np.float16, shape=shape)
+
+    @torch.no_grad()
+    def __call__(self, indices: np.ndarray) -> Tensor:
+        missing = np.unique(indices[(self.features[indices, 0] == 0).all(1)])
+        for part in np.array_split(missing, max(1, len(missing) // 16)):
+            if len(part):
+                patches = self.bank.batch(part)[0]
+                features, _ = encode(self.tower, patches, torch.arange(PATCHES).expand(len(part), -1))
+                self.features[part] = features.half().numpy()
+        return torch.from_numpy(self.features[indices]).float()  # [n, 576, width]
+
+
+class Standardise(torch.nn.Module):
+    """Per-channel mean 0 and deviation 1; the export folds it into the projector."""
+
+    def __init__(self, sample: Tensor):
+        super().__init__()
+        self.register_buffer("mean", sample.flatten(0, -2).mean(0))  # [width]
+        self.register_buffer("std", sample.flatten(0, -2).std(0))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return (features - self.mean) / self.std
+
+
+def choose_places(sampled: int | None, owners: np.ndarray, rng: np.random.Generator) -> Tensor:
+    """Which patches of each picture are shown, [n, t]: all, or `sampled` of them with things before background."""
+    if sampled is None:
+        return torch.arange(PATCHES).expand(len(owners), -1)
+    order = np.argsort(rng.random(owners.shape) + 2 * (owners == 0), axis=1)
+    return torch.from_numpy(np.sort(order[:, :sampled], axis=1))
+
+
+class DecoderTrainer:
+    """Projector and decoder behind standardised tower features, with one step of any phase."""
+
+    def __init__(self, model: LlavaForConditionalGeneration, bank: SceneBank, out: Path, seed: int):
+        self.model, self.bank = model, bank
+        self.tower = model.model.vision_tower.requires_grad_(False)
+        self.decoder = model.model.language_model
+        self.decoder.config._attn_implementation = "tiny_packed"
+        self.cache = FeatureCache(self.tower, bank, out / "features.npy")
+        self.standardise = Standardise(self.cache(np.arange(min(64, len(bank)))))
+        self.seed = seed
+
+    def answer_logits(self, features: Tensor, places: Tensor, packed: Packed) -> Tensor:
+        """Logits of the text tokens, [n, s, words]; `features` [n, t, width] stand at `places` [n, t]."""
+        visual = self.model.model.multi_modal_projector(self.standardise(features))
+        n, words = len(features), self.decoder.embed_tokens
+        start = words(torch.tensor([TOKEN_ID[word] for word in PREFIX])).expand(n, -1, -1)
+        hidden = torch.cat([start, visual, words(packed.ids)], dim=1)
+        begin = torch.arange(len(PREFIX)).expand(n, -1)
+        positions = torch.cat([begin, places + len(PREFIX), packed.positions], dim=1)
+        mask = packed.mask(len(PREFIX) + places.shape[1])
+        output = self.decoder(inputs_embeds=hidden, position_ids=positions, attention_mask=mask, use_cache=False)
+        return self.model.lm_head(output.last_hidden_state[:, -packed.ids.shape[1] :])
+
+    def step(self, phase: DecoderPhase, number: int) -> tuple[Tensor, dict[str, float]]:
+        rng = np.random.default_rng([self.seed, 4, number])
+        indices = rng.integers(len(self.bank), size=phase.pictures)
+        asked = [questions_for(self.bank.scene(int(index)), number, QUESTIONS) for index in indices]
+        packed, features = pack(asked), self.cache(indices)
+        places = choose_places(phase.sampled, self.bank.owners[indices], rng)
+        features = features.gather(1, places[..., None].expand(-1, -1, features.shape[-1]))
+        logits = self.answer_logits(features, places, packed)
+        loss = F.cross_entropy(logits.flatten(0, 1), packed.labels.flatten(), ignore_index=IGNORED)
+        return loss, {"loss": float(loss.detach()), **family_accuracy(logits.detach(), packed)}
+
+
+def family_accuracy(logits: Tensor, packed: Packed) -> dict[str, float]:
+    """Percent of right answers per family."""
+    right: dict[str, list[bool]] = {family: [] for family in FAMILIES}
+    answered = (packed.labels != IGNORED) & (packed.labels != TOKEN_ID[END])
+    hits = logits.argmax(-1) == packed.labels
+    for row, families in enumerate(packed.families):
+        for family, hit in zip(families, hits[row][answered[row]].tolist(), strict=True):
+            right[family].append(hit)
+    return {family: 100 * float(np.mean(hit)) for family, hit in right.items() if hit}
+
+
+class Validator:
+    """Accuracy per family on validation scenes, with all patches."""
+
+    def __init__(self, trainer: DecoderTrainer, out: Path, scenes: int = 48):
+        self.trainer = trainer
+        self.bank = SceneBank(out, VALIDATION_SEEDS.start, scenes)
+        self.cache = FeatureCache(trainer.tower, self.bank, out / "validation.npy")
+
+    @torch.no_grad()
+    def __call__(self) -> str:
+        packed = pack([questions_for(self.bank.scene(i), 0, QUESTIONS) for i in range(len(self.bank))])
+        logits = []
+        for start in range(0, len(self.bank), 8):
+            rows = np.arange(start, min(start + 8, len(self.bank)))
+            part = Packed(packed.ids[rows], packed.positions[rows], packed.blocks[rows], packed.labels[rows], [])
+            places = torch.arange(PATCHES).expand(len(rows), -1)
+            logits.append(self.trainer.answer_logits(self.cache(rows), places, part))
+        accuracy = family_accuracy(torch.cat(logits), packed)
+        mean = float(np.mean(list(accuracy.values())))
+        return " ".join(f"{family} {value:.0f}" for family, value in accuracy.items()) + f" mean {mean:.1f}"

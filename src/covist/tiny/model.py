@@ -1,0 +1,117 @@
+"""The architecture: a real LLaVA (CLIP tower with class token, projector, Llama decoder) and its CLIP, only tiny."""
+
+from dataclasses import dataclass
+
+import torch
+from transformers import (
+    CLIPConfig,
+    CLIPModel,
+    CLIPTextConfig,
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+)
+
+from covist.tiny.scenes import GRID, IMAGE_SIZE, PATCH
+from covist.tiny.text import CAPTION_LENGTH, END, IMAGE, PAD, START, TOKEN_ID, VOCABULARY
+
+
+@dataclass(frozen=True)
+class Size:
+    """Widths and depths; the defaults are those of the embedded weights."""
+
+    width: int = 128
+    heads: int = 4
+    vision_layers: int = 5
+    text_layers: int = 3
+    decoder_layers: int = 8
+    decoder_mlp: int = 352
+
+
+_TOKEN_IDS = {"bos_token_id": TOKEN_ID[START], "eos_token_id": TOKEN_ID[END], "pad_token_id": TOKEN_ID[PAD]}
+
+
+def vision_config(size: Size) -> CLIPVisionConfig:
+    return CLIPVisionConfig(
+        hidden_size=size.width,
+        intermediate_size=4 * size.width,
+        projection_dim=size.width,
+        num_hidden_layers=size.vision_layers,
+        num_attention_heads=size.heads,
+        image_size=IMAGE_SIZE,
+        patch_size=PATCH,
+        hidden_act="gelu",
+    )
+
+
+def clip_config(size: Size) -> CLIPConfig:
+    text = CLIPTextConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=size.width,
+        intermediate_size=4 * size.width,
+        projection_dim=size.width,
+        num_hidden_layers=size.text_layers,
+        num_attention_heads=size.heads,
+        max_position_embeddings=CAPTION_LENGTH,
+        hidden_act="gelu",
+        **_TOKEN_IDS,
+    )
+    return CLIPConfig(
+        text_config=text.to_dict(), vision_config=vision_config(size).to_dict(), projection_dim=size.width
+    )
+
+
+def llava_config(size: Size) -> LlavaConfig:
+    decoder = LlamaConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=size.width,
+        intermediate_size=size.decoder_mlp,
+        num_hidden_layers=size.decoder_layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.heads,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+        **_TOKEN_IDS,
+    )
+    return LlavaConfig(
+        vision_config=vision_config(size),
+        text_config=decoder,
+        image_token_index=TOKEN_ID[IMAGE],
+        vision_feature_layer=-2,
+        vision_feature_select_strategy="default",
+        image_seq_length=GRID * GRID,
+        tie_word_embeddings=False,
+        **_TOKEN_IDS,
+    )
+
+
+def position_waves(width: int) -> torch.Tensor:
+    """2-D sine-cosine position vectors of the patches, [GRID * GRID, width]."""
+    frequencies = 100.0 ** -torch.linspace(0, 1, width // 4)
+    angles = torch.arange(GRID)[:, None] * frequencies  # [GRID, width / 4]
+    axis = torch.cat([angles.sin(), angles.cos()], dim=1)
+    rows, columns = axis[:, None].expand(-1, GRID, -1), axis[None].expand(GRID, -1, -1)
+    return torch.cat([rows, columns], dim=2).reshape(GRID * GRID, width)
+
+
+def place_positions(tower: CLIPVisionModel, scale: float = 0.3) -> None:
+    """Start the position embedding of the patches from sine waves: neighbours look alike from the first step."""
+    with torch.no_grad():
+        table = tower.embeddings.position_embedding.weight
+        table[1:] = scale * position_waves(table.shape[1])
+
+
+def build_clip(size: Size, seed: int = 0) -> CLIPModel:
+    torch.manual_seed(seed)
+    clip = CLIPModel(clip_config(size))
+    place_positions(clip.vision_model)
+    return clip
+
+
+def build_llava(size: Size, seed: int = 0) -> LlavaForConditionalGeneration:
+    torch.manual_seed(seed)
+    model = LlavaForConditionalGeneration(llava_config(size))
+    place_positions(model.model.vision_tower)
+    return model

@@ -1,0 +1,167 @@
+"""Questions with exact answers about a scene, in eight families that mirror the tasks of real benchmarks.
+
+The questions are about coloured objects: the grey decoys of the same shapes are never counted, named or asked for.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from covist.tiny.scenes import COLORS, IMAGE_SIZE, SHAPES, Scene, Thing
+
+MOST_COUNTED = 4
+RELATION_MARGIN = 10  # pixels between the centres, along the axis that is asked about
+QUADRANT_MARGIN = 4  # pixels from the middle lines
+QUADRANTS = ("top-left", "top-right", "bottom-left", "bottom-right")
+
+
+@dataclass(frozen=True)
+class Question:
+    family: str
+    question: str
+    answer: str
+
+
+Asked = tuple[str, str] | None  # question and answer, or None where the scene offers nothing to ask
+
+
+def _pick(rng: np.random.Generator, options: list) -> object:
+    return options[int(rng.integers(len(options)))]
+
+
+def plural(shape: str) -> str:
+    return shape + ("es" if shape.endswith("s") else "s")
+
+
+def article(name: str) -> str:
+    return "an" if name[0] in "aeiou" else "a"
+
+
+def _names(thing: Thing) -> dict[str, str]:
+    """Ways to refer to an object, from one attribute to two."""
+    return {
+        "color": f"{thing.color} object",
+        "shape": thing.shape,
+        "color shape": f"{thing.color} {thing.shape}",
+        "size color": f"{thing.size} {thing.color} object",
+        "size shape": f"{thing.size} {thing.shape}",
+    }
+
+
+def _unique(scene: Scene, *ways: str) -> list[tuple[Thing, str]]:
+    """Objects with a name that fits no other object of the scene, for the given ways of naming."""
+    named = [(thing, _names(thing)[way]) for way in ways for thing in scene.objects]
+    times = Counter(name for _, name in named)
+    return [(thing, name) for thing, name in named if times[name] == 1]
+
+
+def _existence(scene: Scene, rng: np.random.Generator) -> Asked:
+    present = {name for thing in scene.objects for way, name in _names(thing).items() if "size" not in way}
+    colors, shapes = {t.color for t in scene.objects}, {t.shape for t in scene.objects}
+    way = ("color shape", "color shape", "color shape", "color", "shape")[int(rng.integers(5))]
+    everything = {
+        "color": [f"{color} object" for color in COLORS],
+        "shape": list(SHAPES),
+        # an absent pair is made of a colour and a shape that are both there: neither alone gives the answer
+        "color shape": [f"{color} {shape}" for color in sorted(colors) for shape in sorted(shapes)],
+    }[way]
+    wanted = bool(rng.integers(2))
+    options = [name for name in everything if (name in present) == wanted]
+    if not options:
+        return None
+    name = str(_pick(rng, options))
+    return f"is there {article(name)} {name}?", "yes" if wanted else "no"
+
+
+def _color(scene: Scene, rng: np.random.Generator) -> Asked:
+    options = _unique(scene, "shape", "size shape")
+    if not options:
+        return None
+    thing, name = _pick(rng, options)
+    return f"what color is the {name}?", thing.color
+
+
+def _shape(scene: Scene, rng: np.random.Generator) -> Asked:
+    options = _unique(scene, "color", "size color")
+    if not options:
+        return None
+    thing, name = _pick(rng, options)
+    return f"what shape is the {name}?", thing.shape
+
+
+def _counting(scene: Scene, rng: np.random.Generator) -> Asked:
+    counts = {f"{color} objects": sum(t.color == color for t in scene.objects) for color in COLORS}
+    counts |= {plural(shape): sum(t.shape == shape for t in scene.objects) for shape in SHAPES}
+    available = sorted({count for count in counts.values() if count <= MOST_COUNTED})
+    odds = np.array([1, 1, 1.5, 2.5, 4])[available]  # high counts are rare in scenes, so they are asked for more
+    count = rng.choice(available, p=odds / odds.sum())
+    name = _pick(rng, [name for name, n in counts.items() if n == count])
+    return f"how many {name} are there?", str(count)
+
+
+def _relation(scene: Scene, rng: np.random.Generator) -> Asked:
+    options = _unique(scene, "color shape", "color", "shape")
+    horizontal = bool(rng.integers(2))
+    for _ in range(20):
+        if len(options) < 2:
+            return None
+        (one, name), (other, other_name) = _pick(rng, options), _pick(rng, options)
+        offset = one.x - other.x if horizontal else one.y - other.y
+        if abs(offset) >= RELATION_MARGIN:
+            before, after = ("left", "right") if horizontal else ("above", "below")
+            phrase = "left or right of" if horizontal else "above or below"
+            return f"is the {name} {phrase} the {other_name}?", before if offset < 0 else after
+    return None
+
+
+def _glyph(kind: str) -> Callable[[Scene, np.random.Generator], Asked]:
+    def ask(scene: Scene, rng: np.random.Generator) -> Asked:
+        role = ("first", "last")[int(rng.integers(2))]
+        return f"what is the {role} {kind}?", next(t.char for t in scene.of(kind) if t.role == role)
+
+    return ask
+
+
+def _quadrant(scene: Scene, rng: np.random.Generator) -> Asked:
+    middle = IMAGE_SIZE / 2
+    options = [
+        (thing, name)
+        for thing, name in _unique(scene, "color shape", "color", "shape")
+        if min(abs(thing.x - middle), abs(thing.y - middle)) >= QUADRANT_MARGIN
+    ]
+    if not options:
+        return None
+    thing, name = _pick(rng, options)
+    return f"where is the {name}?", QUADRANTS[2 * (thing.y > middle) + (thing.x > middle)]
+
+
+FAMILIES: dict[str, Callable[[Scene, np.random.Generator], Asked]] = {
+    "existence": _existence,
+    "color": _color,
+    "shape": _shape,
+    "counting": _counting,
+    "relation": _relation,
+    "digit": _glyph("digit"),
+    "letter": _glyph("letter"),
+    "quadrant": _quadrant,
+}
+
+
+def questions_for(scene: Scene, seed: int = 0, per_family: int | Mapping[str, int] = 1) -> list[Question]:
+    """Up to `per_family` different questions of every family, or as many as a mapping from family to number says.
+
+    The same scene and seed give the same questions.
+    """
+    wanted = dict.fromkeys(FAMILIES, per_family) if isinstance(per_family, int) else per_family
+    if unknown := set(wanted) - set(FAMILIES):
+        raise ValueError(f"unknown question family {min(unknown)!r}; choose from {', '.join(FAMILIES)}")
+    rng = np.random.default_rng([scene.seed, 2, seed])
+    asked: dict[str, Question] = {}
+    for family, number in wanted.items():
+        for _ in range(number):
+            found = FAMILIES[family](scene, rng)
+            if found:
+                asked.setdefault(found[0], Question(family, *found))
+    return list(asked.values())

@@ -1,0 +1,198 @@
+"""Scenes: what is in the picture (`sample_scene`), how it looks (`render`) and which patch shows what (`patch_owners`).
+
+Everything follows from the seed. The seed ranges below never meet, so held-out scenes are unseen by construction.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from PIL import Image
+
+from covist.tiny import glyphs
+
+IMAGE_SIZE, PATCH = 96, 4
+GRID = IMAGE_SIZE // PATCH
+
+TRAIN_SEEDS = range(0, 1_000_000)
+VALIDATION_SEEDS = range(1_000_000, 2_000_000)  # watched during training
+HELD_OUT_SEEDS = range(2_000_000, 3_000_000)  # for the evaluation suite only
+
+COLORS = {
+    "red": (0.90, 0.12, 0.12),
+    "green": (0.15, 0.75, 0.20),
+    "blue": (0.15, 0.25, 0.95),
+    "yellow": (0.95, 0.90, 0.15),
+    "purple": (0.65, 0.15, 0.80),
+    "cyan": (0.15, 0.85, 0.90),
+    "orange": (1.00, 0.52, 0.08),
+}
+SHAPES = ("circle", "square", "triangle", "cross", "ring", "diamond")
+SIZES = {"small": 5.5, "large": 8.0}  # half the side of the bounding box, in pixels
+ROLES = ("first", "middle", "last")  # where a glyph stands in its number or word
+MOST_OBJECTS = 12
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One thing in a scene: a coloured object, a grey decoy of the same shapes, or one glyph of the number or word."""
+
+    kind: str  # object, decoy, digit, letter
+    x: float  # centre, in pixels from the left
+    y: float  # centre, in pixels from the top
+    color: str = ""
+    shape: str = ""
+    size: str = ""
+    char: str = ""
+    role: str = ""
+
+
+@dataclass(frozen=True)
+class Scene:
+    seed: int
+    things: tuple[Thing, ...]
+
+    def of(self, kind: str) -> list[Thing]:
+        return [thing for thing in self.things if thing.kind == kind]
+
+    @property
+    def objects(self) -> list[Thing]:
+        return self.of("object")
+
+
+class _Layout:
+    """Non-overlapping boxes, placed by rejection."""
+
+    def __init__(self, rng: np.random.Generator):
+        self.rng = rng
+        self.boxes: list[tuple[float, float, float, float]] = []  # x, y, half width, half height
+
+    def place(self, half_width: float, half_height: float, tries: int = 60) -> tuple[float, float] | None:
+        for u, v in self.rng.random((tries, 2)):
+            x = round(half_width + 1 + u * (IMAGE_SIZE - 2 * half_width - 2))
+            y = round(half_height + 1 + v * (IMAGE_SIZE - 2 * half_height - 2))
+            if all(
+                abs(x - bx) > half_width + bw + 1 or abs(y - by) > half_height + bh + 1 for bx, by, bw, bh in self.boxes
+            ):
+                self.boxes.append((x, y, half_width, half_height))
+                return x, y
+        return None
+
+
+def _text(kind: str, alphabet: str, layout: _Layout, rng: np.random.Generator) -> list[Thing]:
+    length = int(rng.integers(2, 4))
+    pitch = glyphs.WIDTH + 1
+    spot = layout.place(length * pitch / 2, glyphs.HEIGHT / 2, tries=400)
+    assert spot is not None, "text is placed before anything else"
+    left = spot[0] - (length - 1) * pitch / 2
+    roles = ("first", "last") if length == 2 else ROLES
+    chars = rng.choice(list(alphabet), length)
+    return [Thing(kind, left + i * pitch, spot[1], char=str(chars[i]), role=roles[i]) for i in range(length)]
+
+
+@lru_cache(maxsize=4096)
+def sample_scene(seed: int, objects: int | None = None) -> Scene:
+    """The scene of a seed: a number, a word, `objects` coloured objects (by default 2 to 12) and grey decoys.
+
+    In a very crowded scene the last objects may find no room and are left out.
+    """
+    rng = np.random.default_rng([seed, 0])
+    layout = _Layout(rng)
+    things = _text("digit", glyphs.DIGITS, layout, rng) + _text("letter", glyphs.LETTERS, layout, rng)
+    wanted = int(rng.integers(2, MOST_OBJECTS + 1)) if objects is None else objects
+    # uneven palettes, so that several objects of one colour or shape are common
+    color_odds, shape_odds = rng.dirichlet(np.ones(len(COLORS))), rng.dirichlet(np.full(len(SHAPES), 1.5))
+    kinds = ["object"] * wanted + ["decoy"] * int(rng.integers(1, 5))
+    for kind in kinds:
+        size = str(rng.choice(list(SIZES)))
+        color, shape = str(rng.choice(list(COLORS), p=color_odds)), str(rng.choice(SHAPES, p=shape_odds))
+        spot = layout.place(SIZES[size], SIZES[size])
+        if spot:
+            things.append(Thing(kind, *spot, color=color if kind == "object" else "grey", shape=shape, size=size))
+    return Scene(seed, tuple(things))
+
+
+def _shape_distance(shape: str, dx: np.ndarray, dy: np.ndarray, radius: float) -> np.ndarray:
+    """Signed distance to the outline (negative inside), good to about a pixel."""
+    ax, ay = np.abs(dx), np.abs(dy)
+    if shape == "circle":
+        return np.hypot(dx, dy) - radius
+    if shape == "square":
+        return np.maximum(ax, ay) - radius * 0.86
+    if shape == "triangle":
+        return np.maximum(dy - radius * 0.85, ax * 0.89 - (dy + radius) * 0.45)
+    if shape == "cross":
+        arm = radius * 0.34
+        return np.minimum(np.maximum(ax - radius, ay - arm), np.maximum(ax - arm, ay - radius))
+    if shape == "ring":
+        return np.abs(np.hypot(dx, dy) - radius * 0.76) - radius * 0.24
+    return (ax + ay - radius * 1.05) * 0.71  # diamond
+
+
+def _mask(thing: Thing) -> tuple[slice, slice, np.ndarray]:
+    """Where a thing lies in the picture and how much of each pixel it covers."""
+    if thing.char:
+        half_width, half_height = glyphs.WIDTH / 2, glyphs.HEIGHT / 2
+        top, left = int(thing.y - half_height), int(thing.x - half_width)
+        return slice(top, top + glyphs.HEIGHT), slice(left, left + glyphs.WIDTH), glyphs.MASKS[thing.char]
+    radius = SIZES[thing.size]
+    reach = int(radius + 1)
+    rows, columns = slice(int(thing.y) - reach, int(thing.y) + reach), slice(int(thing.x) - reach, int(thing.x) + reach)
+    dy, dx = np.mgrid[-reach:reach, -reach:reach] + 0.5
+    cover = np.clip(0.5 - _shape_distance(thing.shape, dx, dy, radius), 0, 1).astype(np.float32)
+    inside_rows = slice(max(0, -rows.start), 2 * reach - max(0, rows.stop - IMAGE_SIZE))
+    inside_columns = slice(max(0, -columns.start), 2 * reach - max(0, columns.stop - IMAGE_SIZE))
+    return (
+        slice(max(0, rows.start), min(IMAGE_SIZE, rows.stop)),
+        slice(max(0, columns.start), min(IMAGE_SIZE, columns.stop)),
+        cover[inside_rows, inside_columns],
+    )
+
+
+def _background(rng: np.random.Generator) -> np.ndarray:
+    """A dark, weakly tinted, blotchy and striped ground with pixel noise."""
+    blotches = rng.normal(0, 12, (7, 7, 3)) + rng.uniform(70, 125) + rng.normal(0, 6, 3)
+    ground = np.kron(blotches, np.ones((16, 16, 1)))  # [112, 112, 3]
+    for axis in (0, 1):  # a box filter turns the blocks into smooth blotches
+        total = np.cumsum(ground, axis=axis)
+        ground = (np.take(total, range(16, 112), axis) - np.take(total, range(0, 96), axis)) / 16
+    angle, pitch = rng.uniform(0, np.pi), rng.uniform(5, 14)
+    y, x = np.mgrid[:IMAGE_SIZE, :IMAGE_SIZE]
+    stripes = np.sin((x * np.cos(angle) + y * np.sin(angle)) * (2 * np.pi / pitch))
+    noise = rng.standard_normal((IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.float32)
+    return (ground + rng.uniform(0, 14) * stripes[..., None] + 9 * noise).astype(np.float32)
+
+
+def render(scene: Scene) -> np.ndarray:
+    """The picture of a scene as uint8 [96, 96, 3]."""
+    rng = np.random.default_rng([scene.seed, 1])
+    picture = _background(rng)
+    for thing in scene.things:
+        rows, columns, cover = _mask(thing)
+        if thing.char:
+            paint = np.full(3, rng.uniform(225, 250))
+        elif thing.kind == "decoy":
+            paint = np.full(3, rng.uniform(165, 200))
+        else:
+            paint = np.array(COLORS[thing.color]) * 255 + rng.normal(0, 10, 3)
+        window = picture[rows, columns]
+        window += cover[..., None] * (paint.astype(np.float32) - window) * 0.94  # a little noise shines through
+    return np.clip(picture + 0.5, 0, 255).astype(np.uint8)
+
+
+def picture(scene: Scene) -> Image.Image:
+    return Image.fromarray(render(scene))
+
+
+def patch_owners(scene: Scene) -> np.ndarray:
+    """For every patch the index (from 1) of the thing that covers most of it, 0 where that is the background."""
+    best = np.full((GRID, GRID), 0.12, dtype=np.float32)
+    owners = np.zeros((GRID, GRID), dtype=np.uint8)
+    for index, thing in enumerate(scene.things, start=1):
+        rows, columns, cover = _mask(thing)
+        canvas = np.zeros((IMAGE_SIZE, IMAGE_SIZE), dtype=np.float32)
+        canvas[rows, columns] = np.maximum(cover, 0.5) if thing.char else cover
+        share = canvas.reshape(GRID, PATCH, GRID, PATCH).mean((1, 3))
+        owners[share > best] = index
+        best = np.maximum(best, share)
+    return owners

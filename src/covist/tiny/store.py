@@ -1,0 +1,72 @@
+"""Saving the trained parts as a stock Hugging Face folder, and loading them back.
+
+weights/        the LLaVA and its processor: AutoModelForImageTextToText and AutoProcessor read it
+weights/clip/   the CLIP text tower and both projections; the vision tower is stored once, in the LLaVA
+"""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoProcessor,
+    AutoTokenizer,
+    CLIPConfig,
+    CLIPModel,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedTokenizerBase,
+)
+
+from covist.tiny.model import Size, build_clip, build_llava
+from covist.tiny.text import build_caption_tokenizer, build_processor
+
+WEIGHTS = Path(__file__).parent / "weights"
+_TOWER = "vision_model."
+
+Clip = tuple[CLIPModel, PreTrainedTokenizerBase]
+Loaded = tuple[LlavaForConditionalGeneration, LlavaProcessor, Clip]
+
+
+def fold_standardisation(layer: torch.nn.Linear, mean: torch.Tensor, std: torch.Tensor) -> None:
+    """Let a layer that was trained on (x - mean) / std take x itself."""
+    with torch.no_grad():
+        layer.weight /= std
+        layer.bias -= layer.weight @ mean
+
+
+def save(model: LlavaForConditionalGeneration, clip: CLIPModel, folder: Path) -> None:
+    """Write model, processor and CLIP in fp16; the vision tower of `clip` must be that of `model`."""
+    stored = LlavaForConditionalGeneration(model.config)
+    stored.load_state_dict(model.state_dict())
+    stored.set_attn_implementation("sdpa")
+    stored.half().save_pretrained(folder)
+    build_processor().save_pretrained(folder)
+    beside = folder / "clip"
+    clip.config.save_pretrained(beside)
+    build_caption_tokenizer().save_pretrained(beside)
+    state = {
+        name: value.half().contiguous() for name, value in clip.state_dict().items() if not name.startswith(_TOWER)
+    }
+    save_file(state, beside / "text.safetensors", metadata={"format": "pt"})
+
+
+def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Loaded:
+    """The embedded model, its processor, and its CLIP as (CLIPModel, tokenizer), ready for `covist.compress`."""
+    folder = Path(folder)
+    if not (folder / "model.safetensors").exists():
+        raise ValueError(f"no trained weights in {folder}; train them with `python -m covist.tiny.train --out DIR`")
+    model = LlavaForConditionalGeneration.from_pretrained(folder, dtype=dtype).eval()
+    clip = CLIPModel(CLIPConfig.from_pretrained(folder / "clip"))
+    tower = {_TOWER + name: value for name, value in model.model.vision_tower.state_dict().items()}
+    clip.load_state_dict(load_file(folder / "clip" / "text.safetensors") | tower)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "clip")
+    return model, AutoProcessor.from_pretrained(folder), (clip.to(dtype).eval(), tokenizer)
+
+
+def build_random(seed: int = 0, size: Size | None = None) -> Loaded:
+    """The same architecture without training, for tests that need a model but no answers."""
+    size = size or Size()
+    model, clip = build_llava(size, seed).eval(), build_clip(size, seed).eval()
+    clip.vision_model.load_state_dict(model.model.vision_tower.state_dict())
+    return model, build_processor(), (clip, build_caption_tokenizer())
