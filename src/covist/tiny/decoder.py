@@ -6,6 +6,7 @@ Every question sees the prefix and itself, and stands at the positions it would 
 the separate ones at a small part of their cost.
 """
 
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AttentionInterface, LlavaForConditionalGeneration
+from transformers import AttentionInterface, CLIPVisionModel, LlavaForConditionalGeneration
 
 from covist.tiny.data import SceneBank
 from covist.tiny.questions import FAMILIES, Question, questions_for
@@ -100,10 +101,12 @@ AttentionInterface.register("tiny_packed", packed_attention)
 class FeatureCache:
     """Tower features of the scenes in fp16 on disk, computed when a scene is first asked for."""
 
-    def __init__(self, tower: torch.nn.Module, bank: SceneBank, path: Path):
+    def __init__(self, tower: CLIPVisionModel, bank: SceneBank, out: Path):
         self.tower, self.bank = tower, bank
-        width = tower.config.hidden_size
-        shape, mode = (len(bank), PATCHES, width), "r+" if path.exists() else "w+"
+        # the name tells towers apart, so that features never outlive the weights that made them
+        weights = b"".join(value.numpy().tobytes() for value in tower.state_dict().values())
+        path = out / f"features-{bank.seeds.start}-{len(bank)}-{zlib.crc32(weights):08x}.npy"
+        shape, mode = (len(bank), PATCHES, tower.config.hidden_size), "r+" if path.exists() else "w+"
         self.features = np.lib.format.open_memmap(path, mode, dtype=np.float16, shape=shape)
 
     @torch.no_grad()
@@ -145,7 +148,7 @@ class DecoderTrainer:
         self.tower = model.model.vision_tower.requires_grad_(False)
         self.decoder = model.model.language_model
         self.decoder.config._attn_implementation = "tiny_packed"
-        self.cache = FeatureCache(self.tower, bank, out / "features.npy")
+        self.cache = FeatureCache(self.tower, bank, out)
         self.standardise = Standardise(self.cache(np.arange(min(64, len(bank)))))
         self.seed = seed
 
@@ -190,7 +193,7 @@ class Validator:
     def __init__(self, trainer: DecoderTrainer, out: Path, scenes: int = 48):
         self.trainer = trainer
         self.bank = SceneBank(out, VALIDATION_SEEDS.start, scenes)
-        self.cache = FeatureCache(trainer.tower, self.bank, out / "validation.npy")
+        self.cache = FeatureCache(trainer.tower, self.bank, out)
 
     @torch.no_grad()
     def __call__(self) -> str:
