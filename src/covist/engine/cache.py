@@ -71,8 +71,8 @@ def adopt(cache: Cache | None, decoder: nn.Module) -> DynamicCache:
         if type(layer) not in (DynamicLayer, StageLayer):
             raise ValueError(
                 f"compression needs a dynamic cache, got {type(cache).__name__} with {type(layer).__name__}: its layers "
-                "hold different numbers of keys. Drop `cache_implementation` (static caches, torch.compile of the decoding "
-                "step and quantised caches cannot work)"
+                "hold different numbers of keys, so static caches (and compiled decoding) and quantised ones cannot work. "
+                "Drop `cache_implementation`"
             )
     if not isinstance(cache, DynamicCache) or cache.offloading:
         raise ValueError(

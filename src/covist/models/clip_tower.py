@@ -25,7 +25,7 @@ class ClipTowerFamily(Family):
             )
         if config.vision_feature_select_strategy != "default":
             raise ValueError(
-                f"vision_feature_select_strategy={config.vision_feature_select_strategy!r} is not supported; use 'default'"
+                f"vision_feature_select_strategy must be 'default', not {config.vision_feature_select_strategy!r}"
             )
 
     @property

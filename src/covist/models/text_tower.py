@@ -38,7 +38,7 @@ class TextTower:
                 getattr(tokenizer, "tokenizer", tokenizer),
             )
         raise ValueError(
-            f"clip={type(clip).__name__}: give the id or directory of the CLIP checkpoint, or a tuple (CLIPModel, tokenizer)"
+            f"clip={type(clip).__name__}: give a CLIP checkpoint (id or directory) or a pair (CLIPModel, tokenizer)"
         )
 
     @classmethod
