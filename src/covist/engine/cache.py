@@ -70,8 +70,8 @@ def adopt(cache: Cache | None, decoder: nn.Module) -> DynamicCache:
     for layer in cache.layers:
         if type(layer) not in (DynamicLayer, StageLayer):
             raise ValueError(
-                f"compression needs a dynamic cache, got {type(cache).__name__} with {type(layer).__name__}: its layers "
-                "hold different numbers of keys, so static caches (and compiled decoding) and quantised ones cannot work. "
+                f"compression needs a dynamic cache, got {type(cache).__name__} with {type(layer).__name__}: "
+                "the layers hold different numbers of keys, which static (compiled) and quantised caches cannot. "
                 "Drop `cache_implementation`"
             )
     if not isinstance(cache, DynamicCache) or cache.offloading:
