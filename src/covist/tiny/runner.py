@@ -6,12 +6,14 @@ from pathlib import Path
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from torch import Tensor
+from torch import Tensor, nn
 
 from covist.tiny.optim import Optimiser
 
 LONGEST_STEP = 20.0  # seconds; a longer one means that the process was paused
 CHECKPOINT_SECONDS, REPORT_SECONDS = 90.0, 120.0
+
+Step = Callable[..., tuple[Tensor, dict[str, float]]]  # of a phase and the number of the step
 
 
 class Budget:
@@ -42,7 +44,22 @@ def phase_at(phases: tuple, fraction: float):
     return phases[-1]
 
 
+class Every:
+    """True when called and the seconds have passed since it last was."""
+
+    def __init__(self, seconds: float):
+        self.seconds, self.last = seconds, time.monotonic()
+
+    def __call__(self) -> bool:
+        due = time.monotonic() - self.last > self.seconds
+        if due:
+            self.last = time.monotonic()
+        return due
+
+
 class Averages:
+    """Exponential averages of the figures that steps report."""
+
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
 
@@ -54,71 +71,66 @@ class Averages:
         return " ".join(f"{name} {value:.3g}" for name, value in self.values.items())
 
 
-def run_stage(
-    name: str,
-    phases: tuple,
-    step: Callable[..., tuple[Tensor, dict[str, float]]],
-    optimiser: Optimiser,
-    parts: dict[str, torch.nn.Module],
-    budget: Budget,
-    out: Path,
-    validate: Callable[[], str] | None = None,
-) -> list[float]:
-    """Train until the budget is used up; returns the losses of the steps made in this call.
+class Stage:
+    """A part of the training: what is trained, for how long, and where it is written down."""
 
-    `step(phase, number)` must draw its data from its number alone, so that a resumed run goes on as if never stopped.
-    """
-    checkpoint, log = out / f"{name}.pt", out / "log.txt"
-    if checkpoint.exists():
-        _resume(checkpoint, optimiser, parts, budget)
-    losses: list[float] = []
-    saved = reported = time.monotonic()
-    averages, phase = Averages(), None
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[figures]}"))
-    with Progress(*columns) as bar:
-        task = bar.add_task(name, total=1.0, figures="")
-        while budget.fraction < 1:
-            if (now_phase := phase_at(phases, budget.fraction)) is not phase:
-                phase, averages = now_phase, Averages()
-                bar.update(task, description=f"{name}: {phase.name}")
-            began = time.monotonic()
-            loss, figures = step(phase, optimiser.steps)
-            loss.backward()
-            optimiser.step(budget.fraction)
-            losses.append(float(loss.detach()))
-            budget.advance(time.monotonic() - began)
-            averages.add(figures)
-            bar.update(task, completed=budget.fraction, figures=f"loss {losses[-1]:.3f}")
-            if time.monotonic() - reported > REPORT_SECONDS:
-                line = f"{name} {phase.name} {budget.fraction:.1%} step {optimiser.steps} {averages}"
-                _write(log, line + (f" | {validate()}" if validate else ""))
-                reported = time.monotonic()
-            if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                _save(checkpoint, optimiser, parts, budget)
-                saved = time.monotonic()
-    _save(checkpoint, optimiser, parts, budget)
-    return losses
+    def __init__(self, name: str, optimiser: Optimiser, parts: dict[str, nn.Module], budget: Budget, out: Path):
+        self.name, self.optimiser, self.parts, self.budget = name, optimiser, parts, budget
+        self.checkpoint, self.log = out / f"{name}.pt", out / "log.txt"
+        if self.checkpoint.exists():
+            state = restore(self.checkpoint, parts)
+            optimiser.load_state_dict(state["optimiser"])
+            budget.used = state["used"]
 
+    def save(self) -> None:
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        draft = self.checkpoint.with_suffix(".draft")
+        torch.save({"parts": parts, "optimiser": self.optimiser.state_dict(), "used": self.budget.used}, draft)
+        draft.replace(self.checkpoint)  # never leaves half a checkpoint behind
 
-def _write(log: Path, line: str) -> None:
-    with log.open("a") as file:
-        file.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+    def report(self, phase: str, figures: str) -> None:
+        line = f"{self.name} {phase} {self.budget.fraction:.1%} step {self.optimiser.steps} {figures}"
+        with self.log.open("a") as file:
+            file.write(f"{time.strftime('%H:%M:%S')} {line}\n")
 
+    def run(self, phases: tuple, step: Step, validate: Callable[[], str] | None = None) -> list[float]:
+        """Train until the budget is used up; returns the losses of the steps made in this call.
 
-def _save(path: Path, optimiser: Optimiser, parts: dict[str, torch.nn.Module], budget: Budget) -> None:
-    state = {name: part.state_dict() for name, part in parts.items()}
-    draft = path.with_suffix(".draft")
-    torch.save({"parts": state, "optimiser": optimiser.state_dict(), "used": budget.used}, draft)
-    draft.replace(path)  # never leaves half a checkpoint behind
+        `step(phase, number)` draws its data from the number alone: a resumed run goes on as if never stopped.
+        """
+        losses: list[float] = []
+        save_due, report_due = Every(CHECKPOINT_SECONDS), Every(REPORT_SECONDS)
+        averages, phase = Averages(), None
+        columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[loss]}")
+        with Progress(*columns) as bar:
+            task = bar.add_task(self.name, total=1.0, loss="")
+            try:
+                while self.budget.fraction < 1:
+                    if (current := phase_at(phases, self.budget.fraction)) is not phase:
+                        phase, averages = current, Averages()
+                        bar.update(task, description=f"{self.name}: {phase.name}")
+                    loss, figures = self._step(step, phase)
+                    losses.append(loss)
+                    averages.add(figures)
+                    bar.update(task, completed=self.budget.fraction, loss=f"loss {loss:.3f}")
+                    if report_due():
+                        self.report(phase.name, f"{averages} | {validate() if validate else ''}")
+                    if save_due():
+                        self.save()
+            finally:
+                self.save()
+        return losses
 
-
-def _resume(path: Path, optimiser: Optimiser, parts: dict[str, torch.nn.Module], budget: Budget) -> None:
-    state = restore(path, parts)
-    optimiser.load_state_dict(state["optimiser"])
-    budget.used = state["used"]
+    def _step(self, step: Step, phase: object) -> tuple[float, dict[str, float]]:
+        began = time.monotonic()
+        loss, figures = step(phase, self.optimiser.steps)
+        loss.backward()
+        self.optimiser.step(self.budget.fraction)
+        self.budget.advance(time.monotonic() - began)
+        return float(loss.detach()), figures
 
 
-def restore(path: Path, parts: dict[str, torch.nn.Module]) -> dict:
+def restore(path: Path, parts: dict[str, nn.Module]) -> dict:
     """Load the parts of a checkpoint and return the rest of it."""
     state = torch.load(path, weights_only=True)
     for name, part in parts.items():

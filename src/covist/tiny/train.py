@@ -14,7 +14,7 @@ from covist.tiny.data import SceneBank
 from covist.tiny.decoder import DECODER_PHASES, DecoderTrainer, Validator
 from covist.tiny.model import Size, build_clip, build_llava
 from covist.tiny.optim import Optimiser
-from covist.tiny.runner import Budget, restore, run_stage
+from covist.tiny.runner import Budget, Stage, restore
 from covist.tiny.scenes import TRAIN_SEEDS
 from covist.tiny.store import fold_standardisation, save
 from covist.tiny.vision import VISION_PHASES, VisionTrainer
@@ -38,8 +38,9 @@ def train_vision(
     clip: CLIPModel, bank: SceneBank, budget: Budget, out: Path, seed: int, phases: tuple = VISION_PHASES
 ) -> list[float]:
     trainer = VisionTrainer(clip, bank, seed)
-    optimiser = Optimiser([clip, trainer.heads], matrix_lr=0.01, other_lr=2e-3)
-    return run_stage("vision", phases, trainer.step, optimiser, {"clip": clip, "heads": trainer.heads}, budget, out)
+    parts = {"clip": clip, "heads": trainer.heads}
+    optimiser = Optimiser(parts.values(), matrix_lr=0.01, other_lr=2e-3)
+    return Stage("vision", optimiser, parts, budget, out).run(phases, trainer.step)
 
 
 def decoder_parts(trainer: DecoderTrainer) -> dict[str, torch.nn.Module]:
@@ -57,7 +58,7 @@ def train_decoder(
     parts = decoder_parts(trainer)
     optimiser = Optimiser(parts.values(), matrix_lr=0.01, other_lr=2e-3)
     validate = Validator(trainer, out) if validated else None
-    return run_stage("decoder", phases, trainer.step, optimiser, parts, budget, out, validate)
+    return Stage("decoder", optimiser, parts, budget, out).run(phases, trainer.step, validate)
 
 
 def export(model: LlavaForConditionalGeneration, trainer: DecoderTrainer, clip: CLIPModel, out: Path) -> None:

@@ -1,0 +1,72 @@
+"""The recipe: losses fall within a few hundred steps from scratch, and a stopped run goes on as if never stopped."""
+
+import numpy as np
+import pytest
+
+from covist.tiny.data import SceneBank
+from covist.tiny.decoder import DecoderPhase, DecoderTrainer
+from covist.tiny.model import Size, build_clip, build_llava
+from covist.tiny.runner import Budget, phase_at
+from covist.tiny.train import main, train_decoder, train_vision
+from covist.tiny.vision import VISION_PHASES, VisionPhase, VisionTrainer
+
+SMALL = Size(width=64, vision_layers=2, text_layers=1, decoder_layers=2, decoder_mlp=128)
+WINDOWS = (VisionPhase("windows", 1.0, pictures=6, window=6, views=2),)
+CAPTIONED = (VisionPhase("sampled", 1.0, pictures=4, sampled=32),)
+SAMPLED = (DecoderPhase("sampled", 1.0, pictures=2, sampled=48),)
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory):
+    return SceneBank(tmp_path_factory.mktemp("scenes"), 0, 96)
+
+
+def test_the_tower_learns_from_scratch(bank, tmp_path):
+    losses = train_vision(build_clip(SMALL), bank, Budget(steps=250), tmp_path, 0, WINDOWS)
+    assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:20])
+
+
+def test_the_decoder_learns_from_scratch(bank, tmp_path):
+    trainer = DecoderTrainer(build_llava(SMALL), bank, tmp_path, seed=0)
+    losses = train_decoder(trainer, Budget(steps=100), tmp_path, SAMPLED, validated=False)
+    assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:5])
+    assert all(parameter.grad is None for parameter in trainer.tower.parameters())
+
+
+def test_a_stopped_run_goes_on_as_if_never_stopped(bank, tmp_path, monkeypatch):
+    (straight := tmp_path / "straight").mkdir()
+    (stopped := tmp_path / "stopped").mkdir()
+    expected = train_vision(build_clip(SMALL), bank, Budget(steps=6), straight, 0, CAPTIONED)
+    step = VisionTrainer.step
+
+    def interrupted(trainer, phase, number):
+        if number == 3:
+            raise KeyboardInterrupt
+        return step(trainer, phase, number)
+
+    monkeypatch.setattr(VisionTrainer, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train_vision(build_clip(SMALL), bank, Budget(steps=6), stopped, 0, CAPTIONED)
+    monkeypatch.undo()
+    rest = train_vision(build_clip(SMALL, seed=9), bank, Budget(steps=6), stopped, 0, CAPTIONED)
+    assert rest == pytest.approx(expected[3:], rel=1e-4)
+
+
+def test_phases_follow_their_shares():
+    assert phase_at(VISION_PHASES, 0.0) is VISION_PHASES[0]
+    assert phase_at(VISION_PHASES, 0.999) is VISION_PHASES[-1]
+    assert phase_at(VISION_PHASES, 1.0) is VISION_PHASES[-1]
+
+
+def test_a_budget_counts_either_minutes_or_steps():
+    budget = Budget(minutes=1)
+    budget.advance(15)
+    assert budget.fraction == 0.25
+    with pytest.raises(ValueError, match="either in minutes or in steps"):
+        Budget(minutes=1, steps=5)
+
+
+def test_the_command_explains_itself(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "--minutes" in capsys.readouterr().out
