@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -54,6 +55,7 @@ class Compression:
         """What the last prefill with images did."""
         self._family = family
         self._rule: AttentionRule | None = settings.method.attention_rule(settings.decoder)
+        self._warned: set[str] = set()
         self._call = _Call()
         self._hooks: list[Removable] = self._install()
         _ACTIVE[family.model] = self
@@ -97,8 +99,12 @@ class Compression:
         input_ids = kwargs.get("input_ids", args[0] if args else None)
         call.input_ids = input_ids
         call.is_image = self._family.image_mask(input_ids, kwargs.get("inputs_embeds"))
-        if self._family.passthrough_reason(input_ids, kwargs) is not None:
+        reason = self._family.passthrough_reason(input_ids, kwargs)
+        if reason is not None:
             call.is_image = torch.zeros_like(call.is_image)
+            if reason not in self._warned:
+                self._warned.add(reason)
+                warnings.warn(reason, stacklevel=2)
 
     def _enter_decoder(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
         call = self._call
@@ -158,8 +164,7 @@ class Compression:
             cache = kwargs.get("past_key_values")
             seen = cache.get_seq_length() if cache is not None else 0
             positions = torch.arange(seen, seen + length, device=embeddings.device)[None]
-        if positions.ndim == 3:  # [axes, batch, n], with text positions in front where there are four
-            positions = positions[-3:].permute(1, 2, 0)
+        positions = self.settings.decoder.per_axis(positions)
         mask = kwargs.get("attention_mask")
         if mask is not None and mask.ndim != 2:
             raise ValueError(f"compression derives its own masks: pass a 2-D attention_mask, not {mask.ndim}-D")

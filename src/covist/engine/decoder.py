@@ -48,6 +48,17 @@ class Decoder:
     def distance_table(self) -> DistanceTable:
         return DistanceTable(self.inverse_frequencies, self.rotary_axes)
 
+    def per_axis(self, positions: Tensor) -> Tensor:
+        """Positions as the model is given them -> [batch, tokens], or [batch, tokens, axes] for multidimensional RoPE.
+
+        A multidimensional model may be given [axes, batch, tokens], with text positions in front as one axis more, or
+        one component that counts for all axes.
+        """
+        if self.rotary_axes is None:
+            return positions
+        axes = max(self.rotary_axes) + 1
+        return positions.reshape(-1, *positions.shape[-2:])[-axes:].expand(axes, -1, -1).permute(1, 2, 0)
+
     def rotary(self, hidden: Tensor, positions: Tensor) -> Rotary:
         """cos and sin [batch, tokens, head width] for positions [batch, tokens] or [batch, tokens, axes]."""
         return self.module.rotary_emb(hidden, positions if positions.ndim == 2 else positions.permute(2, 0, 1))
