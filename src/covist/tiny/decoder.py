@@ -25,6 +25,7 @@ from covist.tiny.vision import encode
 PATCHES = GRID * GRID
 PREFIX = (START, "USER:")
 IGNORED = -100
+MOST_SCENES = 6_000  # the questions are new each time, so a few scenes go far and their features can be kept
 # families that need many regions at once are asked about more
 QUESTIONS = {
     "existence": 3, "color": 3, "shape": 3, "counting": 5, "relation": 5, "digit": 2, "letter": 2, "quadrant": 3,
@@ -41,8 +42,8 @@ class DecoderPhase:
 
 
 DECODER_PHASES = (
-    DecoderPhase("144 patches", 0.42, pictures=16, sampled=144),
-    DecoderPhase("all patches", 0.58, pictures=8),
+    DecoderPhase("96 patches", 0.35, pictures=8, sampled=96),
+    DecoderPhase("all patches", 0.65, pictures=6),
 )
 
 
@@ -54,7 +55,6 @@ class Packed:
     positions: Tensor  # [n, s]
     blocks: Tensor  # [n, s], which question a token belongs to; -1 is padding
     labels: Tensor  # [n, s], the next token where it belongs to an answer, IGNORED elsewhere
-    families: list[list[str]]  # per picture and question
 
     def mask(self, prefix: int) -> Tensor:
         """Which keys every text token sees, [n, 1, s, prefix + s]."""
@@ -66,7 +66,10 @@ class Packed:
 def pack(questions: list[list[Question]]) -> Packed:
     rows = []
     for asked in questions:
-        ids, positions, blocks, labels = [], [], [], []
+        ids: list[int] = []
+        positions: list[int] = []
+        blocks: list[int] = []
+        labels: list[int] = []
         for block, item in enumerate(asked):
             text = _TOKENIZER(f"{item.question} ASSISTANT:", add_special_tokens=False).input_ids
             answer = [TOKEN_ID[item.answer], TOKEN_ID[END]]
@@ -77,11 +80,11 @@ def pack(questions: list[list[Question]]) -> Packed:
         rows.append((ids, positions, blocks, labels))
     longest = max(len(row[0]) for row in rows)
     fillers = (TOKEN_ID[PAD], 0, -1, IGNORED)
-    padded = [
+    padded = (
         torch.tensor([row[part] + [filler] * (longest - len(row[part])) for row in rows])
         for part, filler in enumerate(fillers)
-    ]
-    return Packed(*padded, families=[[item.family for item in asked] for asked in questions])
+    )
+    return Packed(*padded)
 
 
 def packed_attention(module, query, key, value, attention_mask, scaling, **kwargs):  # type: ignore[no-untyped-def]
@@ -122,6 +125,9 @@ class FeatureCache:
 
 class Standardise(torch.nn.Module):
     """Per-channel mean 0 and deviation 1; the export folds it into the projector."""
+
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, sample: Tensor):
         super().__init__()
@@ -166,24 +172,24 @@ class DecoderTrainer:
 
     def step(self, phase: DecoderPhase, number: int) -> tuple[Tensor, dict[str, float]]:
         rng = np.random.default_rng([self.seed, 4, number])
-        indices = rng.integers(len(self.bank), size=phase.pictures)
+        indices = rng.integers(min(MOST_SCENES, len(self.bank)), size=phase.pictures)
         asked = [questions_for(self.bank.scene(int(index)), number, QUESTIONS) for index in indices]
         packed, features = pack(asked), self.cache(indices)
         places = choose_places(phase.sampled, self.bank.owners[indices], rng)
         features = features.gather(1, places[..., None].expand(-1, -1, features.shape[-1]))
         logits = self.answer_logits(features, places, packed)
         loss = F.cross_entropy(logits.flatten(0, 1), packed.labels.flatten(), ignore_index=IGNORED)
-        return loss, {"loss": float(loss.detach()), **family_accuracy(logits.detach(), packed)}
+        return loss, {"loss": float(loss.detach()), **family_accuracy(logits.detach(), packed, asked)}
 
 
-def family_accuracy(logits: Tensor, packed: Packed) -> dict[str, float]:
+def family_accuracy(logits: Tensor, packed: Packed, asked: list[list[Question]]) -> dict[str, float]:
     """Percent of right answers per family."""
     right: dict[str, list[bool]] = {family: [] for family in FAMILIES}
     answered = (packed.labels != IGNORED) & (packed.labels != TOKEN_ID[END])
     hits = logits.argmax(-1) == packed.labels
-    for row, families in enumerate(packed.families):
-        for family, hit in zip(families, hits[row][answered[row]].tolist(), strict=True):
-            right[family].append(hit)
+    for row, questions in enumerate(asked):
+        for item, hit in zip(questions, hits[row][answered[row]].tolist(), strict=True):
+            right[item.family].append(hit)
     return {family: 100 * float(np.mean(hit)) for family, hit in right.items() if hit}
 
 
@@ -197,13 +203,15 @@ class Validator:
 
     @torch.no_grad()
     def __call__(self) -> str:
-        packed = pack([questions_for(self.bank.scene(i), 0, QUESTIONS) for i in range(len(self.bank))])
-        logits = []
-        for start in range(0, len(self.bank), 8):
-            rows = np.arange(start, min(start + 8, len(self.bank)))
-            part = Packed(packed.ids[rows], packed.positions[rows], packed.blocks[rows], packed.labels[rows], [])
-            places = torch.arange(PATCHES).expand(len(rows), -1)
-            logits.append(self.trainer.answer_logits(self.cache(rows), places, part))
-        accuracy = family_accuracy(torch.cat(logits), packed)
-        mean = float(np.mean(list(accuracy.values())))
-        return " ".join(f"{family} {value:.0f}" for family, value in accuracy.items()) + f" mean {mean:.1f}"
+        asked = [questions_for(self.bank.scene(index), 0, QUESTIONS) for index in range(len(self.bank))]
+        hits: dict[str, list[float]] = {family: [] for family in FAMILIES}
+        for start in range(0, len(asked), 8):
+            rows = np.arange(start, min(start + 8, len(asked)))
+            part = asked[start : start + 8]
+            packed, places = pack(part), torch.arange(PATCHES).expand(len(rows), -1)
+            logits = self.trainer.answer_logits(self.cache(rows), places, packed)
+            for family, accuracy in family_accuracy(logits, packed, part).items():
+                hits[family].append(accuracy)
+        means = {family: float(np.mean(values)) for family, values in hits.items()}
+        figures = " ".join(f"{family} {value:.1f}" for family, value in means.items())
+        return f"{figures} mean {np.mean(list(means.values())):.1f}"

@@ -1,6 +1,7 @@
 """The architecture: a real LLaVA (CLIP tower with class token, projector, Llama decoder) and its CLIP, only tiny."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import (
@@ -30,7 +31,11 @@ class Size:
     decoder_mlp: int = 352
 
 
-_TOKEN_IDS = {"bos_token_id": TOKEN_ID[START], "eos_token_id": TOKEN_ID[END], "pad_token_id": TOKEN_ID[PAD]}
+_TOKEN_IDS: dict[str, Any] = {
+    "bos_token_id": TOKEN_ID[START],
+    "eos_token_id": TOKEN_ID[END],
+    "pad_token_id": TOKEN_ID[PAD],
+}
 
 
 def vision_config(size: Size) -> CLIPVisionConfig:

@@ -46,15 +46,24 @@ class Muon(torch.optim.Optimizer):
 
 
 class Optimiser:
-    """Both optimisers behind one schedule: warm-up, plateau, linear decay to zero."""
+    """Both optimisers behind one schedule: warm-up, plateau, linear decay to zero. Read-outs are left to AdamW."""
 
-    def __init__(self, modules: Iterable[nn.Module], matrix_lr: float, other_lr: float, warmup_steps: int = 100):
-        matrices, others = [], []
+    def __init__(
+        self,
+        modules: Iterable[nn.Module],
+        matrix_lr: float,
+        other_lr: float,
+        readouts: Iterable[nn.Module] = (),
+        warmup_steps: int = 100,
+    ):
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for module in modules:
             for layer in module.modules():
                 for name, parameter in layer.named_parameters(recurse=False):
                     hidden = isinstance(layer, nn.Linear) and name == "weight" and min(parameter.shape) >= 64
                     (matrices if hidden else others).append(parameter)
+        others += [parameter for readout in readouts for parameter in readout.parameters()]
         self.parts = [Muon(matrices, matrix_lr, weight_decay=0.02), torch.optim.AdamW(others, other_lr, (0.9, 0.98))]
         self.peaks = [matrix_lr, other_lr]
         self.warmup_steps, self.steps = warmup_steps, 0

@@ -4,8 +4,9 @@ The questions are about coloured objects: the grey decoys of the same shapes are
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,10 +25,11 @@ class Question:
     answer: str
 
 
+Option = TypeVar("Option")
 Asked = tuple[str, str] | None  # question and answer, or None where the scene offers nothing to ask
 
 
-def _pick(rng: np.random.Generator, options: list) -> object:
+def _pick(rng: np.random.Generator, options: Sequence[Option]) -> Option:
     return options[int(rng.integers(len(options)))]
 
 
@@ -71,7 +73,7 @@ def _existence(scene: Scene, rng: np.random.Generator) -> Asked:
     options = [name for name in everything if (name in present) == wanted]
     if not options:
         return None
-    name = str(_pick(rng, options))
+    name = _pick(rng, options)
     return f"is there {article(name)} {name}?", "yes" if wanted else "no"
 
 

@@ -31,8 +31,8 @@ Loaded = tuple[LlavaForConditionalGeneration, LlavaProcessor, Clip]
 def fold_standardisation(layer: torch.nn.Linear, mean: torch.Tensor, std: torch.Tensor) -> None:
     """Let a layer that was trained on (x - mean) / std take x itself."""
     with torch.no_grad():
-        layer.weight /= std
-        layer.bias -= layer.weight @ mean
+        layer.weight.div_(std)
+        layer.bias.sub_(layer.weight @ mean)
 
 
 def save(model: LlavaForConditionalGeneration, clip: CLIPModel, folder: Path) -> None:
@@ -61,7 +61,7 @@ def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Lo
     tower = {_TOWER + name: value for name, value in model.model.vision_tower.state_dict().items()}
     clip.load_state_dict(load_file(folder / "clip" / "text.safetensors") | tower)
     tokenizer = AutoTokenizer.from_pretrained(folder / "clip")
-    return model, AutoProcessor.from_pretrained(folder), (clip.to(dtype).eval(), tokenizer)
+    return model, AutoProcessor.from_pretrained(folder), (clip.to(dtype=dtype).eval(), tokenizer)
 
 
 def build_random(seed: int = 0, size: Size | None = None) -> Loaded:

@@ -56,7 +56,8 @@ def train_decoder(
     trainer: DecoderTrainer, budget: Budget, out: Path, phases: tuple = DECODER_PHASES, validated: bool = True
 ) -> list[float]:
     parts = decoder_parts(trainer)
-    optimiser = Optimiser(parts.values(), matrix_lr=0.01, other_lr=2e-3)
+    hidden, readouts = (parts["projector"], parts["decoder"]), (parts["words"],)
+    optimiser = Optimiser(hidden, matrix_lr=0.02, other_lr=2e-3, readouts=readouts)
     validate = Validator(trainer, out) if validated else None
     return Stage("decoder", optimiser, parts, budget, out).run(phases, trainer.step, validate)
 

@@ -140,7 +140,7 @@ class VisionTrainer:
 
     def __init__(self, clip: CLIPModel, bank: SceneBank, seed: int):
         self.clip, self.bank = clip, bank
-        self.heads = Heads(clip.config.vision_config.hidden_size)
+        self.heads = Heads(clip.vision_embed_dim)
         self.seed = seed
 
     def step(self, phase: VisionPhase, number: int) -> tuple[Tensor, dict[str, float]]:
