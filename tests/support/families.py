@@ -1,4 +1,4 @@
-"""Small random models of the real LLaVA-NeXT and Qwen2.5-VL classes, with the real processors, for odd-sized pictures."""
+"""Small random models of the real LLaVA-NeXT and Qwen2.5-VL classes, with their real processors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPECIAL = (
     "<|im_start|>",
     "<|im_end|>",
 )
-WORDS = "USER: ASSISTANT: user assistant what is the colour of this ? compare both pictures and count them a cat dog red".split()
+WORDS = ("USER:", "ASSISTANT:", "user", "assistant", "what", "is", "the", "colour", "of", "this", "?", "and", "that")
 VOCABULARY = {word: number for number, word in enumerate((*SPECIAL, "▁", *WORDS, *("▁" + word for word in WORDS)))}
 TILE, PATCH = 56, 14  # LLaVA-NeXT: tiles of 4 x 4 patches
 PINPOINTS = [[56, 112], [112, 56], [112, 112], [56, 168], [168, 56]]

@@ -1,4 +1,4 @@
-"""LLaVA-NeXT: a base view and an unpadded high-resolution grid per image, with a newline token behind every grid row."""
+"""LLaVA-NeXT: a base view and an unpadded high-resolution grid per image, a newline token behind every grid row."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LlavaNext(ClipTowerFamily):
     def packed_layout(self, size: Any, tiles: int, device: torch.device | str = "cpu") -> PackedLayout:
         """Learn the layout of an image of `size` (height, width) by letting the model pack patch numbers."""
         side = patches_per_side(self.model)
-        # float64: the model may refuse to mix integers with its newline, and every patch number must stay exact
+        # float64 keeps every patch number exact
         numbers = torch.arange(tiles * side * side, dtype=torch.float64).view(tiles, side * side, 1)
         packed, _ = self.base.pack_image_features(
             [numbers], [size], vision_feature_select_strategy="default", image_newline=numbers.new_tensor([NEWLINE])
@@ -66,9 +66,10 @@ class LlavaNext(ClipTowerFamily):
         sources = packed[0][:, 0].long().to(device)  # [n]
         content = sources != NEWLINE
         views = [(side, side)]
-        if tiles > 1:
+        high_resolution = int(content.sum()) - side * side
+        if high_resolution:  # unpadding may leave nothing of an extremely long and narrow picture
             rows = int((~content).sum())
-            views.append((rows, (int(content.sum()) - side * side) // rows))
+            views.append((rows, high_resolution // rows))
         return PackedLayout(Grid(tuple(views)), content, sources[content])
 
     def _tiles(self, size: Any) -> int:
