@@ -39,7 +39,7 @@ def compress(
     budget: visual tokens per image, as a count (64), a fraction (0.11) or a percentage ("11%"); a layer mean for
         methods that reduce inside the decoder. A budget of all tokens or more changes nothing.
     strategy: "fixed" (default) or "pro", CoViST's two executions.
-    method: another registered method by name (see `covist.methods()`) or a `Method` object.
+    method: another registered method by name (see `covist.available_methods()`) or a `Method` object.
     config: constants of CoViST; `strategy` defaults to its strategy.
     clip: the CLIP checkpoint whose vision tower the model uses (id, directory, or `(CLIPModel, tokenizer)`).
     instruction: what is asked about the images, instead of reading it from the prompt.
@@ -57,6 +57,8 @@ def compress(
             "pass the CLIP checkpoint of the vision tower for the paper's main route",
             stacklevel=2,
         )
+    if instruction is not None and processor is None and text_tower is None:
+        raise ValueError("instruction= needs the processor (or clip=) to be read")
     settings = Settings(
         method=chosen,
         decoder=Decoder(family.decoder, family.rotary_axes()),
@@ -75,6 +77,11 @@ def _method(
     concentration: float | None,
 ) -> Method:
     if isinstance(method, Method):
+        if any(option is not None for option in (strategy, config, positions, concentration)):
+            raise ValueError(
+                "a Method object has its options already: give strategy=, config=, positions= and "
+                "concentration= to its constructor"
+            )
         return method
     if strategy not in (None, "fixed", "pro"):
         raise ValueError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")

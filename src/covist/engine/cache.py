@@ -15,22 +15,28 @@ class StageLayer(DynamicLayer):
 
     `get_seq_length` answers with the number of tokens the model was given, not with the number of keys kept, because
     `generate` slices prompts and numbers positions by it. Layers of one stage share a ledger; the first of them owns it
-    and applies reordering to it once.
+    and applies reordering to it once. Before its first compressed prefill it is an ordinary dynamic layer.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.ledger: Ledger | None = None
         self.owns_ledger = False
-        self.tokens_seen = 0
+        self.removed = 0  # tokens that the model was given but whose keys are not here
 
     def get_seq_length(self) -> int:
-        return self.tokens_seen
+        return self.kept + self.removed
 
     @property
     def kept(self) -> int:
         """Number of keys in the cache, padding included."""
         return super().get_seq_length()
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        # Only a model without compression asks: its mask would not fit the keys, and the weights would be lost.
+        if self.ledger is not None:
+            raise ValueError("this cache was filled under compression; compress the model again to continue with it")
+        return super().get_mask_sizes(query_length)
 
     def _on_ledger(self, verb: str, *args: Any) -> None:
         if self.owns_ledger and self.ledger is not None:
@@ -49,13 +55,13 @@ class StageLayer(DynamicLayer):
         self._on_ledger("rearrange", indices)
 
     def crop(self, tokens_to_remove: int) -> None:
-        self._on_ledger("crop", abs(tokens_to_remove))
+        if tokens_to_remove < 0:
+            self._on_ledger("crop", -tokens_to_remove)
         super().crop(tokens_to_remove)
-        self.tokens_seen -= abs(tokens_to_remove)
 
     def reset(self) -> None:
         super().reset()
-        self.ledger, self.owns_ledger, self.tokens_seen = None, False, 0
+        self.ledger, self.owns_ledger, self.removed = None, False, 0
 
 
 def stage_layers(cache: Cache | None) -> list[StageLayer]:
@@ -89,5 +95,5 @@ def _adopt_layer(layer: DynamicLayer) -> StageLayer:
     stage = StageLayer()
     if layer.is_initialized:
         stage.lazy_initialization(layer.keys, layer.values)
-        stage.keys, stage.values, stage.tokens_seen = layer.keys, layer.values, layer.get_seq_length()
+        stage.keys, stage.values = layer.keys, layer.values
     return stage

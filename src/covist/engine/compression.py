@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import warnings
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,8 @@ from covist.methods.base import AttentionRule
 from covist.models.base import Family, Removable
 from covist.models.signals import ImageSignals
 
-_ACTIVE: WeakKeyDictionary[nn.Module, Compression] = WeakKeyDictionary()
+# Weak on both sides: a model that is dropped while it is compressed is freed with its handle.
+_ACTIVE: WeakKeyDictionary[nn.Module, ReferenceType[Compression]] = WeakKeyDictionary()
 
 
 class _Stage:
@@ -35,20 +37,26 @@ class _Call(threading.local):
 
     input_ids: Tensor | None = None
     is_image: Tensor | None = None
-    signals: list[ImageSignals] = []
+    signals: list[ImageSignals] = []  # of the images encoded last, until others are encoded
+    awaited: bool = False  # whether their features have yet to come with a prompt
+    brings_pictures: bool = False
     prefill: Prefill | None = None
     stages: dict[int, _Stage] = {}  # first layer of a stage -> the stage, in order of depth
     cache_layers: list[StageLayer] = []
     past: list[Ledger | None] = []  # per layer, what its cache held before this call
-    length: int = 0
+    seen: int = 0  # tokens of earlier calls in the cache
+    length: int = 0  # tokens of this call
 
 
 class Compression:
     """Visual token compression on one model, active from construction until `remove()` or the end of a `with` block."""
 
     def __init__(self, family: Family, settings: Settings):
-        if family.model in _ACTIVE:
-            raise ValueError("this model is compressed already; call .remove() on the first handle to replace it")
+        if Compression.of(family.model) is not None:
+            raise ValueError(
+                "this model is compressed already; to replace that, call .remove() on its handle first "
+                "(covist.Compression.of(model) finds it)"
+            )
         settings.decoder.check_backend()
         self.settings = settings
         self.report: Report | None = None
@@ -58,16 +66,22 @@ class Compression:
         self._warned: set[str] = set()
         self._call = _Call()
         self._hooks: list[Removable] = self._install()
-        _ACTIVE[family.model] = self
+        _ACTIVE[family.model] = ref(self)
 
     # -- life of the handle ------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def of(model: nn.Module) -> Compression | None:
+        """The handle that compresses `model` now, if any."""
+        handle = _ACTIVE.get(model)
+        return None if handle is None else handle()
 
     def remove(self) -> None:
         """Take every hook off; the model is bit for bit what it was. A second call does nothing."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks = []
-        if _ACTIVE.get(self._family.model) is self:
+        self._hooks, self._call = [], _Call()
+        if Compression.of(self._family.model) is self:
             del _ACTIVE[self._family.model]
 
     def __enter__(self) -> Compression:
@@ -87,30 +101,44 @@ class Compression:
                 for index, layer in enumerate(decoder.layers)
             ),
             decoder.register_forward_hook(self._leave_decoder),
+            decoder.register_forward_hook(self._forget_call, always_call=True),
+            self._family.base.register_forward_hook(self._forget_call, always_call=True),
         ]
 
     # -- hooks, in the order in which a call meets them ---------------------------------------------------------------
 
     def _keep_signals(self, signals: list[ImageSignals]) -> None:
-        self._call.signals = signals
+        self._call.signals, self._call.awaited = signals, True
 
     def _see_prompt(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        call = self._call
-        input_ids = kwargs.get("input_ids", args[0] if args else None)
+        call, family = self._call, self._family
+        if args:
+            kwargs = {**inspect.signature(module.forward).bind_partial(*args).arguments, **kwargs}
+        input_ids = kwargs.get("input_ids")
         call.input_ids = input_ids
-        call.is_image = self._family.image_mask(input_ids, kwargs.get("inputs_embeds"))
-        reason = self._family.passthrough_reason(input_ids, kwargs)
-        if reason is not None:
-            call.is_image = torch.zeros_like(call.is_image)
-            if reason not in self._warned:
-                self._warned.add(reason)
-                warnings.warn(reason, stacklevel=2)
+        call.brings_pictures = family.brings_pictures(kwargs)
+        # While decoding there is nothing to see; not asking the device for image tokens keeps the steps free of waits.
+        if not (call.brings_pictures or call.awaited):
+            return
+        is_image = family.image_mask(input_ids, kwargs.get("inputs_embeds"))
+        if not bool(is_image.any()):
+            return
+        if not call.brings_pictures:
+            raise ValueError(
+                "image tokens came without their features: a prefill in chunks cannot be compressed; "
+                "drop `prefill_chunk_size`"
+            )
+        reason = family.passthrough_reason(input_ids, kwargs)
+        if reason is None:
+            call.is_image = is_image
+        elif reason not in self._warned:
+            self._warned.add(reason)
+            warnings.warn(reason, stacklevel=2)
 
     def _enter_decoder(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
         call = self._call
-        call.prefill, call.stages, call.cache_layers = None, {}, []
         cache = kwargs.get("past_key_values")
-        has_images = call.is_image is not None and bool(call.is_image.any())
+        has_images = call.is_image is not None
         if not has_images and not stage_layers(cache):
             return None  # no image so far: the plain model
         prompt = self._prompt(kwargs)
@@ -118,7 +146,7 @@ class Compression:
         use_cache = kwargs.get("use_cache")
         if cache is not None or (module.config.use_cache if use_cache is None else use_cache):
             kwargs["past_key_values"] = cache = adopt(cache, module)
-            call.cache_layers = list(cache.layers)
+            call.cache_layers, call.seen = list(cache.layers), cache.get_seq_length()
         kwargs = self._begin_prefill(prompt, kwargs) if has_images else self._continue(prompt, kwargs)
         return args, kwargs
 
@@ -144,15 +172,21 @@ class Compression:
 
     def _leave_decoder(self, module: nn.Module, args: tuple, output: Any) -> Any:
         call = self._call
-        for layer in call.cache_layers if call.stages else []:
-            layer.tokens_seen += call.length
         if call.prefill is not None:
             if self.settings.method.prunes_earlier_layers and call.cache_layers:
                 self._prune_earlier_layers()
+            for layer in call.cache_layers:
+                layer.removed = call.seen + call.length - layer.kept
             output.last_hidden_state = call.prefill.batch.restore_rows(output.last_hidden_state, call.length)
             self.report = build_report(call.prefill, self.settings.decoder)
-        call.prefill, call.stages, call.cache_layers, call.is_image = None, {}, [], None
         return output
+
+    def _forget_call(self, module: nn.Module, args: tuple, output: Any) -> None:
+        """Runs after errors too, so that nothing of a call is left for the next one."""
+        call = self._call
+        call.awaited &= not call.brings_pictures
+        call.input_ids = call.is_image = call.prefill = None
+        call.stages, call.cache_layers, call.past = {}, [], []
 
     # -- what the hooks do --------------------------------------------------------------------------------------------
 
@@ -182,22 +216,22 @@ class Compression:
 
     def _begin_prefill(self, prompt: Prompt, kwargs: dict[str, Any]) -> dict[str, Any]:
         call = self._call
-        if call.cache_layers and not bool(prompt.valid[:, -1].all()):
-            raise ValueError("a prompt is padded on the right; set tokenizer.padding_side = 'left' to use a cache")
         with torch.no_grad():
             call.prefill, embeddings = Prefill.begin(self.settings, prompt, call.signals)
-        call.past = [self._past_ledger(layer, prompt, kwargs.get("attention_mask")) for layer in call.cache_layers]
+        text = _text_ledger(call.seen, prompt, kwargs.get("attention_mask"))
+        call.past = [layer.ledger or text for layer in call.cache_layers]
         return self._decoder_kwargs(kwargs, embeddings, self._open_stage(0, call.prefill.ledger, embeddings))
 
     def _continue(self, prompt: Prompt, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Decoding, or a further turn of text: every stage's ledger grows by the new tokens."""
+        text = Ledger.of_text(prompt.positions, prompt.valid, padded=not bool(prompt.valid.all()))
         for depth, layer in enumerate(self._call.cache_layers):
             if layer.owns_ledger:
                 if layer.ledger.length != layer.kept:
                     raise ValueError(
                         "the cache was changed elsewhere; continue with the cache that this model returned"
                     )
-                layer.ledger.append(prompt.positions, prompt.valid)
+                layer.ledger.append(text)
                 self._prepare_stage(depth, layer.ledger, prompt.embeddings, prefill=False)
         return self._decoder_kwargs(kwargs, prompt.embeddings, self._call.stages[0])
 
@@ -207,17 +241,6 @@ class Compression:
         # A 4-D mask makes the text model skip building its own; every layer gets the mask of its stage instead.
         placeholder = embeddings.new_zeros(1, 1, 1, 1)
         return {**kwargs, "inputs_embeds": embeddings, "position_ids": positions, "attention_mask": placeholder}
-
-    def _past_ledger(self, layer: StageLayer, prompt: Prompt, mask: Tensor | None) -> Ledger | None:
-        """What a layer's cache holds before this prefill: its ledger, or plain text cached without compression."""
-        if layer.ledger is not None or layer.kept == 0:
-            return layer.ledger
-        batch = len(prompt.embeddings)
-        positions = torch.arange(layer.kept, device=prompt.positions.device).expand(batch, -1)
-        valid = torch.ones_like(positions, dtype=torch.bool) if mask is None else mask[:, : layer.kept] != 0
-        if prompt.positions.ndim == 3:
-            positions = positions[..., None].expand(-1, -1, prompt.positions.shape[-1])
-        return Ledger.of_text(positions, valid)
 
     def _past_changes(self, index: int) -> bool:
         """Whether the cache held another stage from layer `index` on when this prefill began."""
@@ -247,12 +270,24 @@ class Compression:
     def _prune_earlier_layers(self) -> None:
         """Apply the last selection to the cache of every layer before it."""
         call = self._call
-        *earlier, last = sorted(call.stages)
-        ledger = call.stages[last].ledger
-        for stage, depth in enumerate(earlier):
-            for layer in call.cache_layers[depth : [*earlier, last][stage + 1]]:
-                columns = call.prefill.columns_of_survivors(stage, layer.kept)  # [batch, kept]
-                index = columns[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
-                layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
+        last = max(call.stages)
+        for depth, layer in enumerate(call.cache_layers[:last]):
+            columns = call.prefill.columns_of_survivors(depth, layer.kept).to(layer.keys.device)  # [batch, kept]
+            index = columns[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
+            layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
         for layer in call.cache_layers:
-            layer.ledger, layer.owns_ledger = ledger, layer is call.cache_layers[0]
+            layer.ledger, layer.owns_ledger = call.stages[last].ledger, layer is call.cache_layers[0]
+
+
+def _text_ledger(length: int, prompt: Prompt, mask: Tensor | None) -> Ledger | None:
+    """What a cache holds that was filled without compression: `length` text tokens before the prompt."""
+    if length == 0:
+        return None
+    batch, device = len(prompt.embeddings), prompt.positions.device
+    valid = torch.ones(batch, length, dtype=torch.bool, device=device)
+    if mask is not None:
+        valid = mask[:, :length].to(device) != 0
+    positions = (valid.cumsum(1) - 1).clamp(min=0)
+    if prompt.positions.ndim == 3:
+        positions = positions[..., None].expand(-1, -1, prompt.positions.shape[-1])
+    return Ledger.of_text(positions, valid, padded=not bool(valid.all()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +62,7 @@ class Decoder:
 
     def rotary(self, hidden: Tensor, positions: Tensor) -> Rotary:
         """cos and sin [batch, tokens, head width] for positions [batch, tokens] or [batch, tokens, axes]."""
+        positions = positions.to(hidden.device)
         return self.module.rotary_emb(hidden, positions if positions.ndim == 2 else positions.permute(2, 0, 1))
 
     def normed(self, layer: int, hidden: Tensor) -> Tensor:
@@ -81,21 +83,25 @@ class Decoder:
 
     def _project(self, name: str, layer: int, hidden: Tensor, rotary: Rotary | None) -> Tensor:
         projection = getattr(self.module.layers[layer].self_attn, name)
-        states = (
-            projection(self.normed(layer, hidden)).float().view(hidden.shape[0], -1, self.head_width).transpose(0, 1)
-        )
+        # A layer on another device answers there; the method's arithmetic stays where it is.
+        states = projection(self.normed(layer, hidden)).to(hidden.device, torch.float32)
+        states = states.view(hidden.shape[0], -1, self.head_width).transpose(0, 1)
         return states if rotary is None else rotate(states, rotary)
 
-    def head_gains(self, gain_range: tuple[float, float]) -> Tensor:
-        """Closed-form gains of Eq. 10 over all layers and heads, [layers, heads]."""
-        energies = [
+    @cached_property
+    def projection_energies(self) -> list[Tensor]:
+        """E of Eq. 10 for every layer, [heads, head width / 2] each."""
+        return [
             projection_energy(
                 row_norms(layer.self_attn.q_proj, self.hidden).view(self.heads, -1),
                 row_norms(layer.self_attn.k_proj, self.hidden).view(self.kv_heads, -1),
             )
             for layer in self.module.layers
         ]
-        return head_gains(energies, self.inverse_frequencies.to(energies[0].device), gain_range)
+
+    def head_gains(self, gain_range: tuple[float, float]) -> Tensor:
+        """Closed-form gains of Eq. 10 over all layers and heads, [layers, heads]."""
+        return head_gains(self.projection_energies, self.inverse_frequencies.cpu(), gain_range)
 
 
 def rotate(states: Tensor, rotary: Rotary) -> Tensor:
@@ -114,8 +120,10 @@ def row_norms(projection: nn.Module, width: int) -> Tensor:
     """
     if type(projection) is nn.Linear and not projection.weight.is_meta:
         return torch.linalg.vector_norm(projection.weight, dim=1, dtype=torch.float32).cpu()
-    parameter = next((p for p in projection.parameters() if p.is_floating_point() and not p.is_meta), None)
-    options = {} if parameter is None else {"device": parameter.device, "dtype": parameter.dtype}
+    parameter = next((p for p in projection.parameters() if p.is_floating_point()), None)
+    options: dict[str, Any] = {} if parameter is None else {"dtype": parameter.dtype}
+    if parameter is not None and not parameter.is_meta:  # an offloaded module takes its input from anywhere
+        options["device"] = parameter.device
     offset = projection(torch.zeros(1, width, **options)).float()
     squares = torch.zeros(offset.shape[-1], device=offset.device)
     for start in range(0, width, 512):  # chunks keep the response small next to the weight itself

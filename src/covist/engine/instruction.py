@@ -16,13 +16,14 @@ from covist.models.base import Family
 class Instruction:
     """The instruction that belongs to an image.
 
-    `rows` are its prompt tokens; `last` is the last of them, or the last prompt token where there is none.
+    `rows` are its prompt tokens; `last` is the last of them, or the last prompt token where there is none. `text` and
+    `embeddings` are those of an explicit instruction, if one was given in place of the prompt's.
     """
 
     rows: Tensor  # [I] prompt rows
     last: int
     text: str
-    embeddings: Tensor  # [I, d] their decoder input embeddings
+    embeddings: Tensor  # [J, d] decoder input embeddings
 
 
 class InstructionReader:
@@ -31,6 +32,7 @@ class InstructionReader:
     def __init__(self, family: Family, processor: Any | None, override: str | None):
         self._markers, self._roles = family.assistant_markers, family.role_markers
         self._tokenizer = getattr(processor, "tokenizer", processor)
+        self._embed = family.base.get_input_embeddings
         self._override = override
 
     def read(self, ids: Tensor | None, is_text: Tensor, first_image_end: int, embeddings: Tensor) -> Instruction:
@@ -42,10 +44,18 @@ class InstructionReader:
         """
         rows = is_text.nonzero().squeeze(1)
         after = self._until_assistant(ids, rows[rows >= first_image_end])
-        chosen = after if self._words(ids, after) else self._since_assistant(ids, rows[rows < first_image_end])
-        text = self._override if self._override is not None else self._words(ids, chosen)
+        before = self._since_assistant(ids, rows[rows < first_image_end])
+        chosen = next((part for part in (after, before) if self._says_something(ids, part)), rows[:0])
         last = int(chosen[-1]) if len(chosen) else int(rows[-1]) if len(rows) else first_image_end - 1
-        return Instruction(chosen, last, text, embeddings[chosen])
+        if self._override is None:
+            return Instruction(chosen, last, self._words(ids, chosen), embeddings[chosen])
+        return Instruction(chosen, last, self._override, self._embedded(self._override).to(embeddings))
+
+    def _embedded(self, text: str) -> Tensor:
+        """Decoder input embeddings [J, d] of a text that is not in the prompt; empty without a tokenizer."""
+        embedding = self._embed()
+        tokens = [] if self._tokenizer is None else self._tokenizer(text, add_special_tokens=False).input_ids
+        return embedding(torch.tensor(tokens, dtype=torch.long, device=embedding.weight.device))
 
     def has_assistant(self, ids: Tensor | None, start: int, end: int) -> bool:
         """Whether an assistant turn begins between two prompt rows."""
@@ -81,6 +91,10 @@ class InstructionReader:
             else:
                 low = middle + 1
         return low
+
+    def _says_something(self, ids: Tensor | None, rows: Tensor) -> bool:
+        """Whether tokens hold words; without a tokenizer any token may."""
+        return len(rows) > 0 if ids is None or self._tokenizer is None else bool(self._words(ids, rows))
 
     def _words(self, ids: Tensor | None, rows: Tensor) -> str:
         """The decoded text without special tokens and role markers."""

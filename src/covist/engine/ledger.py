@@ -33,7 +33,7 @@ class Ledger:
         return self.image >= 0
 
     @classmethod
-    def of_text(cls, positions: Tensor, valid: Tensor) -> Ledger:
+    def of_text(cls, positions: Tensor, valid: Tensor, padded: bool) -> Ledger:
         """A ledger of ordinary tokens."""
         return cls(
             positions=positions,
@@ -41,7 +41,7 @@ class Ledger:
             image=torch.full(valid.shape, -1, device=valid.device),
             log_weight=torch.zeros(valid.shape, device=valid.device),
             shift=torch.zeros(len(valid), dtype=torch.long, device=valid.device),
-            padded=not bool(valid.all()),
+            padded=padded,
             reduced=False,
         )
 
@@ -49,11 +49,9 @@ class Ledger:
         """A ledger that can grow on its own (the tensors are never written in place)."""
         return replace(self)
 
-    def append(self, positions: Tensor, valid: Tensor) -> None:
-        """Add text keys; `positions` [batch, new] (or [batch, new, axes]) are the uncompressed ones."""
-        joined = self.concat(Ledger.of_text(positions, valid))
-        for name in _PER_KEY:
-            setattr(self, name, getattr(joined, name))
+    def append(self, text: Ledger) -> None:
+        """Add text keys, whose positions are the uncompressed ones."""
+        vars(self).update(vars(self.concat(text)))
 
     def concat(self, later: Ledger) -> Ledger:
         """This ledger followed by the keys of a later prefill (another turn with its own images)."""

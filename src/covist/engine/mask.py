@@ -22,7 +22,9 @@ class StageMask:
 
     def __init__(self, ledger: Ledger, queries: int, rule: AttentionRule | None, backend: str, prefill: bool):
         self._rule = rule if ledger.reduced else None
-        self._heads_axis = "position_bias" if backend == "flex_attention" else "attention_mask"
+        # flex indexes its mask without heads and its bias with them, and broadcasts neither
+        per_head = backend == "flex_attention" and self._rule is not None
+        self._argument = "position_bias" if per_head else "attention_mask"
         self._bias = self._first_layer_bias = None
         if self._rule is not None:
             self._bias = self._first_layer_bias = _bias(ledger, queries, self._rule, prefill)
@@ -31,7 +33,6 @@ class StageMask:
         # sdpa's own causal rule says the same when nothing is biased or padded and the shapes line up
         implicit = backend == "sdpa" and self._rule is None and not ledger.padded and queries in (1, ledger.length)
         self._blocked = None if implicit else _blocked(ledger, queries)
-        self._heads = rule.scale.shape[1] if rule is not None else 1
 
     def for_layer(self, layer: int, like: Tensor) -> dict[str, Any]:
         """Keyword arguments of a layer that carry its mask, in the form its attention backend takes."""
@@ -41,7 +42,7 @@ class StageMask:
             mask = torch.addcmul(self._blocked, bias, self._rule.scale[layer].to(bias.device).view(1, -1, 1, 1))
         if mask is not None:
             mask = mask.to(like.device).clamp(min=torch.finfo(like.dtype).min).to(like.dtype)
-        return {"attention_mask": None, self._heads_axis: mask}
+        return {"attention_mask": None, self._argument: mask}
 
 
 def _blocked(ledger: Ledger, queries: int) -> Tensor:

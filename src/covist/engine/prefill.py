@@ -49,7 +49,7 @@ class Prefill:
     settings: Settings
     batch: Batch
     ledger: Ledger
-    rows: list[list[Tensor]] = field(default_factory=list)  # stage by stage, the prompt rows of each sample
+    rows: dict[int, list[Tensor]]  # first layer of a stage -> the prompt rows of each sample, in order of depth
     observed: dict[int, Tensor] = field(default_factory=dict)  # layer -> the padded hidden states that entered it
     seconds: float = 0.0
 
@@ -63,7 +63,7 @@ class Prefill:
             sample.drop_removed()
         rows = [prompt.embeddings[index][sample.rows] for index, sample in enumerate(batch.samples)]
         embeddings = batch.write_states(rows)
-        prefill = cls(settings, batch, batch.ledger(settings.method), rows=[[s.rows for s in batch.samples]])
+        prefill = cls(settings, batch, batch.ledger(settings.method), rows={0: [s.rows for s in batch.samples]})
         prefill.seconds = perf_counter() - started
         return prefill, embeddings
 
@@ -86,6 +86,8 @@ class Prefill:
         started = perf_counter()
         layer = self.settings.method.observed_layer(depth)
         observed = self.observed.pop(layer, hidden)
+        home, device = self.ledger.positions.device, hidden.device  # the decoder may be spread over devices
+        hidden, observed, rotary = hidden.to(home), observed.to(home), tuple(part.to(home) for part in rotary)
         shorter = []
         for index, sample in enumerate(self.batch.samples):
             own = [self.batch.unpad(states, index) for states in (hidden, observed, *rotary, self.ledger.positions)]
@@ -100,17 +102,18 @@ class Prefill:
             shorter.append(own[0][torch.searchsorted(before, sample.rows)])
         states = self.batch.write_states(shorter)
         self.ledger = self.batch.ledger(self.settings.method)
-        self.rows.append([sample.rows for sample in self.batch.samples])
+        self.rows[depth] = [sample.rows for sample in self.batch.samples]
         self.seconds += perf_counter() - started
-        return states
+        return states.to(device)
 
-    def columns_of_survivors(self, stage: int, length: int) -> Tensor:
-        """[batch, kept]: what survives to the last stage, as columns of a cache of `length` keys filled in `stage`."""
+    def columns_of_survivors(self, layer: int, length: int) -> Tensor:
+        """[batch, kept]: what survives to the last stage, as columns of the `length` keys in the cache of `layer`."""
+        rows = self.rows[max(depth for depth in self.rows if depth <= layer)]
         new = [
-            torch.searchsorted(then, now) + length - len(then)
-            for then, now in zip(self.rows[stage], self.rows[-1], strict=True)
+            torch.searchsorted(then, sample.rows) + length - len(then)
+            for then, sample in zip(rows, self.batch.samples, strict=True)
         ]
-        earlier_turns = torch.arange(length - max(len(then) for then in self.rows[stage]), device=new[0].device)
+        earlier_turns = torch.arange(length - max(len(then) for then in rows), device=new[0].device)
         return torch.cat([earlier_turns.expand(len(new), -1), self.batch.pad(new)], dim=1)
 
     def _view(

@@ -100,7 +100,7 @@ def build_report(prefill: Prefill, decoder: Decoder) -> Report:
     """Sum up a finished prefill."""
     images, texts = [], []
     flops = flops_before = cache = cache_before = 0.0
-    size = next(decoder.module.parameters()).element_size()
+    size = decoder.module.dtype.itemsize
     for index, sample in enumerate(prefill.batch.samples):
         images += [_image_report(index, image) for image in sample.images]
         text = len(sample.rows) - sum(image.state.count + len(image.markers) for image in sample.images)
@@ -123,10 +123,10 @@ def _image_report(sample: int, image: ImageInPrompt) -> ImageReport:
             depth=depth,
             indices=outcome.state.indices.cpu(),
             positions=outcome.state.positions.cpu(),
-            weights=outcome.state.weights.cpu(),
+            weights=outcome.state.weights.detach().cpu(),
             withheld=outcome.withheld,
             assignment=None if outcome.assignment is None else outcome.assignment.cpu(),
-            maps={name: values.cpu() for name, values in outcome.maps.items()},
+            maps={name: values.detach().cpu() for name, values in outcome.maps.items()},
         )
         for depth, outcome in image.outcomes
     )

@@ -83,16 +83,17 @@ class Sample:
         if method.positions == "reindex":
             renumbered = positions[:1] + torch.arange(len(positions), device=positions.device)
             return renumbered, int(positions[-1] - renumbered[-1])
-        shift, positions = 0, positions.clone()
+        shift = 0
         for image in self.images:
             if not image.reduced:
                 continue
             end = image.start + image.length
             own = (self.rows >= image.start) & (self.rows < end)
             start = self.positions[image.start]
-            positions[self.places(image.kept_rows)] = image.state.positions
             span = method.position_span(image.length, image.budget)
-            positions[own] = compress_positions(positions[own], start, span, image.length) - shift
+            original = self.positions[self.rows]
+            original[self.places(image.kept_rows)] = image.state.positions
+            positions[own] = compress_positions(original[own], start, span, image.length) - shift
             positions[self.rows >= end] -= image.length - span
             shift += image.length - span
         return positions, shift

@@ -35,7 +35,6 @@ class Covist(Method):
         self.config = config or CovistConfig()
         self.tracker = tracker or ConcentrationTracker()
         """Running reference of the attention concentration; freeze it to make results independent of history."""
-        self._gains: Tensor | None = None
 
     # -- initial stage: CSI, then CSC ----------------------------------------------------------------------------------
 
@@ -71,7 +70,7 @@ class Covist(Method):
         if image.text_features is not None and image.patch_text_features is not None:
             distribution = instruction_distribution(image.text_features, image.patch_text_features, self.config)
             return Instruction(distribution.to(device), True, self.config.instruction_weight)
-        if image.text_tower is not None or not len(image.instruction.rows):
+        if image.text_tower is not None or not len(image.instruction.embeddings):
             return None
         queries = image.decoder.queries(0, image.instruction.embeddings)
         keys = image.decoder.keys(0, image.signals.embeddings.to(image.instruction.embeddings))
@@ -117,12 +116,10 @@ class Covist(Method):
         return AttentionRule(scale=self._head_gains(decoder) * self._strategy_gain(decoder.layers), distance=distance)
 
     def _head_gains(self, decoder: Decoder) -> Tensor:
-        """g [layers, heads], computed once."""
+        """g [layers, heads]."""
         if not self.config.head_gains:
             return torch.ones(decoder.layers, decoder.heads)
-        if self._gains is None:
-            self._gains = decoder.head_gains(self.config.gain_range)
-        return self._gains
+        return decoder.head_gains(self.config.gain_range)
 
     def _strategy_gain(self, layers: int) -> Tensor:
         """u_l [layers, 1]."""
@@ -178,7 +175,7 @@ class CovistPro(Covist):
 def _outcome(selection: Selection, composition: Composition, started: float, selected: float) -> Outcome:
     return Outcome(
         state=composition.state,
-        withheld=float(composition.withheld),
+        withheld=float(composition.withheld.detach()),
         assignment=composition.assignment,
         maps=selection.maps,
         seconds={"selection": selected - started, "composition": perf_counter() - selected},

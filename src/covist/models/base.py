@@ -55,6 +55,12 @@ class Family(ABC):
         embedding = self.base.get_input_embeddings()(torch.tensor(token, device=inputs_embeds.device))
         return (inputs_embeds == embedding).all(-1)
 
+    def brings_pictures(self, arguments: dict[str, Any]) -> bool:
+        """Whether a call of `base` hands visual input over, raw or encoded; `image_mask` says where it goes."""
+        encoded = arguments.get("mm_encoder_outputs") or {}
+        raw = (arguments.get(name) for name in ("pixel_values", "pixel_values_videos"))
+        return any(value is not None for value in (*encoded.values(), *raw))
+
     def passthrough_reason(self, input_ids: Tensor | None, kwargs: dict) -> str | None:
         """Why this call must run uncompressed (for example video input), or None."""
         return None
@@ -89,7 +95,9 @@ class WrappedMethod:
             return output
 
         self._owner, self._name = owner, name
+        self._before = {name: owner.__dict__[name]} if name in owner.__dict__ else {}
         setattr(owner, name, wrapper)
 
     def remove(self) -> None:
         self._owner.__dict__.pop(self._name, None)
+        self._owner.__dict__.update(self._before)
