@@ -12,7 +12,7 @@ from covist.tiny.vision import VISION_PHASES, VisionPhase, VisionTrainer
 
 SMALL = Size(width=64, vision_layers=2, text_layers=1, decoder_layers=2, decoder_mlp=128)
 WINDOWS = (VisionPhase("windows", 1.0, pictures=6, window=6, views=2),)
-CAPTIONED = (VisionPhase("sampled", 1.0, pictures=4, sampled=32),)
+CAPTIONED = (VisionPhase("tiles", 1.0, pictures=4, tiles=2),)
 SAMPLED = (DecoderPhase("sampled", 1.0, pictures=2, sampled=48),)
 
 

@@ -1,7 +1,7 @@
 """Training the tower: what every patch shows (dense heads), and what the picture shows (captions).
 
 The curriculum widens what the tower sees at once: small windows teach glyphs and shapes at a fraction of the cost of
-whole pictures, sampled patches teach distance, and whole pictures come last.
+whole pictures, scattered tiles teach distance, and whole pictures come last.
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from covist.tiny.captions import caption_batch, visible_things
 from covist.tiny.data import CLASSES, SceneBank
 from covist.tiny.scenes import COLORS, GRID, IMAGE_SIZE, PATCH, SHAPES
 
+TILE = 6  # side of a tile, in patches
 BACKGROUND_WEIGHT = 0.3  # three patches of four show nothing
 
 
@@ -25,7 +26,7 @@ class VisionPhase:
     share: float  # of the time of the vision stage
     pictures: int  # per step
     window: int | None = None  # side of the square of patches shown
-    sampled: int | None = None  # patches shown, things preferred
+    tiles: int | None = None  # tiles shown of the 4x4 that make up the picture
     views: int = 1  # windows per picture
 
     @property
@@ -36,7 +37,7 @@ class VisionPhase:
 VISION_PHASES = (
     VisionPhase("6x6 windows", 0.24, pictures=32, window=6, views=4),
     VisionPhase("12x12 windows", 0.24, pictures=48, window=12),
-    VisionPhase("144 patches", 0.20, pictures=48, sampled=144),
+    VisionPhase("4 tiles of 16", 0.20, pictures=48, tiles=4),
     VisionPhase("all patches", 0.32, pictures=12),
 )
 
@@ -76,9 +77,12 @@ class Heads(nn.Module):
 def choose_places(phase: VisionPhase, owners: Tensor, generator: torch.Generator) -> Tensor:
     """Which patches of each picture are shown, [n, t]."""
     count = len(owners)
-    if phase.sampled:
-        noise = torch.rand(owners.shape, generator=generator).log().neg().log().neg()
-        return (noise + 1.5 * (owners > 0)).topk(phase.sampled, dim=1).indices.sort(dim=1).values
+    if phase.tiles:
+        rows, columns = torch.meshgrid(torch.arange(GRID), torch.arange(GRID), indexing="ij")
+        tile = (rows // TILE * (GRID // TILE) + columns // TILE).flatten()  # [576]
+        chance = torch.rand(count, (GRID // TILE) ** 2, generator=generator)
+        chosen = chance.argsort(dim=1).argsort(dim=1) < phase.tiles  # [n, tiles]
+        return chosen[:, tile].nonzero()[:, 1].view(count, phase.tiles * TILE * TILE)
     if phase.window is None:
         return torch.arange(GRID * GRID).expand(count, -1)
     # a window around a random patch of a random thing
