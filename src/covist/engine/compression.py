@@ -33,19 +33,20 @@ class _Stage:
 
 
 class _Call(threading.local):
-    """State of the call that is running in this thread."""
+    """State of the call that is running in this thread. `__init__` runs once per thread, so nothing is shared."""
 
-    input_ids: Tensor | None = None
-    is_image: Tensor | None = None
-    signals: list[ImageSignals] = []  # of the images encoded last, until others are encoded
-    awaited: bool = False  # whether their features have yet to come with a prompt
-    brings_pictures: bool = False
-    prefill: Prefill | None = None
-    stages: dict[int, _Stage] = {}  # first layer of a stage -> the stage, in order of depth
-    cache_layers: list[StageLayer] = []
-    past: list[Ledger | None] = []  # per layer, what its cache held before this call
-    seen: int = 0  # tokens of earlier calls in the cache
-    length: int = 0  # tokens of this call
+    def __init__(self) -> None:
+        self.input_ids: Tensor | None = None
+        self.is_image: Tensor | None = None
+        self.signals: list[ImageSignals] = []  # of the images encoded last, until others are encoded
+        self.awaited = False  # whether their features have yet to come with a prompt
+        self.brings_pictures = False
+        self.prefill: Prefill | None = None
+        self.stages: dict[int, _Stage] = {}  # first layer of a stage -> the stage, in order of depth
+        self.cache_layers: list[StageLayer] = []
+        self.past: list[Ledger | None] = []  # per layer, what its cache held before this call
+        self.seen = 0  # tokens of earlier calls in the cache
+        self.length = 0  # tokens of this call
 
 
 class Compression:
@@ -120,6 +121,12 @@ class Compression:
         # While decoding there is nothing to see; not asking the device for image tokens keeps the steps free of waits.
         if not (call.brings_pictures or call.awaited):
             return
+        reason = family.passthrough_reason(input_ids, kwargs)
+        if reason is not None:
+            if reason not in self._warned:
+                self._warned.add(reason)
+                warnings.warn(reason, stacklevel=2)
+            return
         is_image = family.image_mask(input_ids, kwargs.get("inputs_embeds"))
         if not bool(is_image.any()):
             return
@@ -128,12 +135,7 @@ class Compression:
                 "image tokens came without their features: a prefill in chunks cannot be compressed; "
                 "drop `prefill_chunk_size`"
             )
-        reason = family.passthrough_reason(input_ids, kwargs)
-        if reason is None:
-            call.is_image = is_image
-        elif reason not in self._warned:
-            self._warned.add(reason)
-            warnings.warn(reason, stacklevel=2)
+        call.is_image = is_image
 
     def _enter_decoder(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
         call = self._call
