@@ -140,7 +140,7 @@ def qwen(layers: int = 4, kv_heads: int = 2, seed: int = 0, vision: dict[str, An
 
 
 def qwen_processor() -> ImageOnlyQwenProcessor:
-    images = Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280})
+    images = Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1296})
     return ImageOnlyQwenProcessor(images, tokenizer())
 
 

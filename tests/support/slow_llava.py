@@ -1,0 +1,150 @@
+"""The compressed LLaVA from the formulas alone: layer by layer, no cache, a dense bias, explicit positions.
+
+Only the choices are taken from a report (which tokens a stage kept, and its evidence). Affinities, weights, features,
+positions, gains and attention are computed here, by the literal formulas of `reference`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from reference import attention, composition
+from torch import Tensor, nn
+
+from covist.engine.report import ImageReport
+
+
+class _Image:
+    """An image between two stages: original tokens, affinity, weights, coordinates, and its rows in the prompt."""
+
+    def __init__(self, report: ImageReport, start: int, features: Tensor, affinity: np.ndarray):
+        self.stages = {stage.depth: stage for stage in report.stages}
+        self.start, self.features, self.affinity = start, features, affinity
+        self.tokens = list(range(report.tokens))
+        self.weights = np.ones(report.tokens)
+        self.coordinates = report.grid.coordinates().numpy().astype(float)
+        self.reduced = False
+
+    def reduce(self, depth: int, features: np.ndarray) -> np.ndarray:
+        """Compose at `depth`; returns the features of the representatives."""
+        stage = self.stages[depth]
+        survivors = set(stage.indices.tolist())
+        if len(survivors) == len(self.tokens):
+            return features
+        kept = [place for place, token in enumerate(self.tokens) if token in survivors]
+        evidence = stage.maps["combined"].numpy().astype(float)
+        features, self.weights, _, _ = composition.compose(
+            features, self.affinity, self.weights, self.coordinates, kept, evidence
+        )
+        self.tokens = [self.tokens[place] for place in kept]
+        self.affinity, self.coordinates = self.affinity[np.ix_(kept, kept)], self.coordinates[kept]
+        self.reduced = True
+        np.testing.assert_allclose(self.weights, stage.weights.numpy(), rtol=1e-4)
+        return features
+
+
+class SlowLlava:
+    """Logits of the token after a prompt, for one sample whose images were reduced as `images` reports."""
+
+    def __init__(self, model: Any, pro: bool):
+        self.model, self.decoder = model, model.model.language_model
+        config = self.decoder.config
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.theta = self.decoder.rotary_emb.inv_freq.double().numpy()
+        layers = self.decoder.layers
+        weights = [
+            [
+                projection.weight.detach().double().numpy().reshape(heads, -1, config.hidden_size)
+                for projection, heads in ((layer.self_attn.q_proj, self.heads), (layer.self_attn.k_proj, self.kv_heads))
+            ]
+            for layer in layers
+        ]
+        self.gains = attention.head_gains([q for q, _ in weights], [k for _, k in weights], self.theta)
+        if pro:
+            first = (14 * len(layers) + 16) // 32  # half up
+            self.gains[:first] *= 0.8
+
+    @torch.no_grad()
+    def logits(self, ids: list[int], pixels: Tensor, images: list[ImageReport]) -> Tensor:
+        hidden, rows, states = self._enter(ids, pixels, images)
+        for depth, layer in enumerate(self.decoder.layers):
+            if any(depth in image.stages for image in states):
+                hidden, rows = self._reduce(depth, hidden, rows, states)
+            hidden = self._layer(layer, hidden, torch.tensor(rows), self._bias(depth, rows, states))
+        return self.model.lm_head(self.decoder.norm(hidden[-1:]))[0]
+
+    def _enter(self, ids: list[int], pixels: Tensor, images: list[ImageReport]) -> tuple[Tensor, list[int], list]:
+        hidden = self.decoder.embed_tokens(torch.tensor(ids))
+        states, place = [], 0
+        for report, picture in zip(images, pixels, strict=True):
+            start = ids.index(self.model.config.image_token_id, place)
+            place = start + report.tokens
+            features, affinity = self._encode(picture[None])
+            hidden[start:place] = features
+            states.append(_Image(report, start, features, affinity))
+        return hidden, list(range(len(ids))), states
+
+    def _encode(self, pixels: Tensor) -> tuple[Tensor, np.ndarray]:
+        """Projected embeddings [N, d] and the affinity of Eq. 2, from the last block that feeds the projector."""
+        tower = self.model.model.vision_tower
+        outputs = tower(pixels, output_hidden_states=True).hidden_states
+        block = tower.encoder.layers[-2]
+        keys = block.self_attn.k_proj(block.layer_norm1(outputs[-3]))[0, 1:]
+        embeddings = self.model.model.multi_modal_projector(outputs[-2][0, 1:])
+        unit = [part / (part.norm(dim=-1, keepdim=True) + 1e-8) for part in (keys.double(), embeddings.double())]
+        affinity = sum(0.5 * (rows @ rows.T).clamp(0, 1) for rows in unit)
+        return embeddings, affinity.numpy()
+
+    def _reduce(self, depth: int, hidden: Tensor, rows: list[int], states: list[_Image]) -> tuple[Tensor, list[int]]:
+        hidden, kept = hidden.clone(), set(rows)
+        for image in (image for image in states if depth in image.stages):
+            before = [image.start + token for token in image.tokens]
+            places = [rows.index(row) for row in before]
+            features = image.reduce(depth, hidden[places].double().numpy())
+            after = [image.start + token for token in image.tokens]
+            hidden[[rows.index(row) for row in after]] = torch.from_numpy(features).to(hidden)
+            kept -= set(before) - set(after)
+        places = [place for place, row in enumerate(rows) if row in kept]
+        return hidden[places], [rows[place] for place in places]
+
+    def _bias(self, depth: int, rows: list[int], states: list[_Image]) -> Tensor:
+        """Causality and Eq. 9, [heads, q, k]; a prompt row is its own rotary position."""
+        positions = np.array(rows, dtype=float)
+        distances = np.abs(positions[:, None] - positions[None])
+        factor = np.cos(distances[..., None] * self.theta).mean(-1)
+        bias = np.zeros((self.heads, len(rows), len(rows)))
+        for image in (image for image in states if image.reduced):
+            for token, weight in zip(image.tokens, image.weights, strict=True):
+                key = rows.index(image.start + token)
+                bias[:, :, key] = self.gains[depth][:, None] * np.log(weight * (2 - factor[:, key]))
+        future = np.triu(np.ones((len(rows), len(rows)), dtype=bool), 1)
+        return torch.from_numpy(np.where(future, -np.inf, bias)).float()
+
+    def _layer(self, layer: nn.Module, hidden: Tensor, positions: Tensor, bias: Tensor) -> Tensor:
+        block, normed = layer.self_attn, layer.input_layernorm(hidden)
+        queries, keys, values = (
+            projection(normed).view(len(hidden), heads, -1).transpose(0, 1)
+            for projection, heads in (
+                (block.q_proj, self.heads),
+                (block.k_proj, self.kv_heads),
+                (block.v_proj, self.kv_heads),
+            )
+        )
+        queries, keys = (_rotated(part, positions, self.theta) for part in (queries, keys))
+        group = self.heads // self.kv_heads
+        mixed = []
+        for head in range(self.heads):
+            logits = queries[head] @ keys[head // group].T / queries.shape[-1] ** 0.5 + bias[head]
+            mixed.append(logits.softmax(-1) @ values[head // group])
+        hidden = hidden + block.o_proj(torch.cat(mixed, dim=-1))
+        return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+
+
+def _rotated(states: Tensor, positions: Tensor, theta: np.ndarray) -> Tensor:
+    """Split-half RoPE of [heads, n, dh]."""
+    angles = positions[:, None].double() * torch.from_numpy(theta)
+    cos, sin = angles.cos().float(), angles.sin().float()
+    first, second = states.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
