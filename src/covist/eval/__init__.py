@@ -1,0 +1,12 @@
+"""Offline evaluation: how much of a model's accuracy a method keeps at a budget.
+
+results = covist.eval.evaluate("covist-fixed,covist-pro,random", "128,64", limit=50, out="results")
+print(results.to_markdown())
+"""
+
+from covist.eval.results import Difference, Results, Score
+from covist.eval.runner import evaluate
+from covist.eval.suite import SUITES, Suite, load_suite
+from covist.eval.variants import build_method, split_names
+
+__all__ = ["SUITES", "Difference", "Results", "Score", "Suite", "build_method", "evaluate", "load_suite", "split_names"]

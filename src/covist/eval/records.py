@@ -1,0 +1,102 @@
+"""Finished answers on disk, so that an interrupted evaluation continues where it stopped.
+
+DIR/settings.json     what must not change between the runs that share the directory
+DIR/answers/*.jsonl   per method and budget one file, per image one line
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method at one budget."""
+
+    method: str
+    budget: int
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.budget}"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a run said about one image, how long that took, and the layer mean of visual tokens."""
+
+    image: int
+    answers: list[str]
+    seconds: float
+    tokens: float
+
+
+class Records:
+    """Answers by run and image; kept in memory, and in a directory if one is given."""
+
+    def __init__(self, directory: str | Path | None, settings: dict[str, Any]):
+        self.settings = settings
+        self._directory = None if directory is None else Path(directory)
+        self._answers: dict[Run, dict[int, Answered]] = {}
+        if self._directory is not None:
+            try:
+                (self._directory / "answers").mkdir(parents=True, exist_ok=True)
+                self._adopt_settings()
+            except OSError as error:
+                raise ValueError(f"cannot write to {self._directory}: {error.strerror}") from None
+
+    def of(self, run: Run) -> dict[int, Answered]:
+        """Picture number -> answers, read from the directory when a run is first asked for."""
+        if run not in self._answers:
+            self._answers[run] = self._read(run)
+        return self._answers[run]
+
+    def add(self, run: Run, answered: Answered) -> None:
+        self.of(run)[answered.image] = answered
+        if self._directory is not None:
+            with self._path(run).open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**asdict(run), **asdict(answered)}) + "\n")
+
+    def settle(self, name: str, value: Any) -> None:
+        """Fix a setting that was not known when the directory was opened."""
+        self.settings[name] = value
+        if self._directory is not None:
+            text = json.dumps(self.settings, indent=2) + "\n"
+            (self._directory / "settings.json").write_text(text, encoding="utf-8")
+
+    def _adopt_settings(self) -> None:
+        """Refuse a directory that was made under other settings; take over what it has settled already."""
+        assert self._directory is not None
+        path = self._directory / "settings.json"
+        if path.exists():
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            for name, value in self.settings.items():
+                if value is not None and stored.get(name) != value:
+                    raise ValueError(
+                        f"{self._directory} holds answers with {name}={stored.get(name)!r}, not {value!r}; "
+                        "choose another directory"
+                    )
+            self.settings = stored
+        else:
+            path.write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
+
+    def _path(self, run: Run) -> Path:
+        assert self._directory is not None
+        name = re.sub(r"[^\w.=-]+", "_", run.method)
+        return self._directory / "answers" / f"{name}@{run.budget}.jsonl"
+
+    def _read(self, run: Run) -> dict[int, Answered]:
+        if self._directory is None or not self._path(run).exists():
+            return {}
+        text = self._path(run).read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:  # the last line was cut off when the process was killed
+            self._path(run).write_text(whole, encoding="utf-8")
+        found = {}
+        for line in map(json.loads, whole.splitlines()):
+            if Run(line.pop("method"), line.pop("budget")) == run:
+                found[line["image"]] = Answered(**line)
+        return found

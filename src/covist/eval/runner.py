@@ -1,0 +1,116 @@
+"""`evaluate`: methods x budgets on a suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from covist.eval.records import Answered, Records, Run
+from covist.eval.results import Results
+from covist.eval.subject import Subject
+from covist.eval.suite import Item, Suite, load_suite
+from covist.eval.variants import VANILLA, build_method, split_names
+from covist.schedule import resolve_budget
+
+Progress = Callable[[int, int, str], None]
+"""Called with (finished images, all images, the run at work), over all runs."""
+
+
+def evaluate(
+    methods: str | Iterable[str],
+    budgets: str | Iterable[int | float | str],
+    *,
+    suite: str = "scenes",
+    limit: int | None = None,
+    model: Any = "tiny",
+    out: str | Path | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Results:
+    """Answer a suite with every method at every budget, and with the uncompressed model as the reference.
+
+    methods: names as a list or as text with commas; `covist.eval.variants` says which there are.
+    budgets: visual tokens per image, as `covist.compress` takes them.
+    limit: use only the first images of the suite (each has up to eight questions).
+    model: a name ("tiny", a folder, a hub id), what `covist.loading` returned, or a tuple (model, processor, clip).
+    out: a directory for answers, results.json, results.md and retention.png. A second call with the same directory
+        continues what was interrupted, and may name more methods, budgets or images. None writes nothing.
+    seed: of the bootstrap and of torch's generator (`random:seed=1` makes that method draw other tokens).
+    """
+    names, asked = split_names(methods), load_suite(suite)
+    for name in names:
+        build_method(name)  # a bad name is refused before the work begins
+    items = asked.items(limit)
+    subject = Subject.resolve(model)
+    runs = _runs(names, budgets, subject.tokens(items[0]))
+    settings = {"suite": suite, "suite_version": asked.fingerprint(), "model": subject.fingerprint, "seed": seed}
+    records = Records(out, {**settings, "concentration": None})
+    evaluation = _Evaluation(subject, asked, items, records, seed)
+    try:
+        evaluation.answer(runs, progress)
+    finally:
+        # Also when interrupted: what is finished stays, with its figures.
+        finished = [run for run in runs if evaluation.is_finished(run)]
+        results = Results.build(asked, items, finished, records, seed)
+        if out is not None and runs[0] in finished:
+            results.write(out)
+    return results
+
+
+def _runs(names: list[str], budgets: str | Iterable[int | float | str], tokens: int) -> list[Run]:
+    """Vanilla once, as the reference, then every other method at every budget."""
+    parts = [part for part in budgets.split(",") if part.strip()] if isinstance(budgets, str) else list(budgets)
+    counts = dict.fromkeys(resolve_budget(part, tokens) for part in parts)
+    others = [name for name in names if name != VANILLA]
+    if others and not counts:
+        raise ValueError("no budget given; name at least one, for example 64")
+    return [Run(VANILLA, tokens), *(Run(name, count) for name in others for count in counts)]
+
+
+class _Evaluation:
+    """Answers what the records do not hold yet."""
+
+    def __init__(self, subject: Subject, suite: Suite, items: list[Item], records: Records, seed: int):
+        self.subject, self.suite, self.items, self.records, self.seed = subject, suite, items, records, seed
+
+    def is_finished(self, run: Run) -> bool:
+        return all(item.number in self.records.of(run) for item in self.items)
+
+    def answer(self, runs: list[Run], progress: Progress | None) -> None:
+        open_items = {run: [item for item in self.items if item.number not in self.records.of(run)] for run in runs}
+        total = len(runs) * len(self.items)
+        done = total - sum(map(len, open_items.values()))
+        for run, items in open_items.items():
+            with self._compressed(run) if items else nullcontext() as handle:
+                for item in items:
+                    if progress:
+                        progress(done, total, str(run))
+                    self.records.add(run, self._answer(item, handle))
+                    done += 1
+        if progress:
+            progress(done, total, "finished")
+
+    def _compressed(self, run: Run) -> Any:
+        method = build_method(run.method)
+        reference = self._concentration() if hasattr(method, "tracker") else None
+        return self.subject.compressed(method, run.budget, reference)
+
+    def _concentration(self) -> float:
+        if self.records.settings["concentration"] is None:
+            self.records.settle("concentration", round(self.subject.concentration(self.suite), 6))
+        return self.records.settings["concentration"]
+
+    def _answer(self, item: Item, handle: Any) -> Answered:
+        # Seeded per image, so that an interrupted run draws the same as an uninterrupted one.
+        torch.manual_seed(self.seed * self.suite.size + item.number)
+        self.subject.prepare(item)
+        started = perf_counter()
+        answers = self.subject.answer(item)
+        seconds = perf_counter() - started
+        tokens = float(self.subject.tokens(item)) if handle is None else handle.report.mean_tokens
+        return Answered(item.number, answers, round(seconds, 4), tokens)

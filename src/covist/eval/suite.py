@@ -1,0 +1,73 @@
+"""Suites: images with questions whose answers are known exactly.
+
+`scenes` is a fixed held-out set: its images and questions follow from seeds that training never draws from.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from PIL import Image
+
+from covist.tiny import FAMILIES, HELD_OUT_SEEDS, Question, picture, questions_for, sample_scene
+
+SCENES = 320  # with one question per family, where the scene offers one: about 2,500 questions
+_PROBED = 8  # items that a fingerprint reads
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image and what is asked about it."""
+
+    number: int
+    questions: tuple[Question, ...]
+    draw: Callable[[], Image.Image]
+
+    @cached_property
+    def image(self) -> Image.Image:
+        return self.draw()
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A fixed sequence of items; an item is made when it is asked for."""
+
+    name: str
+    families: tuple[str, ...]
+    size: int
+    item: Callable[[int], Item]
+
+    def items(self, limit: int | None = None) -> list[Item]:
+        """The first `limit` items, or all."""
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise ValueError(f"limit must be a positive number of images, got {limit!r}")
+        return [self.item(number) for number in range(min(limit or self.size, self.size))]
+
+    def fingerprint(self) -> str:
+        """Changes when the generator draws or asks something else."""
+        checksum = 0
+        for item in self.items(_PROBED):
+            checksum = zlib.crc32(item.image.tobytes() + repr(item.questions).encode(), checksum)
+        return f"{checksum:08x}"
+
+
+def scene_seeds() -> Sequence[int]:
+    """The seeds of the suite `scenes`, in order."""
+    return HELD_OUT_SEEDS[:SCENES]
+
+
+def _scene_item(number: int) -> Item:
+    scene = sample_scene(scene_seeds()[number])
+    return Item(number, tuple(questions_for(scene)), lambda: picture(scene))
+
+
+SUITES = {"scenes": Suite("scenes", tuple(FAMILIES), SCENES, _scene_item)}
+
+
+def load_suite(name: str) -> Suite:
+    if name not in SUITES:
+        raise ValueError(f"unknown suite {name!r}; choose one of {', '.join(SUITES)}")
+    return SUITES[name]

@@ -1,0 +1,85 @@
+"""Methods by name, with the variants that studies need:
+
+vanilla                         no compression
+covist-fixed, random, ...       any registered method
+covist-row-a ... covist-row-h   the rows of the paper's cumulative study
+name:field=value,field=value    with constants changed: fields of `CovistConfig`, or options of another method
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from covist.config import CovistConfig
+from covist.methods.base import Method
+from covist.methods.registry import create_method, methods
+
+VANILLA = "vanilla"
+_ROW = "covist-row-"
+_WORDS = {"on": True, "true": True, "off": False, "false": False, "none": None}
+
+
+def split_names(names: str | Iterable[str]) -> list[str]:
+    """Method names from a list or from text with commas: "random,covist-fixed:content=off,attention=off" is two."""
+    found: list[str] = []
+    for part in names.split(",") if isinstance(names, str) else names:
+        is_setting = "=" in part and ":" not in part
+        if is_setting and found and ":" in found[-1]:
+            found[-1] += f",{part.strip()}"
+        elif part.strip():
+            found.append(part.strip())
+    if not found:
+        raise ValueError("no method given; name at least one, for example covist-fixed")
+    return list(dict.fromkeys(found))
+
+
+def build_method(name: str) -> Method | None:
+    """The method that a name stands for; None for vanilla."""
+    base, _, settings = name.partition(":")
+    options = dict(_option(name, text) for text in settings.split(",")) if settings else {}
+    if base == VANILLA:
+        if options:
+            raise ValueError(f"{name!r}: vanilla has no settings")
+        return None
+    config = _config(base)
+    if config is not None:
+        changed = CovistConfig.from_dict({**config.to_dict(), **options})
+        return create_method(f"covist-{changed.strategy}", config=changed)
+    try:
+        return create_method(base, **options)
+    except TypeError as error:
+        raise ValueError(f"{name!r}: {error}") from None
+
+
+def _config(base: str) -> CovistConfig | None:
+    """The configuration of a CoViST name, None for every other method."""
+    if base.startswith(_ROW):
+        return CovistConfig.cumulative_row(base.removeprefix(_ROW))
+    if base in ("covist-fixed", "covist-pro"):
+        return CovistConfig(strategy="pro" if base.endswith("pro") else "fixed")
+    if base not in methods():
+        known = ", ".join([VANILLA, *methods(), f"{_ROW}a to {_ROW}h"])
+        raise ValueError(f"unknown method {base!r}; choose one of {known}")
+    return None
+
+
+def _option(name: str, text: str) -> tuple[str, Any]:
+    field, equals, value = text.partition("=")
+    if not equals or not field.strip() or not value.strip():
+        raise ValueError(f"{name!r}: {text!r} is not of the form field=value")
+    return field.strip(), _value(value.strip())
+
+
+def _value(text: str) -> Any:
+    """on/off, none, a number, numbers with slashes between them (a tuple), or a word."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if "/" in text:
+        return tuple(_value(part) for part in text.split("/"))
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
