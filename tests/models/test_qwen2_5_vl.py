@@ -199,8 +199,3 @@ def test_images_are_compressed_again_after_a_video():
             MODEL(**video_inputs(with_image=True))
             assert torch.equal(MODEL(**images).logits, alone)
     assert handle.report.images[0].tokens_per_layer == (8,) * 4
-
-
-def test_a_method_that_needs_a_class_token_is_refused_at_once():
-    with pytest.raises(ValueError, match="no class token"):
-        family_for(MODEL).capture(lambda signals: None, encoder_layers=(0,))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -24,6 +26,12 @@ class Instruction:
     last: int
     text: str
     embeddings: Tensor  # [J, d] decoder input embeddings
+    read_pieces: Callable[[], list[str]] = list
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """The text that each of the J tokens adds; empty strings where it cannot be known."""
+        return self.read_pieces() or [""] * len(self.embeddings)
 
 
 class InstructionReader:
@@ -48,14 +56,28 @@ class InstructionReader:
         chosen = next((part for part in (after, before) if self._says_something(ids, part)), rows[:0])
         last = int(chosen[-1]) if len(chosen) else int(rows[-1]) if len(rows) else first_image_end - 1
         if self._override is None:
-            return Instruction(chosen, last, self._words(ids, chosen), embeddings[chosen])
-        return Instruction(chosen, last, self._override, self._embedded(self._override).to(embeddings))
+            known = [] if ids is None else ids[chosen].tolist()
+            pieces = partial(self._pieces, known)
+            return Instruction(chosen, last, self._words(ids, chosen), embeddings[chosen], pieces)
+        tokens = self._tokens(self._override)
+        embedded = self._embedded(tokens).to(embeddings)
+        return Instruction(chosen, last, self._override, embedded, partial(self._pieces, tokens))
 
-    def _embedded(self, text: str) -> Tensor:
-        """Decoder input embeddings [J, d] of a text that is not in the prompt; empty without a tokenizer."""
+    def _tokens(self, text: str) -> list[int]:
+        """Tokens [J] of a text that is not in the prompt; none without a tokenizer."""
+        return [] if self._tokenizer is None else self._tokenizer(text, add_special_tokens=False).input_ids
+
+    def _embedded(self, tokens: list[int]) -> Tensor:
+        """Decoder input embeddings [J, d]."""
         embedding = self._embed()
-        tokens = [] if self._tokenizer is None else self._tokenizer(text, add_special_tokens=False).input_ids
         return embedding(torch.tensor(tokens, dtype=torch.long, device=embedding.weight.device))
+
+    def _pieces(self, tokens: list[int]) -> list[str]:
+        """The text that each token adds to those before it; nothing without a tokenizer."""
+        if self._tokenizer is None:
+            return []
+        grown = [self._decode(tokens[:count]) for count in range(len(tokens) + 1)]
+        return [later[len(earlier) :] for earlier, later in zip(grown, grown[1:], strict=False)]
 
     def has_assistant(self, ids: Tensor | None, start: int, end: int) -> bool:
         """Whether an assistant turn begins between two prompt rows."""

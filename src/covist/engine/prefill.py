@@ -50,6 +50,7 @@ class Prefill:
     batch: Batch
     ledger: Ledger
     rows: dict[int, list[Tensor]]  # first layer of a stage -> the prompt rows of each sample, in order of depth
+    right_padded: bool = False
     observed: dict[int, Tensor] = field(default_factory=dict)  # layer -> the padded hidden states that entered it
     seconds: float = 0.0
 
@@ -63,7 +64,13 @@ class Prefill:
             sample.drop_removed()
         rows = [prompt.embeddings[index][sample.rows] for index, sample in enumerate(batch.samples)]
         embeddings = batch.write_states(rows)
-        prefill = cls(settings, batch, batch.ledger(settings.method), rows={0: [s.rows for s in batch.samples]})
+        prefill = cls(
+            settings,
+            batch,
+            batch.ledger(settings.method),
+            rows={0: [sample.rows for sample in batch.samples]},
+            right_padded=not bool(prompt.valid[:, -1].all()),
+        )
         prefill.seconds = perf_counter() - started
         return prefill, embeddings
 
@@ -139,6 +146,7 @@ class Prefill:
             visual=sample.places(image.kept_rows),
             text=sample.text_behind(image),
             instruction=sample.places(image.instruction.rows),
+            instruction_embeddings=image.instruction.embeddings,
             last=int(sample.places(torch.tensor([image.instruction.last], device=sample.rows.device))),
             signals=image.signals,
         )

@@ -63,6 +63,7 @@ class DecoderView:
     visual: Tensor  # [K] rows of the image's representatives
     text: Tensor  # [T] rows of the text tokens behind the image
     instruction: Tensor  # [I] rows of the instruction tokens
+    instruction_embeddings: Tensor  # [I, d] what they were before the first layer
     last: int  # row of the last instruction token
     signals: ImageSignals
 

@@ -70,10 +70,11 @@ class Family(ABC):
         return None
 
     @abstractmethod
-    def capture(self, sink: SignalSink, encoder_layers: Sequence[int] = ()) -> list[Removable]:
+    def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
         """Install removable hooks that hand the signals of every encoded image to `sink`, in prompt order.
 
-        `encoder_layers` are further layers of the tower whose class queries and keys a method wants to read.
+        `encoder_layers` are further layers of the tower whose class queries and keys a method wants to read, as indices
+        or as fractions of the depth; without a class token there is nothing to capture.
         """
 
 

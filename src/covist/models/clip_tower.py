@@ -36,9 +36,10 @@ class ClipTowerFamily(Family):
         count = len(self.base.vision_tower.encoder.layers)
         return selected % (count + 1) - 1  # hidden state 0 is the embedding, hidden state i the output of layer i - 1
 
-    def capture(self, sink: SignalSink, encoder_layers: Sequence[int] = ()) -> list[Removable]:
+    def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
         layers = self.base.vision_tower.encoder.layers
-        taps = {index % len(layers): _LayerTap(layers[index]) for index in (self.feature_layer, *encoder_layers)}
+        depths = (int(depth * len(layers)) if isinstance(depth, float) else depth for depth in encoder_layers)
+        taps = {index % len(layers): _LayerTap(layers[index]) for index in (self.feature_layer, *depths)}
         hidden: dict[str, Tensor] = {}
 
         def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:

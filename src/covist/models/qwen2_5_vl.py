@@ -37,11 +37,7 @@ class Qwen25VL(Family):
             has_video = bool((input_ids == self.model.config.video_token_id).any())
         return "video input is not compressed: this call runs as the plain model" if has_video else None
 
-    def capture(self, sink: SignalSink, encoder_layers: Sequence[int] = ()) -> list[Removable]:
-        if encoder_layers:
-            raise ValueError(
-                f"this method reads class-token queries of the encoder, and {self.name} has no class token"
-            )
+    def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
         tower = self.base.visual
         tap = _TowerTap(tower)
 
