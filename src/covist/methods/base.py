@@ -2,13 +2,15 @@
 
 The engine asks a method four things: how many tokens each layer sees (`schedule`), how an image enters the decoder
 (`begin`), how its state shrinks at a later depth (`reduce`), and what is added to the attention logits
-(`attention_rule`). A selector that acts before the decoder overrides `select` and inherits the rest.
+(`attention_rule`). A selector that acts before the decoder overrides `select` and inherits the rest; one that also
+merges overrides `enter`.
 """
 
 from __future__ import annotations
 
 from abc import ABC
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -64,10 +66,13 @@ class Method(ABC):
     name: ClassVar[str]
     info: ClassVar[MethodInfo]
     default_positions: ClassVar[Positions] = "keep"
-    encoder_layers: ClassVar[tuple[int, ...]] = ()
-    """Encoder layers to capture besides the one that feeds the projector."""
+    encoder_layers: ClassVar[tuple[int | float, ...]] = ()
+    """Encoder layers to capture besides the one that feeds the projector: indices, or fractions of the tower's depth.
+    A family without a class token has nothing to capture there."""
     uses_clip_text: ClassVar[bool] = False
     """Whether the method reads CLIP's text space (and so wants `clip=`)."""
+    writes_content: ClassVar[bool] = False
+    """Whether it merges tokens itself; then it cannot be combined with another composition."""
     prunes_earlier_layers: ClassVar[bool] = False
     """Whether the last selection is applied to the cache of the layers before it as well, once prefill is done."""
 
@@ -89,6 +94,12 @@ class Method(ABC):
         state = image.initial_state()
         if count == state.count:
             return Outcome(state)
+        started = perf_counter()
+        outcome = self.enter(image, state, count)
+        return replace(outcome, seconds={"selection": perf_counter() - started})
+
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+        """Shrink the initial state to `count` tokens; a method that merges overrides this one."""
         return Outcome(state.restrict(self.select(image, count).sort().values))
 
     def select(self, image: ImageContext, count: int) -> Tensor:

@@ -1,0 +1,111 @@
+"""Methods that drop tokens inside the decoder: their schedules and the reduction they share."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from covist.method.ops import round_half_up
+from covist.methods._shared import largest
+from covist.methods.base import Method, Outcome
+from covist.schedule import Schedule, fixed_schedule
+from covist.state import VisualState
+
+if TYPE_CHECKING:
+    from covist.engine.view import DecoderView
+
+PUBLISHED_LAYERS = 32
+"""Depth of the decoder for which the published layer indices are meant; other depths scale them."""
+
+
+def cut_depths(layers: int, budget: int, tokens: int, cuts: Sequence[int], share: float) -> list[int]:
+    """Where the reductions happen in a decoder of `layers` layers, given their layers in one of 32.
+
+    The layers before the first cut see all tokens. Where these alone would take more than `share` of the budget, the
+    first cut moves forward and the others keep their proportions behind it.
+    """
+    affordable = math.floor(share * layers * budget / tokens)
+    first = max(1, min(round_half_up(cuts[0] * layers / PUBLISHED_LAYERS), affordable))
+    behind = [(cut - cuts[0]) / (PUBLISHED_LAYERS - cuts[0]) for cut in cuts]
+    depths = [first + round_half_up((layers - first) * part) for part in behind]
+    return sorted({depth for depth in depths if depth < layers})
+
+
+def inside_schedule(
+    layers: int, budget: int, tokens: int, cuts: Sequence[int], shape: Sequence[float], share: float
+) -> Schedule:
+    """All tokens up to the first cut, then counts in the proportions of `shape` whose layer mean is the budget.
+
+    If the full-length layers exceed the budget even with the earliest cut, one token is left behind it and the mean
+    is what the report says.
+    """
+    depths = cut_depths(layers, budget, tokens, cuts, share)
+    if budget >= tokens or not depths:
+        return fixed_schedule(layers, tokens, tokens)
+    shape = shape[: len(depths)]
+
+    def schedule(scale: float) -> Schedule:
+        counts = [min(max(round_half_up(scale * part), 1), tokens) for part in shape]
+        return Schedule(layers, ((0, tokens), *zip(depths, counts, strict=True)))
+
+    low, high = 0.0, tokens / min(shape)
+    for _ in range(60):  # the mean grows with the scale
+        middle = (low + high) / 2
+        low, high = (middle, high) if schedule(middle).mean <= budget else (low, middle)
+    return min(schedule(low), schedule(high), key=lambda candidate: abs(candidate.mean - budget))
+
+
+class DropInside(Method):
+    """Keeps every token up to the first cut and drops the ones that `choose` does not name at each cut."""
+
+    cuts: ClassVar[tuple[int, ...]]
+    """Layers before which tokens are dropped, in a decoder of 32 layers."""
+    shape: ClassVar[tuple[float, ...]] = (1.0,)
+    """Counts behind the cuts, in proportion."""
+    untouched_share: ClassVar[float] = 0.9
+    """Largest share of the budget that the layers before the first cut may take."""
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        return inside_schedule(layers, budget, tokens, self.cuts, self.shape, self.untouched_share)
+
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+        started = perf_counter()
+        kept = self.choose(state, view, count).sort().values
+        return Outcome(state.restrict(kept), seconds={"selection": perf_counter() - started})
+
+    @abstractmethod
+    def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
+        """Places [count] of the representatives to keep."""
+
+
+class ScoreInside(DropInside):
+    """Keeps the best-scored tokens at each cut."""
+
+    def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
+        return largest(self.score(view), count)
+
+    @abstractmethod
+    def score(self, view: DecoderView) -> Tensor:
+        """Importance of the representatives [K]."""
+
+
+def last_prompt_row(view: DecoderView) -> Tensor:
+    """The row of the last prompt token, [1]."""
+    return torch.tensor([len(view.hidden) - 1], device=view.visual.device)
+
+
+def last_instruction_row(view: DecoderView) -> Tensor:
+    """The row of the last instruction token [1], or of the last prompt token if the image stands behind it."""
+    row = torch.tensor([view.last], device=view.visual.device)
+    return torch.where(row > view.visual[-1], row, last_prompt_row(view))
+
+
+def attention_to_image(view: DecoderView, rows: Tensor) -> Tensor:
+    """Attention of `observed_layer` from some tokens to the representatives, mean over heads and tokens [K]."""
+    return view.attention(rows).mean((0, 1))[view.visual]

@@ -1,0 +1,60 @@
+"""An even division of an image's token grid into any number of cells."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from covist.method.grid import Grid
+from covist.method.ops import round_half_up
+
+NO_CELL = -1
+
+
+def allot(total: int, sizes: list[int]) -> list[int]:
+    """Split `total` into integers in proportion to `sizes`; the largest remainders get what is left over."""
+    whole = sum(sizes)
+    parts = [total * size // whole for size in sizes]
+    by_remainder = sorted(range(len(sizes)), key=lambda i: -(total * sizes[i] % whole))
+    for i in by_remainder[: total - sum(parts)]:
+        parts[i] += 1
+    return parts
+
+
+def even_cells(grid: Grid, count: int) -> tuple[Tensor, Tensor]:
+    """Divide the grid into `count` near-square cells -> (cell of each token [N], middle token of each cell [count]).
+
+    Views share the count in proportion to their tokens; the tokens of a view that gets none belong to no cell (-1).
+    """
+    cells: list[Tensor] = []
+    middles: list[Tensor] = []
+    first_cell = first_token = 0
+    for (rows, columns), places in zip(grid.views, allot(count, [r * c for r, c in grid.views]), strict=True):
+        cell, middle = _cells_of_view(rows, columns, places)
+        cells.append(torch.where(cell == NO_CELL, cell, cell + first_cell))
+        middles.append(middle + first_token)
+        first_cell, first_token = first_cell + places, first_token + rows * columns
+    return torch.cat(cells), torch.cat(middles)
+
+
+def _cells_of_view(rows: int, columns: int, places: int) -> tuple[Tensor, Tensor]:
+    """Bands of rows, each with its own number of columns, so that any number of places comes out exactly."""
+    if places == 0:
+        return torch.full((rows * columns,), NO_CELL), torch.empty(0, dtype=torch.long)
+    bands = round_half_up(math.sqrt(places * rows / columns))
+    bands = min(max(bands, math.ceil(places / columns), 1), rows, places)
+    cells, middles, first_cell = [], [], 0
+    for band, across in enumerate(allot(places, [1] * bands)):
+        top, middle_row, bottom = _interval(band, bands, rows)
+        cells.append((first_cell + torch.arange(columns) * across // columns).repeat(bottom - top))
+        middles += [middle_row * columns + _interval(cell, across, columns)[1] for cell in range(across)]
+        first_cell += across
+    return torch.cat(cells), torch.tensor(middles)
+
+
+def _interval(part: int, parts: int, length: int) -> tuple[int, int, int]:
+    """First place, middle place and end of the `part`-th of `parts` even intervals over `length` places."""
+    first, end = -(-part * length // parts), -(-(part + 1) * length // parts)
+    return first, max(first, (2 * part + 1) * length // (2 * parts)), end

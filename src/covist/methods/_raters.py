@@ -1,0 +1,52 @@
+"""What SparseVLM and SparseVLM+ share: question tokens that rate the image, and the schedule.
+
+Counts keep the proportions of the published list for the nearest budget and are solved for the layer mean. Where the
+first three layers would take more than 3/4 of the budget, the cuts move forward.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from covist.engine.view import DecoderView
+from covist.methods._inside import ScoreInside, inside_schedule, last_prompt_row
+from covist.schedule import Schedule
+
+PAPER = "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference (ICML 2025)"
+PUBLISHED_TOKENS = 576
+
+
+class RatedInside(ScoreInside):
+    """Drops after layers 2, 6 and 15 of 32, by what the raters look at; subclasses publish their own counts."""
+
+    cuts = (3, 7, 16)
+    untouched_share = 0.75
+    presets: ClassVar[dict[int, tuple[float, ...]]]
+    """Published counts behind the cuts for a budget."""
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        nearest = min(self.presets, key=lambda published: abs(published / PUBLISHED_TOKENS - budget / tokens))
+        return inside_schedule(layers, budget, tokens, self.cuts, self.presets[nearest], self.untouched_share)
+
+    def observed_layer(self, depth: int) -> int:
+        return depth - 1
+
+
+def raters(view: DecoderView) -> Tensor:
+    """Rows of the instruction tokens that the image points to more than on average.
+
+    An instruction before the image cannot look at it: then the last prompt token rates. One that was given in place of
+    the prompt's has no rows: then all of the prompt's instruction rates.
+    """
+    behind = view.instruction > view.visual[-1]
+    if not bool(behind.any()):
+        return last_prompt_row(view)
+    if len(view.instruction_embeddings) != len(view.instruction):
+        return view.instruction[behind]
+    text = view.instruction_embeddings[behind].float()
+    pointed = (view.signals.embeddings.to(text) @ text.T).softmax(-1).mean(0)
+    rows = view.instruction[behind]
+    above = pointed > pointed.mean()
+    return rows[above] if bool(above.any()) else rows

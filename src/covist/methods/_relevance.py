@@ -1,0 +1,50 @@
+"""How relevant each token is to the question, as CDPruner and AnchorPrune measure it.
+
+With CLIP's text space: the *negated* cosine of patch and text, because the patches of CLIP's penultimate layer
+anti-correlate with the text they show. Without it: the cosine of projected embeddings and the question's input
+embeddings in the decoder, not negated. Text beyond CLIP's 77 tokens is cut (the authors average over segments).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from covist.engine.view import ImageContext
+from covist.methods._shared import cosine
+
+ANSWER_HINTS = (
+    "Answer the question using a single word or phrase.",
+    "Answer with the option's letter from the given choices directly.",
+)
+"""What benchmarks append to a question; it says nothing about the image."""
+
+
+def bare_question(text: str) -> str:
+    for hint in ANSWER_HINTS:
+        text = text.replace(hint, " ")
+    return " ".join(text.split())
+
+
+def clip_relevance(image: ImageContext) -> Tensor | None:
+    """Negated cosine of every token with the pooled text [N]; None without a text or without CLIP's text space."""
+    question = bare_question(image.instruction.text)
+    if image.patch_text_features is None or not question:
+        return None
+    pooled = image.text_tower.encode(question)[-1:]  # type: ignore[union-attr]
+    return -cosine(image.patch_text_features, pooled)[:, 0].to(image.positions.device)
+
+
+def embedding_cosines(image: ImageContext) -> Tensor | None:
+    """Cosines of every token with the instruction's input embeddings in the decoder [N, I]; None without any."""
+    if not len(image.instruction.embeddings):
+        return None
+    return cosine(image.signals.embeddings, image.instruction.embeddings.to(image.signals.embeddings.device))
+
+
+def spread(relevance: Tensor, floor: float = 1e-6) -> Tensor:
+    """(v - min + floor) / (max - min), which keeps every value positive; ones if all are equal."""
+    low, high = relevance.aminmax()
+    if bool(high == low):
+        return torch.ones_like(relevance)
+    return (relevance - low + floor) / (high - low)

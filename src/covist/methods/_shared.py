@@ -1,0 +1,72 @@
+"""Pieces that several methods share: signals in content order, ranking, merging, greedy maximum coverage.
+
+On images that are encoded in several tiles, every method here sees all content tokens of the image as one pool and
+reaches the image's budget exactly. Most published codes compress tile by tile instead and drop the newline markers;
+here the markers stay in the sequence.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from covist.method.ops import unit_rows
+from covist.models.signals import EncoderLayer, ImageSignals
+
+
+def received_attention(signals: ImageSignals) -> Tensor:
+    """Head-mean class attention of every content token [N]; incoming attention where there is no class token."""
+    return signals.packed(signals.attention.mean(1))
+
+
+def layer_attention(signals: ImageSignals, layer: EncoderLayer) -> Tensor:
+    """Head-mean class attention of another encoder layer, in content order [N]."""
+    return signals.packed(layer.attention().mean(1))
+
+
+def cosine(features: Tensor, others: Tensor | None = None) -> Tensor:
+    """Cosines in float32: [N, d] with itself or with [M, d] -> [N, N] or [N, M]."""
+    unit = unit_rows(features)
+    return unit @ (unit if others is None else unit_rows(others)).T
+
+
+def largest(scores: Tensor, count: int) -> Tensor:
+    """Indices of the `count` largest scores [N], best first; ties go to the lowest index."""
+    return scores.argsort(descending=True, stable=True)[:count]
+
+
+def without(indices: Tensor, total: int) -> Tensor:
+    """The indices below `total` that are not in `indices`, increasing."""
+    remaining = torch.ones(total, dtype=torch.bool, device=indices.device)
+    remaining[indices] = False
+    return remaining.nonzero()[:, 0]
+
+
+def cluster_means(features: Tensor, cluster: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Mean of the features [N, d] of each cluster in float32 -> ([count, d], member counts [count])."""
+    sizes = cluster.bincount(minlength=count).float()
+    sums = torch.zeros(count, features.shape[1], device=features.device).index_add_(0, cluster, features.float())
+    return sums / sizes.clamp(min=1)[:, None], sizes
+
+
+def greedy_max_coverage(rows: Tensor, count: int, priority: Tensor | None = None) -> Tensor:
+    """Greedy maximisation of `sum_rows max_{i chosen} rows[:, i]` -> columns [count] in the order of choice.
+
+    rows: [R, N]; coverage starts at zero. priority: factor on each column's gain [N]. A choice raises the coverage of
+    a few rows only, and gains fall by exactly the part of these rows, so nothing is summed twice.
+    """
+    rows = rows.double()
+    covered = torch.zeros(rows.shape[0], dtype=rows.dtype, device=rows.device)
+    gains = rows.clamp(min=0).sum(0)
+    priority = torch.ones_like(gains) if priority is None else priority.double()
+    free = torch.ones_like(gains, dtype=torch.bool)
+    chosen = []
+    for _ in range(count):
+        best = (gains * priority).masked_fill(~free, -torch.inf).argmax()
+        free[best] = False
+        chosen.append(best)
+        risen = (rows[:, best] > covered).nonzero()[:, 0]
+        old, new = covered[risen, None], rows[risen, best][:, None]
+        gains -= (rows[risen].clamp(old, new) - old).sum(0)
+        covered[risen] = new[:, 0]
+    return torch.stack(chosen)
