@@ -1,0 +1,73 @@
+"""AnchorPrune: anchors that answer the question, then context that is salient and new.
+
+Paper: "AnchorPrune: Relevance-Anchored Contextual Expansion for Visual Token Pruning", ECCV 2026.
+Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
+Facts: the first 5/32 of the count in the order of relevance are anchors; more follow along that order until three of
+them were novel (1 - cosine to the first anchors above 0.2 in CLIP's text space), at most half of the count. The rest
+maximises saliency times distance to everything chosen. Relevance is the *negated* CLIP cosine.
+Deviations: without CLIP's text space, relevance is the largest cosine to a question token's input embedding and
+novelty is measured on projected embeddings (the published rule for Qwen2.5-VL); without any question, saliency ranks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from covist.engine.view import ImageContext
+from covist.method.ops import mass_norm, round_half_up
+from covist.methods._relevance import clip_relevance, embedding_cosines
+from covist.methods._shared import cosine, largest, received_attention
+from covist.methods.base import Method, MethodInfo
+from covist.methods.registry import register_method
+
+FIRST_ANCHORS, ANCHOR_LIMIT = 5 / 32, 0.5
+NOVELTY, PATIENCE = 0.2, 3
+
+
+@register_method
+class AnchorPrune(Method):
+    name = "anchorprune"
+    default_positions = "reindex"
+    uses_clip_text = True
+    info = MethodInfo(
+        paper="AnchorPrune: Relevance-Anchored Contextual Expansion for Visual Token Pruning (ECCV 2026)",
+        acts="before the decoder",
+        signals="class attention, encoder features, CLIP text or the question's input embeddings",
+        budget="exactly K in every layer",
+        licence="Apache-2.0",
+    )
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        saliency = mass_norm(received_attention(image.signals))
+        relevance, features = clip_relevance(image), image.patch_text_features
+        if relevance is None or features is None:
+            cosines = embedding_cosines(image)
+            relevance = saliency if cosines is None else cosines.amax(-1)
+            features = image.signals.embeddings
+        return expand(anchors(relevance, features, count), saliency, image.signals.hidden, count)
+
+
+def anchors(relevance: Tensor, features: Tensor, count: int) -> Tensor:
+    """Tokens in the order of relevance [N], as far as they bring something new in `features` [N, d]."""
+    limit = max(1, int(ANCHOR_LIMIT * count))
+    first = min(max(1, round_half_up(FIRST_ANCHORS * count)), limit)
+    order = largest(relevance, limit)
+    similarity = cosine(features[order[first:]], features[order[:first]])
+    novel = (1 - similarity.amax(-1) > NOVELTY).cumsum(0)
+    return order[: first + int((novel < PATIENCE).sum()) + int((novel >= PATIENCE).any())]
+
+
+def expand(start: Tensor, saliency: Tensor, features: Tensor, count: int) -> Tensor:
+    """Grow `start` to `count` tokens by saliency [N] times distance in `features` [N, v] to all chosen."""
+    distance = 1 - cosine(features)
+    nearest = distance[start].amin(0)
+    chosen = list(start)
+    free = torch.ones_like(saliency, dtype=torch.bool)
+    free[start] = False
+    for _ in range(count - len(start)):
+        best = (saliency * nearest).masked_fill(~free, -torch.inf).argmax()
+        chosen.append(best)
+        free[best] = False
+        nearest = torch.minimum(nearest, distance[best])
+    return torch.stack(chosen)

@@ -1,0 +1,49 @@
+"""DivPrune: the tokens that lie farthest apart.
+
+Paper: "DivPrune: Diversity-based Visual Token Pruning for Large Multimodal Models", CVPR 2025.
+Licence of the authors' code: CC-BY-NC 4.0, which forbids copying; written from a description of the algorithm.
+Facts: distance 1 - cosine of projected embeddings; the first token is the one whose nearest other token is farthest,
+then always the one with the largest minimum distance to those chosen; ties go to the first index.
+Deviations: a chosen token is never chosen again (exact duplicates could be, in the original); a running minimum
+replaces the repeated search over all chosen rows. Newline markers are not part of the pool.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from covist.engine.view import ImageContext
+from covist.methods._shared import cosine
+from covist.methods.base import Method, MethodInfo
+from covist.methods.registry import register_method
+
+
+@register_method
+class DivPrune(Method):
+    name = "divprune"
+    default_positions = "reindex"
+    info = MethodInfo(
+        paper="DivPrune: Diversity-based Visual Token Pruning for Large Multimodal Models (CVPR 2025)",
+        acts="before the decoder",
+        signals="projected embeddings",
+        budget="exactly K in every layer",
+        licence="CC-BY-NC 4.0",
+    )
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        return farthest_tokens(1 - cosine(image.signals.embeddings), count)
+
+
+def farthest_tokens(distance: Tensor, count: int) -> Tensor:
+    """Greedy max-min over distances [N, N] -> [count] in the order of choice."""
+    to_others = distance.clone().fill_diagonal_(torch.inf)
+    chosen = [to_others.amin(0).argmax()]
+    nearest = distance[chosen[0]].clone()
+    nearest[chosen[0]] = -torch.inf
+    for _ in range(count - 1):
+        best = nearest.argmax()
+        chosen.append(best)
+        nearest = torch.minimum(nearest, distance[best])
+        nearest[best] = -torch.inf
+    return torch.stack(chosen)

@@ -1,0 +1,68 @@
+"""HoloV: every stretch of the image keeps tokens in proportion to its attention and its variety.
+
+Paper: "Don't Just Chase 'Highlighted Tokens' in MLLMs: Revisiting Visual Holistic Context Retention", NeurIPS 2025.
+Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
+Facts: the token *sequence* is split into 16 consecutive chunks (not crops; longer chunks first); a chunk's quota
+follows the mean of 1000 a + 0.09 kappa var, var the variance of a token's cosines inside the chunk with the zeroed
+diagonal counted; inside a chunk the tokens with the most attention stay.
+Deviations: places that a chunk cannot fill go to the best chunks with room (the original pads with zeros); tokens
+stay in raster order (the original orders each chunk by attention).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from covist.engine.view import ImageContext
+from covist.methods._shared import cosine, largest, received_attention
+from covist.methods.base import Method, MethodInfo
+from covist.methods.registry import register_method
+
+CHUNKS = 16
+ATTENTION_SCALE, VARIETY_SCALE = 1000.0, 0.09
+
+
+@register_method
+class HoloV(Method):
+    name = "holov"
+    default_positions = "reindex"
+    info = MethodInfo(
+        paper="Don't Just Chase 'Highlighted Tokens' in MLLMs: Visual Holistic Context Retention (NeurIPS 2025)",
+        acts="before the decoder",
+        signals="class attention, projected embeddings",
+        budget="exactly K in every layer",
+        licence="Apache-2.0",
+    )
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        attention = received_attention(image.signals)
+        chunks = torch.arange(len(attention), device=attention.device).tensor_split(min(CHUNKS, len(attention)))
+        scores = torch.stack([chunk_score(attention[c], image.signals.embeddings[c]) for c in chunks])
+        places = quotas(scores, [len(chunk) for chunk in chunks], count)
+        return torch.cat([c[largest(attention[c], own)] for c, own in zip(chunks, places, strict=True)])
+
+
+def chunk_score(attention: Tensor, embeddings: Tensor) -> Tensor:
+    """Mean importance of a chunk: attention [n] and how differently its embeddings [n, d] resemble each other."""
+    others = max(1, len(attention) - 1)
+    similarity = cosine(embeddings).fill_diagonal_(0)
+    mean = similarity.sum(-1, keepdim=True) / others
+    variety = (similarity - mean).square().sum(-1) / others
+    scaled = ATTENTION_SCALE * attention
+    balance = scaled.mean() / (variety.mean() + 1e-6)
+    return (scaled + VARIETY_SCALE * variety * balance).mean()
+
+
+def quotas(scores: Tensor, sizes: list[int], count: int) -> list[int]:
+    """Places of each chunk: in proportion to its score [C], never more than its size, `count` in all."""
+    places = torch.floor(count * scores / scores.sum()).long().tolist()
+    order = largest(scores, len(sizes)).tolist()
+    for chunk in order[: count - sum(places)]:
+        places[chunk] += 1
+    places = [min(own, size) for own, size in zip(places, sizes, strict=True)]
+    while sum(places) < count:
+        for chunk in order:
+            if places[chunk] < sizes[chunk] and sum(places) < count:
+                places[chunk] += 1
+    return places

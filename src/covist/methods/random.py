@@ -1,0 +1,43 @@
+"""Random tokens: the floor that every selection must beat.
+
+The choice depends on the seed and on the image's content, so an image gets the same tokens in every run and every
+batch, and two images do not share a pattern.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covist.engine.view import ImageContext
+from covist.methods.base import Method, MethodInfo
+from covist.methods.registry import register_method
+
+PROBES, LEVELS = 8, 64
+
+
+@register_method
+class Random(Method):
+    name = "random"
+    default_positions = "reindex"
+    info = MethodInfo(paper="none", acts="before the decoder", signals="none", budget="exactly K in every layer")
+
+    def __init__(self, seed: int = 0, **options: Any):
+        super().__init__(**options)
+        self.seed = seed
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        embeddings = image.signals.embeddings
+        generator = torch.Generator().manual_seed(self.seed + fingerprint(embeddings))
+        return torch.randperm(len(embeddings), generator=generator)[:count].to(embeddings.device)
+
+
+def fingerprint(embeddings: Tensor) -> int:
+    """A number for the content [N, d], coarse enough not to see the rounding of another batch size."""
+    probes = torch.linspace(0, len(embeddings) - 1, PROBES).long()
+    norms = embeddings[probes.to(embeddings.device)].float().norm(dim=-1)
+    levels = (norms / norms.max().clamp(min=1e-8) * LEVELS).round().long()
+    return zlib.crc32(bytes(levels.tolist()))

@@ -1,0 +1,40 @@
+"""SCOPE: coverage of the encoder's features, times saliency.
+
+Paper: "SCOPE: Saliency-Coverage Oriented Token Pruning for Efficient Multimodal LLMs", NeurIPS 2025.
+Licence of the authors' code: no licence file at the root (its setup file says Apache); written from a description of
+the algorithm.
+Facts: encoder features, not projected ones; the gain in facility-location coverage is multiplied by the class
+attention to the power alpha = 1; alpha = 0 is pure coverage.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from covist.engine.view import ImageContext
+from covist.methods._shared import cosine, greedy_max_coverage, received_attention
+from covist.methods.base import Method, MethodInfo
+from covist.methods.registry import register_method
+
+
+@register_method
+class Scope(Method):
+    name = "scope"
+    default_positions = "reindex"
+    info = MethodInfo(
+        paper="SCOPE: Saliency-Coverage Oriented Token Pruning for Efficient Multimodal LLMs (NeurIPS 2025)",
+        acts="before the decoder",
+        signals="class attention, encoder features",
+        budget="exactly K in every layer",
+        licence="no licence file",
+    )
+
+    def __init__(self, alpha: float = 1.0, **options: Any):
+        super().__init__(**options)
+        self.alpha = alpha
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        saliency = received_attention(image.signals).pow(self.alpha)
+        return greedy_max_coverage(cosine(image.signals.hidden), count, saliency)

@@ -1,0 +1,23 @@
+"""An even grid of tokens: selection without looking at the image.
+
+The grid is near-square for any count: bands of rows, each with its own number of columns.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from covist.engine.view import ImageContext
+from covist.methods._layout import even_cells
+from covist.methods.base import Method, MethodInfo
+from covist.methods.registry import register_method
+
+
+@register_method
+class Uniform(Method):
+    name = "uniform"
+    default_positions = "reindex"
+    info = MethodInfo(paper="none", acts="before the decoder", signals="none", budget="exactly K in every layer")
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        return even_cells(image.grid, count)[1].to(image.positions.device)
