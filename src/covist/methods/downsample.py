@@ -1,0 +1,40 @@
+"""Downsampling: as many tokens as a smaller picture would have given.
+
+A CLIP tower has a fixed grid of position embeddings, and by the time a method acts the picture is encoded, so the
+picture itself cannot be resized. The nearest honest equivalent is area pooling of what the encoder made of it: the
+encoder features (before the projector) are averaged over K near-square cells, projected, and sit at the cell's middle
+token. It is kinder than a truly smaller picture, because the encoder saw every detail.
+"""
+
+from __future__ import annotations
+
+from covist.engine.view import ImageContext
+from covist.methods._layout import NO_CELL, even_cells
+from covist.methods._shared import cluster_means
+from covist.methods.base import Method, MethodInfo, Outcome
+from covist.methods.registry import register_method
+from covist.state import VisualState
+
+
+@register_method
+class Downsample(Method):
+    name = "downsample"
+    default_positions = "reindex"
+    writes_content = True
+    info = MethodInfo(
+        paper="none",
+        acts="before the decoder",
+        signals="encoder features, projector",
+        budget="exactly K in every layer",
+    )
+
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+        hidden = image.signals.hidden
+        cell, middle = (part.to(hidden.device) for part in even_cells(image.grid, count))
+        pooled = cell != NO_CELL
+        means, sizes = cluster_means(hidden[pooled], cell[pooled], count)
+        features = image.signals.project(means.to(hidden.dtype))
+        return Outcome(
+            state.restrict(middle).replace(features=features.to(state.features.dtype), weights=sizes),
+            assignment=cell.clamp(min=0),
+        )

@@ -1,0 +1,84 @@
+"""PruMerge and PruMerge+: outliers of the class attention take their neighbours in, one token carries the rest.
+
+Paper: "LLaVA-PruMerge: Adaptive Token Reduction for Efficient Large Multimodal Models", ICCV 2025.
+Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
+Facts: attention and keys come from the *last* encoder layer, heads not split. Every kept token adds the
+attention-weighted sum of its 32 nearest others (kept or not); one extra token is the attention-weighted sum of all
+that are not kept. PruMerge+ adds evenly spaced tokens to the outliers a > Q3 + 1.5 (Q3 - Q1).
+Deviations: the count is fixed, as in comparison tables: PruMerge keeps the K - 1 largest; PruMerge+ keeps the
+outliers (at most K - 1) and solves its step for the rest. The class token's own key is not in the softmax, so the
+weights are mass over patches. Raster order; the extra token sits at the last index that nobody kept. Without a class
+token: incoming attention.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from covist.engine.view import ImageContext
+from covist.methods._shared import cosine, largest, received_attention, without
+from covist.methods.base import Method, MethodInfo, Outcome
+from covist.methods.registry import register_method
+from covist.models.signals import ImageSignals
+from covist.state import VisualState
+
+NEIGHBOURS = 32
+PAPER = "LLaVA-PruMerge: Adaptive Token Reduction for Efficient Large Multimodal Models (ICCV 2025)"
+
+
+@register_method
+class PruMerge(Method):
+    name = "prumerge"
+    default_positions = "reindex"
+    encoder_layers = (-1,)
+    writes_content = True
+    info = MethodInfo(
+        paper=PAPER,
+        acts="before the decoder",
+        signals="class query and keys of the last encoder layer, encoder features, projector",
+        budget="exactly K in every layer, the extra token counted",
+        licence="Apache-2.0",
+    )
+
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+        signals = image.signals
+        attention, keys = last_layer(signals)
+        kept = self.choose(attention, count - 1)
+        removed = without(kept, state.count)
+        hidden = signals.hidden.float()
+        similarity = cosine(keys[kept], keys)
+        similarity[torch.arange(len(kept)), kept] = -torch.inf
+        nearest = similarity.topk(min(NEIGHBOURS, state.count - 1), dim=-1).indices  # [K - 1, 32]
+        share = torch.zeros_like(similarity).scatter_(1, nearest, attention[nearest])
+        extra = attention[removed] @ hidden[removed]
+        merged = signals.project(torch.cat([hidden[kept] + share @ hidden, extra[None]]).to(signals.hidden.dtype))
+        features = state.features.clone()
+        places = torch.cat([kept, removed[-1:]])
+        features[places] = merged.to(features.dtype)
+        return Outcome(state.with_features(features).restrict(places.sort().values))
+
+    def choose(self, attention: Tensor, count: int) -> Tensor:
+        return largest(attention, count)
+
+
+@register_method
+class PruMergePlus(PruMerge):
+    name = "prumerge-plus"
+
+    def choose(self, attention: Tensor, count: int) -> Tensor:
+        first, third = attention.quantile(0.25), attention.quantile(0.75)
+        outliers = min(int((attention > third + 1.5 * (third - first)).sum()), count)
+        top = largest(attention, outliers)
+        remaining, spaced = without(top, len(attention)), count - outliers
+        return torch.cat([top, remaining[torch.arange(spaced, device=top.device) * len(remaining) // max(1, spaced)]])
+
+
+def last_layer(signals: ImageSignals) -> tuple[Tensor, Tensor]:
+    """Class attention [N] and keys [N, width] of the last encoder layer, heads not split."""
+    if not signals.layers:
+        return received_attention(signals), signals.keys
+    layer = signals.layers[max(signals.layers)]
+    keys = layer.keys.float()  # [tiles, patches, width]
+    logits = (keys @ layer.class_query.float()[:, :, None])[..., 0] * keys.shape[-1] ** -0.5
+    return signals.packed(logits.softmax(-1)), keys.flatten(0, 1)[signals.pack]

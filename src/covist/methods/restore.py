@@ -1,0 +1,101 @@
+"""RESTORE over HoloV, DivPrune or VisPruner: half of the budget selected, half merged, attention recalibrated.
+
+Paper: "Improving Visual Token Reduction via Rectifying Distortions for Efficient Multimodal LLM Inference", ICML
+2026.
+Licence of the authors' code: GPL-3.0, which forbids copying; written from a description of the algorithm.
+Facts: the base method chooses half of the count; all other tokens are merged (plain mean) into anchors with a high
+score rho (1 - u) on projected embeddings, rho the sum of cosines, u the largest cosine to a token of *lower* density:
+the code compares with lower densities although its names speak of better ones. `denser=True` compares with higher
+ones. A merged token takes the lower-median position of its members; positions are kept. In prefill every causal key
+(text too) gets log(2 - D), in decoding none; visual keys get log size throughout, except in layer 0, where all sizes
+are N / K.
+Deviations: every budget, family and batch, not three budgets of one model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from covist.engine.decoder import Decoder
+from covist.engine.view import ImageContext
+from covist.methods._shared import cluster_means, cosine, largest, without
+from covist.methods.base import AttentionRule, Method, MethodInfo, Outcome, plain_rule
+from covist.methods.divprune import DivPrune
+from covist.methods.holov import HoloV
+from covist.methods.registry import register_method
+from covist.methods.vispruner import VisPruner
+from covist.state import VisualState
+
+
+class Restore(Method):
+    """Half by the base method, half by merging the rest."""
+
+    base: ClassVar[type[Method]]
+    writes_content = True
+
+    def __init__(self, denser: bool = False, **options: Any):
+        super().__init__(**options)
+        self.denser = denser
+        self._selector = self.base()
+
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+        half = count // 2
+        kept = self._selector.select(image, half).sort().values if half else state.indices[:0]
+        removed = without(kept, state.count)
+        similarity = cosine(state.features[removed])
+        anchors = distinctive(similarity, count - half, self.denser)
+        cluster = similarity[:, anchors].argmax(-1)
+        cluster[anchors] = torch.arange(len(anchors), device=anchors.device)
+        means, sizes = cluster_means(state.features[removed], cluster, len(anchors))
+        places = removed[lower_medians(cluster, sizes.long())]
+        features, weights = state.features.clone(), state.weights.clone()
+        features[places] = means.to(features.dtype)
+        weights[places] = sizes
+        final = torch.cat([kept, places]).sort().values
+        assignment = torch.searchsorted(final, state.indices)
+        assignment[removed] = torch.searchsorted(final, places[cluster])
+        return Outcome(state.replace(features=features, weights=weights).restrict(final), assignment=assignment)
+
+    def attention_rule(self, decoder: Decoder) -> AttentionRule:
+        return plain_rule(
+            decoder.layers,
+            decoder.heads,
+            distance=decoder.distance_table,
+            distance_keys="all",
+            distance_in_decoding=False,
+            uniform_first_layer=True,
+        )
+
+
+def distinctive(similarity: Tensor, count: int, denser: bool = False) -> Tensor:
+    """Anchors [count]: dense tokens that resemble no token of lower (or higher) density, from cosines [R, R]."""
+    density = similarity.sum(-1)
+    compared = density[None] > density[:, None] if denser else density[None] < density[:, None]
+    closest = similarity.masked_fill(~compared, -torch.inf).amax(-1)
+    closest = torch.where(compared.any(-1), closest, torch.zeros_like(closest))
+    return largest(density * (1 - closest), count)
+
+
+def lower_medians(cluster: Tensor, sizes: Tensor) -> Tensor:
+    """The lower-median member of each cluster: cluster numbers [R] with member counts [C] -> members [C]."""
+    by_cluster = cluster.argsort(stable=True)
+    return by_cluster[sizes.cumsum(0) - sizes + (sizes - 1) // 2]
+
+
+def _register(selector: type[Method]) -> None:
+    info = MethodInfo(
+        paper="Improving Visual Token Reduction via Rectifying Distortions (ICML 2026)",
+        acts="before the decoder, and a bias on every attention logit",
+        signals=f"those of {selector.name}, projected embeddings",
+        budget="exactly K in every layer, merged tokens counted",
+        licence="GPL-3.0",
+    )
+    attributes = {"name": f"restore-{selector.name}", "info": info, "base": selector}
+    register_method(type(f"Restore{selector.__name__}", (Restore,), attributes))
+
+
+for _selector in (HoloV, DivPrune, VisPruner):
+    _register(_selector)

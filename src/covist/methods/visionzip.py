@@ -1,0 +1,72 @@
+"""VisionZip: dominant tokens by class attention, the rest merged into evenly spaced contextual tokens.
+
+Paper: "VisionZip: Longer is Better but Not Necessary in Vision Language Models", CVPR 2025.
+Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
+Facts: 27 of 32 places are dominant (162 + 30, 108 + 20, 54 + 10), and one of these is the projected class token,
+which the uncompressed model never shows to the decoder. A contextual token is the *sum* of its target and the mean of
+the tokens assigned to it by the cosine of head-averaged keys.
+Deviations: a state keeps its tokens in raster order, so the class token sits at the first index that nobody kept and
+the contextual tokens at their targets, instead of [class, dominant, contextual]. Tiles form one pool with the class
+token of the first tile. Without a class token its place goes to a patch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from covist.engine.view import ImageContext
+from covist.method.ops import round_half_up
+from covist.methods._shared import cluster_means, cosine, largest, received_attention, without
+from covist.methods.base import Method, MethodInfo, Outcome
+from covist.methods.registry import register_method
+from covist.models.signals import ImageSignals
+from covist.state import VisualState
+
+DOMINANT_SHARE = 27 / 32
+
+
+@register_method
+class VisionZip(Method):
+    name = "visionzip"
+    default_positions = "reindex"
+    writes_content = True
+    info = MethodInfo(
+        paper="VisionZip: Longer is Better but Not Necessary in Vision Language Models (CVPR 2025)",
+        acts="before the decoder",
+        signals="class attention, encoder keys, encoder and class features, projector",
+        budget="exactly K in every layer, class and contextual tokens counted",
+        licence="Apache-2.0",
+    )
+
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+        signals = image.signals
+        has_class = signals.class_features is not None
+        dominant_places = max(1, round_half_up(DOMINANT_SHARE * count))
+        contextual_places = count - dominant_places
+        dominant = largest(received_attention(signals), dominant_places - has_class)
+        remaining = without(dominant, state.count)
+        stride = max(1, len(remaining) // max(1, contextual_places))
+        targets = remaining[::stride][:contextual_places]
+        others = remaining[~torch.isin(remaining, targets)]
+
+        features, weights = state.features.clone(), state.weights.clone()
+        kept = [dominant, targets]
+        if len(targets):
+            merged, members = merge_context(signals, targets, others)
+            features[targets] = merged.to(features.dtype)
+            weights[targets] += members
+        if has_class:
+            features[others[0]] = signals.project(signals.class_features[:1])[0].to(features.dtype)
+            kept.append(others[:1])
+        return Outcome(state.replace(features=features, weights=weights).restrict(torch.cat(kept).sort().values))
+
+
+def merge_context(signals: ImageSignals, targets: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """Embeddings of the contextual tokens [C, d], and how many tokens each took in [C]."""
+    heads = signals.attention.shape[1]
+    keys = signals.keys.unflatten(-1, (heads, -1)).mean(1)  # [N, head width]
+    nearest = cosine(keys[others], keys[targets]).argmax(-1)
+    means, members = cluster_means(signals.hidden[others], nearest, len(targets))
+    merged = signals.hidden[targets].float() + means
+    return signals.project(merged.to(signals.hidden.dtype)), members

@@ -1,0 +1,81 @@
+"""VScan: local and global scans before the decoder, merging, and one drop in its middle.
+
+Paper: "VScan: Rethinking Visual Token Reduction for Efficient Large Vision-Language Models", TMLR 2026.
+Licence of the authors' code: part of a repository without a statement that we know of; written from a description.
+Facts: half of the tokens are local (most class attention of encoder layer 5 of 24 inside each of 4 x 4 windows), half
+global (most class attention of the layer that feeds the projector, the local ones excluded); every other token is
+averaged into its most similar kept one after projection; before layer 16 of 32 the last instruction token's attention
+drops 1.5 K tokens to K / 2.
+Deviations: windows divide any grid 4 x 4 and take turns, so that any count comes out; positions are renumbered, as
+for a shorter sequence. Without a class token both scans read the incoming attention.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from covist.engine.view import DecoderView, ImageContext
+from covist.method.grid import Grid
+from covist.method.ops import round_half_up
+from covist.methods._inside import PUBLISHED_LAYERS, ScoreInside, attention_to_image, last_instruction_row
+from covist.methods._shared import cluster_means, cosine, largest, layer_attention, received_attention
+from covist.methods.base import MethodInfo, Outcome
+from covist.methods.registry import register_method
+from covist.schedule import Schedule, fixed_schedule
+from covist.state import VisualState
+
+WINDOWS = 4  # per side
+FIRST_STAGE = 1.5
+
+
+@register_method
+class VScan(ScoreInside):
+    name = "vscan"
+    default_positions = "reindex"
+    encoder_layers = (5 / 24,)
+    cuts = (16,)
+    writes_content = True
+    info = MethodInfo(
+        paper="VScan: Rethinking Visual Token Reduction for Efficient Large Vision-Language Models (TMLR 2026)",
+        acts="before the decoder and before layer 16/32",
+        signals="class attention of two encoder layers, embeddings, attention of the last instruction token",
+        budget="layer average K: 1.5 K, then K / 2",
+        licence="unknown",
+    )
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        cut = round_half_up(self.cuts[0] * layers / PUBLISHED_LAYERS)
+        if budget >= tokens or cut == layers:
+            return fixed_schedule(layers, budget, tokens)
+        first = min(round_half_up(FIRST_STAGE * budget), tokens)
+        last = round_half_up((layers * budget - cut * first) / (layers - cut))
+        return Schedule(layers, ((0, first), (cut, max(1, last))))
+
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+        signals = image.signals
+        shallow = layer_attention(signals, signals.layers[min(signals.layers)]) if signals.layers else None
+        deep = received_attention(signals)
+        local = local_scan(deep if shallow is None else shallow, image.grid, count // 2)
+        kept = torch.cat([local, largest(deep.index_fill(0, local, -torch.inf), count - len(local))]).sort().values
+        cluster = cosine(state.features, state.features[kept]).argmax(-1)
+        cluster[kept] = torch.arange(count, device=kept.device)
+        means, sizes = cluster_means(state.features, cluster, count)
+        merged = state.restrict(kept).replace(features=means.to(state.features.dtype), weights=sizes)
+        return Outcome(merged, assignment=cluster)
+
+    def score(self, view: DecoderView) -> Tensor:
+        return attention_to_image(view, last_instruction_row(view))
+
+
+def local_scan(attention: Tensor, grid: Grid, count: int) -> Tensor:
+    """Tokens with the most attention [N] of each window; windows take turns, the strongest first -> [count]."""
+    views = torch.cat([torch.full((rows * columns,), view) for view, (rows, columns) in enumerate(grid.views)])
+    cell = (grid.coordinates() * WINDOWS).long()  # [N, 2]
+    window = ((views * WINDOWS + cell[:, 1]) * WINDOWS + cell[:, 0]).to(attention.device)
+    order = largest(attention, len(attention))
+    by_window = order[window[order].argsort(stable=True)]  # windows in a row, strongest token first
+    sizes = window.bincount()
+    turn = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[window[by_window]]
+    rank = torch.empty_like(turn).scatter_(0, by_window, turn)  # turn in which each token comes
+    return order[rank[order].argsort(stable=True)][:count]
