@@ -1,0 +1,88 @@
+"""SparseVLM (v1.5): question tokens rate the image, what leaves is recycled into cluster means.
+
+Paper: "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference", ICML 2025.
+Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
+Facts: raters are the text tokens that the image's input embeddings point to more than on average. After layers 2, 6
+and 15 of 32 the raters' attention in that layer scores the tokens; of the removed, the best 30% are clustered by
+density peaks on the layer's output and their means stay: published counts do not include them, ours do. Positions are
+renumbered.
+Deviations: our presets (see `_raters`). Raters come from the instruction, without the assistant marker. A recycled
+token sits at its cluster's centre and takes at most half of the places; the density has no random tie-breaker.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from covist.engine.view import DecoderView
+from covist.methods._inside import attention_to_image
+from covist.methods._raters import PAPER, RatedInside, raters
+from covist.methods._shared import cluster_means, largest
+from covist.methods.base import MethodInfo, Outcome
+from covist.methods.registry import register_method
+from covist.state import VisualState
+
+RECYCLED_SHARE, TOKENS_PER_CLUSTER = 0.3, 10
+
+
+@register_method
+class SparseVLM(RatedInside):
+    name = "sparsevlm"
+    default_positions = "reindex"
+    writes_content = True
+    presets = {192: (300, 200, 110), 128: (303, 110, 36), 96: (238, 48, 26), 64: (66, 30, 17)}
+    info = MethodInfo(
+        paper=PAPER,
+        acts="after layers 2, 6 and 15 of 32, earlier for small budgets",
+        signals="input embeddings, attention of the rating question tokens, decoder states",
+        budget="layer average K by scaled presets, recycled tokens counted",
+        licence="Apache-2.0",
+    )
+
+    def score(self, view: DecoderView) -> Tensor:
+        return attention_to_image(view, raters(view))
+
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+        started = perf_counter()
+        order = largest(self.score(view), state.count)
+        places, clusters = split_places(state.count, count)
+        pool = order[places : places + recycled(state.count - places)]
+        features, weights, kept = state.features.clone(), state.weights.clone(), [order[:places]]
+        if clusters:
+            centres, cluster = density_peaks(state.features[pool].float(), clusters)
+            features[pool[centres]] = cluster_means(state.features[pool], cluster, clusters)[0].to(features.dtype)
+            weights[pool[centres]] = torch.zeros(clusters, device=pool.device).index_add_(0, cluster, weights[pool])
+            kept.append(pool[centres])
+        reduced = state.replace(features=features, weights=weights).restrict(torch.cat(kept).sort().values)
+        return Outcome(reduced, seconds={"selection": perf_counter() - started})
+
+
+def recycled(removed: int) -> int:
+    """How many of the removed tokens enter the clusters."""
+    return int(RECYCLED_SHARE * removed) + 1
+
+
+def split_places(tokens: int, count: int) -> tuple[int, int]:
+    """Divide `count` places into (kept tokens, recycled tokens), so that both together are the count."""
+    for kept in range(count - 1, 0, -1):
+        clusters = min(recycled(tokens - kept) // TOKENS_PER_CLUSTER + 1, count // 2)
+        if kept + clusters <= count:
+            return kept, count - kept
+    return count, 0
+
+
+def density_peaks(features: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
+    """Density-peak clustering of [P, d] -> (centres [clusters], cluster of each token [P])."""
+    distance = torch.cdist(features, features) / features.shape[1] ** 0.5
+    nearest = distance.topk(min(clusters, len(features)), largest=False).values
+    density = torch.exp(-nearest.square().mean(-1))
+    denser = density[None] > density[:, None]
+    apart = distance.masked_fill(~denser, torch.inf).amin(-1)
+    apart = torch.where(denser.any(-1), apart, distance.max())
+    centres = largest(density * apart, clusters)
+    cluster = distance[:, centres].argmin(-1)
+    cluster[centres] = torch.arange(clusters, device=centres.device)
+    return centres, cluster
