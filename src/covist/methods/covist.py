@@ -52,7 +52,7 @@ class Covist(Method):
             image.grid,
             count,
             self.config,
-            self._instruction(image),
+            self.instruction(image),
             reference,
         )
         if not signals.memo.setdefault("counted", False):
@@ -64,7 +64,7 @@ class Covist(Method):
         )
         return _outcome(selection, composition, started, selected)
 
-    def _instruction(self, image: ImageContext) -> Instruction | None:
+    def instruction(self, image: ImageContext) -> Instruction | None:
         """The instruction distribution: CLIP's text space where there is one, else the first decoder layer."""
         device = image.signals.embeddings.device
         if image.text_features is not None and image.patch_text_features is not None:

@@ -33,8 +33,17 @@ def methods() -> dict[str, Any]:
 
 
 def create_method(name: str, **options: Any) -> Method:
-    """Build a method by name; unknown names list the known ones."""
+    """Build a method by name; `+csc` and `+sca` add CoViST's composition and attention to any other method."""
+    combination = importlib.import_module("covist.methods.combined")
     known = methods()
-    if name not in known:
-        raise ValueError(f"unknown method {name!r}; choose one of {', '.join(known)}")
-    return known[name](**options)
+    base, *parts = name.split("+")
+    if base not in known:
+        raise ValueError(f"unknown method {base!r}; choose one of {', '.join(known)}")
+    if not parts:
+        return known[base](**options)
+    unknown = set(parts) - set(combination.PARTS)
+    if unknown:
+        raise ValueError(
+            f"{name!r}: a method can be combined with {' and '.join(combination.PARTS)}, not {min(unknown)!r}"
+        )
+    return combination.Combined(known[base](), set(parts), **options)

@@ -1,0 +1,98 @@
+"""Any selector with CoViST's composition (`+csc`) and attention (`+sca`), to see what each part is worth.
+
+`divprune+csc` keeps DivPrune's tokens and composes weights and content from the removed ones (Eqs. 6-8) under
+CoViST's evidence (Eq. 3). Inside the decoder the evidence is uniform, as in CoViST's own final stage. `+sca` adds the
+attention of Eqs. 9 and 10 and keeps the original positions, which Eq. 9 is written for, unless `positions=` says
+otherwise; without `+csc` its weights are one, or what a merging method recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covist.config import CovistConfig
+from covist.engine.decoder import Decoder
+from covist.engine.view import DecoderView, ImageContext
+from covist.method.composition import Composition, compose
+from covist.method.coverage import affinity
+from covist.method.evidence import mix_evidence, mix_heads, visual_evidence
+from covist.method.ops import mass_norm
+from covist.methods.base import AttentionRule, Method, Outcome
+from covist.methods.covist import Covist
+from covist.schedule import Schedule
+from covist.state import VisualState
+
+COMPOSITION, ATTENTION = "csc", "sca"
+PARTS = (COMPOSITION, ATTENTION)
+
+
+class Combined(Method):
+    """A base method whose outcome is composed and attended to as CoViST does."""
+
+    def __init__(self, base: Method, parts: set[str], config: CovistConfig | None = None, **options: Any):
+        super().__init__(**options)
+        if COMPOSITION in parts and (base.writes_content or isinstance(base, Covist)):
+            raise ValueError(
+                f"{base.name} writes the content of its tokens itself: +csc needs a method that only selects"
+            )
+        self.name = "+".join([base.name, *(part for part in PARTS if part in parts)])  # type: ignore[misc]
+        self._base, self._parts = base, parts
+        self._covist = Covist(config)
+        self.uses_clip_text = base.uses_clip_text or COMPOSITION in parts  # type: ignore[misc]
+        self.encoder_layers = base.encoder_layers  # type: ignore[misc]
+        self.prunes_earlier_layers = base.prunes_earlier_layers  # type: ignore[misc]
+        if options.get("positions") is None:
+            self.positions = "keep" if ATTENTION in parts else base.positions
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        return self._base.schedule(layers, budget, tokens)
+
+    def observed_layer(self, depth: int) -> int:
+        return self._base.observed_layer(depth)
+
+    def begin(self, image: ImageContext, count: int) -> Outcome:
+        outcome = self._base.begin(image, count)
+        if COMPOSITION not in self._parts:
+            return outcome
+        started = perf_counter()
+        state = image.initial_state(affinity(image.signals.keys, image.signals.embeddings))
+        composition = compose(state, outcome.state.indices, self._evidence(image), self._covist.config)
+        return _composed(outcome, composition, started)
+
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+        outcome = self._base.reduce(state, view, count)
+        if COMPOSITION not in self._parts:
+            return outcome
+        started = perf_counter()
+        kept = torch.searchsorted(state.indices, outcome.state.indices)
+        uniform = torch.full_like(state.weights, 1 / state.count)
+        return _composed(outcome, compose(state, kept, uniform, self._covist.config), started)
+
+    def _evidence(self, image: ImageContext) -> Tensor:
+        """e of Eq. 3, [N]."""
+        signals, config = image.signals, self._covist.config
+        attention = mass_norm(signals.packed(mix_heads(signals.attention)))
+        visual = visual_evidence(attention, signals.keys, signals.embeddings, image.grid, config)
+        instruction = self._covist.instruction(image)
+        if instruction is None:
+            return visual.base
+        return mix_evidence(visual.base, instruction.distribution.float(), instruction.max_weight, config)
+
+    def attention_rule(self, decoder: Decoder) -> AttentionRule | None:
+        method = self._covist if ATTENTION in self._parts else self._base
+        return method.attention_rule(decoder)
+
+
+def _composed(outcome: Outcome, composition: Composition, started: float) -> Outcome:
+    return replace(
+        outcome,
+        state=composition.state,
+        withheld=float(composition.withheld),
+        assignment=composition.assignment,
+        seconds={**outcome.seconds, "composition": perf_counter() - started},
+    )
