@@ -14,7 +14,7 @@ from covist.state import VisualState
 
 SPATIAL_WEIGHT, SPATIAL_WIDTH = 0.45, 0.2
 CONFIDENCE_CENTRE, CONFIDENCE_WIDTH = 0.4, 0.1
-CANDIDATE_FRACTION, CANDIDATE_TEMPERATURE = 0.1, 0.07
+CANDIDATE_DIVISOR, CANDIDATE_TEMPERATURE = 10, 0.07
 EVIDENCE_FLOOR = 1e-6
 TRANSFER_THRESHOLD = 1e-8
 
@@ -62,7 +62,7 @@ def confidence(similarity: Tensor, kept_coordinates: Tensor, removed_coordinates
     squared = torch.cdist(removed_coordinates, kept_coordinates).square()
     nearness = similarity + SPATIAL_WEIGHT * torch.exp(-squared / (2 * SPATIAL_WIDTH**2))  # t, [D, K]
     count = similarity.shape[1]
-    candidates = min(count, max(2, math.ceil(CANDIDATE_FRACTION * count)))
+    candidates = min(count, max(2, math.ceil(count / CANDIDATE_DIVISOR)))
     best = nearness.topk(candidates, dim=-1).values
     close = torch.sigmoid((best[:, 0] - CONFIDENCE_CENTRE) / CONFIDENCE_WIDTH)
     if candidates == 1:

@@ -69,8 +69,9 @@ def smooth_attention(attention: Tensor, neighbours: Neighbours, grid: Grid) -> T
 def feature_distinctiveness(unit_embeddings: Tensor, grid: Grid, epsilon: float) -> Tensor:
     """How far each token stands out, globally and from its spatial neighbours: unit rows [N, d] -> [N]."""
     mean_direction = unit_rows(unit_embeddings.sum(0), epsilon)
-    apart = min_max(1 - unit_embeddings @ mean_direction, epsilon)
-    contrast = min_max(1 - grid.neighbour_similarity(unit_embeddings), epsilon)
+    # MinMax(1 - v) is MinMax(-v), which keeps the scale by which rounding is recognised
+    apart = min_max(-(unit_embeddings @ mean_direction), epsilon)
+    contrast = min_max(-grid.neighbour_similarity(unit_embeddings), epsilon)
     return GLOBAL_DISTINCTIVENESS * apart + LOCAL_DISTINCTIVENESS * contrast
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 EPSILON = 1e-8
+RESOLUTION = 1e-6
 
 
 def mass_norm(values: Tensor, dim: int = -1) -> Tensor:
@@ -16,9 +17,14 @@ def mass_norm(values: Tensor, dim: int = -1) -> Tensor:
 
 
 def min_max(values: Tensor, epsilon: float = EPSILON) -> Tensor:
-    """MinMax over the last dimension: `(v - min) / (max - min + epsilon)`; a constant vector becomes zero."""
+    """MinMax over the last dimension: `(v - min) / (max - min + epsilon)`; a constant vector becomes zero.
+
+    A range within float32 rounding of the values is no range: without that, the noise of a constant vector, which is
+    larger than epsilon, would be stretched into a pattern.
+    """
     low, high = torch.aminmax(values, dim=-1, keepdim=True)
-    return (values - low) / (high - low + epsilon)
+    noise = RESOLUTION * torch.maximum(low.abs(), high.abs())
+    return torch.where(high - low > noise, (values - low) / (high - low + epsilon), torch.zeros_like(values))
 
 
 def unit_rows(values: Tensor, epsilon: float = EPSILON) -> Tensor:

@@ -1,0 +1,21 @@
+"""Shared test settings. The instruction-set limit must be in the environment before torch starts."""
+
+import os
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+import covist.state
+
+settings.register_profile(
+    "covist", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("covist")
+
+
+@pytest.fixture(autouse=True)
+def validated_states(monkeypatch):
+    """Every state built in a test is checked on construction."""
+    monkeypatch.setattr(covist.state, "VALIDATE", True)
