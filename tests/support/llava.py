@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from support.families import picture
 from transformers import (
     CLIPConfig,
     CLIPModel,
@@ -21,6 +20,7 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from covist.tiny.text import END, IMAGE, PAD, START, TOKEN_ID, VOCABULARY, build_caption_tokenizer, build_tokenizer
+from support.families import picture
 
 SIDE, PATCH = 12, 4
 TOKENS, LAYERS = SIDE * SIDE, 8
@@ -28,8 +28,9 @@ WIDTH, HEADS, CLIP_WIDTH = 32, 4, 24
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ 'USER: ' if message['role'] == 'user' else 'ASSISTANT: ' }}"
-    "{% for part in message['content'] %}{{ '<image> ' if part['type'] == 'image' else part['text'] + ' ' }}{% endfor %}"
-    "{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+    "{% for part in message['content'] %}"
+    "{{ '<image> ' if part['type'] == 'image' else part['text'] + ' ' }}"
+    "{% endfor %}{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
 
 

@@ -23,6 +23,7 @@ class StageLayer(DynamicLayer):
         self.ledger: Ledger | None = None
         self.owns_ledger = False
         self.removed = 0  # tokens that the model was given but whose keys are not here
+        self.right_padded = False  # whether a prompt ended in padding
 
     def get_seq_length(self) -> int:
         return self.kept + self.removed
@@ -61,7 +62,7 @@ class StageLayer(DynamicLayer):
 
     def reset(self) -> None:
         super().reset()
-        self.ledger, self.owns_ledger, self.removed = None, False, 0
+        self.ledger, self.owns_ledger, self.removed, self.right_padded = None, False, 0, False
 
 
 def stage_layers(cache: Cache | None) -> list[StageLayer]:

@@ -149,6 +149,8 @@ class Compression:
         if cache is not None or (module.config.use_cache if use_cache is None else use_cache):
             kwargs["past_key_values"] = cache = adopt(cache, module)
             call.cache_layers, call.seen = list(cache.layers), cache.get_seq_length()
+            if cache.layers[0].right_padded:  # `generate` numbers what follows the padding wrongly
+                raise ValueError("a prompt was padded on the right; set tokenizer.padding_side = 'left' to generate")
         kwargs = self._begin_prefill(prompt, kwargs) if has_images else self._continue(prompt, kwargs)
         return args, kwargs
 
@@ -179,6 +181,7 @@ class Compression:
                 self._prune_earlier_layers()
             for layer in call.cache_layers:
                 layer.removed = call.seen + call.length - layer.kept
+                layer.right_padded = call.prefill.right_padded
             output.last_hidden_state = call.prefill.batch.restore_rows(output.last_hidden_state, call.length)
             self.report = build_report(call.prefill, self.settings.decoder)
         return output
