@@ -1,0 +1,113 @@
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from covist.eval.records import Answered, Records, Run
+from covist.eval.results import Results, normalise, tally
+from covist.eval.suite import load_suite
+
+SUITE = load_suite("scenes")
+ITEMS = SUITE.items(6)
+VANILLA, GOOD, BAD = Run("vanilla", 576), Run("covist-fixed", 64), Run("random", 64)
+
+
+def answers(wrong_every):
+    """Right answers, except that every `wrong_every`-th is wrong."""
+    number, given = 0, {}
+    for item in ITEMS:
+        said = []
+        for question in item.questions:
+            number += 1
+            said.append("nothing" if wrong_every and number % wrong_every == 0 else question.answer)
+        given[item.number] = Answered(item.number, said, seconds=0.5, tokens=64.0)
+    return given
+
+
+@pytest.fixture
+def results():
+    records = Records(None, {"seed": 0})
+    for run, wrong_every in ((VANILLA, 0), (GOOD, 9), (BAD, 2)):
+        for answered in answers(wrong_every).values():
+            records.add(run, answered)
+    return Results.build(SUITE, ITEMS, [VANILLA, GOOD, BAD], records, seed=0)
+
+
+@pytest.mark.parametrize("said", ["red", " Red. ", "RED"])
+def test_case_space_and_a_full_stop_do_not_matter(said):
+    assert normalise(said) == "red"
+
+
+@pytest.mark.parametrize("said", ["red red", "dark red", "", "re"])
+def test_anything_else_is_wrong(said):
+    assert normalise(said) != "red"
+
+
+def test_tally_counts_exact_matches_per_image_and_family():
+    counted = tally(ITEMS, answers(wrong_every=3), SUITE.families)
+    number = 0
+    for row, item in enumerate(ITEMS):
+        for question in item.questions:
+            number += 1
+            column = SUITE.families.index(question.family)
+            assert counted.asked[row, column] == 1
+            assert counted.right[row, column] == (number % 3 != 0)
+    assert counted.asked.sum() == number
+
+
+def test_scores_are_percent_and_vanilla_retains_everything(results):
+    vanilla, good, bad = results.scores
+    assert (vanilla.accuracy, vanilla.retention) == (100, 100)
+    assert 100 > good.accuracy > bad.accuracy > 0
+    assert good.retention == pytest.approx(np.mean(list(good.families.values())))
+    low, high = bad.retention_interval
+    assert low < bad.retention < high
+
+
+def test_paired_differences_are_those_of_the_scores(results):
+    (difference,) = results.differences
+    _, good, bad = results.scores
+    assert (difference.method, difference.against, difference.budget) == ("random", "covist-fixed", 64)
+    assert difference.retention == pytest.approx(bad.retention - good.retention)
+    assert difference.is_clear and difference.interval[1] < 0
+    itself = results.difference("random", "random", 64)
+    assert itself.retention == 0 and itself.interval == (0, 0) and not itself.is_clear
+
+
+def test_a_difference_needs_both_methods(results):
+    with pytest.raises(ValueError, match="'divprune' was not evaluated at a budget of 64"):
+        results.difference("divprune", "random", 64)
+
+
+def test_files_are_json_markdown_and_a_plot(results, tmp_path):
+    results.write(tmp_path)
+    stored = json.loads((tmp_path / "results.json").read_text())
+    assert set(stored) >= {"suite", "results", "differences", "versions"}
+    assert [(row["method"], row["budget"]) for row in stored["results"]] == [
+        ("vanilla", 576),
+        ("covist-fixed", 64),
+        ("random", 64),
+    ]
+    row = stored["results"][1]
+    expected = {"method", "budget", "mean_tokens", "accuracy", "retention", "families", "ci", "seconds_per_image"}
+    assert set(row) == expected
+    assert set(row["families"]) == set(SUITE.families)
+    assert row["ci"]["retention"][0] < row["retention"] < row["ci"]["retention"][1]
+    table = (tmp_path / "results.md").read_text()
+    assert f"| random | {results.scores[2].retention:.1f} [" in table
+    with Image.open(tmp_path / "retention.png") as plot:
+        assert plot.size[0] > 400
+
+
+def test_what_cannot_be_computed_is_null(tmp_path):
+    records = Records(None, {})
+    for item in ITEMS:
+        records.add(VANILLA, Answered(item.number, ["nothing"] * len(item.questions), 0.1, 576.0))
+        records.add(GOOD, Answered(item.number, ["nothing"] * len(item.questions), 0.1, 64.0))
+    results = Results.build(SUITE, ITEMS, [VANILLA, GOOD], records, seed=0)
+    results.write(tmp_path)
+    row = json.loads((tmp_path / "results.json").read_text())["results"][1]
+    assert row["accuracy"] == 0
+    assert row["retention"] is None
+    assert "–" in (tmp_path / "results.md").read_text()

@@ -1,0 +1,148 @@
+import json
+
+import pytest
+import torch
+
+from covist.eval import build_method, evaluate, load_suite
+from covist.eval.subject import Subject
+
+METHODS = "covist-fixed,random:positions=keep"
+
+
+def without_timings(results):
+    values = results.to_dict()
+    for row in values["results"]:
+        del row["seconds_per_image"]
+    return values
+
+
+def stored_answers(folder):
+    """Everything on disk but the timings."""
+    lines = [json.loads(line) for path in sorted((folder / "answers").iterdir()) for line in path.open()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+class StopAfter:
+    """A progress callback that interrupts before a certain image, as Ctrl-C would."""
+
+    def __init__(self, images):
+        self.images = images
+
+    def __call__(self, done, total, description):
+        if done == self.images:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def whole(untrained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return evaluate(METHODS, "24", limit=3, model=untrained, out=folder), folder
+
+
+def test_vanilla_is_evaluated_once_with_all_tokens(whole):
+    results, _ = whole
+    assert [(score.method, score.budget, score.mean_tokens) for score in results.scores] == [
+        ("vanilla", 576, 576),
+        ("covist-fixed", 24, 24),
+        ("random:positions=keep", 24, 24),
+    ]
+
+
+def test_answers_depend_on_the_question_and_on_the_method(whole):
+    """Otherwise the other tests would compare nothing."""
+    lines = stored_answers(whole[1])
+    assert max(len(set(line["answers"])) for line in lines) > 2
+    assert len({str(line["answers"]) for line in lines if line["image"] == 0}) == 3
+
+
+def test_an_interrupted_evaluation_continues_to_the_same_results(whole, untrained, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(METHODS, "24", limit=3, model=untrained, out=tmp_path, progress=StopAfter(7))
+    assert len(stored_answers(tmp_path)) == 7
+    partly = json.loads((tmp_path / "results.json").read_text())
+    assert [row["method"] for row in partly["results"]] == ["vanilla", "covist-fixed"]
+    seen = []
+    continued = evaluate(METHODS, "24", limit=3, model=untrained, out=tmp_path, progress=lambda *at: seen.append(at))
+    assert [done for done, _, _ in seen] == [7, 8, 9]
+    assert without_timings(continued) == without_timings(whole[0])
+    assert stored_answers(tmp_path) == stored_answers(whole[1])
+
+
+def test_a_line_that_was_cut_off_is_answered_again(whole, untrained, tmp_path):
+    evaluate("vanilla", "24", limit=2, model=untrained, out=tmp_path)
+    path = tmp_path / "answers" / "vanilla@576.jsonl"
+    path.write_text(path.read_text()[:-20])
+    evaluate("vanilla", "24", limit=2, model=untrained, out=tmp_path)
+    expected = [line for line in stored_answers(whole[1]) if line["method"] == "vanilla" and line["image"] < 2]
+    assert stored_answers(tmp_path) == expected
+
+
+def test_a_directory_can_grow_by_methods_budgets_and_images(whole, untrained, tmp_path):
+    evaluate("covist-fixed", "24", limit=1, model=untrained, out=tmp_path)
+    seen = []
+    grown = evaluate(METHODS, "24", limit=3, model=untrained, out=tmp_path, progress=lambda *at: seen.append(at))
+    assert seen[0][0] == 2
+    assert without_timings(grown) == without_timings(whole[0])
+
+
+def test_a_changed_setting_is_refused(whole, untrained):
+    _, folder = whole
+    with pytest.raises(ValueError, match="holds answers with seed=0, not 1; choose another directory"):
+        evaluate(METHODS, "24", limit=1, model=untrained, out=folder, seed=1)
+
+
+def test_another_model_is_refused(whole, untrained):
+    model, processor, clip = untrained
+    weight = model.lm_head.weight
+    former = weight.detach().clone()
+    try:
+        with torch.no_grad():
+            weight[0, 0] += 1
+        with pytest.raises(ValueError, match="holds answers with model="):
+            evaluate("vanilla", "24", limit=1, model=(model, processor, clip), out=whole[1])
+    finally:
+        with torch.no_grad():
+            weight.copy_(former)
+
+
+def test_without_a_directory_nothing_is_written(whole, untrained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = evaluate(["covist-fixed"], [24], limit=2, model=untrained)
+    assert not list(tmp_path.iterdir())
+    assert [score.method for score in results.scores] == ["vanilla", "covist-fixed"]
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(untrained, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot write to .*file"):
+        evaluate("vanilla", "24", limit=1, model=untrained, out=tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("methods", "budgets", "message"),
+    [
+        ("covist-fixed", "0", "budget must be a positive number"),
+        ("covist-fixed", "abc", "budget must be a positive number"),
+        ("covist-fixed", "", "no budget given"),
+        ("", "64", "no method given"),
+        ("nonsense", "64", "unknown method 'nonsense'"),
+    ],
+)
+def test_bad_requests_are_refused_with_one_line(untrained, methods, budgets, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        evaluate(methods, budgets, limit=1, model=untrained)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_batch_with_a_shared_image_answers_like_single_requests(untrained):
+    model, processor, clip = untrained
+    subject, item = Subject(*untrained), load_suite("scenes").item(1)
+    for name in ("vanilla", "covist-fixed"):
+        with subject.compressed(build_method(name), 24, 0.2):
+            together = subject.answer(item)
+            for question, answer in zip(item.questions, together, strict=True):
+                prompt = f"USER: <image>\n{question.question} ASSISTANT:"
+                inputs = processor(text=prompt, images=item.image, return_tensors="pt")
+                output = model.generate(**inputs, max_new_tokens=2, do_sample=False)
+                alone = processor.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+                assert alone == [answer]

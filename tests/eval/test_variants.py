@@ -1,0 +1,65 @@
+import pytest
+
+from covist import CovistConfig
+from covist.eval.variants import build_method, split_names
+from covist.methods.covist import CovistFixed, CovistPro
+
+
+def test_settings_stay_with_their_method_when_text_is_split_at_commas():
+    text = "vanilla, covist-fixed:content=off,attention=off,random"
+    assert split_names(text) == ["vanilla", "covist-fixed:content=off,attention=off", "random"]
+
+
+def test_names_are_taken_once_and_in_order():
+    assert split_names(["random", "vanilla", "random"]) == ["random", "vanilla"]
+
+
+def test_no_name_at_all_is_refused():
+    with pytest.raises(ValueError, match="no method given"):
+        split_names(" , ")
+
+
+def test_vanilla_is_no_method():
+    assert build_method("vanilla") is None
+
+
+@pytest.mark.parametrize("letter", "abcdefgh")
+def test_rows_are_the_configurations_of_the_cumulative_study(letter):
+    method = build_method(f"covist-row-{letter}")
+    assert method.config == CovistConfig.cumulative_row(letter)
+    assert isinstance(method, CovistPro if letter in "gh" else CovistFixed)
+
+
+def test_settings_change_the_configuration():
+    method = build_method("covist-pro:content=off,position_span=rule,gain_range=0.8/1.2,regions=4,reserve=0")
+    expected = CovistConfig.pro(content=False, position_span="rule", gain_range=(0.8, 1.2), regions=4, reserve=0)
+    assert method.config == expected
+    assert isinstance(method, CovistPro)
+
+
+def test_a_row_can_be_changed_too():
+    assert build_method("covist-row-a:attention=off").config == CovistConfig.cumulative_row("a").replace(
+        attention=False
+    )
+
+
+def test_settings_of_other_methods_are_their_options():
+    assert build_method("random:positions=keep,seed=4").seed == 4
+    assert build_method("random:positions=keep").positions == "keep"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nonsense", "unknown method 'nonsense'; choose one of vanilla, .*covist-fixed.*covist-row-a to covist-row-h"),
+        ("covist-row-z", "letter must be one of a to h"),
+        ("covist-fixed:colour=red", "unknown field colour"),
+        ("covist-fixed:content", "'content' is not of the form field=value"),
+        ("covist-fixed:content=7", "CovistConfig.content must be one of True, False"),
+        ("vanilla:content=off", "vanilla has no settings"),
+        ("random:colour=red", "'random:colour=red': .*unexpected keyword argument 'colour'"),
+    ],
+)
+def test_bad_names_say_what_is_wrong(name, message):
+    with pytest.raises(ValueError, match=message):
+        build_method(name)
