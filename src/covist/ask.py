@@ -1,0 +1,119 @@
+"""Ask a model about pictures, with or without compression, and say what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from covist.api import compress
+from covist.bench.measure import Measurement, measure
+from covist.engine.decoder import Decoder
+from covist.engine.report import Report
+from covist.eval.variants import VANILLA, build_method
+from covist.loading import LoadedModel
+from covist.models.registry import family_for
+from covist.plan import checked_budget
+from covist.schedule import decoder_flops
+
+FALLBACK_PROMPT = "USER: {images}{prompt} ASSISTANT:"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model said and what saying it cost."""
+
+    method: str
+    text: str
+    mean_tokens: float  # visual tokens, layer mean, per image
+    flops: float  # decoder prefill, Eq. 19
+    measurement: Measurement
+    report: Report | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        took = self.measurement
+        return {
+            "method": self.method,
+            "answer": self.text,
+            "mean_tokens": self.mean_tokens,
+            "kv_bytes": took.kv_bytes,
+            "flops": self.flops,
+            "seconds": {"ttft": took.ttft, "prefill": took.prefill, "generation": took.generation},
+            "new_tokens": took.new_tokens,
+            "report": None if self.report is None else self.report.to_dict(),
+        }
+
+
+def prepare(loaded: LoadedModel, images: Sequence[Image.Image], prompt: str) -> Mapping[str, Any]:
+    """Model inputs for one question about one or more pictures, on the model's device."""
+    if not prompt.strip():
+        raise ValueError("the prompt is empty")
+    if not images:
+        raise ValueError("the prompt has no image: there is nothing to compress")
+    return loaded.processor(
+        images=list(images), text=_wrap(loaded.processor, len(images), prompt), return_tensors="pt"
+    ).to(loaded.model.device)
+
+
+def ask_vanilla(loaded: LoadedModel, inputs: Mapping[str, Any], max_new_tokens: int = 128) -> Answer:
+    """The model as it is."""
+    took = measure(loaded.model, inputs, max_new_tokens)
+    decoder = Decoder(family_for(loaded.model).decoder)
+    lengths = [inputs["input_ids"].shape[1]] * decoder.layers
+    flops = decoder_flops(lengths, decoder.hidden, decoder.intermediate)
+    return Answer(VANILLA, _text(loaded, took), tokens_per_image(loaded, inputs), flops, took)
+
+
+def ask(
+    loaded: LoadedModel, inputs: Mapping[str, Any], method: str, budget: int | str, max_new_tokens: int = 128
+) -> Answer:
+    """The same with the visual tokens compressed to `budget`."""
+    chosen = build_method(method)
+    if chosen is None:
+        return ask_vanilla(loaded, inputs, max_new_tokens)
+    checked_budget(budget, int(tokens_per_image(loaded, inputs)))
+    with compress(loaded.model, loaded.processor, budget=budget, method=chosen, clip=loaded.clip) as handle:
+        took = measure(loaded.model, inputs, max_new_tokens)
+        report = handle.report
+    if report is None:
+        raise ValueError("the model saw no image in this prompt")
+    return Answer(method, _text(loaded, took), report.mean_tokens, report.flops, took, report)
+
+
+def compare(
+    loaded: LoadedModel, inputs: Mapping[str, Any], method: str, budget: int | str, max_new_tokens: int = 128
+) -> tuple[Answer, Answer]:
+    """Uncompressed and compressed, both timed after a first request that pays for warming up."""
+    ask(loaded, inputs, method, budget, max_new_tokens)
+    vanilla = ask_vanilla(loaded, inputs, max_new_tokens)
+    return vanilla, ask(loaded, inputs, method, budget, max_new_tokens)
+
+
+def tokens_per_image(loaded: LoadedModel, inputs: Mapping[str, Any]) -> float:
+    """Mean number of image tokens, markers included, of the pictures in a prompt."""
+    mask = family_for(loaded.model).image_mask(inputs["input_ids"], None)
+    starts = mask & ~mask.roll(1, dims=1)
+    return float(mask.sum() / starts.sum().clamp(min=1))
+
+
+def unknown_words(loaded: LoadedModel, prompt: str) -> list[str]:
+    """Words of a prompt that the tokenizer has no token for (a small vocabulary has many)."""
+    tokenizer = loaded.processor.tokenizer
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if unknown is None:
+        return []
+    return [word for word in prompt.split() if unknown in tokenizer(word, add_special_tokens=False).input_ids]
+
+
+def _wrap(processor: Any, count: int, prompt: str) -> str:
+    """The prompt in the model's own chat format."""
+    if getattr(processor, "chat_template", None):
+        content = [{"type": "image"}] * count + [{"type": "text", "text": prompt}]
+        return processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    return FALLBACK_PROMPT.format(images=f"{processor.image_token}\n" * count, prompt=prompt)
+
+
+def _text(loaded: LoadedModel, took: Measurement) -> str:
+    return loaded.processor.batch_decode(took.output, skip_special_tokens=True)[0].strip()

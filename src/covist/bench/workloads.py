@@ -1,0 +1,90 @@
+"""What a benchmark runs: a model and requests that are ready on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+from torch import nn
+
+from covist.ask import prepare
+from covist.bench.random_models import build_random
+from covist.eval.suite import load_suite
+from covist.loading import LoadedModel, find_device
+
+Request = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Volume:
+    """How much to run."""
+
+    prompts: int = 10
+    warmup: int = 2
+    max_new_tokens: int = 16
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Warm-up requests are disjoint from the timed ones wherever there are enough different ones."""
+
+    name: str
+    model: nn.Module
+    processor: Any | None
+    clip: Any | None
+    warmup: Sequence[Request]
+    requests: Sequence[Request]
+    max_new_tokens: int
+    instruction: str | None = None  # where there is no processor to read it from the prompt
+
+
+def scene_workload(loaded: LoadedModel, volume: Volume) -> Workload:
+    """Questions about the held-out scenes, one per picture."""
+    wanted = volume.prompts + volume.warmup
+    items = load_suite("scenes").items(wanted)
+    if len(items) < wanted:
+        raise ValueError(f"the suite has {len(items)} pictures, fewer than {wanted} prompts with warm-up")
+    requests = [
+        prepare(loaded, [item.picture], item.questions[item.number % len(item.questions)].question) for item in items
+    ]
+    return _of_model(loaded, "scenes", requests, volume)
+
+
+def picture_workload(loaded: LoadedModel, images: Sequence[Image.Image], prompt: str, volume: Volume) -> Workload:
+    """One question about the user's own pictures, asked again and again."""
+    request = prepare(loaded, images, prompt)
+    return _of_model(loaded, "own pictures", [request] * (volume.prompts + volume.warmup), volume)
+
+
+def geometry_workload(name: str, scale: float, text: int, volume: Volume, device: str = "auto") -> Workload:
+    """A random-weight model of a published geometry at the paper's resolution."""
+    place = find_device(device)
+    random = build_random(name, scale)
+    requests = [
+        {key: value.to(place) for key, value in random.request(seed, text).items()}
+        for seed in range(volume.prompts + volume.warmup)
+    ]
+    return Workload(
+        name=f"{name} x {scale:g}, random weights",
+        model=random.model.to(place),
+        processor=None,
+        clip=random.clip,
+        warmup=requests[volume.prompts :],
+        requests=requests[: volume.prompts],
+        max_new_tokens=volume.max_new_tokens,
+        instruction="is there a square in the picture?",
+    )
+
+
+def _of_model(loaded: LoadedModel, what: str, requests: Sequence[Request], volume: Volume) -> Workload:
+    return Workload(
+        name=f"{loaded.name}, {what}",
+        model=loaded.model,
+        processor=loaded.processor,
+        clip=loaded.clip,
+        warmup=requests[volume.prompts :],
+        requests=requests[: volume.prompts],
+        max_new_tokens=volume.max_new_tokens,
+    )

@@ -1,0 +1,3 @@
+from covist.cli.app import main
+
+main()

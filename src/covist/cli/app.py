@@ -1,0 +1,107 @@
+"""The `covist` command: its subcommands, and what happens when something goes wrong.
+
+Exit codes: 0 done; 1 unexpected error; 2 wrong input, told in one line; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from typing import Annotated, Any
+
+import typer
+
+from covist import __version__
+from covist.cli import bench, evaluate, listing, plan, run, show
+from covist.cli.console import note
+
+USER_ERROR, UNEXPECTED, INTERRUPTED = 2, 1, 130
+
+app = typer.Typer(
+    name="covist",
+    help="Visual token compression for vision-language models: run, look at, measure and compare.\n\n"
+    "Start with [bold]covist run --compare[/]: it answers a question about a bundled picture with the embedded model, "
+    "with all visual tokens and with a few, and shows what that saved.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (run.run, show.show, plan.plan, bench.bench, evaluate.evaluate, listing.methods, listing.models):
+    app.command(name="eval" if command is evaluate.evaluate else None)(command)
+app.command()(listing.doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"covist {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of the `covist` script."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    _keep_quiet()
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    verbose = "--verbose" in arguments
+    try:
+        return app(args=arguments, standalone_mode=False) or 0
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has gone
+        return 0
+    except Exception as error:
+        if verbose:
+            traceback.print_exc()
+        if hasattr(error, "format_message"):  # what typer makes of wrong options
+            _complain(f"{error.format_message()} (see covist --help)")
+            return USER_ERROR
+        if _is_user_error(error):
+            _complain(str(error))
+            return USER_ERROR
+        hint = "" if verbose else "; --verbose shows where"
+        _complain(f"unexpected {type(error).__name__}: {error}{hint}")
+        return UNEXPECTED
+
+
+def _is_user_error(error: Exception) -> bool:
+    """Our own library refuses bad input with a `ValueError`; one that comes from further below is a bug."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    raised_in = "" if frame is None else frame.tb_frame.f_globals.get("__name__", "")
+    return isinstance(error, ValueError) and raised_in.split(".")[0] == "covist"
+
+
+def _complain(text: str) -> None:
+    print("covist: " + " ".join(text.split()), file=sys.stderr)
+
+
+def _keep_quiet() -> None:
+    """Leave the screen to us: transformers reports missing extras and loading bars, libraries warn over many lines."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+    def show_warning(message: Any, category: Any, *rest: Any, **options: Any) -> None:
+        if category is UserWarning:
+            note(str(message))
+
+    warnings.showwarning = show_warning

@@ -1,0 +1,139 @@
+"""`covist bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from covist.cli import options
+from covist.cli.console import number, operations, out, print_json, progress, table
+from covist.cli.models import load, question
+
+if TYPE_CHECKING:
+    from covist.bench.protocol import Bench
+
+INTERRUPTED = 130
+
+
+def bench(
+    model: options.Model = "tiny",
+    geometry: Annotated[
+        str | None,
+        typer.Option(help="A random-weight model of this shape instead: llava-1.5-7b, llava-next-7b, qwen2.5-vl-7b."),
+    ] = None,
+    scale: Annotated[float, typer.Option(help="Width of the random-weight model, 1 = full size.")] = 0.1,
+    methods: Annotated[str, typer.Option(help="Names with commas, or `all`.")] = "covist-fixed,covist-pro",
+    budgets: Annotated[str | None, typer.Option(help="Counts or shares with commas.", show_default="64")] = None,
+    image: options.Images = None,
+    prompt: options.Prompt = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Timed requests per repetition (the paper: 100).")] = 10,
+    warmup: Annotated[int, typer.Option(min=0, help="Untimed requests before them (the paper: 10).")] = 2,
+    repetitions: Annotated[int, typer.Option(min=1, help="Rounds over the timed requests.")] = 3,
+    text: Annotated[int, typer.Option(min=2, help="Text tokens of a random-weight request.")] = 62,
+    destination: Annotated[
+        Path | None, typer.Option("--out", help="Directory for bench.json.", show_default=False)
+    ] = None,
+    clip: options.Clip = None,
+    device: options.Device = "auto",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 16,
+    as_json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> int:
+    """Measure the cost of answering: time to first token, prefill, generation, memory, cache, FLOPs.
+
+    Follows the paper's protocol (warm-up, repetitions, greedy decoding, batch one). Ratios are to the uncompressed
+    model and, for prefill, to the plain decoder run on a prompt of the compressed length: what no method undercuts.
+    """
+    from covist.bench.protocol import Bench, all_methods, configurations, default_budgets
+    from covist.bench.workloads import Volume, geometry_workload, picture_workload, scene_workload
+    from covist.eval.variants import split_names
+    from covist.outputs import writable_directory, write_json
+
+    names = all_methods() if methods == "all" else split_names(methods)
+    wanted = default_budgets(geometry) if budgets is None else options.split(budgets, "--budgets")
+    plan = configurations(names, wanted)
+    if destination is not None:
+        writable_directory(destination)
+    volume = Volume(prompts, warmup, max_new_tokens)
+    if geometry is not None:
+        workload = geometry_workload(geometry, scale, text, volume, device)
+    elif model == "tiny" and image is None and prompt is None:
+        workload = scene_workload(load(model, clip, device), volume)
+    else:
+        pictures, asked = question(image, prompt)
+        workload = picture_workload(load(model, clip, device), pictures, asked, volume)
+    run = Bench(workload, plan, repetitions)
+    interrupted = _run_with_bar(run)
+    results = {**run.results(), "complete": not interrupted}
+    if destination is not None:
+        write_json(destination / "bench.json", results)
+    if as_json:
+        print_json(results)
+    else:
+        _print(results)
+    return INTERRUPTED if interrupted else 0
+
+
+def _run_with_bar(run: Bench) -> bool:
+    """Run with a progress bar; True if the user stopped it, which leaves what is finished."""
+    with progress() as bar:
+        task = bar.add_task("benchmark", total=run.steps)
+        try:
+            run.run(lambda name: bar.update(task, advance=1, description=name))
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def _print(results: dict[str, Any]) -> None:
+    console = out()
+    protocol, machine = results["protocol"], results["machine"]
+    console.print(
+        f"\n[bold]{results['workload']}[/]  [dim]{protocol['prompts']} prompts x {protocol['repetitions']}, "
+        f"{protocol['warmup']} warm-up, {protocol['dtype']}, {protocol['attention']}[/]"
+    )
+    console.print(
+        f"[dim]{machine['processor']}, {machine['threads']} threads, {machine['accelerator'] or 'no accelerator'}[/]"
+    )
+    console.print(_latency(results["results"]))
+    console.print(_resources(results["results"]))
+    if not results["complete"]:
+        console.print("[yellow]interrupted: figures over what was finished[/]")
+
+
+def _latency(rows: list[dict[str, Any]]) -> Table:
+    made = table("method", "K", "TTFT", "prefill", "generation", "speed-up", "token/s", "prefill / plain")
+    for row in rows:
+        over = row["prefill_over_plain"]
+        made.add_row(
+            row["method"],
+            str(row["budget"] or "all"),
+            *(_mean_and_median(row[name]) for name in ("ttft_ms", "prefill_ms", "generation_ms")),
+            "" if row["speedup"] is None else f"{row['speedup']:.2f}x",
+            f"{row['tokens_per_second']:.1f}",
+            "" if over is None else f"{over:.2f}x",
+        )
+    made.caption, made.caption_justify = "milliseconds: mean, median below", "left"
+    return made
+
+
+def _resources(rows: list[dict[str, Any]]) -> Table:
+    made = table("method", "K", "visual tokens", "FLOPs", "KV MiB", "peak MiB", "selection ms", "compression ms")
+    for row in rows:
+        made.add_row(
+            row["method"],
+            str(row["budget"] or "all"),
+            number(row["mean_tokens"]),
+            operations(row["flops"]),
+            f"{row['kv_mib']:.2f}",
+            "" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}",
+            *(f"{row[name]['median']:.1f}" if row[name] else "" for name in ("selection_ms", "compression_ms")),
+        )
+    return made
+
+
+def _mean_and_median(times: dict[str, float] | None) -> str:
+    return "" if times is None else f"{times['mean']:.1f}\n[dim]{times['median']:.1f}[/]"

@@ -1,0 +1,88 @@
+"""Printing: tables for people on stdout, JSON for programs on stdout, progress and notes on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+ACCENT = "cyan"
+
+
+def out() -> Console:
+    return Console(highlight=False)
+
+
+def err() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+def print_json(payload: Any) -> None:
+    sys.stdout.write(json.dumps(payload, indent=2, allow_nan=False, default=str) + "\n")
+
+
+def note(text: str) -> None:
+    err().print(f"[yellow]note:[/] {text}", soft_wrap=True)
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """The one table style: first column left, the rest right unless it is text."""
+    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for number, name in enumerate(columns):
+        made.add_column(name, justify="left" if number == 0 else "right", header_style="bold", overflow="fold")
+    return made
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each", style="dim")
+
+
+def progress() -> Progress:
+    """A bar with rate and remaining time, on stderr, gone when it is done."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(compact=True),
+        console=err(),
+        transient=True,
+    )
+
+
+def size(count: float) -> str:
+    """Bytes as KiB, MiB or GiB."""
+    for unit in ("KiB", "MiB"):
+        count /= 1024
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:.2f} GiB"
+
+
+def operations(count: float) -> str:
+    """Floating-point operations as M, G or T."""
+    for limit, unit in ((1e12, "T"), (1e9, "G")):
+        if count >= limit:
+            return f"{count / limit:.3f} {unit}"
+    return f"{count / 1e6:.1f} M"
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms"
+
+
+def share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %"
+
+
+def number(count: float) -> str:
+    """A token count; a layer mean may be fractional."""
+    return f"{count:g}" if count == int(count) else f"{count:.2f}"

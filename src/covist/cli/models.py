@@ -1,0 +1,38 @@
+"""What `run`, `show` and `bench` do first: a model, pictures, a question."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from covist.loading import LoadedModel
+
+
+def load(name: str, clip: str | None, device: str) -> LoadedModel:
+    from transformers.utils import logging
+
+    from covist.loading import load_model
+
+    logging.disable_progress_bar()
+    return load_model(name, clip, device)
+
+
+def question(images: list[Path] | None, prompt: str | None) -> tuple[list[Image.Image], str]:
+    """The user's pictures and question, or the bundled ones if neither is given."""
+    from covist.images import load_image
+
+    if images is None and prompt is None:
+        from covist import tiny
+
+        picture, asked, _ = tiny.demo()
+        return [picture], asked
+    if prompt is not None and not prompt.strip():
+        raise ValueError("--prompt is empty")
+    if not images:
+        raise ValueError("--prompt needs an --image to ask about; leave both out for the bundled example")
+    if prompt is None:
+        raise ValueError("--image needs a --prompt: what should be asked about the picture?")
+    return [load_image(path) for path in images], prompt

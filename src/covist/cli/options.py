@@ -1,0 +1,51 @@
+"""Options that several commands share, each described once."""
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Strategy(str, Enum):
+    fixed = "fixed"
+    pro = "pro"
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable schema instead of tables.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
+Model = Annotated[
+    str, typer.Option("--model", help="`tiny` (embedded, nothing to download), a folder, or a Hugging Face id.")
+]
+Clip = Annotated[
+    str | None, typer.Option("--clip", help="CLIP checkpoint of the model's vision tower, for LLaVA checkpoints.")
+]
+Device = Annotated[str, typer.Option("--device", help="`auto`, `cpu`, `cuda`, ...")]
+Images = Annotated[
+    list[Path] | None, typer.Option("--image", help="A picture; may be given several times.", show_default=False)
+]
+Prompt = Annotated[str | None, typer.Option("--prompt", help="What to ask about it.", show_default=False)]
+Budget = Annotated[str, typer.Option("--budget", help="Visual tokens to keep: a count (64) or a share (11%).")]
+StrategyOption = Annotated[
+    Strategy | None,
+    typer.Option("--strategy", help="CoViST's execution: `fixed` reduces once, `pro` twice more inside the decoder."),
+]
+MethodOption = Annotated[
+    str | None, typer.Option("--method", help="Another method; `covist methods` lists them.", show_default=False)
+]
+NewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer.")]
+
+
+def method_name(strategy: Strategy | None, method: str | None) -> str:
+    """The method that --strategy and --method ask for together."""
+    if strategy is not None and method is not None:
+        raise ValueError("give either --strategy (CoViST) or --method, not both")
+    return method or f"covist-{(strategy or Strategy.fixed).value}"
+
+
+def split(text: str, option: str) -> list[str]:
+    """The items of a comma-separated option."""
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise ValueError(f"{option} is empty")
+    return items

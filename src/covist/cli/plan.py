@@ -1,0 +1,73 @@
+"""`covist plan`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from covist.cli import options
+from covist.cli.console import number, operations, out, print_json, share, size, table
+
+if TYPE_CHECKING:
+    from covist.plan import Plan
+
+
+def plan(
+    budget: options.Budget = "64",
+    strategy: Annotated[options.Strategy, typer.Option(help="`fixed` or `pro`.")] = options.Strategy.fixed,
+    preset: Annotated[
+        str, typer.Option(help="Model sizes: llava-1.5-7b, llava-1.5-13b, llava-next-7b or qwen2.5-vl-7b.")
+    ] = "llava-1.5-7b",
+    layers: Annotated[int | None, typer.Option(help="Decoder layers, if not the preset's.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Visual tokens of the picture, if not the preset's.")] = None,
+    newlines: Annotated[int | None, typer.Option(help="Newline tokens, kept in every layer.")] = None,
+    text: Annotated[float, typer.Option(help="Text tokens of the prompt; a mean may be fractional.")] = 64.0,
+    as_json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Show how many visual tokens each decoder layer sees, and what that costs.
+
+    Needs no model. Example: [bold]covist plan --preset llava-next-7b --budget 160 --strategy pro[/]
+    """
+    from covist.plan import geometry_named, make_plan
+
+    made = make_plan(
+        geometry_named(preset), budget, strategy.value, layers=layers, tokens=tokens, newlines=newlines, text=text
+    )
+    if as_json:
+        print_json(made.to_dict())
+    else:
+        _print(made)
+
+
+def _print(made: Plan) -> None:
+    console = out()
+    schedule = made.schedule
+    console.print(
+        f"[bold]{made.geometry}[/], {made.strategy}, budget {made.budget} of {made.tokens} visual tokens, "
+        f"{made.text:g} text tokens" + (f", {made.newlines} newlines" if made.newlines else "")
+    )
+    stages = table("layers", "visual tokens")
+    ends = [depth for depth, _ in schedule.stages[1:]] + [schedule.layers]
+    for (depth, count), end in zip(schedule.stages, ends, strict=True):
+        stages.add_row(f"{depth}-{end - 1}" if end - depth > 1 else str(depth), str(count))
+    stages.add_row("[dim]layer mean[/]", f"[dim]{schedule.mean:g}[/]")
+    console.print(stages)
+    costs = table("", "uncompressed", made.strategy, "left")
+    costs.add_row(
+        "visual tokens per layer", number(made.tokens), number(schedule.mean), share(schedule.mean, made.tokens)
+    )
+    costs.add_row(
+        "prefill FLOPs",
+        operations(made.flops_uncompressed),
+        operations(made.flops),
+        share(made.flops, made.flops_uncompressed),
+    )
+    costs.add_row(
+        "KV cache (fp16)",
+        size(made.kv_bytes_uncompressed),
+        size(made.kv_bytes),
+        share(made.kv_bytes, made.kv_bytes_uncompressed),
+    )
+    console.print(costs)

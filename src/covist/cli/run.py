@@ -1,0 +1,117 @@
+"""`covist run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from covist.cli import options
+from covist.cli.console import milliseconds, note, number, operations, out, print_json, share, size, table
+from covist.cli.models import load, question
+
+if TYPE_CHECKING:
+    from covist.ask import Answer
+
+
+def run(
+    image: options.Images = None,
+    prompt: options.Prompt = None,
+    model: options.Model = "tiny",
+    budget: options.Budget = "64",
+    strategy: options.StrategyOption = None,
+    method: options.MethodOption = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Run the uncompressed model beside it.")] = False,
+    overlay: Annotated[
+        Path | None, typer.Option(help="Draw the representatives on the picture (PNG or SVG).", show_default=False)
+    ] = None,
+    clip: options.Clip = None,
+    device: options.Device = "auto",
+    max_new_tokens: options.NewTokens = 128,
+    as_json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Answer a question about a picture with compressed visual tokens.
+
+    Without arguments: a bundled picture, a question about it, the embedded model.
+    With [bold]--compare[/] the uncompressed model answers too, and the table shows what was saved.
+    """
+    from covist.ask import ask, prepare, unknown_words
+    from covist.ask import compare as ask_both
+    from covist.outputs import writable_file
+    from covist.schedule import resolve_budget
+
+    name = options.method_name(strategy, method)
+    resolve_budget(budget, 1)  # an impossible budget is refused before anything is loaded
+    pictures, asked = question(image, prompt)
+    if overlay is not None:
+        writable_file(overlay, (".png", ".svg"))
+    loaded = load(model, clip, device)
+    if words := unknown_words(loaded, asked):
+        note(f"the model has no word for {', '.join(words)}")
+    inputs = prepare(loaded, pictures, asked)
+    request = (loaded, inputs, name, budget, max_new_tokens)
+    answers = list(ask_both(*request)) if compare else [ask(*request)]
+    if overlay is not None:
+        from covist.viz import draw_answer, save_figure
+
+        save_figure(draw_answer(answers[-1], pictures, asked, loaded.processor, overlay=True), overlay)
+    if as_json:
+        _print_json(model, asked, budget, answers)
+    else:
+        _print(asked, answers, overlay)
+
+
+def _print_json(model: str, asked: str, budget: str, answers: list[Answer]) -> None:
+    same = answers[0].text == answers[1].text if len(answers) == 2 else None
+    results = [answer.to_dict() for answer in answers]
+    print_json({"model": model, "prompt": asked, "budget": budget, "same_answer": same, "results": results})
+
+
+def _print(asked: str, answers: list[Answer], overlay: Path | None) -> None:
+    console = out()
+    console.print(f"\n[dim]question[/]  [bold]{escape(asked)}[/]")
+    console.print(_comparison(*answers) if len(answers) == 2 else _single(answers[0]))
+    if overlay is not None:
+        console.print(f"the representatives are drawn in [bold]{overlay}[/]")
+
+
+def _single(answer: Answer) -> Table:
+    """One answer, with what the uncompressed decoder would have needed (computed, not timed)."""
+    console_table = table("", "uncompressed", answer.method, "left")
+    report = answer.report
+    console_table.add_row("answer", "[dim]--compare asks it[/]", f"[bold]{escape(answer.text)}[/]", "")
+    if report is not None:
+        tokens = sum(image.tokens for image in report.images) / len(report.images)
+        _add_costs(console_table, (tokens, report.kv_bytes_uncompressed, report.flops_uncompressed), answer)
+    for label, seconds in _times(answer).items():
+        console_table.add_row(label, "", milliseconds(seconds), "")
+    return console_table
+
+
+def _comparison(vanilla: Answer, answer: Answer) -> Table:
+    """Both answers and costs side by side."""
+    same = "[green]same[/]" if vanilla.text == answer.text else "[yellow]differs[/]"
+    sides = table("", "uncompressed", answer.method, "left")
+    sides.add_row("answer", escape(vanilla.text), f"[bold]{escape(answer.text)}[/]", same)
+    _add_costs(sides, (vanilla.mean_tokens, vanilla.measurement.kv_bytes, vanilla.flops), answer)
+    for label, seconds in _times(vanilla).items():
+        after = _times(answer)[label]
+        sides.add_row(label, milliseconds(seconds), milliseconds(after), share(after, seconds))
+    return sides
+
+
+def _add_costs(sides: Table, before: tuple[float, float, float], answer: Answer) -> None:
+    tokens, cache, flops = before
+    kept = answer.measurement.kv_bytes
+    sides.add_row("visual tokens", number(tokens), number(answer.mean_tokens), share(answer.mean_tokens, tokens))
+    sides.add_row("KV cache", size(cache), size(kept), share(kept, cache))
+    sides.add_row("prefill FLOPs", operations(flops), operations(answer.flops), share(answer.flops, flops))
+
+
+def _times(answer: Answer) -> dict[str, float]:
+    took = answer.measurement
+    return {"time to first token": took.ttft, "decoder prefill": took.prefill, "generation": took.generation}

@@ -1,0 +1,121 @@
+"""What this machine and this installation are: recorded with every measurement, checked by `covist doctor`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+REQUIRED = ("torch", "transformers", "pillow", "numpy", "safetensors", "typer", "rich", "matplotlib")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, covist and everything it computes with."""
+    return {
+        "python": platform.python_version(),
+        **{name: _version(name) or "missing" for name in ("covist", *REQUIRED)},
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, memory and accelerator."""
+    import torch
+
+    return {
+        "system": platform.platform(terse=True),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": _memory_gib(),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `covist doctor`."""
+
+    name: str
+    status: str  # "ok", "missing" (covist does not work without it) or "optional"
+    found: str
+    advice: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def checks() -> list[Check]:
+    """What is there, what is missing, and how to get it."""
+    found = [(name, _version(name)) for name in REQUIRED]
+    required = [
+        Check(name, "ok" if have else "missing", have or "not installed", "" if have else f"pip install {name}")
+        for name, have in found
+    ]
+    if any(check.status == "missing" for check in required):
+        return required
+    return [*required, _embedded_model(), _device(), _attention(), *_extras()]
+
+
+def _embedded_model() -> Check:
+    from covist.tiny import WEIGHTS
+
+    weights = WEIGHTS / "model.safetensors"
+    if weights.exists():
+        return Check("embedded model", "ok", f"{weights.stat().st_size / 1e6:.1f} MB")
+    return Check(
+        "embedded model", "missing", "no weights", "python -m covist.tiny.train --out DIR, then --model DIR/export"
+    )
+
+
+def _device() -> Check:
+    import torch
+
+    if torch.cuda.is_available():
+        return Check("accelerator", "ok", torch.cuda.get_device_name())
+    return Check("accelerator", "optional", "none, running on the CPU", "install torch for your GPU: pytorch.org")
+
+
+def _attention() -> Check:
+    from covist.engine.decoder import BACKENDS
+
+    return Check("attention backends", "ok", ", ".join(BACKENDS))
+
+
+def _extras() -> list[Check]:
+    wishes = {
+        "torchvision": "faster image processors of some checkpoints",
+        "accelerate": "checkpoints spread over several devices",
+        "peft": "models with LoRA adapters",
+    }
+    return [
+        Check(name, "ok", _version(name) or "found")
+        if importlib.util.find_spec(name)
+        else Check(name, "optional", "not installed", f"pip install {name} ({wish})")
+        for name, wish in wishes.items()
+    ]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            names = [line.split(":", 1)[1].strip() for line in info if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (AttributeError, ValueError, OSError):
+        return None

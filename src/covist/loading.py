@@ -1,0 +1,87 @@
+"""A model by name: the embedded one, a folder, or an id of the hub."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig, AutoProcessor
+
+from covist import tiny
+from covist.models.qwen_processor import ImageOnlyQwenProcessor
+from covist.models.registry import supported_models
+
+EMBEDDED = "tiny"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with everything `covist.compress` wants to know about it."""
+
+    name: str
+    model: nn.Module
+    processor: Any
+    clip: Any | None
+
+
+def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "auto") -> LoadedModel:
+    """Load `name` ("tiny", a folder or a hub id); `clip` is the CLIP checkpoint of its vision tower."""
+    place = find_device(device)
+    folder = tiny.WEIGHTS if name == EMBEDDED else Path(name)
+    if name == EMBEDDED or (folder / "clip" / "text.safetensors").exists():  # a folder of our own training recipe
+        model, processor, (text_tower, words) = tiny.load(folder)
+        return LoadedModel(name, model.to(place), processor, clip or (text_tower.to(place), words))
+    try:
+        model_class = _supported_class(name)
+        dtype = torch.float32 if place.type == "cpu" else "auto"
+        model = model_class.from_pretrained(name, dtype=dtype).to(place).eval()
+        return LoadedModel(name, model, _processor(name, model.config.model_type), clip)
+    except OSError as error:
+        raise ValueError(f"cannot load model {name!r}: {_first_line(error)}") from error
+
+
+def _supported_class(name: str) -> Any:
+    """The transformers class of a checkpoint, judged by its configuration alone, before any weight is read."""
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except OSError:
+        raise ValueError(
+            f"unknown model {name!r}: it is not {EMBEDDED!r}, not a folder with a config.json, "
+            "and the Hugging Face hub did not answer for it"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"cannot read the configuration of model {name!r}: {_first_line(error)}") from None
+    classes = [name for family in supported_models().values() for name in family]
+    own = next((item for item in config.architectures or () if item in classes), None)
+    if own is not None:
+        return getattr(transformers, own)
+    if not hasattr(config, "vision_config"):
+        raise ValueError(f"model {name!r} is text-only ({config.model_type}): there are no visual tokens to compress")
+    raise ValueError(f"model {name!r} ({config.model_type}) is not supported; supported are {', '.join(classes)}")
+
+
+def _processor(name: str, model_type: str) -> Any:
+    if model_type == "qwen2_5_vl" and not importlib.util.find_spec("torchvision"):
+        return ImageOnlyQwenProcessor.from_pretrained(name)
+    return AutoProcessor.from_pretrained(name)
+
+
+def find_device(name: str) -> torch.device:
+    """A device that is really there; "auto" prefers an accelerator."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(name)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {name!r} is not available: {_first_line(error)}") from None
+    return place
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

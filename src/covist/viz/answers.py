@@ -1,0 +1,28 @@
+"""Figures of an answered question: the drawing with the title that belongs to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.figure import Figure
+from PIL import Image
+
+from covist.ask import Answer
+from covist.viz.figure import draw_overlay, draw_report
+from covist.viz.layout import seen_views
+
+
+def draw_answer(
+    answer: Answer, pictures: list[Image.Image], prompt: str, processor: Any, which: int = 0, overlay: bool = False
+) -> Figure:
+    """What an answer was based on, for picture number `which` of the prompt."""
+    if answer.report is None:
+        raise ValueError(f"{answer.method} compresses nothing, so there is nothing to draw")
+    if not 0 <= which < len(pictures):
+        raise ValueError(f"there is no picture number {which + 1}; the prompt has {len(pictures)}")
+    image = answer.report.images[which]
+    views = seen_views(pictures[which], image.grid, processor)
+    mean = f"{image.mean_tokens:g}" if len(image.stages) == 1 else f"{image.mean_tokens:.1f} on average"
+    subtitle = f"{answer.method}: {mean} of {image.tokens} visual tokens per layer"
+    draw = draw_overlay if overlay else draw_report
+    return draw(image, views, f"{prompt}  \N{RIGHTWARDS ARROW}  {answer.text}", subtitle)

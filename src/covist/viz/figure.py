@@ -1,0 +1,205 @@
+"""Whole figures: what a compression did with one picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from covist.engine.report import ImageReport
+from covist.viz.layout import View, owners, rebuilt, tokens_before
+from covist.viz.panels import (
+    FAINT,
+    INK,
+    marker_area,
+    show_map,
+    show_picture,
+    show_representatives,
+    weight_scale,
+)
+
+WIDTH, MARGIN, GAP = 12.0, 0.25, 0.14  # inches
+TITLE, HEADING, LEGEND = 0.62, 0.3, 0.72  # inches above all, above each row, below all
+TALLEST = 3.4  # inches of a panel
+MAP_NAMES = ("attention", "distinctiveness", "instruction", "combined")
+FORMATS = (".png", ".svg")
+
+
+def draw_report(image: ImageReport, views: list[View], title: str = "", subtitle: str = "") -> Figure:
+    """The picture and its evidence maps above; the representatives of every stage and the rebuilt picture below."""
+    maps = _evidence_maps(image)
+    stages = range(len(image.stages))
+    canvas = _Canvas(views, [1 + len(maps), len(image.stages) + 1], title, subtitle)
+    for number, view in enumerate(views):
+        show_picture(canvas.axes(0, number, 0), view, _named("what the encoder sees", views, number))
+        for column, (name, values) in enumerate(maps.items(), start=1):
+            show_map(canvas.axes(0, number, column), view, values, name if number == 0 else "", values)
+    colours = _colours(image)
+    for stage in stages:
+        _draw_stage(canvas, image, views, stage, colours)
+    last = image.stages[-1]
+    painted = rebuilt(views, owners(image, len(image.stages) - 1), last.indices.numpy())
+    for number, view in enumerate(views):
+        heading = f"rebuilt from {len(last.indices)} representatives" if number == 0 else ""
+        show_picture(canvas.axes(1, number, len(image.stages)), view, heading, painted[number])
+    _add_legend(canvas, colours)
+    return canvas.figure
+
+
+def draw_overlay(image: ImageReport, views: list[View], title: str = "", subtitle: str = "") -> Figure:
+    """Only the representatives on the picture, stage by stage."""
+    canvas = _Canvas(views, [1 + len(image.stages)], title, subtitle)
+    colours = _colours(image)
+    for number, view in enumerate(views):
+        show_picture(canvas.axes(0, number, 0), view, _named("what the encoder sees", views, number))
+    for stage in range(len(image.stages)):
+        _draw_stage(canvas, image, views, stage, colours, row=0, first_column=1)
+    _add_legend(canvas, colours)
+    return canvas.figure
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write PNG or SVG, by the name's ending."""
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(f"cannot write {path}: its name must end in {' or '.join(FORMATS)}")
+    try:
+        figure.savefig(path, dpi=150, facecolor="white")
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+class _Canvas:
+    """Places panels: blocks of rows, in each block one row per view, panels of a row equally wide."""
+
+    def __init__(self, views: list[View], columns: list[int], title: str, subtitle: str):
+        self._views, self._columns = views, columns
+        self._widths = [self._panel_width(count) for count in columns]
+        heights = [sum(self._height(view, width) + HEADING for view in views) for width in self._widths]
+        self._tops = [TITLE + sum(heights[:block]) for block in range(len(columns))]
+        self.height = TITLE + sum(heights) + LEGEND
+        self.figure = Figure(figsize=(WIDTH, self.height))
+        self.figure.text(
+            MARGIN / WIDTH, 1 - 0.24 / self.height, title, fontsize=13, weight="bold", color=INK, va="center"
+        )
+        self.figure.text(MARGIN / WIDTH, 1 - 0.48 / self.height, subtitle, fontsize=9.5, color=INK, va="center")
+
+    def _panel_width(self, count: int) -> float:
+        """As wide as the row allows, unless a panel would become too tall."""
+        width = (WIDTH - 2 * MARGIN - (count - 1) * GAP) / count
+        return min(width, *(TALLEST * view.columns / view.rows for view in self._views))
+
+    def _height(self, view: View, width: float) -> float:
+        return width * view.rows / view.columns
+
+    def axes(self, block: int, view: int, column: int):
+        width = self._widths[block]
+        above = sum(self._height(other, width) + HEADING for other in self._views[:view])
+        height = self._height(self._views[view], width)
+        top = self._tops[block] + above + HEADING
+        left = MARGIN + column * (width + GAP)
+        return self.figure.add_axes(
+            (left / WIDTH, 1 - (top + height) / self.height, width / WIDTH, height / self.height)
+        )
+
+    def cell_points(self, block: int, view: int) -> float:
+        """Side of a token's cell in points."""
+        return 72 * self._widths[block] / self._views[view].columns
+
+    def right_end(self, block: int) -> float:
+        """Where the panels of a block end, in inches."""
+        count = self._columns[block]
+        return MARGIN + count * self._widths[block] + (count - 1) * GAP
+
+
+def _draw_stage(
+    canvas: _Canvas,
+    image: ImageReport,
+    views: list[View],
+    stage: int,
+    colours: ScalarMappable,
+    row: int = 1,
+    first_column: int = 0,
+) -> None:
+    kept = image.stages[stage].indices.numpy()
+    weights = image.stages[stage].weights.float().numpy()
+    owner = owners(image, stage)
+    ends = [later.depth for later in image.stages[1:]] + [len(image.tokens_per_layer)]
+    title = f"layers {image.stages[stage].depth}-{ends[stage] - 1}: {len(kept)} representatives"
+    for number, view in enumerate(views):
+        show_representatives(
+            canvas.axes(row, number, first_column + stage),
+            view,
+            kept,
+            weights,
+            owner,
+            colours,
+            canvas.cell_points(row, number),
+            title if number == 0 else "",
+        )
+
+
+def _evidence_maps(image: ImageReport) -> dict[str, np.ndarray]:
+    """Title -> values over all original tokens [N], nan where a token was gone; constant maps say nothing."""
+    found = {}
+    for number, stage in enumerate(image.stages):
+        names = sorted(stage.maps, key=lambda name: (MAP_NAMES + (name,)).index(name))
+        for name in names:
+            values = stage.maps[name].float().numpy()
+            if np.ptp(values) < 1e-9:
+                continue
+            whole = np.full(image.tokens, np.nan)
+            whole[tokens_before(image, number)] = values
+            kind = "combined evidence" if name == "combined" else name
+            found[kind if number == 0 else f"{kind}, layer {stage.depth}"] = whole
+    return found
+
+
+def _colours(image: ImageReport) -> ScalarMappable:
+    return weight_scale(max(float(stage.weights.max()) for stage in image.stages))
+
+
+def _named(text: str, views: list[View], number: int) -> str:
+    return text if len(views) == 1 else f"{text}: " + ("base view" if number == 0 else "tiles")
+
+
+def _add_legend(canvas: _Canvas, colours: ScalarMappable) -> None:
+    """What discs, threads and colours mean."""
+    figure, height = canvas.figure, canvas.height
+    largest = colours.norm.vmax or 2.0
+    shown = [1.0, round((1 + largest) / 2), round(largest)]
+    cell = canvas.cell_points(len(canvas._columns) - 1, 0)
+    discs = [
+        Line2D(
+            [],
+            [],
+            linestyle="",
+            marker="o",
+            markersize=float(np.sqrt(marker_area(np.array([weight]), cell))[0]),
+            markerfacecolor=colours.to_rgba(weight),
+            markeredgecolor="white",
+            label=f"weight {weight:g}",
+        )
+        for weight in dict.fromkeys(shown)
+    ]
+    thread = Line2D([], [], color=FAINT, linewidth=1.2, label="a token and the representative that stands for it")
+    figure.legend(
+        handles=[*discs, thread],
+        loc="center left",
+        bbox_to_anchor=(MARGIN / WIDTH, 0.36 / height),
+        ncols=len(discs) + 1,
+        frameon=False,
+        fontsize=9,
+        handletextpad=0.6,
+        columnspacing=1.6,
+        borderpad=0,
+        labelcolor=INK,
+    )
+    bar_axes = figure.add_axes(((WIDTH - MARGIN - 2.6) / WIDTH, 0.36 / height, 2.6 / WIDTH, 0.12 / height))
+    bar = figure.colorbar(colours, cax=bar_axes, orientation="horizontal")
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8, colors=INK, length=2)
+    figure.text((WIDTH - MARGIN - 2.7) / WIDTH, 0.42 / height, "weight", fontsize=9, color=INK, ha="right", va="center")

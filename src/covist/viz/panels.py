@@ -1,0 +1,97 @@
+"""The panels a figure is made of. Axes are in units of token cells, so a panel has the shape of its view."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
+
+from covist.viz.layout import View
+
+INK, FAINT = "#22262e", "#9aa3b0"
+EVIDENCE = "magma"
+WEIGHTS: Colormap = LinearSegmentedColormap.from_list("weights", ["#ffd166", "#f3722c", "#c9184a", "#590d6e"])
+
+
+def weight_scale(largest: float) -> ScalarMappable:
+    """The colours of the weights, from 1 (a token stands for itself) to the largest."""
+    return ScalarMappable(Normalize(1.0, max(largest, 2.0)), WEIGHTS)
+
+
+def marker_area(weights: np.ndarray, cell_points: float) -> np.ndarray:
+    """Scatter areas in square points: proportional to the weight, about one cell for a weight of one."""
+    return (0.55 * cell_points) ** 2 * weights
+
+
+def show_picture(axes: Axes, view: View, title: str = "", picture: np.ndarray | None = None) -> None:
+    axes.imshow(view.picture if picture is None else picture, extent=_extent(view), interpolation="nearest")
+    _finish(axes, view, title)
+
+
+def show_map(axes: Axes, view: View, values: np.ndarray, title: str = "", scale: np.ndarray | None = None) -> None:
+    """An evidence map [N]; nan where a token was gone already. All views of a map share one scale."""
+    scale = values if scale is None else scale
+    low, high = float(np.nanmin(scale)), float(np.nanmax(scale))
+    axes.imshow(view.on_grid(values), extent=_extent(view), interpolation="nearest", cmap=EVIDENCE, vmin=low, vmax=high)
+    axes.set_facecolor("#eef0f3")
+    _finish(axes, view, title)
+
+
+def show_representatives(
+    axes: Axes,
+    view: View,
+    kept: np.ndarray,
+    weights: np.ndarray,
+    owner: np.ndarray | None,
+    colours: ScalarMappable,
+    cell_points: float,
+    title: str = "",
+) -> None:
+    """Representatives as discs over the faded picture, with a thread to every token that they stand for."""
+    grey = view.picture @ np.array([0.299, 0.587, 0.114])
+    faded = 255 - 0.45 * (255 - grey)
+    axes.imshow(faded, extent=_extent(view), cmap="gray", vmin=0, vmax=255, interpolation="bilinear")
+    if owner is not None:
+        _draw_threads(axes, view, kept, weights, owner, colours)
+    here = view.holds(kept)
+    order = np.argsort(-weights[here], kind="stable")  # small discs on top of large ones
+    centres, sizes = view.centres(kept[here])[order], weights[here][order]
+    axes.scatter(
+        *centres.T,
+        s=marker_area(sizes, cell_points),
+        c=colours.to_rgba(sizes),
+        edgecolors="white",
+        linewidths=0.6,
+        zorder=3,
+    )
+    _finish(axes, view, title)
+
+
+def _draw_threads(
+    axes: Axes, view: View, kept: np.ndarray, weights: np.ndarray, owner: np.ndarray, colours: ScalarMappable
+) -> None:
+    tokens = np.arange(view.start, view.stop)
+    tokens = tokens[view.holds(owner[tokens]) & (owner[tokens] != tokens)]
+    if not len(tokens):
+        return
+    weight_of = dict(zip(kept.tolist(), weights.tolist(), strict=True))
+    lines = np.stack([view.centres(tokens), view.centres(owner[tokens])], axis=1)  # [n, 2, 2]
+    tints = colours.to_rgba(np.array([weight_of[token] for token in owner[tokens].tolist()]))
+    axes.add_collection(LineCollection(list(lines), colors=tints, linewidths=0.7, alpha=0.45, zorder=2))
+
+
+def _extent(view: View) -> tuple[float, float, float, float]:
+    return (0, view.columns, view.rows, 0)
+
+
+def _finish(axes: Axes, view: View, title: str) -> None:
+    axes.set_xlim(0, view.columns)
+    axes.set_ylim(view.rows, 0)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_color(FAINT)
+        spine.set_linewidth(0.6)
+    axes.set_title(title, fontsize=9, color=INK, pad=4)
