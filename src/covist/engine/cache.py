@@ -82,9 +82,8 @@ def adopt(cache: Cache | None, decoder: nn.Module) -> DynamicCache:
                 "Drop `cache_implementation`"
             )
     if not isinstance(cache, DynamicCache) or cache.offloading:
-        raise ValueError(
-            f"compression needs a plain DynamicCache, got {type(cache).__name__}; drop `cache_implementation`"
-        )
+        kind = "an offloaded one" if isinstance(cache, DynamicCache) else f"a {type(cache).__name__}"
+        raise ValueError(f"compression needs a plain DynamicCache, not {kind}; drop `cache_implementation`")
     plain = list(cache.layers) + [DynamicLayer() for _ in range(len(decoder.layers) - len(cache.layers))]
     cache.layers = [_adopt_layer(layer) for layer in plain]
     return cache

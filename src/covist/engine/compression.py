@@ -143,6 +143,11 @@ class Compression:
         has_images = call.is_image is not None
         if not has_images and not stage_layers(cache):
             return None  # no image so far: the plain model
+        if module.training and any(getattr(layer, "gradient_checkpointing", False) for layer in module.layers):
+            raise ValueError(
+                "gradient checkpointing runs layers a second time, when the states are gone; "
+                "call model.gradient_checkpointing_disable()"
+            )
         prompt = self._prompt(kwargs)
         call.length = prompt.embeddings.shape[1]
         use_cache = kwargs.get("use_cache")
