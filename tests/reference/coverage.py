@@ -44,7 +44,7 @@ def descriptors(keys, embeddings, views):
     )
 
 
-def regions(w, points, count=16, tolerance=1e-9):
+def regions(w, points, count=16, tolerance=1e-6):
     n = len(w)
     centres = [first_largest(w, range(n))]
     while len(centres) < min(count, n):

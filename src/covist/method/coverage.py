@@ -5,10 +5,12 @@ from torch import Tensor
 
 from covist.config import CovistConfig
 from covist.method.checks import require_shape
-from covist.method.ops import mass_norm, unit_rows
+from covist.method.ops import first_largest, mass_norm, unit_rows
 
 CONCENTRATION_CLIP = (0.5, 1.5)
 KEY_SCALE, EMBEDDING_SCALE, COORDINATE_SCALE = 0.425, 0.425, 0.15
+DISTANCE_TIE = 1e-6
+"""Squared distances between descriptors of norm about one that are closer than this are equal."""
 
 
 def affinity(keys: Tensor, embeddings: Tensor, epsilon: float = 1e-8) -> Tensor:
@@ -78,5 +80,5 @@ def assign_regions(
             distance += scale * (norm + norm[centre] - 2 * (part @ part[centre])).clamp(min=0)
         distances.append(distance)
         nearest = torch.minimum(nearest, distance)
-        centre = nearest.argmax()
-    return torch.stack(distances).argmin(0)
+        centre = first_largest(nearest, DISTANCE_TIE)
+    return first_largest(-torch.stack(distances), DISTANCE_TIE)

@@ -76,25 +76,23 @@ def feature_distinctiveness(unit_embeddings: Tensor, grid: Grid, epsilon: float)
 
 
 def visual_evidence(
-    attention: Tensor,
-    keys: Tensor,
-    embeddings: Tensor,
-    grid: Grid,
-    config: CovistConfig,
-    neighbours: Neighbours | None = None,
+    attention: Tensor, keys: Tensor, embeddings: Tensor, grid: Grid, config: CovistConfig
 ) -> VisualEvidence:
-    """Base evidence b of Eq. 16 from attention [N], keys [N, k] and projected embeddings [N, d].
-
-    `neighbours` skips the search in key space when the caller has the key cosines at hand.
-    """
+    """What attention [N], keys [N, k] and projected embeddings [N, d] say about the image, up to b of Eq. 16."""
     require_shape("visual_evidence", "attention", attention, (grid.size,))
     require_shape("visual_evidence", "keys", keys, (grid.size, None))
     require_shape("visual_evidence", "embeddings", embeddings, (grid.size, None))
-    if neighbours is None:
-        unit_keys = unit_rows(keys, config.epsilon)
-        neighbours = nearest_neighbours(unit_keys @ unit_keys.T)
+    unit_keys = unit_rows(keys, config.epsilon)
+    neighbours = nearest_neighbours(unit_keys @ unit_keys.T)
+    return weigh_image(attention, neighbours, unit_rows(embeddings, config.epsilon), grid, config)
+
+
+def weigh_image(
+    attention: Tensor, neighbours: Neighbours, unit_embeddings: Tensor, grid: Grid, config: CovistConfig
+) -> VisualEvidence:
+    """`visual_evidence` for a caller that has the key graph and the normalised embeddings already."""
     smoothed = smooth_attention(attention, neighbours, grid)
-    distinctiveness = feature_distinctiveness(unit_rows(embeddings, config.epsilon), grid, config.epsilon)
+    distinctiveness = feature_distinctiveness(unit_embeddings, grid, config.epsilon)
     return VisualEvidence(
         attention=smoothed,
         distinctiveness=distinctiveness,

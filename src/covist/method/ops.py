@@ -46,6 +46,11 @@ def departure_from_uniform(probabilities: Tensor) -> Tensor:
     return (1 - entropy(probabilities) / math.log(size)).clamp(0, 1)
 
 
+def first_largest(values: Tensor, tolerance: float = 0.0, dim: int = 0) -> Tensor:
+    """Lowest index along `dim` whose value is within `tolerance` of the largest: ties that rounding hides stay ties."""
+    return (values >= values.amax(dim, keepdim=True) - tolerance).view(torch.uint8).argmax(dim)
+
+
 def round_half_up(value: float) -> int:
     """The nearest integer; halves go up, as everywhere in the paper's counts."""
     return math.floor(value + 0.5)

@@ -9,7 +9,7 @@ from covist.config import CovistConfig
 from covist.method.anchors import instruction_anchors, protected_tokens
 from covist.method.checks import require_count, require_evidence, require_finite, require_shape
 from covist.method.coverage import blend_similarities, coverage_weights, region_weights, uniform_coefficient
-from covist.method.evidence import mix_evidence, nearest_neighbours, selectivity, visual_evidence
+from covist.method.evidence import mix_evidence, nearest_neighbours, selectivity, weigh_image
 from covist.method.greedy import fill_reserve, greedy_coverage
 from covist.method.grid import Grid
 from covist.method.ops import round_half_up, unit_rows
@@ -65,7 +65,7 @@ def initial_selection(
     neighbours = nearest_neighbours(key_cosines)
     affinity = blend_similarities(key_cosines, unit_embeddings) if similarity is None else similarity
 
-    visual = visual_evidence(attention, keys, embeddings, grid, config, neighbours)
+    visual = weigh_image(attention, neighbours, unit_embeddings, grid, config)
     evidence, anchors = visual.base, torch.empty(0, dtype=torch.long, device=attention.device)
     if instruction is not None:
         distribution = instruction.distribution.float()
