@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import Any
 
@@ -86,3 +87,12 @@ def share(part: float, whole: float) -> str:
 def number(count: float) -> str:
     """A token count; a layer mean may be fractional."""
     return f"{count:g}" if count == int(count) else f"{count:.2f}"
+
+
+def percent(value: float, signed: bool = False) -> str:
+    """One decimal; a dash where there is no number."""
+    return f"{value:{'+' if signed else ''}.1f}" if math.isfinite(value) else "-"
+
+
+def interval(ends: tuple[float, float], signed: bool = False) -> str:
+    return " to ".join(percent(end, signed) for end in ends)

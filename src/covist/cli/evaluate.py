@@ -2,8 +2,102 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
 from covist.cli import options
+from covist.cli.console import interval, number, out, percent, print_json, progress, table
+from covist.cli.models import load
+
+if TYPE_CHECKING:
+    from covist.eval import Results
 
 
-def evaluate(as_json: options.Json = False, verbose: options.Verbose = False) -> None:
-    """Score methods on the held-out suite."""
+def evaluate(
+    suite: Annotated[str, typer.Option(help="Which pictures and questions.")] = "scenes",
+    methods: Annotated[
+        str, typer.Option(help="Names with commas; vanilla is always run. Variants: covist-fixed:content=off.")
+    ] = "covist-fixed,covist-pro,random,downsample",
+    budgets: Annotated[str, typer.Option(help="Visual tokens per picture, with commas.")] = "192,128,64,32",
+    limit: Annotated[int | None, typer.Option(help="Only the first N pictures.", show_default="all")] = None,
+    model: options.Model = "tiny",
+    destination: Annotated[
+        Path | None,
+        typer.Option("--out", help="Directory for answers, JSON, Markdown and plot; the same one continues a run."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the bootstrap and of random methods.")] = 0,
+    clip: options.Clip = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Score methods on held-out pictures: accuracy, and the retention R of the uncompressed model's accuracy.
+
+    An interrupted run continues with the same [bold]--out[/], which holds what is finished.
+    """
+    from covist.eval import build_method, load_suite, split_names
+    from covist.eval import evaluate as run_suite
+    from covist.outputs import writable_directory
+    from covist.schedule import resolve_budget
+
+    for name in split_names(methods):
+        build_method(name)  # a bad name, suite or budget is refused before anything is loaded
+    for budget in options.split(budgets, "--budgets"):
+        resolve_budget(budget, 1)
+    load_suite(suite)
+    if destination is not None:
+        writable_directory(destination)
+    loaded = load(model, clip, device)
+    with progress() as bar:
+        task = bar.add_task("evaluating", total=None)
+        results = run_suite(
+            methods,
+            budgets,
+            suite=suite,
+            limit=limit,
+            model=loaded,
+            out=destination,
+            seed=seed,
+            progress=lambda done, total, name: bar.update(task, completed=done, total=total, description=name),
+        )
+    if as_json:
+        print_json(results.to_dict())
+    else:
+        _print(results, destination)
+
+
+def _print(results: Results, destination: Path | None) -> None:
+    console = out()
+    console.print(f"\n[bold]{results.suite}[/]: {results.questions} questions about {results.images} pictures")
+    console.print(_scores(results))
+    if results.differences:
+        console.print(_differences(results))
+    if destination is not None:
+        console.print(f"answers, tables and plot in [bold]{destination}[/]")
+
+
+def _scores(results: Results) -> Table:
+    made = table("method", "budget", "tokens", "accuracy", "retention", "95 %", "s/picture")
+    for score in results.scores:
+        made.add_row(
+            score.method,
+            str(score.budget),
+            number(round(score.mean_tokens, 1)),
+            percent(score.accuracy),
+            f"[bold]{percent(score.retention)}[/]",
+            interval(score.retention_interval),
+            f"{score.seconds_per_image:.3f}",
+        )
+    return made
+
+
+def _differences(results: Results) -> Table:
+    made = table("paired retention difference", "budget", f"to {results.differences[0].against}", "95 %", "clear")
+    for one in results.differences:
+        clear = "yes" if one.is_clear else ""
+        difference = percent(one.retention, signed=True)
+        made.add_row(one.method, str(one.budget), difference, interval(one.interval, signed=True), clear)
+    return made

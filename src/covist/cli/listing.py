@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.table import Table
+
 from covist.cli import options
 from covist.cli.console import ACCENT, out, print_json, table
 
@@ -17,8 +19,10 @@ def methods(as_json: options.Json = False, verbose: options.Verbose = False) -> 
     console = out()
     for entry in entries:
         console.print(f"[bold {ACCENT}]{entry['name']}[/]  [dim]{entry['paper']}[/]")
+        facts = Table.grid(padding=(0, 2, 0, 2))
         for label in ("acts", "signals", "budget", "positions"):
-            console.print(f"  {label:<10}{entry[label]}")
+            facts.add_row(f"[dim]{label}[/]", entry[label])
+        console.print(facts)
     console.print(f"\n{len(entries)} methods; use one with [bold]covist run --method NAME[/]")
 
 

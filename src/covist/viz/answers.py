@@ -22,7 +22,7 @@ def draw_answer(
         raise ValueError(f"there is no picture number {which + 1}; the prompt has {len(pictures)}")
     image = answer.report.images[which]
     views = seen_views(pictures[which], image.grid, processor)
-    mean = f"{image.mean_tokens:g}" if len(image.stages) == 1 else f"{image.mean_tokens:.1f} on average"
-    subtitle = f"{answer.method}: {mean} of {image.tokens} visual tokens per layer"
+    how = "" if len(image.stages) == 1 else "on average "
+    subtitle = f"{answer.method}: {how}{image.mean_tokens:.4g} of {image.tokens} visual tokens per layer"
     draw = draw_overlay if overlay else draw_report
     return draw(image, views, f"{prompt}  \N{RIGHTWARDS ARROW}  {answer.text}", subtitle)

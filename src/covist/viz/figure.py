@@ -17,34 +17,41 @@ from covist.viz.panels import (
     marker_area,
     show_map,
     show_picture,
+    show_regions,
     show_representatives,
     weight_scale,
 )
 
 WIDTH, MARGIN, GAP = 12.0, 0.25, 0.14  # inches
 TITLE, HEADING, LEGEND = 0.62, 0.3, 0.72  # inches above all, above each row, below all
-TALLEST = 3.4  # inches of a panel
+TALLEST = 3.75  # inches of a panel
 MAP_NAMES = ("attention", "distinctiveness", "instruction", "combined")
 FORMATS = (".png", ".svg")
 
 
 def draw_report(image: ImageReport, views: list[View], title: str = "", subtitle: str = "") -> Figure:
-    """The picture and its evidence maps above; the representatives of every stage and the rebuilt picture below."""
+    """The picture and its evidence maps above; the representatives of every stage and what became of it below."""
     maps = _evidence_maps(image)
-    stages = range(len(image.stages))
-    canvas = _Canvas(views, [1 + len(maps), len(image.stages) + 1], title, subtitle)
+    stages = len(image.stages)
+    owner = owners(image, stages - 1)
+    regions = stages == 1 and owner is not None  # several stages fill the row by themselves
+    canvas = _Canvas(views, [1 + len(maps), stages + regions + 1], title, subtitle)
+    _draw_seen(canvas, views)
     for number, view in enumerate(views):
-        show_picture(canvas.axes(0, number, 0), view, _named("what the encoder sees", views, number))
         for column, (name, values) in enumerate(maps.items(), start=1):
-            show_map(canvas.axes(0, number, column), view, values, name if number == 0 else "", values)
+            show_map(canvas.axes(0, number, column), view, values, name if number == 0 else "")
     colours = _colours(image)
-    for stage in stages:
+    for stage in range(stages):
         _draw_stage(canvas, image, views, stage, colours)
-    last = image.stages[-1]
-    painted = rebuilt(views, owners(image, len(image.stages) - 1), last.indices.numpy())
+    kept = image.stages[-1].indices.numpy()
+    painted = rebuilt(views, owner, kept)
     for number, view in enumerate(views):
-        heading = f"rebuilt from {len(last.indices)} representatives" if number == 0 else ""
-        show_picture(canvas.axes(1, number, len(image.stages)), view, heading, painted[number])
+        headings = (
+            ("what each one stands for", f"rebuilt from {len(kept)} representatives") if number == 0 else ("", "")
+        )
+        if regions:
+            show_regions(canvas.axes(1, number, stages), view, owner, kept, headings[0])
+        show_picture(canvas.axes(1, number, stages + regions), view, headings[1], painted[number])
     _add_legend(canvas, colours)
     return canvas.figure
 
@@ -53,8 +60,7 @@ def draw_overlay(image: ImageReport, views: list[View], title: str = "", subtitl
     """Only the representatives on the picture, stage by stage."""
     canvas = _Canvas(views, [1 + len(image.stages)], title, subtitle)
     colours = _colours(image)
-    for number, view in enumerate(views):
-        show_picture(canvas.axes(0, number, 0), view, _named("what the encoder sees", views, number))
+    _draw_seen(canvas, views)
     for stage in range(len(image.stages)):
         _draw_stage(canvas, image, views, stage, colours, row=0, first_column=1)
     _add_legend(canvas, colours)
@@ -162,8 +168,10 @@ def _colours(image: ImageReport) -> ScalarMappable:
     return weight_scale(max(float(stage.weights.max()) for stage in image.stages))
 
 
-def _named(text: str, views: list[View], number: int) -> str:
-    return text if len(views) == 1 else f"{text}: " + ("base view" if number == 0 else "tiles")
+def _draw_seen(canvas: _Canvas, views: list[View]) -> None:
+    names = ["what the encoder sees"] if len(views) == 1 else ["base view", "tiles"]
+    for number, view in enumerate(views):
+        show_picture(canvas.axes(0, number, 0), view, names[number])
 
 
 def _add_legend(canvas: _Canvas, colours: ScalarMappable) -> None:

@@ -73,13 +73,14 @@ def tokens_before(image: ImageReport, stage: int) -> np.ndarray:
 
 
 def rebuilt(views: list[View], owner: np.ndarray | None, kept: np.ndarray) -> list[np.ndarray]:
-    """The views with every cell showing the patch of its representative; unrepresented cells are white."""
+    """The views from the representatives alone: they show their patch, every other cell the mean colour of its
+    representative's patch, and a cell without one is white."""
     patches = np.concatenate([_patches(view) for view in views])  # [N, cell, cell, 3]
-    if owner is None:
-        painted = np.full_like(patches, 255)
-        painted[kept] = patches[kept]
-    else:
-        painted = patches[owner]
+    means = patches.mean(axis=(1, 2), keepdims=True).astype(np.uint8)  # [N, 1, 1, 3]
+    painted = np.full_like(patches, 255)
+    if owner is not None:
+        painted[:] = means[owner]
+    painted[kept] = patches[kept]
     return [_assemble(painted[view.start : view.stop], view) for view in views]
 
 

@@ -6,12 +6,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, hsv_to_rgb
 
 from covist.viz.layout import View
 
 INK, FAINT = "#22262e", "#9aa3b0"
 EVIDENCE = "magma"
+GOLDEN = 0.618034
 WEIGHTS: Colormap = LinearSegmentedColormap.from_list("weights", ["#ffd166", "#f3722c", "#c9184a", "#590d6e"])
 
 
@@ -66,6 +67,18 @@ def show_representatives(
         linewidths=0.6,
         zorder=3,
     )
+    _finish(axes, view, title)
+
+
+def show_regions(axes: Axes, view: View, owner: np.ndarray, kept: np.ndarray, title: str = "") -> None:
+    """Every token in the colour of its representative; a dot marks the representative itself."""
+    rank = np.searchsorted(kept, view.on_grid(owner))  # [rows, columns]
+    hues = (rank * GOLDEN) % 1.0  # consecutive representatives, often neighbours, get hues far apart
+    light = np.where(rank % 2, 0.95, 0.78)
+    colours = hsv_to_rgb(np.stack([hues, np.full_like(hues, 0.42), light], axis=-1))
+    axes.imshow(colours, extent=_extent(view), interpolation="nearest")
+    here = kept[view.holds(kept)]
+    axes.scatter(*view.centres(here).T, s=9, color=INK, linewidths=0, zorder=3)
     _finish(axes, view, title)
 
 

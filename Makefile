@@ -1,0 +1,43 @@
+# make demo       install and run the main job on the embedded model
+# make test       install and run everything that must pass: lint, formatting, types, tests, README snippets
+# make test-slow  the long tests
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Only the exact pin of torch resolves to the CPU build; the constraints fix everything else.
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+# Set before torch starts: some CPUs announce bf16 instructions that they do not have.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+
+.PHONY: demo test test-slow lint types clean
+
+demo: $(VENV)/.installed
+	$(BIN)/covist run --compare
+	$(BIN)/covist show --out covist.png
+
+test: lint types
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable '.[dev]'
+	touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
