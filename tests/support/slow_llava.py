@@ -1,7 +1,8 @@
-"""The compressed LLaVA from the formulas alone: layer by layer, no cache, a dense bias, explicit positions.
+"""A compressed model from the formulas alone: layer by layer, no cache, a dense bias, explicit positions.
 
 Only the choices are taken from a report (which tokens a stage kept, and its evidence). Affinities, weights, features,
-positions, gains and attention are computed here, by the literal formulas of `reference`.
+positions, gains and attention are computed here, by the literal formulas of `reference`. `SlowLlava` is LLaVA-1.5;
+another family says how its pictures become tokens and how rotary positions are laid out.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ from covist.engine.report import ImageReport
 class _Image:
     """An image between two stages: original tokens, affinity, weights, coordinates, and its rows in the prompt."""
 
-    def __init__(self, report: ImageReport, start: int, features: Tensor, affinity: np.ndarray):
+    def __init__(self, report: ImageReport, prompt_rows: list[int], affinity: np.ndarray):
         self.stages = {stage.depth: stage for stage in report.stages}
-        self.start, self.features, self.affinity = start, features, affinity
+        self.prompt_rows, self.affinity = prompt_rows, affinity
         self.tokens = list(range(report.tokens))
         self.weights = np.ones(report.tokens)
         self.coordinates = report.grid.coordinates().numpy().astype(float)
         self.reduced = False
+
+    @property
+    def rows(self) -> list[int]:
+        """Prompt rows of the tokens that are still there."""
+        return [self.prompt_rows[token] for token in self.tokens]
 
     def reduce(self, depth: int, features: np.ndarray) -> np.ndarray:
         """Compose at `depth`; returns the features of the representatives."""
@@ -53,6 +59,7 @@ class SlowLlava:
         config = self.decoder.config
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.theta = self.decoder.rotary_emb.inv_freq.double().numpy()
+        self.axes = np.zeros(len(self.theta), dtype=int)  # axis of each frequency
         layers = self.decoder.layers
         weights = [
             [
@@ -66,63 +73,67 @@ class SlowLlava:
             first = (14 * len(layers) + 16) // 32  # half up
             self.gains[:first] *= 0.8
 
+    def positions(self, ids: list[int], pictures: Any) -> np.ndarray:
+        """Uncompressed rotary positions of a prompt [n, axes]."""
+        return np.arange(len(ids), dtype=float)[:, None]
+
+    def encode(self, pictures: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
+        """Of each picture its span [n, d] as the prompt receives it, which rows are content [n], and the affinity."""
+        tower, encoded = self.model.model.vision_tower, []
+        for pixels in pictures:
+            outputs = tower(pixels[None], output_hidden_states=True).hidden_states
+            block = tower.encoder.layers[-2]
+            keys = block.self_attn.k_proj(block.layer_norm1(outputs[-3]))[0, 1:]
+            embeddings = self.model.model.multi_modal_projector(outputs[-2][0, 1:])
+            encoded.append((embeddings, torch.ones(len(keys), dtype=torch.bool), affinity(keys, embeddings)))
+        return encoded
+
     @torch.no_grad()
-    def logits(self, ids: list[int], pixels: Tensor, images: list[ImageReport]) -> Tensor:
-        hidden, rows, states = self._enter(ids, pixels, images)
+    def logits(self, ids: list[int], pictures: Any, images: list[ImageReport]) -> Tensor:
+        positions = self.positions(ids, pictures)
+        hidden, rows, states = self._enter(ids, pictures, images)
         for depth, layer in enumerate(self.decoder.layers):
             if any(depth in image.stages for image in states):
                 hidden, rows = self._reduce(depth, hidden, rows, states)
-            hidden = self._layer(layer, hidden, torch.tensor(rows), self._bias(depth, rows, states))
+            angles = positions[rows][:, self.axes] * self.theta  # [n, dh / 2]
+            hidden = self._layer(layer, hidden, angles, self._bias(depth, rows, positions[rows], states))
         return self.model.lm_head(self.decoder.norm(hidden[-1:]))[0]
 
-    def _enter(self, ids: list[int], pixels: Tensor, images: list[ImageReport]) -> tuple[Tensor, list[int], list]:
+    def _enter(self, ids: list[int], pictures: Any, images: list[ImageReport]) -> tuple[Tensor, list[int], list]:
         hidden = self.decoder.embed_tokens(torch.tensor(ids))
         states, place = [], 0
-        for report, picture in zip(images, pixels, strict=True):
+        for report, (span, content, similarity) in zip(images, self.encode(pictures), strict=True):
             start = ids.index(self.model.config.image_token_id, place)
-            place = start + report.tokens
-            features, affinity = self._encode(picture[None])
-            hidden[start:place] = features
-            states.append(_Image(report, start, features, affinity))
+            place = start + len(span)
+            hidden[start:place] = span
+            states.append(_Image(report, (start + content.nonzero()[:, 0]).tolist(), similarity))
         return hidden, list(range(len(ids))), states
-
-    def _encode(self, pixels: Tensor) -> tuple[Tensor, np.ndarray]:
-        """Projected embeddings [N, d] and the affinity of Eq. 2, from the last block that feeds the projector."""
-        tower = self.model.model.vision_tower
-        outputs = tower(pixels, output_hidden_states=True).hidden_states
-        block = tower.encoder.layers[-2]
-        keys = block.self_attn.k_proj(block.layer_norm1(outputs[-3]))[0, 1:]
-        embeddings = self.model.model.multi_modal_projector(outputs[-2][0, 1:])
-        unit = [part / (part.norm(dim=-1, keepdim=True) + 1e-8) for part in (keys.double(), embeddings.double())]
-        affinity = sum(0.5 * (rows @ rows.T).clamp(0, 1) for rows in unit)
-        return embeddings, affinity.numpy()
 
     def _reduce(self, depth: int, hidden: Tensor, rows: list[int], states: list[_Image]) -> tuple[Tensor, list[int]]:
         hidden, kept = hidden.clone(), set(rows)
         for image in (image for image in states if depth in image.stages):
-            before = [image.start + token for token in image.tokens]
+            before = image.rows
             places = [rows.index(row) for row in before]
             features = image.reduce(depth, hidden[places].double().numpy())
-            after = [image.start + token for token in image.tokens]
+            after = image.rows
             hidden[[rows.index(row) for row in after]] = torch.from_numpy(features).to(hidden)
             kept -= set(before) - set(after)
         places = [place for place, row in enumerate(rows) if row in kept]
         return hidden[places], [rows[place] for place in places]
 
-    def _bias(self, depth: int, rows: list[int], states: list[_Image]) -> Tensor:
-        """Causality and Eq. 9, [heads, q, k]; a prompt row is its own rotary position."""
-        positions = np.array(rows, dtype=float)
-        distances = np.abs(positions[:, None] - positions[None])
-        factor = np.cos(distances[..., None] * self.theta).mean(-1)
+    def _bias(self, depth: int, rows: list[int], positions: np.ndarray, states: list[_Image]) -> Tensor:
+        """Causality and Eq. 9, [heads, q, k]; every frequency looks at the distance on its own axis."""
+        distances = np.abs(positions[:, None] - positions[None])[..., self.axes]  # [q, k, dh / 2]
+        factor = np.cos(distances * self.theta).mean(-1)
         bias = np.zeros((self.heads, len(rows), len(rows)))
         for image in (image for image in states if image.reduced):
-            for token, weight in zip(image.tokens, image.weights, strict=True):
-                key = rows.index(image.start + token)
+            for row, weight in zip(image.rows, image.weights, strict=True):
+                key = rows.index(row)
                 bias[:, :, key] = self.gains[depth][:, None] * np.log(weight * (2 - factor[:, key]))
         future = np.triu(np.ones((len(rows), len(rows)), dtype=bool), 1)
         return torch.from_numpy(np.where(future, -np.inf, bias)).float()
 
-    def _layer(self, layer: nn.Module, hidden: Tensor, positions: Tensor, bias: Tensor) -> Tensor:
+    def _layer(self, layer: nn.Module, hidden: Tensor, angles: np.ndarray, bias: Tensor) -> Tensor:
         block, normed = layer.self_attn, layer.input_layernorm(hidden)
         queries, keys, values = (
             projection(normed).view(len(hidden), heads, -1).transpose(0, 1)
@@ -132,7 +143,7 @@ class SlowLlava:
                 (block.v_proj, self.kv_heads),
             )
         )
-        queries, keys = (_rotated(part, positions, self.theta) for part in (queries, keys))
+        queries, keys = (_rotated(part, torch.from_numpy(angles)) for part in (queries, keys))
         group = self.heads // self.kv_heads
         mixed = []
         for head in range(self.heads):
@@ -142,9 +153,14 @@ class SlowLlava:
         return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
 
 
-def _rotated(states: Tensor, positions: Tensor, theta: np.ndarray) -> Tensor:
-    """Split-half RoPE of [heads, n, dh]."""
-    angles = positions[:, None].double() * torch.from_numpy(theta)
+def affinity(keys: Tensor, embeddings: Tensor) -> np.ndarray:
+    """Eq. 2 [N, N]."""
+    unit = [part / (part.norm(dim=-1, keepdim=True) + 1e-8) for part in (keys.double(), embeddings.double())]
+    return sum(0.5 * (rows @ rows.T).clamp(0, 1) for rows in unit).numpy()
+
+
+def _rotated(states: Tensor, angles: Tensor) -> Tensor:
+    """Split-half RoPE of [heads, n, dh] by angles [n, dh / 2]."""
     cos, sin = angles.cos().float(), angles.sin().float()
     first, second = states.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

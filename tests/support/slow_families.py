@@ -1,0 +1,72 @@
+"""How LLaVA-NeXT and Qwen2.5-VL differ from LLaVA-1.5, for the slow reference: tokens, affinities, positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from support.slow_llava import SlowLlava, affinity
+
+
+class SlowLlavaNext(SlowLlava):
+    """Pictures are the processor's output; the layout is written out row by row from the image size."""
+
+    def encode(self, pictures: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
+        base = self.model.model
+        spans = base.get_image_features(pictures.pixel_values, pictures.image_sizes, return_dict=True).pooler_output
+        encoded = []
+        for pixels, span in zip(pictures.pixel_values, spans, strict=True):
+            outputs = base.vision_tower(pixels, output_hidden_states=True).hidden_states
+            block = base.vision_tower.encoder.layers[-2]
+            keys = block.self_attn.k_proj(block.layer_norm1(outputs[-3]))[:, 1:].flatten(0, 1)
+            embeddings = base.multi_modal_projector(outputs[-2][:, 1:]).flatten(0, 1)
+            content = ~(span == base.image_newline).all(-1)
+            # Every content token is found among the patches by its embedding.
+            sources = torch.cdist(span[content], embeddings).argmin(-1)
+            encoded.append((span, content, affinity(keys[sources], span[content])))
+        return encoded
+
+
+class SlowQwen(SlowLlava):
+    """Keys of the last full-attention block token by token, and the positions of the model's own `get_rope_index`."""
+
+    def __init__(self, model: Any, pro: bool):
+        super().__init__(model, pro)
+        sections = model.config.text_config.rope_parameters["mrope_section"]
+        self.axes = np.repeat(np.arange(3), sections)
+
+    def positions(self, ids: list[int], pictures: Any) -> np.ndarray:
+        length = pictures.input_ids.shape[1]
+        prompt, _ = self.model.model.get_rope_index(
+            pictures.input_ids, pictures.mm_token_type_ids, image_grid_thw=pictures.image_grid_thw
+        )
+        generated = prompt.max() + 1 + torch.arange(len(ids) - length)
+        return torch.cat([prompt[:, 0].T, generated[:, None].expand(-1, 3)]).double().numpy()
+
+    def encode(self, pictures: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
+        tower, encoded, first = self.model.model.visual, [], 0
+        for grid in pictures.image_grid_thw:
+            patches = int(grid.prod())
+            seen = {}
+            block = tower.blocks[tower.fullatt_block_indexes[-1]].attn
+            hook = block.qkv.register_forward_hook(lambda module, args, output, seen=seen: seen.update(qkv=output))
+            pixels = pictures.pixel_values[first : first + patches]
+            span = tower(pixels, grid_thw=grid[None], return_dict=True).pooler_output
+            hook.remove()
+            keys = seen["qkv"].chunk(3, dim=-1)[1].view(len(span), 4, -1).mean(1)
+            content = torch.ones(len(span), dtype=torch.bool)
+            encoded.append((span, content, affinity(keys[_window_places(grid, tower)], span)))
+            first += patches
+        return encoded
+
+
+def _window_places(grid: Tensor, tower: Any) -> list[int]:
+    """Where the tokens of one picture, in reading order, stand among the windows."""
+    rows, columns = (int(grid[axis]) // 2 for axis in (1, 2))
+    side = tower.window_size // (2 * tower.patch_size)
+    tokens = [(row, column) for row in range(rows) for column in range(columns)]
+    in_windows = sorted(tokens, key=lambda token: (token[0] // side, token[1] // side, token))
+    return [in_windows.index(token) for token in tokens]
