@@ -17,3 +17,11 @@ def untrained():
                 if name.endswith("weight") and values.ndim == 2:
                     values *= 12  # the usual small start makes every answer the same
     return model, processor, clip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_reference_images():
+    """Measuring the concentration reference on all its images would take longer than the tests themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("covist.eval.subject.REFERENCE_IMAGES", 4)
+        yield
