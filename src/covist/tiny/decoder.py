@@ -39,11 +39,17 @@ class DecoderPhase:
     share: float  # of the time of the decoder stage
     pictures: int  # per step
     sampled: int | None = None  # patches shown, things preferred; None shows all
+    rounds: int = 1  # of QUESTIONS per picture
+
+    @property
+    def questions(self) -> dict[str, int]:
+        return {family: self.rounds * number for family, number in QUESTIONS.items()}
 
 
 DECODER_PHASES = (
-    DecoderPhase("96 patches", 0.35, pictures=8, sampled=96),
-    DecoderPhase("all patches", 0.65, pictures=6),
+    DecoderPhase("96 patches", 0.30, pictures=8, sampled=96),
+    DecoderPhase("240 patches", 0.30, pictures=8, sampled=240, rounds=2),  # all things, some background
+    DecoderPhase("all patches", 0.40, pictures=6, rounds=2),
 )
 
 
@@ -173,7 +179,7 @@ class DecoderTrainer:
     def step(self, phase: DecoderPhase, number: int) -> tuple[Tensor, dict[str, float]]:
         rng = np.random.default_rng([self.seed, 4, number])
         indices = rng.integers(min(MOST_SCENES, len(self.bank)), size=phase.pictures)
-        asked = [questions_for(self.bank.scene(int(index)), number, QUESTIONS) for index in indices]
+        asked = [questions_for(self.bank.scene(int(index)), number, phase.questions) for index in indices]
         packed, features = pack(asked), self.cache(indices)
         places = choose_places(phase.sampled, self.bank.owners[indices], rng)
         features = features.gather(1, places[..., None].expand(-1, -1, features.shape[-1]))
