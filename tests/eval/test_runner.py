@@ -146,3 +146,14 @@ def test_a_batch_with_a_shared_image_answers_like_single_requests(untrained):
                 output = model.generate(**inputs, max_new_tokens=2, do_sample=False)
                 alone = processor.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
                 assert alone == [answer]
+
+
+@pytest.mark.parametrize("setting", ["content=off", "attention=off", "content=off,attention=off"])
+def test_interventions_keep_the_representatives_of_the_main_configuration(untrained, setting):
+    subject, item = Subject(*untrained), load_suite("scenes").item(0)
+    kept = []
+    for name in ("covist-fixed", f"covist-fixed:{setting}"):
+        with subject.compressed(build_method(name), 24, 0.2) as handle:
+            subject.answer(item)
+            kept.append([image.stages[0].indices.tolist() for image in handle.report.images])
+    assert kept[0] == kept[1]

@@ -18,7 +18,7 @@ _MARKERS = "osD^vPX*<>"
 
 def plot_retention(results: Results, path: str | Path) -> None:
     """One line per method with its interval, budgets on a logarithmic axis."""
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    figure = Figure(figsize=(7.5, 4.5), dpi=160, layout="constrained")
     axes = figure.add_subplot()
     axes.axhline(100, color="0.5", linestyle="--", linewidth=1, label=VANILLA)
     compressed = [score for score in results.scores if score.method != VANILLA]
