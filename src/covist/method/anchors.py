@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from covist.config import CovistConfig
+from covist.method.ops import first_largest
 
 INITIAL_ANCHOR_DIVISOR = 12
 NOVEL_ANCHORS = 3
@@ -26,29 +27,28 @@ def instruction_anchors(distribution: Tensor, affinity: Tensor, count: int, conf
     """Non-redundant tokens in the order of pi [N], most relevant first -> anchors in that order, [any].
 
     A candidate that is too similar to a kept anchor is skipped for good, so the next anchor is always the first
-    candidate still allowed.
+    candidate still allowed. The search runs to its limit without asking the device whether it is over already.
     """
     limit = min(config.anchor_limit, math.floor(config.anchor_fraction * count))
     initial = min(max(2, count // INITIAL_ANCHOR_DIVISOR), limit)
     order = distribution.argsort(descending=True, stable=True)
     allowed = torch.ones_like(order, dtype=torch.bool)  # along the order
     to_initial = torch.zeros_like(distribution)
-    anchors: list[Tensor] = []
     novel = torch.zeros_like(order[:1])
+    anchors, accepted = [order[:0]], [allowed[:0]]
     for step in range(limit):
-        place = allowed.int().argmax()
-        if not bool(allowed[place]) or int(novel) >= NOVEL_ANCHORS:
-            break
+        place = first_largest(allowed.int())[None]
         anchor = order[place]
         anchors.append(anchor)
-        similarity = affinity[anchor]
+        accepted.append(allowed[place] & (novel < NOVEL_ANCHORS))
+        similarity = affinity.index_select(0, anchor)[0]
         if step < initial:
             to_initial = torch.maximum(to_initial, similarity)
         else:
             novel += 1 - to_initial[anchor] > config.anchor_novelty
         allowed &= similarity[order] < config.anchor_redundancy
-        allowed[place] = False
-    return torch.stack(anchors) if anchors else order[:0]
+        allowed.index_fill_(0, place, False)
+    return torch.cat(anchors)[torch.cat(accepted)]
 
 
 def protected_tokens(
