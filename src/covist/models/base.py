@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
@@ -76,6 +77,21 @@ class Family(ABC):
         `encoder_layers` are further layers of the tower whose class queries and keys a method wants to read, as indices
         or as fractions of the depth; without a class token there is nothing to capture.
         """
+
+
+class Scratch(threading.local):
+    """What the hooks of one call leave for each other; every thread has its own, so requests do not mix."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, Any] = {}
+
+    def leave(self, name: str, value: Any) -> None:
+        self._left[name] = value
+
+    def take(self) -> dict[str, Any]:
+        """Everything that was left; nothing stays behind."""
+        left, self._left = self._left, {}
+        return left
 
 
 class WrappedMethod:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from covist.models.base import Family, Removable, SignalSink, WrappedMethod
+from covist.models.base import Family, Removable, Scratch, SignalSink, WrappedMethod
 from covist.models.signals import EncoderLayer, ImageSignals
 
 
@@ -39,17 +39,18 @@ class ClipTowerFamily(Family):
     def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
         layers = self.base.vision_tower.encoder.layers
         depths = (int(depth * len(layers)) if isinstance(depth, float) else depth for depth in encoder_layers)
-        taps = {index % len(layers): _LayerTap(layers[index]) for index in (self.feature_layer, *depths)}
-        hidden: dict[str, Tensor] = {}
+        wanted = {index % len(layers): layers[index] for index in (self.feature_layer, *depths)}
+        taps = {index: _LayerTap(layer) for index, layer in wanted.items()}
+        scratch = Scratch()
 
         def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            hidden["features"] = inputs[0].detach()
+            scratch.leave("features", inputs[0].detach())
 
         def assemble(arguments: dict[str, Any], output: Any) -> None:
             # The signals own what they need from here on; nothing of this call stays behind in the taps.
             captured = {index: tap.take() for index, tap in taps.items()}
             spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
-            sink(self.images(arguments, spans, captured, hidden.pop("features")))
+            sink(self.images(arguments, spans, captured, scratch.take()["features"]))
 
         return [
             *(handle for tap in taps.values() for handle in tap.handles),
@@ -94,7 +95,7 @@ class _LayerTap:
 
     def __init__(self, layer: nn.Module):
         self._heads = layer.self_attn.num_heads
-        self._seen: dict[str, Tensor] = {}
+        self._scratch = Scratch()
         self.handles: list[Removable] = [
             layer.self_attn.q_proj.register_forward_hook(self._keep("query", slice(0, 1))),
             layer.self_attn.k_proj.register_forward_hook(self._keep("keys", slice(1, None))),
@@ -104,12 +105,12 @@ class _LayerTap:
     def _keep(self, name: str, rows: slice) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             states = output[0] if isinstance(output, tuple) else output
-            self._seen[name] = states.detach()[:, rows]
+            self._scratch.leave(name, states.detach()[:, rows])
 
         return hook
 
     def take(self) -> tuple[EncoderLayer, Tensor]:
-        seen, self._seen = self._seen, {}
+        seen = self._scratch.take()
         # The class rows are copied so that they do not keep the full projection outputs alive.
         query, output = seen["query"][:, 0].clone(), seen["output"][:, 0].clone()
         return EncoderLayer(query, seen["keys"], self._heads), output

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.vision_utils import get_vision_window_index
 
 from covist.method.grid import Grid
-from covist.models.base import Family, Removable, SignalSink, WrappedMethod
+from covist.models.base import Family, Removable, Scratch, SignalSink, WrappedMethod
 from covist.models.registry import register_family
 from covist.models.signals import ImageSignals
 
@@ -143,7 +143,7 @@ class _TowerTap:
     def __init__(self, tower: nn.Module):
         attention = tower.blocks[max(tower.fullatt_block_indexes)].attn
         self._heads: int = attention.num_heads
-        self._seen: dict[str, Any] = {}
+        self._scratch = Scratch()
         self.handles: list[Removable] = [
             attention.register_forward_pre_hook(self._keep_rotary, with_kwargs=True),
             attention.qkv.register_forward_hook(self._keep_projections),
@@ -151,15 +151,16 @@ class _TowerTap:
         ]
 
     def _keep_rotary(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        self._seen["rotary"] = kwargs["position_embeddings"]
+        self._scratch.leave("rotary", kwargs["position_embeddings"])
 
     def _keep_projections(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        self._seen["projections"] = output.detach().unflatten(-1, (3, self._heads, -1))  # [patches, 3, heads, w]
+        projections = output.detach().unflatten(-1, (3, self._heads, -1))  # [patches, 3, heads, w]
+        self._scratch.leave("projections", projections)
 
     def _keep_features(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._seen["features"] = inputs[0].detach()
+        self._scratch.leave("features", inputs[0].detach())
 
     def take(self) -> _FullAttention:
-        seen, self._seen = self._seen, {}
+        seen = self._scratch.take()
         queries, keys, _ = seen["projections"].unbind(1)
         return _FullAttention(queries, keys, *seen["rotary"], seen["features"])
