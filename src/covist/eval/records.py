@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from covist.outputs import writable_directory, write_json
+
 
 @dataclass(frozen=True)
 class Run:
@@ -42,11 +44,8 @@ class Records:
         self._directory = None if directory is None else Path(directory)
         self._answers: dict[Run, dict[int, Answered]] = {}
         if self._directory is not None:
-            try:
-                (self._directory / "answers").mkdir(parents=True, exist_ok=True)
-                self._adopt_settings()
-            except OSError as error:
-                raise ValueError(f"cannot write to {self._directory}: {error.strerror}") from None
+            (writable_directory(self._directory) / "answers").mkdir(exist_ok=True)
+            self._adopt_settings()
 
     def of(self, run: Run) -> dict[int, Answered]:
         """Picture number -> answers, read from the directory when a run is first asked for."""
@@ -64,8 +63,7 @@ class Records:
         """Fix a setting that was not known when the directory was opened."""
         self.settings[name] = value
         if self._directory is not None:
-            text = json.dumps(self.settings, indent=2) + "\n"
-            (self._directory / "settings.json").write_text(text, encoding="utf-8")
+            write_json(self._directory / "settings.json", self.settings)
 
     def _adopt_settings(self) -> None:
         """Refuse a directory that was made under other settings; take over what it has settled already."""
@@ -81,7 +79,7 @@ class Records:
                     )
             self.settings = stored
         else:
-            path.write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
+            write_json(path, self.settings)
 
     def _path(self, run: Run) -> Path:
         assert self._directory is not None

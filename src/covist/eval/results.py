@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from covist.eval.statistics import Bootstrap, Interval, Tally, estimate
 from covist.eval.suite import Item, Suite
 from covist.eval.tables import markdown
 from covist.eval.variants import VANILLA
+from covist.outputs import write_json
 
 _DIGITS = 2
 PREFERRED_REFERENCE = "covist-fixed"
@@ -158,8 +158,7 @@ class Results:
         from covist.eval.plot import plot_retention  # matplotlib is slow to import
 
         folder = Path(directory)
-        text = json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
-        (folder / "results.json").write_text(text, encoding="utf-8")
+        write_json(folder / "results.json", self.to_dict())
         (folder / "results.md").write_text(self.to_markdown(), encoding="utf-8")
         plot_retention(self, folder / "retention.png")
 
