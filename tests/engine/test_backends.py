@@ -1,0 +1,128 @@
+"""Attention backends agree; the ones that cannot take a bias are refused."""
+
+import pytest
+import torch
+from support.llava import ask
+from support.requests import greedy, step_logits
+
+from covist.engine.ledger import Ledger
+from covist.engine.mask import StageMask
+from covist.methods.base import AttentionRule
+
+PROMPTS = ("USER: where <image> what color is this ? ASSISTANT:", "USER: is there a word ? ASSISTANT:", "<image> what")
+
+
+@pytest.fixture
+def backend(model):
+    """Sets the decoder's backend and puts the former one back."""
+    former = model.config.text_config._attn_implementation
+    yield lambda name: model.set_attn_implementation({"text_config": name})
+    model.set_attn_implementation({"text_config": former})
+
+
+def conversation(model):
+    """Padded prefill, decoding, and a second turn: every shape of mask there is."""
+    first = greedy(model, ask(*PROMPTS), 2)
+    ids = torch.cat([first.sequences, torch.tensor([[5, 13, 14]]).expand(3, -1)], 1)
+    mask = torch.cat([ask(*PROMPTS)["attention_mask"], torch.ones(3, 5, dtype=torch.long)], 1)
+    follow_up = {"input_ids": ids, "attention_mask": mask}
+    second = greedy(model, follow_up, 2, past_key_values=first.past_key_values)
+    return torch.cat([step_logits(first), step_logits(second)])
+
+
+@pytest.mark.parametrize("budget", [24, 144])
+def test_eager_agrees_with_sdpa(model, strategy, compress, backend, budget):
+    compress(model, budget=budget, strategy=strategy)
+    expected = conversation(model)
+    backend("eager")
+    torch.testing.assert_close(conversation(model), expected, atol=1e-4, rtol=1e-4)
+    assert model.config.vision_config._attn_implementation == "sdpa"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [24, 144])
+def test_flex_attention_agrees_with_sdpa(model, strategy, compress, backend, budget):
+    """Slow: flex attention is compiled for every new shape."""
+    compress(model, budget=budget, strategy=strategy)
+    expected = conversation(model)
+    backend("flex_attention")
+    torch.testing.assert_close(conversation(model), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["flash_attention_2", "flash_attention_3"])
+def test_flash_attention_names_the_backends_to_use(multi_head, compress, name):
+    message = f"'{name}' has no bias argument; use one of eager, sdpa, flex_attention"
+    config = multi_head.config.text_config
+    handle = compress(multi_head, budget=24)
+    config._attn_implementation = name
+    try:
+        with pytest.raises(ValueError, match=message):  # switched under a running handle
+            multi_head(**ask(PROMPTS[0]))
+        handle.remove()
+        with pytest.raises(ValueError, match=message):  # and at the start
+            compress(multi_head, budget=24)
+    finally:
+        config._attn_implementation = "sdpa"
+
+
+# -- masks in the form of each backend ---------------------------------------------------------------------------------
+
+
+def small_ledger(reduced):
+    """Two samples of five keys; the second has one key of padding, both two keys of an image."""
+    return Ledger(
+        positions=torch.tensor([[0, 1, 5, 9, 10], [0, 0, 2, 7, 8]]),
+        valid=torch.tensor([[True] * 5, [False] + [True] * 4]),
+        image=torch.tensor([[-1, 0, 0, -1, -1], [-1, -1, 0, 0, -1]]),
+        log_weight=torch.tensor([[0.0, 0.5, 1.0, 0.0, 0.0], [0.0, 0.0, 0.25, 0.75, 0.0]]),
+        shift=torch.zeros(2, dtype=torch.long),
+        padded=True,
+        reduced=reduced,
+        images=1,
+    )
+
+
+def total_bias(arguments, heads, queries, keys):
+    """What a backend adds to its logits, [batch, heads, queries, keys], indexed as the backend does it."""
+    added = torch.zeros(2, heads, queries, keys)
+    if arguments["attention_mask"] is not None:
+        added += arguments["attention_mask"]
+    if "position_bias" in arguments:  # flex indexes every dimension, without broadcasting
+        assert arguments["position_bias"].shape == (2, heads, queries, keys)
+        added += arguments["position_bias"]
+    return added
+
+
+@pytest.mark.parametrize("backend_name", ["eager", "sdpa", "flex_attention"])
+@pytest.mark.parametrize("reduced", [True, False])
+@pytest.mark.parametrize("queries", [5, 2, 1])
+def test_every_backend_gets_the_same_bias(backend_name, reduced, queries):
+    ledger, scale = small_ledger(reduced), torch.tensor([[1.0, 2.0, 0.5], [0.1, 0.2, 0.3]])
+    mask = StageMask(ledger, queries, AttentionRule(scale), backend_name, prefill=True)
+    for layer in (0, 1):
+        added = total_bias(mask.for_layer(layer, torch.zeros(1)), 3, queries, 5)
+        for sample in (0, 1):
+            for query in range(queries):
+                own = 5 - queries + query
+                for key in range(5):
+                    visible = key == own or (key < own and bool(ledger.valid[sample, key]))
+                    values = added[sample, :, query, key]
+                    if visible:
+                        expected = scale[layer] * ledger.log_weight[sample, key] * reduced
+                        torch.testing.assert_close(values, expected)
+                    else:
+                        assert (values < -1e30).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_masks_stay_finite_in_half_precision(dtype):
+    mask = StageMask(small_ledger(True), 5, AttentionRule(torch.ones(1, 2)), "sdpa", prefill=True)
+    values = mask.for_layer(0, torch.zeros(1, dtype=dtype))["attention_mask"]
+    assert values.dtype == dtype and values.isfinite().all()
+
+
+def test_sdpa_without_bias_or_padding_needs_no_mask():
+    ledger = Ledger.of_text(torch.arange(4)[None], torch.ones(1, 4, dtype=torch.bool), padded=False)
+    for queries, implicit in ((4, True), (1, True), (2, False)):
+        arguments = StageMask(ledger, queries, None, "sdpa", prefill=True).for_layer(0, torch.zeros(1))
+        assert (arguments["attention_mask"] is None) == implicit
