@@ -24,7 +24,7 @@ class LoadedModel:
     """A model with everything `covist.compress` wants to know about it."""
 
     name: str
-    model: nn.Module
+    model: Any
     processor: Any
     clip: Any | None
 
@@ -35,7 +35,9 @@ def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "aut
     folder = tiny.WEIGHTS if name == EMBEDDED else Path(name)
     if name == EMBEDDED or (folder / "clip" / "text.safetensors").exists():  # a folder of our own training recipe
         model, processor, (text_tower, words) = tiny.load(folder)
-        return LoadedModel(name, model.to(place), processor, clip or (text_tower.to(place), words))
+        for part in (model, text_tower):
+            nn.Module.to(part, place)
+        return LoadedModel(name, model, processor, clip or (text_tower, words))
     try:
         model_class = _supported_class(name)
         dtype = torch.float32 if place.type == "cpu" else "auto"

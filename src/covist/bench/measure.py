@@ -7,7 +7,7 @@ generation  the whole `generate` call: encoding, compression, prefill and decodi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +118,7 @@ def synchronise(device: torch.device) -> None:
 
 
 @contextmanager
-def _marked(model: Any, device: torch.device) -> Any:
+def _marked(model: Any, device: torch.device) -> Iterator[_Marks]:
     marks = _Marks(device)
     decoder = family_for(model).decoder
     hooks = [
@@ -134,14 +134,18 @@ def _marked(model: Any, device: torch.device) -> Any:
 
 
 @contextmanager
-def _peak_memory(device: torch.device) -> Any:
-    """A list whose last item is, after the block, the peak in bytes."""
+def _peak_memory(device: torch.device) -> Iterator[list[int | None]]:
+    """A list whose last item is, after the block, the peak in bytes; None where the system does not tell."""
     peak: list[int | None] = [None]
-    on_gpu = device.type == "cuda"
-    resettable = torch.cuda.reset_peak_memory_stats(device) is None if on_gpu else _reset_resident_peak()
-    yield peak
-    if resettable:
-        peak.append(torch.cuda.max_memory_allocated(device) if on_gpu else _resident_peak())
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        yield peak
+        peak.append(torch.cuda.max_memory_allocated(device))
+    else:
+        resettable = _reset_resident_peak()
+        yield peak
+        if resettable:
+            peak.append(_resident_peak())
 
 
 def _reset_resident_peak() -> bool:

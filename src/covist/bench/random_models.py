@@ -40,7 +40,7 @@ QWEN_SIDE, QWEN_PATCH, QWEN_MERGE = 1008, 14, 2
 class RandomModel:
     """A model without training, a maker of requests for it, and its text tower if its family has one."""
 
-    model: nn.Module
+    model: Any
     clip: TextTower | None
     request: Callable[[int, int], dict[str, Tensor]]
     """`request(seed, text)`: random pixels behind and before `text` random tokens."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
-from torch import nn
 
 from covist.ask import prepare
 from covist.bench.random_models import build_random
@@ -31,7 +30,7 @@ class Workload:
     """Warm-up requests are disjoint from the timed ones wherever there are enough different ones."""
 
     name: str
-    model: nn.Module
+    model: Any
     processor: Any | None
     clip: Any | None
     warmup: Sequence[Request]
@@ -47,7 +46,7 @@ def scene_workload(loaded: LoadedModel, volume: Volume) -> Workload:
     if len(items) < wanted:
         raise ValueError(f"the suite has {len(items)} pictures, fewer than {wanted} prompts with warm-up")
     requests = [
-        prepare(loaded, [item.picture], item.questions[item.number % len(item.questions)].question) for item in items
+        prepare(loaded, [item.image], item.questions[item.number % len(item.questions)].question) for item in items
     ]
     return _of_model(loaded, "scenes", requests, volume)
 

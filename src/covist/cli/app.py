@@ -82,12 +82,12 @@ def _run(arguments: list[str]) -> int:
 
 
 def _is_user_error(error: Exception) -> bool:
-    """Our own library refuses bad input with a `ValueError`; one that comes from further below is a bug."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    raised_in = "" if frame is None else frame.tb_frame.f_globals.get("__name__", "")
-    return isinstance(error, ValueError) and raised_in.split(".")[0] == "covist"
+    """Our own library refuses bad input by raising a `ValueError`; one that comes from elsewhere is a bug."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    source = traceback.extract_tb(error.__traceback__)
+    raised_in = str(frames[-1][0].f_globals.get("__name__", "")) if frames else ""
+    raised_by_us = raised_in.split(".")[0] == "covist" and (source[-1].line or "").startswith("raise")
+    return isinstance(error, ValueError) and raised_by_us
 
 
 def _complain(text: str) -> None:

@@ -105,7 +105,7 @@ def _print(results: dict[str, Any]) -> None:
 
 
 def _latency(rows: list[dict[str, Any]]) -> Table:
-    made = table("method", "K", "TTFT", "prefill", "generation", "speed-up", "token/s", "prefill / plain")
+    made = table("method", "K", "TTFT", "prefill", "generation", "speed-up", "token/s", "over plain")
     for row in rows:
         over = row["prefill_over_plain"]
         made.add_row(
@@ -116,12 +116,13 @@ def _latency(rows: list[dict[str, Any]]) -> Table:
             f"{row['tokens_per_second']:.1f}",
             "" if over is None else f"{over:.2f}x",
         )
-    made.caption, made.caption_justify = "milliseconds: mean, median below", "left"
+    made.caption = "milliseconds: mean, median below; over plain: prefill / plain decoder of that length"
+    made.caption_justify = "left"
     return made
 
 
 def _resources(rows: list[dict[str, Any]]) -> Table:
-    made = table("method", "K", "visual tokens", "FLOPs", "KV MiB", "peak MiB", "selection ms", "compression ms")
+    made = table("method", "K", "tokens", "FLOPs", "KV MiB", "peak MiB", "select ms", "all ms")
     for row in rows:
         made.add_row(
             row["method"],
@@ -132,6 +133,8 @@ def _resources(rows: list[dict[str, Any]]) -> Table:
             "" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}",
             *(f"{row[name]['median']:.1f}" if row[name] else "" for name in ("selection_ms", "compression_ms")),
         )
+    made.caption = "select: choosing tokens; all: everything that compression adds to a request (medians)"
+    made.caption_justify = "left"
     return made
 
 

@@ -32,11 +32,11 @@ def note(text: str) -> None:
     err().print(f"[yellow]note:[/] {text}", soft_wrap=True)
 
 
-def table(*columns: str, title: str | None = None) -> Table:
-    """The one table style: first column left, the rest right unless it is text."""
-    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+def table(*columns: str) -> Table:
+    """The one table style: first column left and never broken, numbers to the right."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for number, name in enumerate(columns):
-        made.add_column(name, justify="left" if number == 0 else "right", header_style="bold", overflow="fold")
+        made.add_column(name, justify="right" if number else "left", no_wrap=not number, overflow="fold")
     return made
 
 

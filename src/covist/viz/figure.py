@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from matplotlib.cm import ScalarMappable
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -14,12 +15,12 @@ from covist.viz.layout import View, owners, rebuilt, tokens_before
 from covist.viz.panels import (
     FAINT,
     INK,
+    WeightScale,
     marker_area,
     show_map,
     show_picture,
     show_regions,
     show_representatives,
-    weight_scale,
 )
 
 WIDTH, MARGIN, GAP = 12.0, 0.25, 0.14  # inches
@@ -34,36 +35,36 @@ def draw_report(image: ImageReport, views: list[View], title: str = "", subtitle
     maps = _evidence_maps(image)
     stages = len(image.stages)
     owner = owners(image, stages - 1)
-    regions = stages == 1 and owner is not None  # several stages fill the row by themselves
-    canvas = _Canvas(views, [1 + len(maps), stages + regions + 1], title, subtitle)
+    regions = owner if stages == 1 else None  # several stages fill the row by themselves
+    columns = stages + (regions is not None)
+    canvas = _Canvas(views, [1 + len(maps), columns + 1], title, subtitle)
     _draw_seen(canvas, views)
     for number, view in enumerate(views):
         for column, (name, values) in enumerate(maps.items(), start=1):
             show_map(canvas.axes(0, number, column), view, values, name if number == 0 else "")
-    colours = _colours(image)
+    scale = _scale(image)
     for stage in range(stages):
-        _draw_stage(canvas, image, views, stage, colours)
+        _draw_stage(canvas, image, views, stage, scale)
     kept = image.stages[-1].indices.numpy()
     painted = rebuilt(views, owner, kept)
     for number, view in enumerate(views):
-        headings = (
-            ("what each one stands for", f"rebuilt from {len(kept)} representatives") if number == 0 else ("", "")
-        )
-        if regions:
-            show_regions(canvas.axes(1, number, stages), view, owner, kept, headings[0])
-        show_picture(canvas.axes(1, number, stages + regions), view, headings[1], painted[number])
-    _add_legend(canvas, colours)
+        if regions is not None:
+            heading = "what each one stands for" if number == 0 else ""
+            show_regions(canvas.axes(1, number, stages), view, regions, kept, heading)
+        heading = f"rebuilt from {len(kept)} representatives" if number == 0 else ""
+        show_picture(canvas.axes(1, number, columns), view, heading, painted[number])
+    _add_legend(canvas, scale)
     return canvas.figure
 
 
 def draw_overlay(image: ImageReport, views: list[View], title: str = "", subtitle: str = "") -> Figure:
     """Only the representatives on the picture, stage by stage."""
     canvas = _Canvas(views, [1 + len(image.stages)], title, subtitle)
-    colours = _colours(image)
+    scale = _scale(image)
     _draw_seen(canvas, views)
     for stage in range(len(image.stages)):
-        _draw_stage(canvas, image, views, stage, colours, row=0, first_column=1)
-    _add_legend(canvas, colours)
+        _draw_stage(canvas, image, views, stage, scale, row=0, first_column=1)
+    _add_legend(canvas, scale)
     return canvas.figure
 
 
@@ -82,7 +83,7 @@ class _Canvas:
     """Places panels: blocks of rows, in each block one row per view, panels of a row equally wide."""
 
     def __init__(self, views: list[View], columns: list[int], title: str, subtitle: str):
-        self._views, self._columns = views, columns
+        self._views, self.blocks = views, len(columns)
         self._widths = [self._panel_width(count) for count in columns]
         heights = [sum(self._height(view, width) + HEADING for view in views) for width in self._widths]
         self._tops = [TITLE + sum(heights[:block]) for block in range(len(columns))]
@@ -101,7 +102,7 @@ class _Canvas:
     def _height(self, view: View, width: float) -> float:
         return width * view.rows / view.columns
 
-    def axes(self, block: int, view: int, column: int):
+    def axes(self, block: int, view: int, column: int) -> Axes:
         width = self._widths[block]
         above = sum(self._height(other, width) + HEADING for other in self._views[:view])
         height = self._height(self._views[view], width)
@@ -115,18 +116,13 @@ class _Canvas:
         """Side of a token's cell in points."""
         return 72 * self._widths[block] / self._views[view].columns
 
-    def right_end(self, block: int) -> float:
-        """Where the panels of a block end, in inches."""
-        count = self._columns[block]
-        return MARGIN + count * self._widths[block] + (count - 1) * GAP
-
 
 def _draw_stage(
     canvas: _Canvas,
     image: ImageReport,
     views: list[View],
     stage: int,
-    colours: ScalarMappable,
+    scale: WeightScale,
     row: int = 1,
     first_column: int = 0,
 ) -> None:
@@ -142,7 +138,7 @@ def _draw_stage(
             kept,
             weights,
             owner,
-            colours,
+            scale,
             canvas.cell_points(row, number),
             title if number == 0 else "",
         )
@@ -164,8 +160,8 @@ def _evidence_maps(image: ImageReport) -> dict[str, np.ndarray]:
     return found
 
 
-def _colours(image: ImageReport) -> ScalarMappable:
-    return weight_scale(max(float(stage.weights.max()) for stage in image.stages))
+def _scale(image: ImageReport) -> WeightScale:
+    return WeightScale(max(float(stage.weights.max()) for stage in image.stages))
 
 
 def _draw_seen(canvas: _Canvas, views: list[View]) -> None:
@@ -174,12 +170,11 @@ def _draw_seen(canvas: _Canvas, views: list[View]) -> None:
         show_picture(canvas.axes(0, number, 0), view, names[number])
 
 
-def _add_legend(canvas: _Canvas, colours: ScalarMappable) -> None:
+def _add_legend(canvas: _Canvas, scale: WeightScale) -> None:
     """What discs, threads and colours mean."""
     figure, height = canvas.figure, canvas.height
-    largest = colours.norm.vmax or 2.0
-    shown = [1.0, round((1 + largest) / 2), round(largest)]
-    cell = canvas.cell_points(len(canvas._columns) - 1, 0)
+    shown = dict.fromkeys((1.0, round((1 + scale.largest) / 2), round(scale.largest)))
+    cell = canvas.cell_points(canvas.blocks - 1, 0)
     discs = [
         Line2D(
             [],
@@ -187,11 +182,11 @@ def _add_legend(canvas: _Canvas, colours: ScalarMappable) -> None:
             linestyle="",
             marker="o",
             markersize=float(np.sqrt(marker_area(np.array([weight]), cell))[0]),
-            markerfacecolor=colours.to_rgba(weight),
+            markerfacecolor=to_hex(scale.colours(np.array([weight]))[0]),
             markeredgecolor="white",
             label=f"weight {weight:g}",
         )
-        for weight in dict.fromkeys(shown)
+        for weight in shown
     ]
     thread = Line2D([], [], color=FAINT, linewidth=1.2, label="a token and the representative that stands for it")
     figure.legend(
@@ -207,7 +202,7 @@ def _add_legend(canvas: _Canvas, colours: ScalarMappable) -> None:
         labelcolor=INK,
     )
     bar_axes = figure.add_axes(((WIDTH - MARGIN - 2.6) / WIDTH, 0.36 / height, 2.6 / WIDTH, 0.12 / height))
-    bar = figure.colorbar(colours, cax=bar_axes, orientation="horizontal")
+    bar = figure.colorbar(scale.mappable, cax=bar_axes, orientation="horizontal")
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, colors=INK, length=2)
     figure.text((WIDTH - MARGIN - 2.7) / WIDTH, 0.42 / height, "weight", fontsize=9, color=INK, ha="right", va="center")

@@ -16,9 +16,16 @@ GOLDEN = 0.618034
 WEIGHTS: Colormap = LinearSegmentedColormap.from_list("weights", ["#ffd166", "#f3722c", "#c9184a", "#590d6e"])
 
 
-def weight_scale(largest: float) -> ScalarMappable:
+class WeightScale:
     """The colours of the weights, from 1 (a token stands for itself) to the largest."""
-    return ScalarMappable(Normalize(1.0, max(largest, 2.0)), WEIGHTS)
+
+    def __init__(self, largest: float):
+        self.largest = max(largest, 2.0)
+        self.mappable = ScalarMappable(Normalize(1.0, self.largest), WEIGHTS)
+
+    def colours(self, weights: np.ndarray) -> np.ndarray:
+        """[n] -> [n, 4]."""
+        return self.mappable.to_rgba(weights)
 
 
 def marker_area(weights: np.ndarray, cell_points: float) -> np.ndarray:
@@ -31,10 +38,9 @@ def show_picture(axes: Axes, view: View, title: str = "", picture: np.ndarray | 
     _finish(axes, view, title)
 
 
-def show_map(axes: Axes, view: View, values: np.ndarray, title: str = "", scale: np.ndarray | None = None) -> None:
-    """An evidence map [N]; nan where a token was gone already. All views of a map share one scale."""
-    scale = values if scale is None else scale
-    low, high = float(np.nanmin(scale)), float(np.nanmax(scale))
+def show_map(axes: Axes, view: View, values: np.ndarray, title: str = "") -> None:
+    """An evidence map over all tokens [N]; nan where a token was gone already. The views share one scale."""
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
     axes.imshow(view.on_grid(values), extent=_extent(view), interpolation="nearest", cmap=EVIDENCE, vmin=low, vmax=high)
     axes.set_facecolor("#eef0f3")
     _finish(axes, view, title)
@@ -46,7 +52,7 @@ def show_representatives(
     kept: np.ndarray,
     weights: np.ndarray,
     owner: np.ndarray | None,
-    colours: ScalarMappable,
+    scale: WeightScale,
     cell_points: float,
     title: str = "",
 ) -> None:
@@ -55,14 +61,15 @@ def show_representatives(
     faded = 255 - 0.45 * (255 - grey)
     axes.imshow(faded, extent=_extent(view), cmap="gray", vmin=0, vmax=255, interpolation="bilinear")
     if owner is not None:
-        _draw_threads(axes, view, kept, weights, owner, colours)
+        _draw_threads(axes, view, kept, weights, owner, scale)
     here = view.holds(kept)
     order = np.argsort(-weights[here], kind="stable")  # small discs on top of large ones
     centres, sizes = view.centres(kept[here])[order], weights[here][order]
     axes.scatter(
-        *centres.T,
+        centres[:, 0],
+        centres[:, 1],
         s=marker_area(sizes, cell_points),
-        c=colours.to_rgba(sizes),
+        c=scale.colours(sizes),
         edgecolors="white",
         linewidths=0.6,
         zorder=3,
@@ -77,13 +84,13 @@ def show_regions(axes: Axes, view: View, owner: np.ndarray, kept: np.ndarray, ti
     light = np.where(rank % 2, 0.95, 0.78)
     colours = hsv_to_rgb(np.stack([hues, np.full_like(hues, 0.42), light], axis=-1))
     axes.imshow(colours, extent=_extent(view), interpolation="nearest")
-    here = kept[view.holds(kept)]
-    axes.scatter(*view.centres(here).T, s=9, color=INK, linewidths=0, zorder=3)
+    centres = view.centres(kept[view.holds(kept)])
+    axes.scatter(centres[:, 0], centres[:, 1], s=9, color=INK, linewidths=0, zorder=3)
     _finish(axes, view, title)
 
 
 def _draw_threads(
-    axes: Axes, view: View, kept: np.ndarray, weights: np.ndarray, owner: np.ndarray, colours: ScalarMappable
+    axes: Axes, view: View, kept: np.ndarray, weights: np.ndarray, owner: np.ndarray, scale: WeightScale
 ) -> None:
     tokens = np.arange(view.start, view.stop)
     tokens = tokens[view.holds(owner[tokens]) & (owner[tokens] != tokens)]
@@ -91,7 +98,7 @@ def _draw_threads(
         return
     weight_of = dict(zip(kept.tolist(), weights.tolist(), strict=True))
     lines = np.stack([view.centres(tokens), view.centres(owner[tokens])], axis=1)  # [n, 2, 2]
-    tints = colours.to_rgba(np.array([weight_of[token] for token in owner[tokens].tolist()]))
+    tints = scale.colours(np.array([weight_of[token] for token in owner[tokens].tolist()]))
     axes.add_collection(LineCollection(list(lines), colors=tints, linewidths=0.7, alpha=0.45, zorder=2))
 
 

@@ -1,0 +1,190 @@
+"""Whatever is wrong with the input: one clear line on stderr, exit code 2, nothing else printed or written."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from covist import tiny
+
+
+def png(width: int, height: int) -> bytes:
+    """A PNG header that announces a size, and hardly any pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = chunk(b"IDAT", zlib.compress(b"\0" * 64))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + pixels + chunk(b"IEND", b"")
+
+
+def whole_picture() -> bytes:
+    return tiny.DEMO_PICTURE.read_bytes()
+
+
+@pytest.fixture
+def bad_files(tmp_path) -> dict[str, Path]:
+    contents = {
+        "truncated.png": whole_picture()[:600],
+        "empty.png": b"",
+        "zero.png": png(0, 40),
+        "giant.png": png(60_000, 60_000),
+        "large.png": png(11_000, 11_000),
+        "text.png": b"this is no picture",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    return {name: tmp_path / name for name in [*contents, "missing.png"]}
+
+
+def unwritable(tmp_path: Path) -> Path:
+    """A directory in which nothing can be created, also for a superuser, who ignores permissions."""
+    if os.geteuid() == 0:
+        return Path("/proc/self")
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o555)
+    return folder
+
+
+def assert_refused(ran, *words: str) -> None:
+    assert ran.code == 2, ran.stderr
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("covist: ") and ran.stderr.count("\n") == 1, ran.stderr
+    for word in words:
+        assert word in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("missing.png", "does not exist"),
+        ("truncated.png", "damaged or truncated"),
+        ("empty.png", "is empty"),
+        ("zero.png", "zero.png"),
+        ("giant.png", "too large"),
+        ("large.png", "too large"),
+        ("text.png", "not a picture"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "show"])
+def test_bad_pictures(covist, bad_files, command, name, words):
+    assert_refused(covist(command, "--image", bad_files[name], "--prompt", "what is this?"), words, name)
+
+
+def test_a_directory_is_no_picture(covist, tmp_path):
+    assert_refused(covist("run", "--image", tmp_path, "--prompt", "what is this?"), "is a directory")
+
+
+@pytest.mark.parametrize("budget", ["0", "-3", "abc", "", "0%", "101%", "1.5", "nan"])
+@pytest.mark.parametrize("command", ["run", "show", "plan"])
+def test_impossible_budgets(covist, command, budget):
+    assert_refused(covist(command, "--budget", budget), "budget must be", repr(budget))
+
+
+@pytest.mark.parametrize("command", ["run", "show"])
+def test_a_budget_beyond_the_picture(covist, model_folder, tmp_path, command):
+    out = [] if command == "run" else ["--out", tmp_path / "figure.png"]
+    ran = covist(command, "--model", model_folder, "--budget", "9999", *out)
+    assert_refused(ran, "budget 9999", "576 visual tokens")
+
+
+def test_a_planned_budget_beyond_the_picture(covist):
+    assert_refused(covist("plan", "--budget", "9999"), "budget 9999", "576 visual tokens")
+
+
+def test_bench_checks_budgets_before_timing(covist, model_folder, picture):
+    request = ("--model", model_folder, "--image", picture, "--prompt", "what is this?")
+    assert_refused(covist("bench", *request, "--budgets", "64,9999"), "budget 9999")
+
+
+@pytest.mark.parametrize("prompt", ["", "   "])
+def test_an_empty_prompt(covist, picture, prompt):
+    assert_refused(covist("run", "--image", picture, "--prompt", prompt), "--prompt is empty")
+
+
+def test_a_prompt_without_a_picture(covist):
+    assert_refused(covist("run", "--prompt", "where is it?"), "--image")
+
+
+def test_a_picture_without_a_prompt(covist, picture):
+    assert_refused(covist("run", "--image", picture), "--prompt")
+
+
+def test_an_unknown_model(covist):
+    assert_refused(covist("run", "--model", "nobody/nothing"), "unknown model 'nobody/nothing'")
+
+
+def test_a_text_only_model(covist, tmp_path):
+    from transformers import LlamaConfig
+
+    LlamaConfig(architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path / "llama")
+    assert_refused(covist("run", "--model", tmp_path / "llama"), "text-only")
+
+
+def test_an_unsupported_vision_model(covist, tmp_path):
+    from transformers import CLIPConfig
+
+    CLIPConfig(architectures=["CLIPModel"]).save_pretrained(tmp_path / "clip")
+    assert_refused(covist("run", "--model", tmp_path / "clip"), "not supported", "LlavaForConditionalGeneration")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "--overlay", "{}/out.png"),
+        ("show", "--out", "{}/out.png"),
+        ("bench", "--out", "{}/results"),
+        ("eval", "--out", "{}/results"),
+    ],
+)
+def test_a_read_only_directory(covist, tmp_path, arguments):
+    folder = unwritable(tmp_path)
+    assert_refused(covist(*(argument.format(folder) for argument in arguments)), "cannot write")
+
+
+@pytest.mark.parametrize("arguments", [("run", "--overlay"), ("show", "--out")])
+def test_an_unknown_figure_format(covist, tmp_path, arguments):
+    assert_refused(covist(*arguments, tmp_path / "out.jpeg"), ".png or .svg")
+
+
+@pytest.mark.parametrize("command", ["run", "show"])
+def test_an_unknown_method(covist, command, model_folder, tmp_path):
+    out = [] if command == "run" else ["--out", tmp_path / "figure.png"]
+    ran = covist(command, "--model", model_folder, "--method", "magic", *out)
+    assert_refused(ran, "unknown method 'magic'", "covist-fixed")
+
+
+def test_unknown_methods_of_eval_and_bench(covist):
+    assert_refused(covist("eval", "--methods", "magic"), "unknown method 'magic'")
+    assert_refused(covist("bench", "--methods", "magic"), "unknown method 'magic'")
+
+
+def test_strategy_and_method_together(covist):
+    assert_refused(covist("run", "--strategy", "pro", "--method", "random"), "not both")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("plan", "--preset", "gpt"), "unknown geometry 'gpt'"),
+        (("plan", "--layers", "0"), "layers must be at least 1"),
+        (("plan", "--text", "-1"), "must not be negative"),
+        (("plan", "--strategy", "half"), "half"),
+        (("bench", "--geometry", "gpt"), "unknown geometry 'gpt'"),
+        (("bench", "--geometry", "llava-1.5-7b", "--scale", "0"), "scale"),
+        (("bench", "--prompts", "0"), "--prompts"),
+        (("eval", "--suite", "mme"), "unknown suite 'mme'"),
+        (("eval", "--budgets", "64,abc"), "'abc'"),
+        (("eval", "--budgets", ","), "--budgets is empty"),
+        (("run", "--device", "toaster"), "toaster"),
+        (("run", "--colour", "red"), "--colour"),
+        (("fly",), "fly"),
+    ],
+)
+def test_wrong_options(covist, arguments, words):
+    assert_refused(covist(*arguments), words)

@@ -1,0 +1,68 @@
+"""`covist plan` reproduces the schedule table and the FLOPs column of the paper."""
+
+import pytest
+
+NEXT = ("--preset", "llava-next-7b", "--text", "61.63", "--newlines", "48", "--tokens", "2880")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "budget", "teraflops"),
+    [
+        ("fixed", 2880, 43.408),
+        ("fixed", 640, 10.004),
+        ("fixed", 320, 5.661),
+        ("fixed", 160, 3.530),
+        ("pro", 640, 10.058),
+        ("pro", 320, 5.675),
+        ("pro", 160, 3.534),
+    ],
+)
+def test_flops_column_of_the_efficiency_table(covist, strategy, budget, teraflops):
+    plan = covist("plan", *NEXT, "--strategy", strategy, "--budget", budget, "--json").json
+    assert round(plan["flops"] / 1e12, 3) == teraflops
+
+
+@pytest.mark.parametrize(("budget", "mebibytes"), [(2880, 1494.82), (640, 374.82), (320, 214.82), (160, 134.82)])
+def test_cache_column_of_the_efficiency_table(covist, budget, mebibytes):
+    plan = covist("plan", *NEXT, "--strategy", "pro", "--budget", budget, "--json").json
+    assert plan["kv_bytes"] / 2**20 == pytest.approx(mebibytes, abs=0.011)
+
+
+@pytest.mark.parametrize(
+    ("preset", "budget", "runs", "mean"),
+    [
+        ("llava-1.5-7b", 192, [(14, 288), (10, 173), (8, 48)], 192.0625),
+        ("llava-1.5-7b", 128, [(14, 192), (10, 115), (8, 32)], 127.9375),
+        ("llava-1.5-7b", 64, [(14, 96), (10, 58), (8, 16)], 64.125),
+        ("llava-1.5-13b", 192, [(18, 288), (12, 168), (10, 48)], 192),
+        ("llava-1.5-13b", 128, [(18, 192), (12, 112), (10, 32)], 128),
+        ("llava-1.5-13b", 64, [(18, 96), (12, 56), (10, 16)], 64),
+        ("llava-next-7b", 640, [(14, 960), (10, 576), (8, 160)], 640),
+        ("llava-next-7b", 320, [(14, 480), (10, 288), (8, 80)], 320),
+        ("llava-next-7b", 160, [(14, 240), (10, 144), (8, 40)], 160),
+        ("qwen2.5-vl-7b", 512, [(12, 768), (9, 469), (7, 128)], 511.9),
+        ("qwen2.5-vl-7b", 256, [(12, 384), (9, 235), (7, 64)], 256.1),
+        ("qwen2.5-vl-7b", 128, [(12, 192), (9, 117), (7, 32)], 127.9),
+    ],
+)
+def test_schedule_table(covist, preset, budget, runs, mean):
+    plan = covist("plan", "--preset", preset, "--budget", budget, "--strategy", "pro", "--json").json
+    assert plan["tokens_per_layer"] == [count for layers, count in runs for _ in range(layers)]
+    assert plan["mean_tokens"] == pytest.approx(mean, abs=0.05)
+
+
+def test_layers_alone_are_enough(covist):
+    plan = covist("plan", "--layers", 32, "--budget", 64, "--json").json
+    assert plan["tokens_per_layer"] == [64] * 32
+    assert plan["kv_ratio"] == pytest.approx((64 + 64) / (64 + 576))
+
+
+def test_a_share_is_taken_of_the_picture(covist):
+    assert covist("plan", "--budget", "11%", "--json").json["budget"] == 63
+
+
+def test_the_table_names_stages_and_savings(covist):
+    ran = covist("plan", "--budget", 64, "--strategy", "pro")
+    assert ran.code == 0
+    for text in ("0-13", "14-23", "24-31", "96", "58", "16", "KV cache", "%"):
+        assert text in ran.stdout
