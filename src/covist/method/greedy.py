@@ -58,7 +58,7 @@ class _Search:
         rows = self.affinity.index_select(0, risen)  # [r, N]
         torch.maximum(rows, self.covered.index_select(0, risen)[:, None], out=rows)
         torch.minimum(rows, target.index_select(0, risen)[:, None], out=rows)
-        self.gains -= self.omega.index_select(0, risen) @ rows.square_().double()
+        self.gains.addmv_(rows.square_().double().T, self.omega.index_select(0, risen), alpha=-1)
 
     def grow(self, steps: int) -> None:
         """Shapes follow the data: as many columns per step as really rose."""
@@ -71,8 +71,9 @@ class _Search:
             picks.append(pick)
             self.gains[pick] = -torch.inf
             target = torch.maximum(self.covered, self.affinity[pick])
-            for risen in (target > self.covered).nonzero()[:, 0].split(BLOCK):
-                self._settle(risen, target)
+            risen = (target > self.covered).nonzero().view(-1)
+            for block in risen.split(BLOCK) if risen.shape[0] > BLOCK else (risen,):
+                self._settle(block, target)
             self.covered = target
         self.chosen[picks] = True
 
