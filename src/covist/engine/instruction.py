@@ -52,7 +52,7 @@ class InstructionReader:
         """
         rows = is_text.nonzero().squeeze(1)
         after = self._until_assistant(ids, rows[rows >= first_image_end])
-        before = self._since_assistant(ids, rows[rows < first_image_end])
+        before = self._since_turn_began(ids, rows[rows < first_image_end])
         chosen = next((part for part in (after, before) if self._says_something(ids, part)), rows[:0])
         last = int(chosen[-1]) if len(chosen) else int(rows[-1]) if len(rows) else first_image_end - 1
         if self._override is None:
@@ -60,17 +60,12 @@ class InstructionReader:
             pieces = partial(self._pieces, known)
             return Instruction(chosen, last, self._words(ids, chosen), embeddings[chosen], pieces)
         tokens = self._tokens(self._override)
-        embedded = self._embedded(tokens).to(embeddings)
+        embedded = self._embed()(torch.tensor(tokens, dtype=torch.long, device=embeddings.device)).to(embeddings)
         return Instruction(chosen, last, self._override, embedded, partial(self._pieces, tokens))
 
     def _tokens(self, text: str) -> list[int]:
         """Tokens [J] of a text that is not in the prompt; none without a tokenizer."""
         return [] if self._tokenizer is None else self._tokenizer(text, add_special_tokens=False).input_ids
-
-    def _embedded(self, tokens: list[int]) -> Tensor:
-        """Decoder input embeddings [J, d]."""
-        embedding = self._embed()
-        return embedding(torch.tensor(tokens, dtype=torch.long, device=embedding.weight.device))
 
     def _pieces(self, tokens: list[int]) -> list[str]:
         """The text that each token adds to those before it; nothing without a tokenizer."""
@@ -81,22 +76,23 @@ class InstructionReader:
 
     def has_assistant(self, ids: Tensor | None, start: int, end: int) -> bool:
         """Whether an assistant turn begins between two prompt rows."""
-        return self._find_marker(ids, torch.arange(start, end), first=True) is not None
+        return self._find(self._markers, ids, torch.arange(start, end), first=True) is not None
 
     def _until_assistant(self, ids: Tensor | None, rows: Tensor) -> Tensor:
-        found = self._find_marker(ids, rows, first=True)
+        found = self._find(self._markers, ids, rows, first=True)
         return rows if found is None else rows[: found[0]]
 
-    def _since_assistant(self, ids: Tensor | None, rows: Tensor) -> Tensor:
-        found = self._find_marker(ids, rows, first=False)
+    def _since_turn_began(self, ids: Tensor | None, rows: Tensor) -> Tensor:
+        turns = (*self._markers, *(role for role in self._roles if role.strip()))
+        found = self._find(turns, ids, rows, first=False)
         return rows if found is None else rows[found[1] :]
 
-    def _find_marker(self, ids: Tensor | None, rows: Tensor, first: bool) -> tuple[int, int] | None:
-        """Token range [start, end) of the first or last assistant marker among `rows`."""
+    def _find(self, markers: tuple[str, ...], ids: Tensor | None, rows: Tensor, first: bool) -> tuple[int, int] | None:
+        """Token range [start, end) of the first or last marker among `rows`."""
         if ids is None or self._tokenizer is None or not len(rows):
             return None
         tokens = ids[rows.to(ids.device)].tolist()
-        pattern = "|".join(re.escape(marker) for marker in self._markers)
+        pattern = "|".join(re.escape(marker) for marker in markers)
         hits = list(re.finditer(pattern, self._decode(tokens)))
         if not hits:
             return None

@@ -1,0 +1,110 @@
+"""What is taken from the encoder, and what the decoder stages are fed, against values computed another way."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from reference import internal
+from support.llava import CLIP_WIDTH, ask
+from support.requests import greedy
+from support.slow_llava import SlowLlava
+
+from covist.models.registry import family_for
+
+PROMPT = "USER: <image> what color is this ? ASSISTANT:"
+
+
+@pytest.fixture
+def captured(multi_head):
+    """Signals of two images, encoded with the tower as it is."""
+    signals = []
+    hooks = family_for(multi_head).capture(signals.extend)
+    pixels = ask("<image> <image>")["pixel_values"]
+    multi_head.get_image_features(pixels)
+    for hook in hooks:
+        hook.remove()
+    return signals, pixels
+
+
+def test_class_attention_and_keys_are_those_of_the_layer_that_feeds_the_projector(multi_head, captured):
+    signals, pixels = captured
+    tower = multi_head.model.vision_tower
+    tower.set_attn_implementation("eager")
+    outputs = tower(pixels, output_attentions=True, output_hidden_states=True)
+    tower.set_attn_implementation("sdpa")
+    same = partial(torch.testing.assert_close, atol=1e-3, rtol=1e-3)  # another attention kernel, large features
+    for index, image in enumerate(signals):
+        attention = outputs.attentions[-2][index, :, 0, 1:]  # class token, its own key dropped
+        same(image.attention[0], attention / attention.sum(-1, keepdim=True))
+        same(image.hidden, outputs.hidden_states[-2][index, 1:])
+        block = tower.encoder.layers[-2]
+        keys = block.self_attn.k_proj(block.layer_norm1(outputs.hidden_states[-3]))[index, 1:]
+        same(image.keys, keys)
+        same(image.project(image.hidden), image.embeddings)
+        assert image.text_space(image.hidden).shape == (144, CLIP_WIDTH)
+
+
+def test_signals_know_their_own_embeddings(captured):
+    first, second = captured[0]
+    assert first.belongs_to(first.span) and not first.belongs_to(second.span)
+    assert not first.belongs_to(first.span[:-1])
+
+
+class Recording(SlowLlava):
+    """Remembers what every reduction saw."""
+
+    def _reduce(self, depth, hidden, rows, states):
+        image = states[0]
+        if depth > 0:
+            self.seen[depth] = (hidden, list(rows), list(image.tokens), image.affinity, image.coordinates)
+        return super()._reduce(depth, hidden, rows, states)
+
+
+def rotated(states, positions, theta):
+    angles = torch.tensor(positions, dtype=torch.float64)[:, None] * torch.from_numpy(theta)
+    first, second = states.double().chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).numpy()
+
+
+def test_internal_stages_score_and_select_as_written(model, compress):
+    """The first internal reduction from hidden states, last instruction token and gains; the last one by spacing."""
+    inputs = ask(PROMPT)
+    handle = compress(model, budget=24, strategy="pro")
+    greedy(model, inputs, 1)
+    handle.remove()
+    ids = inputs["input_ids"][0].tolist()
+    slow = Recording(model, pro=True)
+    slow.seen = {}
+    slow.logits(ids, inputs["pixel_values"], handle.report.images)
+    _, first, last = handle.report.images[0].stages
+
+    hidden, rows, tokens, affinity, coordinates = slow.seen[first.depth]
+    block = model.model.language_model.layers[first.depth]
+    normed = block.input_layernorm(hidden)
+    visual = [rows.index(2 + token) for token in tokens]  # behind the start token and USER:
+    asking = len(rows) - 2  # the last token before ASSISTANT:
+    instruction = list(range(visual[-1] + 1, asking + 1))
+
+    def heads(projection, places, count):
+        return projection(normed[places]).view(len(places), count, -1).transpose(0, 1)
+
+    attn = block.self_attn
+    query = rotated(heads(attn.q_proj, [asking], slow.heads), [rows[asking]], slow.theta)[:, 0]
+    keys = rotated(heads(attn.k_proj, visual, slow.kv_heads), [2 + token for token in tokens], slow.theta)
+    distances = np.array([rows[asking] - (2 + token) for token in tokens], dtype=float)
+    factor = np.log(2 - np.cos(distances[:, None] * slow.theta).mean(-1))
+    values = [heads(attn.v_proj, places, slow.kv_heads).double().numpy() for places in (instruction, visual)]
+    score = internal.score(
+        internal.attention_score(query, keys, factor, slow.gains[first.depth]), internal.value_score(*values)
+    )
+    np.testing.assert_allclose(first.maps["combined"].numpy(), score, atol=1e-3)
+
+    count = len(first.indices)
+    positions = [2 + token for token in tokens]
+    chosen = internal.select(score, affinity, [False] * len(tokens), positions, coordinates, count, slow.theta)
+    assert [tokens[place] for place in chosen] == first.indices.tolist()
+    _, _, tokens, affinity, _ = slow.seen[last.depth]
+    chosen = internal.subsample(len(tokens), affinity, len(last.indices))
+    assert [tokens[place] for place in chosen] == last.indices.tolist()

@@ -1,0 +1,82 @@
+"""The CLIP text tower: from a checkpoint or from a loaded pair, and without a second vision tower."""
+
+import gc
+
+import pytest
+import torch
+from support.llava import ask
+from transformers import CLIPVisionModel
+
+from covist.models.text_tower import TextTower
+
+LONG = " ".join(["what color is this object ?"] * 40)
+
+
+@pytest.fixture(scope="module", params=["safetensors", "bin"])
+def directory(request, clip, tmp_path_factory):
+    path = tmp_path_factory.mktemp("clip")
+    model, tokenizer = clip
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    if request.param == "bin":
+        (path / "model.safetensors").unlink()
+        torch.save(model.state_dict(), path / "pytorch_model.bin")
+    return path
+
+
+@pytest.mark.parametrize("text", ["what color is this ?", "", LONG], ids=["short", "empty", "long"])
+def test_directory_and_loaded_pair_agree(clip, directory, text):
+    from_directory, from_pair = TextTower.resolve(directory), TextTower.resolve(clip)
+    torch.testing.assert_close(from_directory.encode(text), from_pair.encode(text))
+    patches = torch.randn(5, 24, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(from_directory.project_patches(patches), from_pair.project_patches(patches))
+
+
+def test_tokens_are_those_of_clip(clip):
+    """BOS is dropped, EOS is last, and the features are CLIP's own."""
+    model, tokenizer = clip
+    features = TextTower.resolve(clip).encode("what color ?")
+    inputs = tokenizer("what color ?", return_tensors="pt")
+    assert inputs.input_ids[0, -1] == tokenizer.eos_token_id and len(features) == inputs.input_ids.shape[1] - 1
+    expected = model.get_text_features(input_ids=inputs.input_ids)
+    expected = expected if isinstance(expected, torch.Tensor) else expected.pooler_output
+    torch.testing.assert_close(features[-1], expected[0])
+
+
+def test_long_text_is_cut_to_the_context_and_keeps_its_end(clip):
+    tower = TextTower.resolve(clip)
+    features = tower.encode(LONG)
+    limit = min(77, clip[0].config.text_config.max_position_embeddings)
+    assert len(features) == limit - 1
+    assert features.isfinite().all()
+
+
+def test_vision_tower_is_not_loaded(clip, directory, tmp_path):
+    gc.collect()
+    before = sum(isinstance(value, CLIPVisionModel) for value in gc.get_objects())
+    tower = TextTower.resolve(str(directory))
+    gc.collect()
+    after = sum(isinstance(value, CLIPVisionModel) for value in gc.get_objects())
+    assert after == before
+    assert tower.visual_projection.weight.shape == clip[0].visual_projection.weight.shape
+
+
+def test_directory_gives_the_same_selection(multi_head, compress, clip, directory):
+    chosen = []
+    for source in (clip, str(directory)):
+        handle = compress(multi_head, budget=24, clip=source)
+        multi_head(**ask("<image> what color is this ?"))
+        chosen.append(handle.report.images[0].stages[0].indices)
+        handle.remove()
+    assert torch.equal(*chosen)
+
+
+@pytest.mark.parametrize("wrong", [3, ("a", "b"), torch.nn.Linear(2, 2)])
+def test_anything_else_is_refused(multi_head, compress, wrong):
+    with pytest.raises(ValueError, match="give a CLIP checkpoint"):
+        compress(multi_head, clip=wrong)
+
+
+def test_loaded_model_alone_says_what_is_missing(multi_head, compress, clip):
+    with pytest.raises(ValueError, match=r"a pair \(CLIPModel, tokenizer\)"):
+        compress(multi_head, clip=clip[0])
