@@ -1,0 +1,156 @@
+"""What must hold for every method in every model: a new method is tested here by being registered."""
+
+import warnings
+from contextlib import contextmanager
+
+import pytest
+import support.families as families
+import torch
+from support.llava import LAYERS, TOKENS, ask, build_clip, build_llava, processor
+from support.requests import assert_same, greedy, kept_keys, sample_of
+
+import covist
+from covist.methods.registry import create_method, methods
+
+COMBINATIONS = ["divprune+csc+sca", "uniform+csc", "fastv+csc+sca", "pyramiddrop+csc", "tome+sca", "restore-holov+sca"]
+NAMES = [*methods(), *COMBINATIONS]
+BUDGET = 40  # one uncompressed layer of the eight takes 18 of it
+PROMPT = "USER: <image> what color is this ? ASSISTANT:"
+TWO_IMAGES = "USER: where <image> and <image> what color is the left object ? ASSISTANT:"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_llava()
+
+
+@pytest.fixture(scope="module")
+def plain(model):
+    with torch.no_grad():  # wider than the test, so the tests' own no_grad does not reach it
+        return greedy(model, ask(PROMPT))
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+@contextmanager
+def compressed(model, name, tokenizer=None, **options):
+    options = {"budget": BUDGET, "concentration": 0.05, **options}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no clip= given")
+        handle = covist.compress(model, tokenizer or processor(), method=name, **options)
+    with handle:
+        yield handle
+
+
+def decodes_as_it_prefills(name):
+    """Not so by design: methods that read the prompt's last token see another one in a longer prompt, and RESTORE
+    biases text keys in prefill only."""
+    single_reduction = len(create_method(name).schedule(LAYERS, BUDGET, TOKENS).stages) == 1
+    return single_reduction and (not name.startswith("restore") or name.endswith("sca"))
+
+
+def test_budget_of_all_tokens_is_the_plain_model(model, plain, name):
+    with compressed(model, name, budget=TOKENS) as handle:
+        assert_same(greedy(model, ask(PROMPT)), plain)
+    assert handle.report.images[0].tokens_per_layer == (TOKENS,) * LAYERS
+
+
+def test_budget_is_the_layer_mean_and_the_report_is_true(model, name):
+    with compressed(model, name) as handle:
+        output = greedy(model, ask(PROMPT), 3)
+    (image,) = handle.report.images
+    assert abs(image.mean_tokens - BUDGET) <= 0.5
+    text = handle.report.text_tokens[0]
+    expected = [count + text + 2 for count in image.tokens_per_layer]  # the last token is never cached
+    if create_method(name).prunes_earlier_layers:
+        expected = [expected[-1]] * LAYERS
+    assert kept_keys(output.past_key_values) == expected
+    for stage in image.stages:
+        assert len(stage.indices) == image.tokens_per_layer[stage.depth] == len(set(stage.indices.tolist()))
+
+
+def test_compression_changes_the_answer_and_its_removal_is_exact(model, plain, name):
+    with compressed(model, name):
+        first = greedy(model, ask(PROMPT), 2)
+    assert (first.logits[0] - plain.logits[0]).abs().max() > 1e-3
+    after = greedy(model, ask(PROMPT))
+    assert all(torch.equal(a, b) for a, b in zip(after.logits, plain.logits, strict=True))
+
+
+def test_batch_and_several_images_give_what_each_prompt_gives_alone(model, name):
+    inputs = ask(TWO_IMAGES, PROMPT)
+    with compressed(model, name) as handle:
+        together = greedy(model, inputs, 3)
+        assert [image.sample for image in handle.report.images] == [0, 0, 1]
+        assert all(abs(image.mean_tokens - BUDGET) <= 0.5 for image in handle.report.images)
+        for index, images in enumerate((slice(0, 2), slice(2, 3))):
+            alone = greedy(model, sample_of(inputs, index, images), 3)
+            for step, logits in enumerate(together.logits):
+                torch.testing.assert_close(logits[index], alone.logits[step][0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if decodes_as_it_prefills(name)], indirect=True)
+def test_cached_decoding_equals_a_fresh_prefill(model, name):
+    inputs = ask(PROMPT)
+    with compressed(model, name):
+        output = greedy(model, inputs, 3)
+        longer = {**inputs, "input_ids": output.sequences[:, :-1]}
+        longer["attention_mask"] = torch.ones_like(longer["input_ids"])
+        fresh = model(**longer).logits[0, -1]
+    torch.testing.assert_close(output.logits[-1][0], fresh, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("positions", ["keep", "reindex"])
+def test_position_policies(model, name, positions):
+    inputs = ask(PROMPT)
+    length = inputs["input_ids"].shape[1]
+    with compressed(model, name, positions=positions):
+        cache = greedy(model, inputs, 2).past_key_values
+    for layer in cache.layers:
+        placed = layer.ledger.positions[0]
+        if positions == "reindex":
+            assert placed.tolist() == list(range(len(placed)))
+        else:
+            assert placed[-1] == length and bool((placed.diff() > 0).all())
+
+
+def test_default_positions_are_the_published_ones(name):
+    base, *parts = name.split("+")
+    published = "keep" if "sca" in parts else methods()[base].default_positions
+    assert create_method(name).positions == published
+
+
+@pytest.mark.parametrize("family", ["llava_next", "qwen"])
+def test_other_families(name, family):
+    """Tiles with newlines and grouped queries; no class token, multidimensional positions."""
+    model = getattr(families, family)()
+    prompt = (
+        "USER: {image} what is this ? ASSISTANT:" if family == "llava_next" else "user {image} what is this ? assistant"
+    )
+    inputs = getattr(families, f"{family}_inputs")([prompt], [families.picture(190, 130)])
+    tokenizer = getattr(families, f"{family}_processor")()
+    with compressed(model, name, tokenizer, budget="50%") as handle:
+        output = greedy(model, inputs, 2)
+    (image,) = handle.report.images
+    assert abs(image.mean_tokens - image.budget) <= 0.5
+    assert torch.stack(output.logits).isfinite().all()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if create_method(name).uses_clip_text], indirect=True)
+def test_clip_text_is_used_where_it_is_given(model, name):
+    clip = build_clip(model)
+    with compressed(model, name) as without:
+        greedy(model, ask(PROMPT), 1)
+    with compressed(model, name, clip=clip) as with_clip:
+        greedy(model, ask(PROMPT), 1)
+    first, second = (handle.report.images[0].stages[0] for handle in (without, with_clip))
+    assert first.indices.tolist() != second.indices.tolist() or not torch.equal(first.weights, second.weights)
+
+
+def test_every_method_says_what_it_is():
+    for name, method in methods().items():
+        assert method.name == name and method.default_positions in ("keep", "reindex")
+        assert all((method.info.paper, method.info.acts, method.info.signals, method.info.budget))

@@ -1,0 +1,173 @@
+"""Methods that merge tokens against literal references: which index, which content, which weight."""
+
+import numpy as np
+import pytest
+import reference.mergers as literal
+import torch
+from support.images import ENCODER_HEADS, image
+
+from covist.methods._shared import layer_attention, received_attention
+from covist.methods.divprune import DivPrune
+from covist.methods.downsample import Downsample
+from covist.methods.prumerge import PruMerge, PruMergePlus
+from covist.methods.registry import create_method, methods
+from covist.methods.tome import ToMe
+from covist.methods.visionzip import VisionZip
+from covist.methods.vispruner import VisPruner
+from covist.methods.vscan import VScan
+
+MERGERS = [name for name, method in methods().items() if method.writes_content and name != "sparsevlm"]
+
+
+def project(context, features):
+    return context.signals.project(torch.from_numpy(np.asarray(features, dtype=np.float32)))
+
+
+def assert_content(state, index, expected):
+    place = state.indices.tolist().index(index)
+    torch.testing.assert_close(state.features[place], torch.as_tensor(expected).float(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("class_token", [True, False], ids=["class token", "no class token"])
+@pytest.mark.parametrize("count", [4, 16, 19, 32])
+def test_visionzip(count, class_token):
+    context = image(seed=1, class_token=class_token)
+    signals = context.signals
+    hidden, own = signals.hidden.double().numpy(), signals.class_features
+    keys = signals.keys.view(context.grid.size, ENCODER_HEADS, -1).double().numpy()
+    dominant, merged = literal.visionzip(received_attention(signals).numpy(), keys, hidden, own, count)
+    state = VisionZip().begin(context, count).state
+    assert state.count == count
+    for index in dominant:
+        assert_content(state, index, signals.embeddings[index])
+    for index, features in merged.items():
+        assert_content(state, index, project(context, features))
+    left = set(state.indices.tolist()) - set(dominant) - set(merged)
+    assert len(left) == class_token
+    for index in left:
+        first_free = min(set(range(context.grid.size)) - set(dominant) - set(merged))
+        assert index == first_free
+        assert_content(state, index, project(context, own[0].numpy()))
+
+
+@pytest.mark.parametrize("count", [1, 4, 12, 34])
+def test_prumerge(count):
+    context = image(seed=2)
+    layer = context.signals.layers[3]  # the last one, not the one that feeds the projector
+    keys = layer.keys[0].double().numpy()
+    attention = literal.whole_width_attention(layer.class_query[0].double().numpy(), keys)
+    state = PruMerge().begin(context, count).state
+    chosen = sorted(range(len(keys)), key=lambda i: -attention[i])[: count - 1]
+    merged, extra = literal.prumerge(attention, keys, context.signals.hidden.double().numpy(), chosen)
+    for index, features in merged.items():
+        assert_content(state, index, project(context, features))
+    (extra_index,) = set(state.indices.tolist()) - set(chosen)
+    assert extra_index == max(set(range(len(keys))) - set(chosen))
+    assert_content(state, extra_index, project(context, extra))
+
+
+def test_prumerge_plus_keeps_outliers_and_spaces_the_rest():
+    attention = torch.full((40,), 0.01)
+    attention[[3, 30]] = 1.0
+    attention += torch.arange(40) * 1e-5
+    chosen = PruMergePlus().choose(attention, 12).tolist()
+    assert set(chosen[:2]) == {3, 30}
+    gaps = torch.tensor(sorted(set(chosen[2:]))).diff()
+    assert len(set(chosen)) == 12 and gaps.max() <= 5
+
+
+@pytest.mark.parametrize("count", [1, 5, 18, 34])
+def test_tome(count):
+    context = image(seed=3)
+    outcome = ToMe().begin(context, count)
+    expected = literal.tome(context.signals.embeddings.double().numpy(), count)
+    assert outcome.state.indices.tolist() == sorted(expected)
+    assert outcome.state.weights.tolist() == [expected[index][1] for index in sorted(expected)]
+    for index, (content, _) in expected.items():
+        assert_content(outcome.state, index, content)
+    assert outcome.assignment.bincount(minlength=count).tolist() == outcome.state.weights.tolist()
+
+
+def test_tome_attention_is_proportional_to_size():
+    context = image()
+    rule = ToMe().attention_rule(context.decoder)
+    assert rule.weights and rule.distance is None and rule.scale.unique().tolist() == [1.0]
+
+
+@pytest.mark.parametrize("denser", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 9, 20, 34])
+def test_restore_over_divprune(count, denser):
+    context = image(seed=5)
+    base = DivPrune().select(context, count // 2).tolist() if count > 1 else []
+    state = create_method("restore-divprune", denser=denser).begin(context, count).state
+    expected = literal.restore(context.signals.embeddings.double().numpy(), base, count, denser)
+    assert state.indices.tolist() == sorted([*base, *expected])
+    for index in base:
+        assert_content(state, index, context.signals.embeddings[index])
+        assert state.weights[state.indices.tolist().index(index)] == 1
+    for index, (content, size) in expected.items():
+        assert_content(state, index, content)
+        assert state.weights[state.indices.tolist().index(index)] == size
+    assert state.weights.sum() == context.grid.size  # so the mean size in layer 0 is N / K
+
+
+def test_restore_compares_with_lower_density_by_default():
+    states = [
+        create_method("restore-divprune", denser=denser).begin(image(seed=5), 12).state for denser in (False, True)
+    ]
+    assert states[0].indices.tolist() != states[1].indices.tolist()
+
+
+def test_restore_biases_all_keys_in_prefill_only_and_layer_zero_uniformly():
+    rule = create_method("restore-holov").attention_rule(image().decoder)
+    assert rule.distance is not None and rule.distance_keys == "all" and not rule.distance_in_decoding
+    assert rule.uniform_first_layer and rule.weights and rule.scale.unique().tolist() == [1.0]
+    assert methods()["restore-holov"].default_positions == "keep"
+
+
+def test_restore_uses_its_base():
+    context = image(seed=5)
+    half = VisPruner().select(context, 10)
+    state = create_method("restore-vispruner").begin(context, 20).state
+    assert torch.isin(half, state.indices).all()
+
+
+@pytest.mark.parametrize("count", [2, 9, 20, 34])
+def test_vscan_before_the_decoder(count):
+    context = image(((6, 6),), seed=4)
+    signals = context.signals
+    shallow, deep = layer_attention(signals, signals.layers[0]), received_attention(signals)
+    expected = literal.vscan(
+        shallow.double().numpy(), deep.double().numpy(), signals.embeddings.double().numpy(), 6, 6, count
+    )
+    state = VScan().begin(context, count).state
+    assert state.indices.tolist() == sorted(expected)
+    for index, (mean, members) in expected.items():
+        assert_content(state, index, mean)
+        assert state.weights[state.indices.tolist().index(index)] == members
+
+
+def test_downsample_averages_cells_before_the_projector():
+    context = image(((6, 6),))
+    state = Downsample().begin(context, 9).state  # cells of 2 x 2
+    cells = context.signals.hidden.view(3, 2, 3, 2, -1).mean((1, 3)).flatten(0, 1)
+    torch.testing.assert_close(state.features, context.signals.project(cells), atol=1e-5, rtol=1e-5)
+    assert state.indices.tolist() == [7, 9, 11, 19, 21, 23, 31, 33, 35]
+    assert state.weights.unique().tolist() == [4]
+
+
+@pytest.mark.parametrize("views", [((5, 7),), ((3, 3), (2, 6))])
+def test_downsample_counts_every_token_once(views):
+    context = image(views)
+    for count in range(2, context.grid.size):
+        state = Downsample().begin(context, count).state
+        assert state.count == count and state.weights.sum() == context.grid.size
+
+
+@pytest.mark.parametrize("name", MERGERS)
+@pytest.mark.parametrize("count", [1, 2, 9, 20, 34, 35])
+@pytest.mark.parametrize("class_token", [True, False], ids=["class token", "no class token"])
+def test_duplicates_and_odd_counts(name, count, class_token):
+    state = create_method(name).begin(image(copies=7, class_token=class_token), count).state
+    assert state.count == count == state.indices.unique().numel()
+    assert state.features.isfinite().all()

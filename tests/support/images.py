@@ -1,0 +1,127 @@
+"""One image outside any model: random encoder signals, a small decoder, and views inside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaModel
+
+from covist.engine.decoder import Decoder
+from covist.engine.instruction import Instruction
+from covist.engine.view import DecoderView, ImageContext
+from covist.method.grid import Grid
+from covist.models.signals import EncoderLayer, ImageSignals
+from covist.state import VisualState
+
+ENCODER_WIDTH, ENCODER_HEADS, WIDTH, HEADS, LAYERS, TEXT_WIDTH = 12, 2, 16, 4, 6, 5
+BEFORE, QUESTION = 3, ["what", " color", " is", " the", " cat", "?"]
+BEHIND = len(QUESTION) + 1  # the prompt ends with a token that is no part of the instruction
+
+
+class FakeText:
+    """Stands for CLIP's text space; remembers what it was asked to encode."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._weight = torch.randn(TEXT_WIDTH, ENCODER_WIDTH, generator=torch.Generator().manual_seed(5))
+
+    def encode(self, text: str) -> Tensor:
+        self.asked.append(text)
+        return torch.randn(3, TEXT_WIDTH, generator=torch.Generator().manual_seed(len(text)))
+
+    def project_patches(self, features: Tensor) -> Tensor:
+        return features @ self._weight.T
+
+
+def decoder(kv_heads: int = HEADS, seed: int = 0) -> Decoder:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=8,
+        hidden_size=WIDTH,
+        intermediate_size=16,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=kv_heads,
+        initializer_range=0.4,
+        attn_implementation="eager",
+    )
+    return Decoder(LlamaModel(config).eval())
+
+
+def image(
+    views: tuple[tuple[int, int], ...] = ((5, 7),),
+    seed: int = 0,
+    copies: int = 1,
+    clip: bool = False,
+    class_token: bool = True,
+    text: str = "what color is the cat?",
+) -> ImageContext:
+    """An image with the given views; every token's content occurs `copies` times in a row."""
+    generator = torch.Generator().manual_seed(seed)
+    grid = Grid(views)
+    tokens = grid.size
+
+    def rows(width: int) -> Tensor:
+        return torch.randn(tokens, width, generator=generator)[torch.arange(tokens) // copies]
+
+    hidden, keys, first_keys = rows(ENCODER_WIDTH), rows(ENCODER_WIDTH), rows(ENCODER_WIDTH)
+    torch.manual_seed(seed)
+    project = nn.Sequential(nn.Linear(ENCODER_WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH)).requires_grad_(False)
+
+    def layer(own_keys: Tensor) -> EncoderLayer:
+        return EncoderLayer(3 * torch.randn(1, ENCODER_WIDTH, generator=generator), own_keys[None], ENCODER_HEADS)
+
+    feeding = layer(keys)
+    further = {0: layer(first_keys), 3: layer(rows(ENCODER_WIDTH))} if class_token else {}
+    signals = ImageSignals(
+        grid=grid,
+        span=project(hidden),
+        content=torch.ones(tokens, dtype=torch.bool),
+        read_attention=feeding.attention,
+        read_keys=lambda: keys,
+        read_hidden=lambda: hidden,
+        pack=torch.arange(tokens),
+        project=project,
+        class_features=torch.randn(1, ENCODER_WIDTH, generator=generator) if class_token else None,
+        text_space=lambda features: features,
+        layers=further,
+    )
+    words = torch.arange(BEFORE + tokens, BEFORE + tokens + len(QUESTION))
+    embeddings = torch.randn(len(QUESTION), WIDTH, generator=generator)
+    instruction = Instruction(words, int(words[-1]), text, embeddings, lambda: QUESTION)
+    tower: Any = FakeText() if clip else None
+    return ImageContext(signals, torch.arange(BEFORE, BEFORE + tokens), instruction, decoder(), tower)
+
+
+def inside(
+    context: ImageContext, depth: int, observed_layer: int, seed: int = 0, kv_heads: int = HEADS, copies: int = 1
+) -> tuple[VisualState, DecoderView]:
+    """The image before layer `depth` of a decoder, uncompressed, with random states."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = context.grid.size
+    total = BEFORE + tokens + BEHIND
+    visual = torch.arange(BEFORE, BEFORE + tokens)
+    hidden, observed = (torch.randn(total, WIDTH, generator=generator) for _ in range(2))
+    for states in (hidden, observed):
+        states[visual] = states[BEFORE + torch.arange(tokens) // copies]
+    text = torch.arange(BEFORE + tokens, total)
+    frozen = decoder(kv_heads)
+    cos, sin = frozen.rotary(hidden[None], torch.arange(total)[None])
+    view = DecoderView(
+        depth=depth,
+        decoder=frozen,
+        hidden=hidden,
+        observed=observed,
+        observed_layer=observed_layer,
+        positions=torch.arange(total),
+        rotary=(cos[0], sin[0]),
+        visual=visual,
+        text=text,
+        instruction=text[:-1],
+        instruction_embeddings=context.instruction.embeddings,
+        last=int(text[-2]),
+        signals=context.signals,
+    )
+    return context.initial_state().with_features(hidden[visual]), view
