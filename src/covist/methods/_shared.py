@@ -13,6 +13,9 @@ from torch import Tensor
 from covist.method.ops import unit_rows
 from covist.models.signals import EncoderLayer, ImageSignals
 
+TIE = 1e-6
+"""Scores closer than this, relative to the largest, are equal."""
+
 
 def received_attention(signals: ImageSignals) -> Tensor:
     """Head-mean class attention of every content token [N]; incoming attention where there is no class token."""
@@ -33,6 +36,12 @@ def cosine(features: Tensor, others: Tensor | None = None) -> Tensor:
 def largest(scores: Tensor, count: int) -> Tensor:
     """Indices of the `count` largest scores [N], best first; ties go to the lowest index."""
     return scores.argsort(descending=True, stable=True)[:count]
+
+
+def first_largest(scores: Tensor) -> Tensor:
+    """The lowest index whose score [N] is the largest up to rounding, so that noise does not decide between ties."""
+    best = scores.max()
+    return (scores >= best - TIE * best.abs()).int().argmax()
 
 
 def without(indices: Tensor, total: int) -> Tensor:
@@ -62,7 +71,7 @@ def greedy_max_coverage(rows: Tensor, count: int, priority: Tensor | None = None
     free = torch.ones_like(gains, dtype=torch.bool)
     chosen = []
     for _ in range(count):
-        best = (gains * priority).masked_fill(~free, -torch.inf).argmax()
+        best = first_largest((gains.clamp(min=0) * priority).masked_fill(~free, -torch.inf))
         free[best] = False
         chosen.append(best)
         risen = (rows[:, best] > covered).nonzero()[:, 0]

@@ -17,7 +17,7 @@ from torch import Tensor
 from covist.engine.view import ImageContext
 from covist.method.ops import mass_norm, round_half_up
 from covist.methods._relevance import clip_relevance, embedding_cosines
-from covist.methods._shared import cosine, largest, received_attention
+from covist.methods._shared import cosine, first_largest, largest, received_attention
 from covist.methods.base import Method, MethodInfo
 from covist.methods.registry import register_method
 
@@ -66,7 +66,7 @@ def expand(start: Tensor, saliency: Tensor, features: Tensor, count: int) -> Ten
     free = torch.ones_like(saliency, dtype=torch.bool)
     free[start] = False
     for _ in range(count - len(start)):
-        best = (saliency * nearest).masked_fill(~free, -torch.inf).argmax()
+        best = first_largest((saliency * nearest).masked_fill(~free, -torch.inf))
         chosen.append(best)
         free[best] = False
         nearest = torch.minimum(nearest, distance[best])

@@ -22,6 +22,7 @@ from covist.method.composition import Composition, compose
 from covist.method.coverage import affinity
 from covist.method.evidence import mix_evidence, mix_heads, visual_evidence
 from covist.method.ops import mass_norm
+from covist.methods._inside import DropInside
 from covist.methods.base import AttentionRule, Method, Outcome
 from covist.methods.covist import Covist
 from covist.schedule import Schedule
@@ -43,7 +44,8 @@ class Combined(Method):
         self.name = "+".join([base.name, *(part for part in PARTS if part in parts)])  # type: ignore[misc]
         self._base, self._parts = base, parts
         self._covist = Covist(config)
-        self.uses_clip_text = base.uses_clip_text or COMPOSITION in parts  # type: ignore[misc]
+        reads_evidence = COMPOSITION in parts and not isinstance(base, DropInside)
+        self.uses_clip_text = base.uses_clip_text or reads_evidence  # type: ignore[misc]
         self.encoder_layers = base.encoder_layers  # type: ignore[misc]
         self.prunes_earlier_layers = base.prunes_earlier_layers  # type: ignore[misc]
         if options.get("positions") is None:
@@ -61,6 +63,8 @@ class Combined(Method):
             return outcome
         started = perf_counter()
         state = image.initial_state(affinity(image.signals.keys, image.signals.embeddings))
+        if count == state.count:
+            return Outcome(state)  # the affinities are for the reductions to come
         composition = compose(state, outcome.state.indices, self._evidence(image), self._covist.config)
         return _composed(outcome, composition, started)
 

@@ -14,6 +14,7 @@ from covist.engine.view import DecoderView, ImageContext
 from covist.method.attention import DistanceTable
 from covist.method.composition import Composition, compose, drop, forget_history
 from covist.method.concentration import ConcentrationTracker
+from covist.method.coverage import affinity
 from covist.method.evidence import first_layer_distribution, instruction_distribution, mix_heads
 from covist.method.internal import attention_score, internal_score, internal_selection, spatial_subsample, value_score
 from covist.method.ops import mass_norm
@@ -45,7 +46,7 @@ class Covist(Method):
         signals = image.signals
         # A forward without a cache meets the same image again at every step: it must not count twice.
         reference = signals.memo.setdefault("reference", self.tracker.read())
-        selection, affinity = initial_selection(
+        selection, similarity = initial_selection(
             mass_norm(signals.packed(mix_heads(signals.attention))),
             signals.keys,
             signals.embeddings,
@@ -60,7 +61,7 @@ class Covist(Method):
             signals.memo["counted"] = True
         selected = perf_counter()
         composition = compose(
-            image.initial_state(affinity, selection.anchors), selection.kept, selection.evidence, self.config
+            image.initial_state(similarity, selection.anchors), selection.kept, selection.evidence, self.config
         )
         return _outcome(selection, composition, started, selected)
 
@@ -81,6 +82,9 @@ class Covist(Method):
 
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
         started = perf_counter()
+        if state.affinity is None:  # the stages before kept every token, so nothing has asked for it yet
+            similarity = affinity(view.signals.keys, view.signals.embeddings, self.config.epsilon)
+            state = state.replace(affinity=similarity.to(state.indices.device))
         if not self.config.inheritance:
             state = forget_history(state, self.config.epsilon)
         first_cut, _ = (depth for depth, _ in self._internal_stages(view.decoder.layers))

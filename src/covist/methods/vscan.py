@@ -48,7 +48,8 @@ class VScan(ScoreInside):
         cut = round_half_up(self.cuts[0] * layers / PUBLISHED_LAYERS)
         if budget >= tokens or cut == layers:
             return fixed_schedule(layers, budget, tokens)
-        first = min(round_half_up(FIRST_STAGE * budget), tokens)
+        affordable = (layers * budget - (layers - cut)) // cut  # one token must be left for every later layer
+        first = min(round_half_up(FIRST_STAGE * budget), tokens, affordable)
         last = round_half_up((layers * budget - cut * first) / (layers - cut))
         return Schedule(layers, ((0, first), (cut, max(1, last))))
 
