@@ -1,0 +1,150 @@
+"""Ledgers and sequences on their own: small enough to check by hand."""
+
+import pytest
+import torch
+from support.llava import LAYERS, TOKENS, ask
+from support.requests import greedy, kept_keys
+
+from covist.config import CovistConfig
+from covist.engine.ledger import Ledger
+from covist.engine.sequence import Batch, ImageInPrompt, Sample
+from covist.method.grid import Grid
+from covist.methods.base import Method, Outcome
+from covist.methods.covist import CovistFixed
+from covist.schedule import Schedule
+from covist.state import VisualState
+
+
+def ledger(positions, image, shift=0, images=1, valid=None):
+    positions = torch.tensor(positions)
+    return Ledger(
+        positions=positions,
+        valid=torch.ones_like(positions, dtype=torch.bool) if valid is None else torch.tensor(valid),
+        image=torch.tensor(image),
+        log_weight=torch.where(torch.tensor(image) >= 0, 1.0, 0.0),
+        shift=torch.full((len(positions),), shift),
+        padded=valid is not None,
+        reduced=True,
+        images=images,
+    )
+
+
+def test_later_keys_are_shifted_and_their_images_numbered_on():
+    earlier = ledger([[0, 1, 4, 6]], [[-1, 0, 0, -1]], shift=3)
+    joined = earlier.concat(ledger([[10, 12, 15]], [[-1, 0, -1]], shift=2))
+    assert joined.positions.tolist() == [[0, 1, 4, 6, 7, 9, 12]]
+    assert joined.image.tolist() == [[-1, 0, 0, -1, -1, 1, -1]]
+    assert joined.shift.tolist() == [5] and joined.images == 2
+    assert earlier.length == 4  # the earlier ledger did not grow
+
+
+def test_appended_padding_is_remembered():
+    grown = ledger([[0, 1]], [[-1, 0]])
+    grown.append(Ledger.of_text(torch.tensor([[2, 2]]), torch.tensor([[False, True]]), padded=True))
+    assert grown.padded and grown.valid.tolist() == [[True, True, False, True]]
+    assert grown.reduced and grown.log_weight.tolist() == [[0, 1, 0, 0]]
+
+
+def test_ledger_follows_the_samples():
+    both = ledger([[0, 1], [5, 6]], [[-1, 0], [0, -1]])
+    both.rearrange(torch.tensor([1, 1, 0]))
+    assert both.positions.tolist() == [[5, 6], [5, 6], [0, 1]] and len(both.shift) == 3
+    both.repeat(2)
+    assert both.image.tolist() == [[0, -1]] * 4 + [[-1, 0]] * 2
+
+
+def image(start, tokens, kept, markers=(), budget=2):
+    """An image of `tokens` rows, some of them markers, of which the content tokens `kept` survive."""
+    rows = torch.tensor([start + place for place in range(tokens) if place not in markers])
+    grid = Grid(((1, len(rows)),))
+    state = VisualState.initial(torch.zeros(len(rows), 1), rows.clone(), None, grid).restrict(torch.tensor(kept))
+    entry = ImageInPrompt(None, None, None, budget, start, rows, torch.tensor([start + m for m in markers]).long())
+    entry.outcomes.append((0, Outcome(state)))
+    return entry
+
+
+def sample(length, *images, padding=0):
+    rows = torch.arange(padding, length)
+    result = Sample(rows, (torch.arange(length) - padding).clamp(min=0), list(images))
+    result.drop_removed()
+    return result
+
+
+def test_markers_survive_and_keep_their_positions():
+    sequence = sample(12, image(2, 6, [0, 3], markers=(2, 5)))
+    assert sequence.rows.tolist() == [0, 1, 2, 4, 6, 7, 8, 9, 10, 11]
+    positions, shift = sequence.placed(CovistFixed())
+    assert torch.equal(positions, sequence.rows) and shift == 0
+
+
+def test_shortened_spans_of_images_with_markers():
+    """Two images of six rows with a marker each, on three positions each: text moves up by three per image."""
+    method = CovistFixed(CovistConfig.fixed(position_span=3))
+    sequence = sample(16, image(1, 6, [0, 4], markers=(5,)), image(9, 6, [0, 4], markers=(5,)))
+    # rows:                      0  1  5  6  7  8 | 9 13 14 15
+    assert sequence.rows.tolist() == [0, 1, 5, 6, 7, 8, 9, 13, 14, 15]
+    positions, shift = sequence.placed(method)
+    assert positions.tolist() == [0, 1, 3, 3, 4, 5, 6, 8, 8, 9]
+    assert shift == 6
+
+
+def test_removed_rows_show_the_row_before_them():
+    batch = Batch([sample(6, image(1, 4, [1, 3])), sample(6, padding=3)])
+    hidden = batch.pad([torch.tensor([[10.0], [12.0], [14.0], [15.0]]), torch.tensor([[23.0], [24.0], [25.0]])])
+    restored = batch.restore_rows(hidden, 6)[..., 0]
+    assert restored[0].tolist() == [10, 10, 12, 12, 14, 15]
+    assert restored[1].tolist() == [23, 23, 23, 23, 24, 25]
+
+
+class LateCut(Method):
+    """Keeps every token until layer 4, then every sixth, and applies that to the earlier caches as well."""
+
+    name = "late-cut"
+    prunes_earlier_layers = True
+
+    def schedule(self, layers, budget, tokens):
+        return Schedule(layers, ((0, tokens), (4, budget)))
+
+    def reduce(self, state, view, count):
+        return Outcome(state.restrict(torch.arange(count) * (state.count // count)))
+
+
+@pytest.mark.parametrize("text_first", [False, True], ids=["first turn", "after a turn of text"])
+def test_pruned_earlier_caches_hold_the_survivors(multi_head, compress, text_first):
+    """Also in a padded batch with a sample without an image, and behind keys of an earlier turn."""
+    prompts = ("USER: <image> what color is this ? ASSISTANT:", "USER: is there ? ASSISTANT:")
+    inputs = ask(*prompts)
+    past = {}
+    if text_first:
+        opening = ask("USER: what ? ASSISTANT:", "USER: where is the word ? ASSISTANT:")
+        past = {"past": (opening["input_ids"], opening["attention_mask"])}
+
+    def run(steps):
+        cache, ids, mask = None, inputs["input_ids"], inputs["attention_mask"]
+        if past:
+            cache = multi_head(past["past"][0], attention_mask=past["past"][1], use_cache=True).past_key_values
+            ids, mask = torch.cat([past["past"][0], ids], 1), torch.cat([past["past"][1], mask], 1)
+        given = {"input_ids": ids, "attention_mask": mask, "pixel_values": inputs["pixel_values"]}
+        return greedy(multi_head, given, steps, past_key_values=cache), mask
+
+    plain, mask = run(1)
+    compress(multi_head, budget=24, method=LateCut())
+    cut, _ = run(1)
+    earlier = mask.shape[1] - inputs["input_ids"].shape[1]
+    text = int(inputs["attention_mask"][0].sum()) - TOKENS
+    assert kept_keys(cut.past_key_values) == [earlier + text + 24] * LAYERS
+    assert len({id(layer.ledger) for layer in cut.past_key_values.layers}) == 1
+    assert cut.past_key_values.get_seq_length() == mask.shape[1]
+    # layers before the cut saw what the plain model sees, so their keys are the plain ones of the survivors
+    is_image = torch.cat([torch.zeros(2, earlier, dtype=torch.bool), inputs["input_ids"] == 4], 1)
+    for row in (0, 1):
+        kept = mask[row].bool() & ~is_image[row]
+        kept[is_image[row].nonzero().squeeze(1)[::6]] = True
+        kept[:earlier] = True
+        expected = plain.past_key_values.layers[2].keys[row][:, kept]
+        ours = cut.past_key_values.layers[2].keys[row][:, -expected.shape[1] :]
+        if row == 1:  # padding stands between the turns
+            ours = torch.cat([cut.past_key_values.layers[2].keys[row][:, :earlier], ours[:, earlier:]], 1)
+        torch.testing.assert_close(ours, expected)
+    longer, _ = run(3)
+    assert kept_keys(longer.past_key_values) == [earlier + text + 24 + 2] * LAYERS
