@@ -1,0 +1,156 @@
+"""What the selection of each method costs per image, as a ratio to CoViST's own state building in the same run.
+
+    python benchmarks/methods.py [--tokens 576 2880] [--methods divprune fastv]
+
+Geometry of a 7B LLaVA: encoder width 1024, decoder width 4096, 32 layers (one set of weights, reused), a ninth of the
+tokens kept. Methods that act before the decoder are compared with CoViST-Fixed, the others with CoViST-Pro: both sum
+everything that happens to an image on its way through the decoder, and nothing else. Text features are ready
+beforehand: encoding the question is not selection.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from common import interleaved, verdict
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaModel
+
+from covist.engine.decoder import Decoder
+from covist.engine.instruction import Instruction
+from covist.engine.view import DecoderView, ImageContext
+from covist.method.grid import Grid
+from covist.methods.base import Method
+from covist.methods.registry import create_method, methods
+from covist.models.signals import EncoderLayer, ImageSignals
+from covist.models.text_tower import TextTower
+from covist.schedule import Schedule
+
+LIMIT = 3.0
+WIDTH, LAYERS, HEADS = 4096, 32, 32
+ENCODER_WIDTH, ENCODER_HEADS, TILE, TEXT_WIDTH = 1024, 16, 576, 768
+BEFORE, BEHIND = 35, 40  # text tokens around the image
+GRIDS = {576: Grid(((24, 24),)), 2880: Grid(((24, 24), (48, 48)))}
+
+
+def build_decoder() -> Decoder:
+    config = LlamaConfig(
+        vocab_size=8, hidden_size=WIDTH, intermediate_size=8, num_hidden_layers=1, num_attention_heads=HEADS
+    )
+    module = LlamaModel(config).eval()
+    module.layers = nn.ModuleList([module.layers[0]] * LAYERS)
+    return Decoder(module)
+
+
+def smooth(tokens: int, width: int, generator: torch.Generator) -> Tensor:
+    """Features [tokens, width] of which neighbours resemble each other, as patches do."""
+    blobs = torch.randn(tokens // 12 + 1, width, generator=generator).repeat_interleave(12, 0)[:tokens]
+    return blobs + 0.7 * torch.randn(tokens, width, generator=generator)
+
+
+class ReadyText(TextTower):
+    """CLIP's text space with the instruction encoded already."""
+
+    def __init__(self, generator: torch.Generator):
+        projection = nn.Linear(ENCODER_WIDTH, TEXT_WIDTH, bias=False)
+        super().__init__(nn.Identity(), nn.Identity(), projection, tokenizer=None)
+        self._features = torch.randn(BEHIND, TEXT_WIDTH, generator=generator)
+
+    def encode(self, text: str) -> Tensor:
+        return self._features
+
+
+def build_image(tokens: int, decoder: Decoder) -> ImageContext:
+    generator = torch.Generator().manual_seed(tokens)
+    hidden = smooth(tokens, ENCODER_WIDTH, generator)
+    keys = smooth(tokens, ENCODER_WIDTH, generator)
+    project = nn.Linear(ENCODER_WIDTH, WIDTH)
+    tiles = tokens // TILE
+    layer = EncoderLayer(
+        torch.randn(tiles, ENCODER_WIDTH, generator=generator), keys.view(tiles, TILE, -1), ENCODER_HEADS
+    )
+    signals = ImageSignals(
+        grid=GRIDS[tokens],
+        span=project(hidden).detach(),
+        content=torch.ones(tokens, dtype=torch.bool),
+        read_attention=layer.attention,
+        read_keys=lambda: keys,
+        read_hidden=lambda: hidden,
+        pack=torch.arange(tokens),
+        project=project,
+        text_space=nn.LayerNorm(ENCODER_WIDTH),
+        class_features=torch.randn(tiles, ENCODER_WIDTH, generator=generator),
+        layers={5: layer, 23: layer},
+    )
+    rows = torch.arange(BEFORE + tokens, BEFORE + tokens + BEHIND)
+    words = Instruction(rows, int(rows[-1]), "what is this ?", torch.randn(BEHIND, WIDTH, generator=generator))
+    return ImageContext(signals, torch.arange(BEFORE, BEFORE + tokens), words, decoder, ReadyText(generator))
+
+
+class Journey:
+    """One image on its way through the decoder under one method; only the method's own work happens."""
+
+    def __init__(self, method: Method, image: ImageContext):
+        self.method, self.image = method, image
+        self.schedule: Schedule = method.schedule(LAYERS, image.grid.size // 9, image.grid.size)
+        generator = torch.Generator().manual_seed(7)
+        self.states = torch.randn(BEFORE + image.grid.size + BEHIND, WIDTH, generator=generator)
+        positions = torch.arange(len(self.states))
+        self.rotary = [part[0] for part in image.decoder.rotary(self.states[None], positions[None])]
+
+    def __call__(self) -> None:
+        state = self.method.begin(self.image, self.schedule.tokens_per_layer[0]).state
+        for depth, count in self.schedule.stages[1:]:
+            if count < state.count:
+                view = self.view(depth, BEFORE + state.indices)
+                state = self.method.reduce(state.with_features(view.hidden[view.visual]), view, count).state
+
+    def view(self, depth: int, kept: Tensor) -> DecoderView:
+        text = torch.arange(BEHIND) + BEFORE + len(kept)
+        total = len(self.states)
+        rows = torch.cat([torch.arange(BEFORE), kept, torch.arange(total - BEHIND, total)])
+        hidden = self.states[rows]
+        return DecoderView(
+            depth=depth,
+            decoder=self.image.decoder,
+            hidden=hidden,
+            observed=hidden,
+            observed_layer=self.method.observed_layer(depth),
+            positions=rows,
+            rotary=(self.rotary[0][rows], self.rotary[1][rows]),
+            visual=torch.arange(len(kept)) + BEFORE,
+            text=text,
+            instruction=text,
+            instruction_embeddings=self.image.instruction.embeddings,
+            last=int(text[-1]),
+            signals=self.image.signals,
+        )
+
+
+def measure(names: list[str], tokens: int, decoder: Decoder, repetitions: int) -> None:
+    image = build_image(tokens, decoder)
+    journeys = {name: Journey(create_method(name), image) for name in dict.fromkeys([*OURS.values(), *names])}
+    variants: dict[str, Callable[[], object]] = {name: partial(journey) for name, journey in journeys.items()}
+    seconds = interleaved(variants, repetitions)
+    print(f"{tokens} tokens, {tokens // 9} kept")
+    for name in names:
+        inside = len(journeys[name].schedule.stages) > 1
+        ours = OURS["inside" if inside else "before"]
+        print(verdict(f"{name} ({1000 * seconds[name]:.0f} ms) / {ours}", seconds[name] / seconds[ours], LIMIT))
+
+
+OURS = {"before": "covist-fixed", "inside": "covist-pro"}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, nargs="+", default=sorted(GRIDS), choices=sorted(GRIDS))
+    parser.add_argument("--methods", nargs="+", default=list(methods()))
+    parser.add_argument("--repetitions", type=int, default=3)
+    chosen = parser.parse_args()
+    shared = build_decoder()
+    with torch.inference_mode():
+        for tokens in chosen.tokens:
+            measure(chosen.methods, tokens, shared, chosen.repetitions)
