@@ -1,5 +1,6 @@
-"""What compression costs and saves on LLaVA-NeXT's and Qwen2.5-VL's geometry, with decoders of about 1B parameters.
+"""What compression costs and saves on the geometry of each family, with decoders of about 1B parameters.
 
+    python benchmarks/families.py --family llava-1.5 --decoding
     python benchmarks/families.py --family llava-next --strategy fixed
     python benchmarks/families.py --family qwen2.5-vl --strategy pro --budget 128
 
@@ -19,7 +20,10 @@ from common import interleaved, timed, verdict
 from torch import Tensor, nn
 from transformers import (
     CLIPVisionConfig,
+    DynamicCache,
     LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
     LlavaNextConfig,
     LlavaNextForConditionalGeneration,
     Qwen2_5_VLConfig,
@@ -30,8 +34,14 @@ import covist
 
 IMAGE, TEXT, HIDDEN = 31999, 64, 2048
 DECODER = {"vocab_size": 32000, "hidden_size": HIDDEN, "intermediate_size": 5504, "num_attention_heads": 16}
-LIMITS = {("llava-next", 160): (1.25, 5.0), ("llava-next", 640): (1.15, None)}
+LIMITS = {
+    ("llava-1.5", 64): (1.15, 4.0),
+    ("llava-1.5", 192): (1.15, None),
+    ("llava-next", 160): (1.25, 5.0),
+    ("llava-next", 640): (1.15, None),
+}
 """(family, K) -> the most that compressed / plain and the least that vanilla / compressed may be, for Fixed."""
+DECODING_LIMIT = 1.05
 
 
 @dataclass
@@ -69,10 +79,16 @@ class Bench:
                 signals.__dict__.pop(name, None)
         return self.prefill(encoded)
 
+    def decode(self, cache: DynamicCache) -> object:
+        """One decoding step; the token is forgotten again, so that every repetition meets the same cache."""
+        output = self.model(input_ids=self.ids[:, :1], past_key_values=cache)
+        cache.crop(-1)
+        return output
 
-def llava_next(layers: int) -> Bench:
-    """CLIP ViT-L's widths with one block before the feature layer; 672 x 672 pixels in five tiles."""
-    vision = CLIPVisionConfig(
+
+def clip_vision() -> CLIPVisionConfig:
+    """CLIP ViT-L's widths with one block before the feature layer."""
+    return CLIPVisionConfig(
         hidden_size=1024,
         intermediate_size=4096,
         num_hidden_layers=2,
@@ -80,9 +96,21 @@ def llava_next(layers: int) -> Bench:
         image_size=336,
         patch_size=14,
     )
+
+
+def llava(layers: int) -> Bench:
+    """336 x 336 pixels in one view."""
+    text = LlamaConfig(**DECODER, num_key_value_heads=16, num_hidden_layers=layers)
+    config = LlavaConfig(vision_config=clip_vision(), text_config=text, image_token_index=IMAGE)
+    pixels = torch.randn(1, 3, 336, 336, generator=torch.Generator().manual_seed(2))
+    return Bench(LlavaForConditionalGeneration(config).eval(), {"pixel_values": pixels}, 576, 0, (64, 192))
+
+
+def llava_next(layers: int) -> Bench:
+    """672 x 672 pixels in five tiles."""
     text = LlamaConfig(**DECODER, num_key_value_heads=16, num_hidden_layers=layers)
     config = LlavaNextConfig(
-        vision_config=vision, text_config=text, image_token_index=IMAGE, image_grid_pinpoints=[[672, 672]]
+        vision_config=clip_vision(), text_config=text, image_token_index=IMAGE, image_grid_pinpoints=[[672, 672]]
     )
     pixels = torch.randn(1, 5, 3, 336, 336, generator=torch.Generator().manual_seed(2))
     sizes = torch.tensor([[672, 672]])
@@ -110,7 +138,7 @@ def qwen(layers: int) -> Bench:
     return Bench(model, {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, 72, 72]])}, 1296, 0, (128, 512))
 
 
-FAMILIES = {"llava-next": (llava_next, 20), "qwen2.5-vl": (qwen, 24)}
+FAMILIES = {"llava-1.5": (llava, 20), "llava-next": (llava_next, 20), "qwen2.5-vl": (qwen, 24)}
 """Family -> its builder and the layers that make about 1B parameters."""
 
 
@@ -125,12 +153,26 @@ def measure(bench: Bench, budget: int, strategy: str, repetitions: int) -> dict[
         return {**times, **handle.report.seconds}
 
 
+def measure_decoding(bench: Bench, budget: int, strategy: str, repetitions: int) -> float:
+    """Seconds of a decoding step under compression / of a plain one whose cache has the same length."""
+    plain = DynamicCache(config=bench.model.config)
+    length = TEXT + bench.markers + budget
+    bench.model.model.language_model(inputs_embeds=torch.randn(1, length, HIDDEN), past_key_values=plain)
+    with covist.compress(bench.model, budget=budget, strategy=strategy):
+        cache = bench.prefill(bench.encode()).past_key_values
+        times = interleaved(
+            {"compressed": lambda: bench.decode(cache), "plain": lambda: bench.decode(plain)}, 4 * repetitions
+        )
+    return times["compressed"] / times["plain"]
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--family", choices=FAMILIES, default="llava-next")
     options.add_argument("--strategy", choices=("fixed", "pro"), default="fixed")
     options.add_argument("--budget", type=int, action="append", help="default: the smallest and largest of the paper")
     options.add_argument("--repetitions", type=int, default=3)
+    options.add_argument("--decoding", action="store_true", help="measure decoding steps as well")
     options.add_argument("--no-vanilla", action="store_true", help="skip the long uncompressed prefill")
     arguments = options.parse_args()
     warnings.simplefilter("ignore")
@@ -145,6 +187,9 @@ def main() -> None:
         for budget in arguments.budget or bench.budgets:
             times = measure(bench, budget, arguments.strategy, arguments.repetitions)
             _print(arguments, budget, times, vanilla)
+            if arguments.decoding:
+                ratio = measure_decoding(bench, budget, arguments.strategy, arguments.repetitions)
+                print(verdict("decoding / plain decoding at the same cache length", ratio, DECODING_LIMIT))
 
 
 def _print(arguments: argparse.Namespace, budget: int, times: dict[str, float], vanilla: float | None) -> None:
