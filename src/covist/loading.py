@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from covist.models.qwen_processor import ImageOnlyQwenProcessor
 from covist.models.registry import supported_models
 
 EMBEDDED = "tiny"
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,13 @@ def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "aut
 
 def _supported_class(name: str) -> Any:
     """The transformers class of a checkpoint, judged by its configuration alone, before any weight is read."""
+    unknown = f"unknown model {name!r}: neither {EMBEDDED!r} nor a folder with a config.json"
+    if not (Path(name) / "config.json").is_file() and not HUB_ID.fullmatch(name):
+        raise ValueError(unknown)
     try:
         config = AutoConfig.from_pretrained(name)
     except OSError:
-        raise ValueError(
-            f"unknown model {name!r}: it is not {EMBEDDED!r}, not a folder with a config.json, "
-            "and the Hugging Face hub did not answer for it"
-        ) from None
+        raise ValueError(f"{unknown}, and the Hugging Face hub has no answer for it") from None
     except ValueError as error:
         raise ValueError(f"cannot read the configuration of model {name!r}: {_first_line(error)}") from None
     classes = [name for family in supported_models().values() for name in family]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import pytest
 
 from covist import tiny
@@ -43,7 +44,7 @@ def picture(tmp_path) -> Path:
 
 @pytest.fixture
 def covist(capfd, monkeypatch) -> Callable[..., Ran]:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("COLUMNS", "100")
 
     def run(*arguments: object) -> Ran:

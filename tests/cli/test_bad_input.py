@@ -115,8 +115,9 @@ def test_a_picture_without_a_prompt(covist, picture):
     assert_refused(covist("run", "--image", picture), "--prompt")
 
 
-def test_an_unknown_model(covist):
-    assert_refused(covist("run", "--model", "nobody/nothing"), "unknown model 'nobody/nothing'")
+@pytest.mark.parametrize("name", ["nobody/nothing", "nothing", "./no/such/folder", ""])
+def test_an_unknown_model(covist, name):
+    assert_refused(covist("run", "--model", name), f"unknown model {name!r}")
 
 
 def test_a_text_only_model(covist, tmp_path):

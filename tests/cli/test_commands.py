@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-import covist.ask
-import covist.bench.protocol
+from covist import ask as asking
+from covist import available_methods
+from covist.bench import protocol
 
 SMALL = ("--max-new-tokens", "2")
 
@@ -95,10 +96,8 @@ def test_show_vanilla_has_nothing_to_draw(covist, model_folder, tmp_path):
 
 
 def test_methods_lists_every_registered_method(covist):
-    import covist as package
-
     listed = covist("methods", "--json").json["methods"]
-    assert [entry["name"] for entry in listed] == list(package.available_methods())
+    assert [entry["name"] for entry in listed] == list(available_methods())
     for entry in listed:
         assert {"name", "paper", "acts", "signals", "budget", "positions"} <= set(entry)
         assert entry["paper"] and entry["acts"]
@@ -137,7 +136,7 @@ def test_bench_prints_tables(covist, model_folder, picture):
 
 
 def test_interrupted_bench_leaves_what_is_finished(covist, model_folder, picture, monkeypatch):
-    original, calls = covist_bench_measure(), []
+    original, calls = protocol.measure, []
 
     def interrupted(*arguments):
         calls.append(arguments)
@@ -145,16 +144,12 @@ def test_interrupted_bench_leaves_what_is_finished(covist, model_folder, picture
             raise KeyboardInterrupt
         return original(*arguments)
 
-    monkeypatch.setattr(sys.modules["covist.bench.protocol"], "measure", interrupted)
+    monkeypatch.setattr(protocol, "measure", interrupted)
     small = ("--prompts", 2, "--warmup", 0, "--repetitions", 1, "--max-new-tokens", 2, "--json")
     ran = covist("bench", "--model", model_folder, "--image", picture, "--prompt", "what is this?", *small)
     assert ran.code == 130
     assert not ran.json["complete"]
     assert [(row["method"], row["requests"]) for row in ran.json["results"]] == [("vanilla", 2)]
-
-
-def covist_bench_measure():
-    return sys.modules["covist.bench.protocol"].measure
 
 
 def test_eval_scores_resumes_and_writes(covist, model_folder, tmp_path):
@@ -171,7 +166,7 @@ def test_unexpected_errors_exit_with_1_and_show_a_traceback_only_on_request(covi
     def broken(*arguments):
         raise RuntimeError("the sky fell")
 
-    monkeypatch.setattr(sys.modules["covist.ask"], "measure", broken)
+    monkeypatch.setattr(asking, "measure", broken)
     ran = covist("run", "--model", model_folder)
     assert ran.code == 1
     assert ran.stderr == "covist: unexpected RuntimeError: the sky fell; --verbose shows where\n"
@@ -183,6 +178,6 @@ def test_interruption_exits_with_130(covist, model_folder, monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["covist.ask"], "measure", interrupted)
+    monkeypatch.setattr(asking, "measure", interrupted)
     ran = covist("run", "--model", model_folder)
     assert ran.code == 130 and ran.stderr == "covist: interrupted\n"

@@ -60,7 +60,10 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str]) -> int:
     verbose = "--verbose" in arguments
     try:
-        return app(args=arguments, standalone_mode=False) or 0
+        code = app(args=arguments, standalone_mode=False) or 0
+        if code == INTERRUPTED:  # typer turns the interruption of a command into its exit code
+            _complain("interrupted")
+        return code
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted")
         return INTERRUPTED

@@ -1,0 +1,96 @@
+"""The protocol: what is run, in which order, and how it is summed up."""
+
+import pytest
+
+from covist import tiny
+from covist.bench.protocol import Bench, Configuration, configurations
+from covist.bench.random_models import build_random
+from covist.bench.workloads import Volume, geometry_workload, picture_workload, scene_workload
+from covist.loading import LoadedModel
+from covist.plan import GEOMETRIES, make_plan
+
+SIZE = tiny.Size(vision_layers=2, text_layers=1, decoder_layers=4)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return LoadedModel("small", *tiny.build_random(size=SIZE))
+
+
+def test_vanilla_comes_first_and_once():
+    plan = configurations(["random", "vanilla"], [64, "10%"])
+    assert plan == [Configuration("vanilla"), Configuration("random", 64), Configuration("random", "10%")]
+
+
+def test_warm_up_prompts_are_not_timed_and_not_repeated(loaded):
+    workload = scene_workload(loaded, Volume(prompts=2, warmup=1, max_new_tokens=1))
+    texts = [request["input_ids"].tolist() for request in (*workload.warmup, *workload.requests)]
+    pictures = [request["pixel_values"].sum().item() for request in (*workload.warmup, *workload.requests)]
+    assert len(texts) == 3 and len(set(pictures)) == 3
+    steps = []
+    bench = Bench(workload, configurations(["covist-fixed"], [32]), repetitions=2)
+    bench.run(steps.append)
+    assert len(steps) == bench.steps == 2 * (1 + 2 * 2)
+    assert [row["requests"] for row in bench.results()["results"]] == [4, 4]
+
+
+def test_configurations_take_turns(loaded):
+    image, question, _ = tiny.demo()
+    workload = picture_workload(loaded, [image], question, Volume(prompts=1, warmup=0, max_new_tokens=1))
+    steps = []
+    Bench(workload, configurations(["random"], [32]), repetitions=2).run(steps.append)
+    assert steps == ["vanilla", "random 32", "vanilla", "random 32"]
+
+
+def test_figures_of_the_rows(loaded):
+    image, question, _ = tiny.demo()
+    workload = picture_workload(loaded, [image], question, Volume(prompts=2, warmup=0, max_new_tokens=2))
+    bench = Bench(workload, configurations(["covist-pro"], [32]), repetitions=1)
+    bench.run()
+    vanilla, pro = bench.results()["results"]
+    assert vanilla["speedup"] == 1 and vanilla["mean_tokens"] == 576
+    assert pro["speedup"] == pytest.approx(vanilla["generation_ms"]["mean"] / pro["generation_ms"]["mean"])
+    took = bench.records[Configuration("covist-pro", 32)].requests
+    assert pro["tokens_per_second"] == pytest.approx(4 / sum(item.generation for item in took))
+    assert pro["kv_mib"] < vanilla["kv_mib"] and pro["flops"] < vanilla["flops"]
+    assert vanilla["selection_ms"] is None and pro["selection_ms"]["mean"] > 0
+    assert pro["compression_ms"]["mean"] >= pro["selection_ms"]["mean"]
+    assert pro["prefill_over_plain"] > 0
+
+
+def test_the_plain_decoder_runs_on_the_compressed_length(loaded, monkeypatch):
+    lengths = []
+    monkeypatch.setattr(
+        "covist.bench.protocol.measure_plain_decoder", lambda model, length: lengths.append(length) or 1.0
+    )
+    image, question, _ = tiny.demo()
+    workload = picture_workload(loaded, [image], question, Volume(prompts=1, warmup=0, max_new_tokens=1))
+    Bench(workload, configurations(["covist-fixed"], [32]), repetitions=1).run()
+    prompt = workload.requests[0]["input_ids"].shape[1]
+    assert lengths == [prompt, prompt - 576 + 32]
+
+
+@pytest.mark.parametrize("name", ["llava-1.5-7b", "llava-next-7b", "qwen2.5-vl-7b"])
+def test_random_models_have_the_tokens_and_stages_of_their_geometry(name):
+    random, geometry = build_random(name, 0.01), GEOMETRIES[name]
+    request = random.request(0, 20)
+    image_tokens = int((request["input_ids"] == random.model.config.image_token_id).sum())
+    assert image_tokens == geometry.tokens + geometry.newlines
+    assert request["input_ids"].shape[1] - image_tokens in (20, 22)  # a family may put markers around the picture
+    decoder = random.model.config.text_config
+    assert decoder.num_hidden_layers == geometry.layers
+    assert decoder.hidden_size // decoder.num_attention_heads == geometry.head_width
+
+
+def test_a_geometry_is_compressed_as_planned():
+    workload = geometry_workload("llava-1.5-7b", 0.01, 20, Volume(prompts=1, warmup=0, max_new_tokens=1), "cpu")
+    bench = Bench(workload, configurations(["covist-pro"], [64]), repetitions=1)
+    bench.run()
+    (report,) = bench.records[Configuration("covist-pro", 64)].reports
+    planned = make_plan(GEOMETRIES["llava-1.5-7b"], 64, "pro")
+    assert report.images[0].tokens_per_layer == planned.schedule.tokens_per_layer
+
+
+def test_too_many_prompts_for_the_suite(loaded):
+    with pytest.raises(ValueError, match="fewer than"):
+        scene_workload(loaded, Volume(prompts=100_000, warmup=1))

@@ -1,0 +1,65 @@
+"""What the package promises from outside: its names, its wheel, its metadata, its README."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import covist
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*command: object, **environment: str) -> str:
+    finished = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, env={**os.environ, **environment}, cwd=ROOT
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, ROOT)
+    (built,) = folder.glob("covist-*.whl")
+    return built
+
+
+def test_public_names_are_there_and_documented():
+    for name in covist.__all__:
+        assert getattr(covist, name).__doc__
+        assert name in dir(covist)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = covist.nonsense
+
+
+def test_the_wheel_is_typed_and_small_and_carries_the_embedded_model(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        weights = [archive.getinfo(name).file_size for name in names if name.endswith(".safetensors")]
+    assert {"covist/py.typed", "covist/tiny/demo.png", "covist/tiny/weights/model.safetensors"} <= names
+    assert not any(name.startswith("tests") for name in names)
+    assert sum(weights) <= 15e6
+    assert wheel.stat().st_size <= 20e6
+
+
+def test_the_wheel_runs_where_the_source_is_not(wheel, tmp_path):
+    target = tmp_path / "site"
+    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target, wheel)
+    program = "import covist, sys; from covist.cli import main; print(covist.__file__, file=sys.stderr); main(['run'])"
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(target)},
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert str(target) in finished.stderr
+    assert "top-right" in finished.stdout

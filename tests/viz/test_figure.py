@@ -1,0 +1,102 @@
+"""Figures for one view, for a base view with tiles, for one and for several stages, with and without evidence."""
+
+import pytest
+import torch
+from PIL import Image
+
+from covist.engine.report import ImageReport, StageReport
+from covist.method.grid import Grid
+from covist.viz import draw_overlay, draw_report, save_figure, seen_views
+
+SQUARE, WIDE, TILED = Grid(((6, 6),)), Grid(((3, 9),)), Grid(((6, 6), (4, 12)))
+
+
+def image_report(grid: Grid, counts: tuple[int, ...], composed: bool = True) -> ImageReport:
+    """A report in which every stage keeps evenly spread tokens and maps are random."""
+    random = torch.Generator().manual_seed(0)
+    stages, before = [], torch.arange(grid.size)
+    for number, count in enumerate(counts):
+        places = torch.linspace(0, len(before) - 1, count).round().long()
+        names = ("attention", "distinctiveness", "instruction", "combined") if number == 0 else ("combined",)
+        stages.append(
+            StageReport(
+                depth=2 * number,
+                indices=before[places],
+                positions=before[places],
+                weights=1 + 7 * torch.rand(count, generator=random),
+                withheld=0.0,
+                assignment=(before[:, None] - before[places]).abs().argmin(1) if composed else None,
+                maps={name: torch.rand(len(before), generator=random) for name in names} if composed else {},
+            )
+        )
+        before = before[places]
+    return ImageReport(0, grid, grid.size, 0, counts[0], (counts[0],) * (2 * len(counts)), tuple(stages))
+
+
+def titles(figure) -> list[str]:
+    return [axes.get_title() for axes in figure.axes if axes.get_title()]
+
+
+def draw(report, drawing=draw_report):
+    return drawing(report, seen_views(Image.new("RGB", (120, 60), "teal"), report.grid), "question", "method")
+
+
+@pytest.mark.parametrize("grid", [SQUARE, WIDE, TILED])
+@pytest.mark.parametrize("counts", [(8,), (12, 6, 2)])
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_every_layout_can_be_written(tmp_path, grid, counts, suffix):
+    save_figure(draw(image_report(grid, counts)), tmp_path / f"figure{suffix}")
+    assert (tmp_path / f"figure{suffix}").stat().st_size > 10_000
+
+
+def test_one_stage_shows_maps_representatives_regions_and_the_rebuilt_picture():
+    shown = titles(draw(image_report(SQUARE, (8,))))
+    assert shown == [
+        "what the encoder sees",
+        "attention",
+        "distinctiveness",
+        "instruction",
+        "combined evidence",
+        "layers 0-1: 8 representatives",
+        "what each one stands for",
+        "rebuilt from 8 representatives",
+    ]
+
+
+def test_several_stages_have_a_panel_each():
+    shown = titles(draw(image_report(SQUARE, (12, 6, 2))))
+    assert [title for title in shown if title.startswith("layers")] == [
+        "layers 0-1: 12 representatives",
+        "layers 2-3: 6 representatives",
+        "layers 4-5: 2 representatives",
+    ]
+    assert "combined evidence, layer 2" in shown and shown[-1] == "rebuilt from 2 representatives"
+
+
+def test_constant_evidence_is_left_out():
+    report = image_report(SQUARE, (12, 6))
+    report.stages[1].maps["combined"] = torch.full((12,), 0.5)
+    assert "combined evidence, layer 2" not in titles(draw(report))
+
+
+def test_a_tiled_picture_has_a_row_per_view():
+    shown = titles(draw(image_report(TILED, (8,))))
+    assert "base view" in shown and "tiles" in shown
+
+
+def test_pruning_without_composition_is_drawn_without_regions():
+    shown = titles(draw(image_report(SQUARE, (8,), composed=False)))
+    assert shown == ["what the encoder sees", "layers 0-1: 8 representatives", "rebuilt from 8 representatives"]
+
+
+def test_larger_weights_make_larger_discs():
+    report = image_report(SQUARE, (8,))
+    (discs,) = [c for axes in draw(report, draw_overlay).axes for c in axes.collections if len(c.get_offsets()) == 8]
+    areas = sorted(discs.get_sizes().tolist())
+    weights = sorted(report.stages[0].weights.tolist())
+    assert areas[-1] / areas[0] == pytest.approx(weights[-1] / weights[0], rel=1e-4)
+
+
+def test_other_formats_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"\.png or \.svg"):
+        save_figure(draw(image_report(SQUARE, (8,))), tmp_path / "figure.gif")
