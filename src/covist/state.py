@@ -70,6 +70,12 @@ class VisualState:
         """Normalised image coordinates (x, y) of the representatives, [K, 2]."""
         return self.grid.coordinates(self.indices.device)[self.indices]
 
+    def require_affinity(self, where: str) -> Tensor:
+        """The affinities [K, K], for functions that cannot do without."""
+        if self.affinity is None:
+            raise ValueError(f"{where}: the state carries no affinities; build it with those of its selection")
+        return self.affinity
+
     def restrict(self, kept: Tensor) -> "VisualState":
         """The state of the tokens `kept` [K'] alone: the one place where all fields are indexed alike."""
         return VisualState(
@@ -92,9 +98,9 @@ class VisualState:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "VisualState":
         """Move every tensor to `device`; `dtype` is that of the features, all else keeps its own."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        tensors = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
-        tensors["features"] = tensors["features"].to(dtype)
-        return replace(self, **tensors)
+        moved: dict[str, Any] = {name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)}
+        moved["features"] = moved["features"].to(dtype)
+        return replace(self, **moved)
 
     def validate(self) -> "VisualState":
         """Raise a `ValueError` unless this is a state in the sense of Eq. 1."""

@@ -238,6 +238,10 @@ def test_reduction_without_inheritance_sees_ordinary_tokens():
         ([0, 1], torch.tensor([1.0, 1, 1, 1, 1, float("inf")]), "evidence contains NaN or infinite"),
         ([], torch.ones(6), "kept must hold 1 to 6 tokens, got 0"),
         (list(range(7)), torch.ones(6), "kept must hold 1 to 6 tokens, got 7"),
+        ([2, 1], torch.ones(6), "kept must be increasing indices below 6"),
+        ([1, 1], torch.ones(6), "kept must be increasing"),
+        ([-1, 2], torch.ones(6), "kept must be increasing"),
+        ([1, 6], torch.ones(6), "kept must be increasing"),
     ],
 )
 def test_bad_requests_are_refused_and_change_nothing(kept, evidence, message):

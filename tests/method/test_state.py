@@ -4,6 +4,8 @@ import pytest
 import torch
 
 import covist.state
+from covist.config import CovistConfig
+from covist.method.composition import compose
 from covist.method.grid import Grid
 from covist.state import VisualState
 from method.inputs import random_state
@@ -45,6 +47,13 @@ def test_conversion_touches_the_dtype_of_features_only():
     state = random_state(5).to(device="cpu", dtype=torch.float16)
     assert state.features.dtype == torch.float16
     assert state.weights.dtype == state.affinity.dtype == torch.float32
+
+
+def test_composing_without_affinities_is_refused():
+    state = random_state(5).replace(affinity=None)
+    assert state.restrict(torch.tensor([1, 3])).affinity is None
+    with pytest.raises(ValueError, match="compose: the state carries no affinities"):
+        compose(state, torch.tensor([1, 3]), torch.ones(5), CovistConfig())
 
 
 @pytest.mark.parametrize(

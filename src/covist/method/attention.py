@@ -13,7 +13,7 @@ class DistanceTable:
     """log(2 - D(|p_q - p_i|)) of Eq. 9 by table lookup, for one or several rotary axes.
 
     inverse_frequencies: theta [r] of the host model. axes: for multidimensional RoPE the axis of each frequency
-    [r]; positions then have one component per axis. Tables hold every integer distance seen so far and grow.
+    [r]; positions then have one component per axis. Tables hold every integer distance up to the largest one seen.
     """
 
     def __init__(self, inverse_frequencies: Tensor, axes: Tensor | Sequence[int] | None = None, size: int = 4096):
@@ -23,33 +23,37 @@ class DistanceTable:
         self.axes = torch.zeros(count, dtype=torch.long) if axes is None else torch.as_tensor(axes).long().cpu()
         require_shape("DistanceTable", "axes", self.axes, (count,))
         self.multidimensional = axes is not None
-        self._tables = torch.empty(0)
         self._size = size
+        self._tables: dict[torch.device, Tensor] = {}
 
     def log_factor(self, query_positions: Tensor, key_positions: Tensor, limit: int | None = None) -> Tensor:
         """Positions [..., q] and [..., k] (with a last dimension of axes if there are several) -> [..., q, k].
 
         limit: a bound on the distances that the caller knows; without it, it is read from the positions.
         """
-        if not self.multidimensional:
-            query_positions, key_positions = query_positions[..., None], key_positions[..., None]
-        distances = (query_positions[..., :, None, :] - key_positions[..., None, :, :]).abs()  # [..., q, k, axes]
+        if self.multidimensional:
+            distances = (query_positions[..., :, None, :] - key_positions[..., None, :, :]).abs().unbind(-1)
+        else:
+            distances = ((query_positions[..., :, None] - key_positions[..., None, :]).abs(),)
         if limit is None:
-            limit = int(distances.max()) if distances.numel() else 0
-        tables = self._grown(limit, distances.device)  # [axes, size]
-        shares = [tables[axis][distances[..., axis]] for axis in range(tables.shape[0])]
+            limit = max(int(distance.max()) for distance in distances) if distances[0].numel() else 0
+        tables = self._covering(limit, query_positions.device)
+        if not self.multidimensional:
+            return tables[0][distances[0]]
+        shares = [table[distance] for table, distance in zip(tables, distances, strict=True)]
         return torch.log(2 - torch.stack(shares).sum(0))
 
-    def _grown(self, limit: int, device: torch.device) -> Tensor:
-        """Per-axis shares of D for the distances 0 to `limit`, computed in float64."""
-        if self._tables.shape[-1] <= limit or self._tables.device != device:
-            self._size = max(self._size, limit + 1)
+    def _covering(self, limit: int, device: torch.device) -> Tensor:
+        """[axes, size]: the share of each axis in D, or log(2 - D) itself if there is one axis only."""
+        if device not in self._tables or self._tables[device].shape[1] <= limit:
+            if limit >= self._size:  # twice as far, so that a growing sequence rebuilds rarely
+                self._size = 2 * limit + 1
             distances = torch.arange(self._size, dtype=torch.float64)
             waves = torch.cos(distances[:, None] * self.inverse_frequencies) / self.inverse_frequencies.shape[0]
             shares = torch.zeros(int(self.axes.max()) + 1, self._size, dtype=torch.float64)
             shares.index_add_(0, self.axes, waves.T.contiguous())
-            self._tables = shares.float().to(device)
-        return self._tables
+            self._tables[device] = (shares if self.multidimensional else torch.log(2 - shares)).float().to(device)
+        return self._tables[device]
 
 
 def projection_energy(query_norms: Tensor, key_norms: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ def compose(state: VisualState, kept: Tensor, evidence: Tensor, config: CovistCo
     if removed.shape[0] == 0:
         return Composition(reduced, withheld, assignment)
 
-    similarity = state.affinity.index_select(0, removed).index_select(1, kept)  # [D, K]
+    similarity = state.require_affinity("compose").index_select(0, removed).index_select(1, kept)  # [D, K]
     assigned = correspondence(similarity)
     assignment[removed] = assigned
     if config.contributions:
@@ -139,17 +139,18 @@ def drop(state: VisualState, kept: Tensor) -> Composition:
     """The reduction without inheritance: keep `kept`, compose nothing, number the positions contiguously."""
     reduced = state.restrict(kept)
     reduced = reduced.replace(positions=contiguous_positions(reduced.positions))
-    similarity = state.affinity.index_select(1, kept)
+    similarity = state.require_affinity("drop").index_select(1, kept)
     assignment = correspondence(similarity)
     assignment[kept] = torch.arange(kept.shape[0], device=kept.device)
     return Composition(reduced, similarity.new_zeros(()), assignment)
 
 
 def _check(state: VisualState, kept: Tensor, evidence: Tensor) -> None:
-    require_shape("compose", "evidence", evidence, (state.count,))
-    require_shape("compose", "kept", kept, (None,))
-    require(
-        1 <= kept.shape[0] <= state.count, "compose", f"kept must hold 1 to {state.count} tokens, got {kept.shape[0]}"
-    )
-    require_finite("compose", features=state.features)
-    require_evidence("compose", "evidence", evidence)
+    where, count = "compose", state.count
+    require_shape(where, "evidence", evidence, (count,))
+    require_shape(where, "kept", kept, (None,))
+    require(1 <= kept.shape[0] <= count, where, f"kept must hold 1 to {count} tokens, got {kept.shape[0]}")
+    ordered = (kept.diff() > 0).all() & (kept[0] >= 0) & (kept[-1] < count)
+    require(bool(ordered), where, f"kept must be increasing indices below {count}")
+    require_finite(where, features=state.features)
+    require_evidence(where, "evidence", evidence)

@@ -110,8 +110,6 @@ def fill_reserve(affinity: Tensor, chosen: Tensor, count: int) -> Tensor:
 
     The kernel is the square of s, so the gap is largest where the largest affinity is smallest.
     """
-    if count == 0:
-        return chosen
     chosen = chosen.clone()
     largest = _largest(affinity, chosen.nonzero()[:, 0]).masked_fill_(chosen, torch.inf)
     for _ in range(count):

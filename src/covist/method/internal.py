@@ -101,5 +101,6 @@ def spatial_subsample(state: VisualState, count: int, config: CovistConfig) -> S
 
 
 def _finish(state: VisualState, chosen: Tensor, reserve: int, evidence: Tensor) -> Selection:
-    chosen = fill_reserve(state.affinity, chosen, reserve)
+    if reserve > 0:
+        chosen = fill_reserve(state.require_affinity("internal selection"), chosen, reserve)
     return Selection(chosen.nonzero()[:, 0], evidence, state.anchors, {"combined": evidence})

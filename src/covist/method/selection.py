@@ -12,7 +12,7 @@ from covist.method.coverage import blend_similarities, coverage_weights, region_
 from covist.method.evidence import mix_evidence, nearest_neighbours, selectivity, weigh_image
 from covist.method.greedy import fill_reserve, greedy_coverage
 from covist.method.grid import Grid
-from covist.method.ops import round_half_up, unit_rows
+from covist.method.ops import mass_norm, round_half_up, unit_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,27 +66,31 @@ def initial_selection(
     affinity = blend_similarities(key_cosines, unit_embeddings) if similarity is None else similarity
 
     visual = weigh_image(attention, neighbours, unit_embeddings, grid, config)
-    evidence, anchors = visual.base, torch.empty(0, dtype=torch.long, device=attention.device)
+    maps = {"attention": visual.attention, "distinctiveness": visual.distinctiveness, "combined": visual.base}
+    anchors = torch.empty(0, dtype=torch.long, device=attention.device)
     if instruction is not None:
-        distribution = instruction.distribution.float()
-        evidence = mix_evidence(visual.base, distribution, instruction.max_weight, config)
-        if instruction.anchors_allowed and selectivity(distribution) >= config.anchor_selectivity:
-            anchors = instruction_anchors(distribution, affinity, count, config)
-    protected = protected_tokens(visual.attention, anchors, count, visual.concentration, config)
+        maps["instruction"] = mass_norm(instruction.distribution.float())
+        maps["combined"] = mix_evidence(visual.base, maps["instruction"], instruction.max_weight, config)
+        if instruction.anchors_allowed and selectivity(maps["instruction"]) >= config.anchor_selectivity:
+            anchors = instruction_anchors(maps["instruction"], affinity, count, config)
 
     uniform = uniform_coefficient(count, visual.concentration, reference, config)
-    weights = coverage_weights(evidence, uniform, config)
+    weights = coverage_weights(maps["combined"], uniform, config)
     omega = region_weights(weights, unit_keys, unit_embeddings, grid.coordinates(attention.device), config)
-    covered = max(count - round_half_up(config.reserve * count), protected.shape[0])
-    chosen = greedy_coverage(affinity, omega, protected, covered)
-    chosen = fill_reserve(affinity, chosen, count - covered)
-
-    maps = {"attention": visual.attention, "distinctiveness": visual.distinctiveness, "combined": evidence}
-    if instruction is not None:
-        maps["instruction"] = instruction.distribution
+    protected = protected_tokens(visual.attention, anchors, count, visual.concentration, config)
+    chosen = _cover(affinity, omega, protected, count, config)
     is_anchor = torch.zeros_like(chosen)
     is_anchor[anchors] = True
-    return Selection(chosen.nonzero()[:, 0], evidence, is_anchor, maps, visual.concentration), affinity
+    return Selection(chosen.nonzero()[:, 0], maps["combined"], is_anchor, maps, visual.concentration), affinity
+
+
+def _cover(affinity: Tensor, omega: Tensor, protected: Tensor, count: int, config: CovistConfig) -> Tensor:
+    """From the protected tokens to exactly `count`: greedy coverage, then the reserve -> chosen [N] bool."""
+    covered = max(count - round_half_up(config.reserve * count), protected.shape[0])
+    chosen = (
+        greedy_coverage(affinity, omega, protected, covered) if covered else torch.zeros_like(omega, dtype=torch.bool)
+    )
+    return fill_reserve(affinity, chosen, count - covered)
 
 
 def _check(
