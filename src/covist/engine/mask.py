@@ -28,7 +28,7 @@ class StageMask:
         self._bias = self._first_layer_bias = None
         if self._rule is not None:
             self._bias = self._first_layer_bias = _bias(ledger, queries, self._rule, prefill)
-            if self._rule.uniform_first_layer:
+            if self._rule.uniform_first_layer and prefill:
                 self._first_layer_bias = _bias(ledger, queries, self._rule, prefill, uniform=True)
         # sdpa's own causal rule says the same when nothing is biased or padded and the shapes line up
         implicit = backend == "sdpa" and self._rule is None and not ledger.padded and queries in (1, ledger.length)

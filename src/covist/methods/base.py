@@ -46,7 +46,7 @@ class AttentionRule:
     distance: DistanceTable | None = None
     distance_keys: Literal["visual", "all"] = "visual"
     distance_in_decoding: bool = True
-    uniform_first_layer: bool = False  # layer 0 sees the mean weight of each image instead of the recorded ones
+    uniform_first_layer: bool = False  # in prefill, layer 0 sees the mean weight of each image, not the recorded ones
 
 
 @dataclass(frozen=True)

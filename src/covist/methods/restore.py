@@ -7,7 +7,7 @@ Facts: the base method chooses half of the count; all other tokens are merged (p
 score rho (1 - u) on projected embeddings, rho the sum of cosines, u the largest cosine to a token of *lower* density:
 the code compares with lower densities although its names speak of better ones. `denser=True` compares with higher
 ones. A merged token takes the lower-median position of its members; positions are kept. In prefill every causal key
-(text too) gets log(2 - D), in decoding none; visual keys get log size throughout, except in layer 0, where all sizes
+(text too) gets log(2 - D), in decoding none; visual keys get log size, except in layer 0 of prefill, where all sizes
 are N / K.
 Deviations: every budget, family and batch, not three budgets of one model.
 """
