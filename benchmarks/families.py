@@ -171,6 +171,7 @@ def main() -> None:
     options.add_argument("--family", choices=FAMILIES, default="llava-next")
     options.add_argument("--strategy", choices=("fixed", "pro"), default="fixed")
     options.add_argument("--budget", type=int, action="append", help="default: the smallest and largest of the paper")
+    options.add_argument("--layers", type=int, help="decoder layers; default: as many as make about 1B parameters")
     options.add_argument("--repetitions", type=int, default=3)
     options.add_argument("--decoding", action="store_true", help="measure decoding steps as well")
     options.add_argument("--no-vanilla", action="store_true", help="skip the long uncompressed prefill")
@@ -178,7 +179,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     build, layers = FAMILIES[arguments.family]
     torch.manual_seed(0)
-    bench = build(layers)
+    bench = build(arguments.layers or layers)
     size = sum(p.numel() for p in bench.model.model.language_model.parameters()) / 1e9
     print(f"{arguments.family}: decoder {size:.2f}B, {bench.content} + {bench.markers} visual and {TEXT} text tokens")
     with torch.inference_mode():

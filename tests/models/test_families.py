@@ -150,6 +150,38 @@ def test_further_turns_of_text_continue_from_the_cache(family, strategy, compres
     torch.testing.assert_close(continued.logits[0][0], expected, atol=1e-4, rtol=1e-4)
 
 
+def second_turn(family):
+    """Logits of a conversation whose second turn brings another image to the kept cache."""
+    first_inputs, second_inputs = family.ask(ONE), family.ask(ONE, pictures=(1,))
+    first = greedy(family.model, first_inputs, 2)
+    ids = torch.cat([first.sequences, second_inputs["input_ids"]], 1)
+    inputs = {**second_inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs.pop("mm_token_type_ids", None)
+    return greedy(family.model, inputs, 3, past_key_values=first.past_key_values)
+
+
+def test_an_image_in_a_later_turn(family, strategy, compress):
+    plain = second_turn(family)
+    whole = compress(family, budget=1.0, strategy=strategy)
+    assert_same(second_turn(family), plain)
+    whole.remove()
+    handle = compress(family, budget=12, strategy=strategy)
+    output = second_turn(family)
+    assert handle.report.images[0].tokens_per_layer == COUNTS[strategy]
+    # text and newlines of both turns are in every layer, next to what the schedule leaves of both images
+    others = [kept - 2 * count for kept, count in zip(kept_keys(output.past_key_values), COUNTS[strategy], strict=True)]
+    assert len(set(others)) == 1
+    is_text = output.sequences[0, :-1] != family.model.config.image_token_id  # the last token is not fed back
+    assert others[0] - int(is_text.sum()) == (family.name.startswith("llava-next") and _newlines(family))
+
+
+def _newlines(family):
+    """Newlines of the first two pictures."""
+    inputs = family.ask("{image}{image}")
+    spans = family.model.model.get_image_features(inputs["pixel_values"], inputs["image_sizes"]).pooler_output
+    return sum(int((span == family.model.model.image_newline).all(-1).sum()) for span in spans)
+
+
 def test_removal_restores_the_model_bit_for_bit(family, strategy, compress):
     def snapshot():
         modules = {name: sorted(vars(module)) for name, module in family.model.named_modules()}
