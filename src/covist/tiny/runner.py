@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -34,7 +35,7 @@ class Budget:
         return min(1.0, self.used / self.limit) if self.limit else 1.0
 
 
-def phase_at(phases: tuple, fraction: float):
+def phase_at(phases: tuple, fraction: float) -> Any:
     """The phase that the used fraction of the budget falls into."""
     total, end = sum(phase.share for phase in phases), 0.0
     for phase in phases:
