@@ -80,8 +80,8 @@ class _Search:
     def grow_on_device(self, steps: int) -> None:
         """The same search without a host read per step: shapes are fixed, the device decides what happens.
 
-        Every round settles the columns that rose most; only when none is left does it choose a token. One host read
-        after each batch of rounds tells how many tokens are still missing.
+        Every round settles the columns that rose most; only when none is left does it choose a token. As many rounds as
+        tokens are missing can never choose too many; one host read after them tells how many are missing still.
         """
         target = self.covered.clone()
         missing = torch.full((), steps, device=target.device)
@@ -91,7 +91,7 @@ class _Search:
                 self._settle(risen, target)
                 self.covered.index_copy_(0, risen, target.index_select(0, risen))
                 pick = first_largest(self.gains, TIE)[None]
-                choose = (self.covered == target).all() & (missing > 0)
+                choose = (self.covered == target).all()
                 self.chosen.index_copy_(0, pick, self.chosen.index_select(0, pick) | choose)
                 self.gains.masked_fill_(self.chosen, -torch.inf)
                 raised = torch.maximum(target, self.affinity.index_select(0, pick)[0])
