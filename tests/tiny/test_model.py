@@ -12,7 +12,6 @@ from covist.tiny.model import build_clip, build_llava
 from covist.tiny.optim import orthogonalise
 from covist.tiny.scenes import GRID
 from covist.tiny.store import fold_standardisation, load
-from covist.tiny.text import END, TOKEN_ID
 from covist.tiny.vision import encode
 
 SMALL = Size(width=64, vision_layers=2, text_layers=1, decoder_layers=2, decoder_mlp=96)
@@ -52,11 +51,11 @@ def test_packed_questions_get_the_logits_they_would_get_alone(tmp_path):
     packed = pack([questions])
     with torch.no_grad():
         features, _ = encode(trainer.tower, trainer.bank.batch([0])[0], EVERYWHERE)
-        logits = trainer.answer_logits(features, EVERYWHERE, packed)[0]
+        logits = trainer.answer_logits(features, EVERYWHERE, packed)[0][0]
         standardise = trainer.standardise
         fold_standardisation(model.model.multi_modal_projector.linear_1, standardise.mean, standardise.std)
         model.set_attn_implementation("sdpa")
-        answers = ((packed.labels[0] >= 0) & (packed.labels[0] != TOKEN_ID[END])).nonzero()[:, 0]
+        answers = packed.answered[0].nonzero()[:, 0]
         processor = build_random(size=SMALL)[1]
         for place, item in zip(answers, questions, strict=True):
             inputs = processor(images=picture(sample_scene(0)), text=prompt_for(item.question), return_tensors="pt")

@@ -18,13 +18,14 @@ from transformers import AttentionInterface, CLIPVisionModel, LlavaForConditiona
 
 from covist.tiny.data import SceneBank
 from covist.tiny.questions import FAMILIES, Question, questions_for
-from covist.tiny.scenes import GRID, VALIDATION_SEEDS
+from covist.tiny.scenes import GRID, VALIDATION_SEEDS, Scene
 from covist.tiny.text import END, PAD, START, TOKEN_ID, build_tokenizer
 from covist.tiny.vision import encode
 
 PATCHES = GRID * GRID
 PREFIX = (START, "USER:")
 IGNORED = -100
+POINTING_LAYER = 3  # after it, an answer should know which patches its question is about
 MOST_SCENES = 6_000  # the questions are new each time, so a few scenes go far and their features can be kept
 # families that need many regions at once are asked about more
 QUESTIONS = {
@@ -40,6 +41,7 @@ class DecoderPhase:
     pictures: int  # per step
     sampled: int | None = None  # patches shown, things preferred; None shows all
     rounds: int = 1  # of QUESTIONS per picture
+    pointed: bool = True  # whether the pointing loss helps
 
     @property
     def questions(self) -> dict[str, int]:
@@ -47,9 +49,10 @@ class DecoderPhase:
 
 
 DECODER_PHASES = (
-    DecoderPhase("96 patches", 0.30, pictures=8, sampled=96),
-    DecoderPhase("240 patches", 0.30, pictures=8, sampled=240, rounds=2),  # all things, some background
-    DecoderPhase("all patches", 0.40, pictures=6, rounds=2),
+    DecoderPhase("24 patches", 0.20, pictures=12, sampled=24),  # hardly more than one per thing
+    DecoderPhase("96 patches", 0.25, pictures=8, sampled=96),
+    DecoderPhase("240 patches", 0.20, pictures=8, sampled=240, rounds=2),  # all things, some background
+    DecoderPhase("all patches", 0.35, pictures=6, rounds=2, pointed=False),
 )
 
 
@@ -61,6 +64,11 @@ class Packed:
     positions: Tensor  # [n, s]
     blocks: Tensor  # [n, s], which question a token belongs to; -1 is padding
     labels: Tensor  # [n, s], the next token where it belongs to an answer, IGNORED elsewhere
+
+    @property
+    def answered(self) -> Tensor:
+        """Where an answer is predicted, [n, s]; one place per question, in their order."""
+        return (self.labels != IGNORED) & (self.labels != TOKEN_ID[END])
 
     def mask(self, prefix: int) -> Tensor:
         """Which keys every text token sees, [n, 1, s, prefix + s]."""
@@ -145,11 +153,51 @@ class Standardise(torch.nn.Module):
 
 
 def choose_places(sampled: int | None, owners: np.ndarray, rng: np.random.Generator) -> Tensor:
-    """Which patches of each picture are shown, [n, t]: all, or `sampled` of them with things before background."""
+    """Which patches of each picture are shown, [n, t]: all, or `sampled` of them.
+
+    First one patch of every thing, then more patches of things, then background.
+    """
     if sampled is None:
         return torch.arange(PATCHES).expand(len(owners), -1)
-    order = np.argsort(rng.random(owners.shape) + 2 * (owners == 0), axis=1)
-    return torch.from_numpy(np.sort(order[:, :sampled], axis=1))
+    rank = rng.random(owners.shape) + (owners == 0)
+    for row, owner in zip(rank, owners, strict=True):
+        order = row.argsort()
+        _, first = np.unique(owner[order], return_index=True)
+        row[order[first]] -= 2
+    return torch.from_numpy(np.sort(rank.argsort(axis=1)[:, :sampled], axis=1))
+
+
+class Pointer(torch.nn.Module):
+    """A read-out of the training: from the place of an answer to the patches of the things it is about.
+
+    Answers alone leave the decoder for a long time on the plateau where it names some digit or colour of the picture;
+    learning where to look ends that within minutes.
+    """
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(width)
+        self.query, self.key = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
+
+    def forward(self, hidden: Tensor, packed: Packed, relevant: list[Tensor]) -> Tensor:
+        """Cross-entropy to the relevant patches of each question, [questions, t] per picture, where there are any."""
+        hidden, losses = self.norm(hidden), []
+        for row, answered, target in zip(hidden, packed.answered, relevant, strict=True):
+            count = len(answered)
+            asking, seen = self.query(row[-count:][answered]), self.key(row[len(PREFIX) : -count])
+            scores = (asking @ seen.T / seen.shape[1] ** 0.5).log_softmax(dim=1)
+            share = target / target.sum(1, keepdim=True).clamp(min=1)
+            losses.append(-(share * scores).sum(1)[target.any(1)])
+        return torch.cat(losses).mean()
+
+
+def relevance(scenes: list[Scene], asked: list[list[Question]], shown: np.ndarray) -> list[Tensor]:
+    """Which of the shown patches belong to things that a question is about, [questions, t] per picture."""
+    targets = []
+    for scene, questions, owners in zip(scenes, asked, shown, strict=True):
+        about = [[scene.things.index(thing) + 1 for thing in item.about] for item in questions]
+        targets.append(torch.from_numpy(np.stack([np.isin(owners, things) for things in about])).float())
+    return targets
 
 
 class DecoderTrainer:
@@ -162,10 +210,14 @@ class DecoderTrainer:
         self.decoder.config._attn_implementation = "tiny_packed"
         self.cache = FeatureCache(self.tower, bank, out)
         self.standardise = Standardise(self.cache(np.arange(min(64, len(bank)))))
+        self.pointer = Pointer(self.decoder.config.hidden_size)
         self.seed = seed
 
-    def answer_logits(self, features: Tensor, places: Tensor, packed: Packed) -> Tensor:
-        """Logits of the text tokens, [n, s, words]; `features` [n, t, width] stand at `places` [n, t]."""
+    def answer_logits(self, features: Tensor, places: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
+        """Logits of the text tokens [n, s, words], and all states after POINTING_LAYER [n, prefix + t + s, width].
+
+        `features` [n, t, width] stand at `places` [n, t].
+        """
         visual = self.model.model.multi_modal_projector(self.standardise(features))
         n, words = len(features), self.decoder.embed_tokens
         start = words(torch.tensor([TOKEN_ID[word] for word in PREFIX])).expand(n, -1, -1)
@@ -173,8 +225,15 @@ class DecoderTrainer:
         begin = torch.arange(len(PREFIX)).expand(n, -1)
         positions = torch.cat([begin, places + len(PREFIX), packed.positions], dim=1)
         mask = packed.mask(len(PREFIX) + places.shape[1])
-        output = self.decoder(inputs_embeds=hidden, position_ids=positions, attention_mask=mask, use_cache=False)
-        return self.model.lm_head(output.last_hidden_state[:, -packed.ids.shape[1] :])
+        output = self.decoder(
+            inputs_embeds=hidden,
+            position_ids=positions,
+            attention_mask=mask,
+            use_cache=False,
+            output_hidden_states=True,
+        )
+        early = output.hidden_states[min(POINTING_LAYER, len(self.decoder.layers))]
+        return self.model.lm_head(output.last_hidden_state[:, -packed.ids.shape[1] :]), early
 
     def step(self, phase: DecoderPhase, number: int) -> tuple[Tensor, dict[str, float]]:
         rng = np.random.default_rng([self.seed, 4, number])
@@ -183,18 +242,24 @@ class DecoderTrainer:
         packed, features = pack(asked), self.cache(indices)
         places = choose_places(phase.sampled, self.bank.owners[indices], rng)
         features = features.gather(1, places[..., None].expand(-1, -1, features.shape[-1]))
-        logits = self.answer_logits(features, places, packed)
+        logits, early = self.answer_logits(features, places, packed)
         loss = F.cross_entropy(logits.flatten(0, 1), packed.labels.flatten(), ignore_index=IGNORED)
-        return loss, {"loss": float(loss.detach()), **family_accuracy(logits.detach(), packed, asked)}
+        figures = {"loss": float(loss.detach()), **family_accuracy(logits.detach(), packed, asked)}
+        if phase.pointed:
+            scenes = [self.bank.scene(int(index)) for index in indices]
+            shown = np.take_along_axis(self.bank.owners[indices], places.numpy(), axis=1)
+            pointing = self.pointer(early, packed, relevance(scenes, asked, shown))
+            figures["pointing"] = float(pointing.detach())
+            loss = loss + 0.3 * pointing
+        return loss, figures
 
 
 def family_accuracy(logits: Tensor, packed: Packed, asked: list[list[Question]]) -> dict[str, float]:
     """Percent of right answers per family."""
     right: dict[str, list[bool]] = {family: [] for family in FAMILIES}
-    answered = (packed.labels != IGNORED) & (packed.labels != TOKEN_ID[END])
     hits = logits.argmax(-1) == packed.labels
     for row, questions in enumerate(asked):
-        for item, hit in zip(questions, hits[row][answered[row]].tolist(), strict=True):
+        for item, hit in zip(questions, hits[row][packed.answered[row]].tolist(), strict=True):
             right[item.family].append(hit)
     return {family: 100 * float(np.mean(hit)) for family, hit in right.items() if hit}
 
@@ -215,7 +280,7 @@ class Validator:
             rows = np.arange(start, min(start + 8, len(asked)))
             part = asked[start : start + 8]
             packed, places = pack(part), torch.arange(PATCHES).expand(len(rows), -1)
-            logits = self.trainer.answer_logits(self.cache(rows), places, packed)
+            logits, _ = self.trainer.answer_logits(self.cache(rows), places, packed)
             for family, accuracy in family_accuracy(logits, packed, part).items():
                 hits[family].append(accuracy)
         means = {family: float(np.mean(values)) for family, values in hits.items()}

@@ -23,10 +23,13 @@ class Question:
     family: str
     question: str
     answer: str
+    about: tuple[Thing, ...] = ()  # the things the answer rests on
 
 
 Option = TypeVar("Option")
-Asked = tuple[str, str] | None  # question and answer, or None where the scene offers nothing to ask
+Asked = (
+    tuple[str, str, Sequence[Thing]] | None
+)  # question, answer, things it is about; None where there is nothing to ask
 
 
 def _pick(rng: np.random.Generator, options: Sequence[Option]) -> Option:
@@ -74,7 +77,8 @@ def _existence(scene: Scene, rng: np.random.Generator) -> Asked:
     if not options:
         return None
     name = _pick(rng, options)
-    return f"is there {article(name)} {name}?", "yes" if wanted else "no"
+    about = [thing for thing in scene.objects if name in _names(thing).values()]
+    return f"is there {article(name)} {name}?", "yes" if wanted else "no", about
 
 
 def _color(scene: Scene, rng: np.random.Generator) -> Asked:
@@ -82,7 +86,7 @@ def _color(scene: Scene, rng: np.random.Generator) -> Asked:
     if not options:
         return None
     thing, name = _pick(rng, options)
-    return f"what color is the {name}?", thing.color
+    return f"what color is the {name}?", thing.color, [thing]
 
 
 def _shape(scene: Scene, rng: np.random.Generator) -> Asked:
@@ -90,17 +94,17 @@ def _shape(scene: Scene, rng: np.random.Generator) -> Asked:
     if not options:
         return None
     thing, name = _pick(rng, options)
-    return f"what shape is the {name}?", thing.shape
+    return f"what shape is the {name}?", thing.shape, [thing]
 
 
 def _counting(scene: Scene, rng: np.random.Generator) -> Asked:
-    counts = {f"{color} objects": sum(t.color == color for t in scene.objects) for color in COLORS}
-    counts |= {plural(shape): sum(t.shape == shape for t in scene.objects) for shape in SHAPES}
-    available = sorted({count for count in counts.values() if count <= MOST_COUNTED})
+    groups = {f"{color} objects": [t for t in scene.objects if t.color == color] for color in COLORS}
+    groups |= {plural(shape): [t for t in scene.objects if t.shape == shape] for shape in SHAPES}
+    available = sorted({len(group) for group in groups.values() if len(group) <= MOST_COUNTED})
     odds = np.array([1, 1, 1.5, 2.5, 4])[available]  # high counts are rare in scenes, so they are asked for more
     count = rng.choice(available, p=odds / odds.sum())
-    name = _pick(rng, [name for name, n in counts.items() if n == count])
-    return f"how many {name} are there?", str(count)
+    name = _pick(rng, [name for name, group in groups.items() if len(group) == count])
+    return f"how many {name} are there?", str(count), groups[name]
 
 
 def _relation(scene: Scene, rng: np.random.Generator) -> Asked:
@@ -114,14 +118,15 @@ def _relation(scene: Scene, rng: np.random.Generator) -> Asked:
         if abs(offset) >= RELATION_MARGIN:
             before, after = ("left", "right") if horizontal else ("above", "below")
             phrase = "left or right of" if horizontal else "above or below"
-            return f"is the {name} {phrase} the {other_name}?", before if offset < 0 else after
+            return f"is the {name} {phrase} the {other_name}?", before if offset < 0 else after, [one, other]
     return None
 
 
 def _glyph(kind: str) -> Callable[[Scene, np.random.Generator], Asked]:
     def ask(scene: Scene, rng: np.random.Generator) -> Asked:
         role = ("first", "last")[int(rng.integers(2))]
-        return f"what is the {role} {kind}?", next(t.char for t in scene.of(kind) if t.role == role)
+        glyph = next(thing for thing in scene.of(kind) if thing.role == role)
+        return f"what is the {role} {kind}?", glyph.char, [glyph]
 
     return ask
 
@@ -136,7 +141,7 @@ def _quadrant(scene: Scene, rng: np.random.Generator) -> Asked:
     if not options:
         return None
     thing, name = _pick(rng, options)
-    return f"where is the {name}?", QUADRANTS[2 * (thing.y > middle) + (thing.x > middle)]
+    return f"where is the {name}?", QUADRANTS[2 * (thing.y > middle) + (thing.x > middle)], [thing]
 
 
 FAMILIES: dict[str, Callable[[Scene, np.random.Generator], Asked]] = {
@@ -165,5 +170,6 @@ def questions_for(scene: Scene, seed: int = 0, per_family: int | Mapping[str, in
         for _ in range(number):
             found = FAMILIES[family](scene, rng)
             if found:
-                asked.setdefault(found[0], Question(family, *found))
+                question, answer, about = found
+                asked.setdefault(question, Question(family, question, answer, tuple(about)))
     return list(asked.values())

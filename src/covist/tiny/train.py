@@ -49,6 +49,7 @@ def decoder_parts(trainer: DecoderTrainer) -> dict[str, torch.nn.Module]:
         "decoder": trainer.decoder,
         "words": trainer.model.lm_head,
         "standardise": trainer.standardise,
+        "pointer": trainer.pointer,
     }
 
 
@@ -56,8 +57,8 @@ def train_decoder(
     trainer: DecoderTrainer, budget: Budget, out: Path, phases: tuple = DECODER_PHASES, validated: bool = True
 ) -> list[float]:
     parts = decoder_parts(trainer)
-    hidden, readouts = (parts["projector"], parts["decoder"]), (parts["words"],)
-    optimiser = Optimiser(hidden, matrix_lr=0.02, other_lr=2e-3, readouts=readouts)
+    hidden, readouts = (parts["projector"], parts["decoder"]), (parts["words"], parts["pointer"])
+    optimiser = Optimiser(hidden, matrix_lr=0.006, other_lr=2e-3, readouts=readouts)
     validate = Validator(trainer, out) if validated else None
     return Stage("decoder", optimiser, parts, budget, out).run(phases, trainer.step, validate)
 
