@@ -73,7 +73,7 @@ def geometry_workload(name: str, scale: float, text: int, volume: Volume, device
         warmup=requests[volume.prompts :],
         requests=requests[: volume.prompts],
         max_new_tokens=volume.max_new_tokens,
-        instruction="is there a square in the picture?",
+        instruction=None if random.clip is None else "is there a square in the picture?",
     )
 
 

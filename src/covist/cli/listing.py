@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.padding import Padding
 from rich.table import Table
 
 from covist.cli import options
@@ -19,10 +20,10 @@ def methods(as_json: options.Json = False, verbose: options.Verbose = False) -> 
     console = out()
     for entry in entries:
         console.print(f"[bold {ACCENT}]{entry['name']}[/]  [dim]{entry['paper']}[/]")
-        facts = Table.grid(padding=(0, 2, 0, 2))
+        facts = Table.grid(padding=(0, 2))
         for label in ("acts", "signals", "budget", "positions"):
             facts.add_row(f"[dim]{label}[/]", entry[label])
-        console.print(facts)
+        console.print(Padding(facts, (0, 0, 0, 2)))
     console.print(f"\n{len(entries)} methods; use one with [bold]covist run --method NAME[/]")
 
 
