@@ -13,6 +13,7 @@ from covist.viz.layout import View
 INK, FAINT = "#22262e", "#9aa3b0"
 EVIDENCE = "magma"
 GOLDEN = 0.618034
+MANY_THREADS = 512
 WEIGHTS: Colormap = LinearSegmentedColormap.from_list("weights", ["#ffd166", "#f3722c", "#c9184a", "#590d6e"])
 
 
@@ -99,7 +100,10 @@ def _draw_threads(
     weight_of = dict(zip(kept.tolist(), weights.tolist(), strict=True))
     lines = np.stack([view.centres(tokens), view.centres(owner[tokens])], axis=1)  # [n, 2, 2]
     tints = scale.colours(np.array([weight_of[token] for token in owner[tokens].tolist()]))
-    axes.add_collection(LineCollection(list(lines), colors=tints, linewidths=0.7, alpha=0.45, zorder=2))
+    faint = float(np.clip(MANY_THREADS / len(tokens), 0.12, 1.0))  # thousands of threads must not become a wall
+    axes.add_collection(
+        LineCollection(list(lines), colors=tints, linewidths=0.35 + 0.35 * faint, alpha=0.45 * faint, zorder=2)
+    )
 
 
 def _extent(view: View) -> tuple[float, float, float, float]:
