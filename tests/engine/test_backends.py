@@ -98,7 +98,7 @@ def total_bias(arguments, heads, queries, keys):
 @pytest.mark.parametrize("queries", [5, 2, 1])
 def test_every_backend_gets_the_same_bias(backend_name, reduced, queries):
     ledger, scale = small_ledger(reduced), torch.tensor([[1.0, 2.0, 0.5], [0.1, 0.2, 0.3]])
-    mask = StageMask(ledger, queries, AttentionRule(scale), backend_name, prefill=True)
+    mask = StageMask(ledger, queries, AttentionRule(scale), backend_name, heads=3, prefill=True)
     for layer in (0, 1):
         added = total_bias(mask.for_layer(layer, torch.zeros(1)), 3, queries, 5)
         for sample in (0, 1):
@@ -116,7 +116,7 @@ def test_every_backend_gets_the_same_bias(backend_name, reduced, queries):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_masks_stay_finite_in_half_precision(dtype):
-    mask = StageMask(small_ledger(True), 5, AttentionRule(torch.ones(1, 2)), "sdpa", prefill=True)
+    mask = StageMask(small_ledger(True), 5, AttentionRule(torch.ones(1, 2)), "sdpa", heads=2, prefill=True)
     values = mask.for_layer(0, torch.zeros(1, dtype=dtype))["attention_mask"]
     assert values.dtype == dtype and values.isfinite().all()
 
@@ -124,5 +124,5 @@ def test_masks_stay_finite_in_half_precision(dtype):
 def test_sdpa_without_bias_or_padding_needs_no_mask():
     ledger = Ledger.of_text(torch.arange(4)[None], torch.ones(1, 4, dtype=torch.bool), padded=False)
     for queries, implicit in ((4, True), (1, True), (2, False)):
-        arguments = StageMask(ledger, queries, None, "sdpa", prefill=True).for_layer(0, torch.zeros(1))
+        arguments = StageMask(ledger, queries, None, "sdpa", heads=2, prefill=True).for_layer(0, torch.zeros(1))
         assert (arguments["attention_mask"] is None) == implicit

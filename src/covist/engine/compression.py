@@ -272,7 +272,7 @@ class Compression:
         """Mask and rotary embeddings of the layers from `depth` on, for the last tokens of the ledger."""
         queries = hidden.shape[1]
         decoder = self.settings.decoder
-        mask = StageMask(ledger, queries, self._rule, decoder.check_backend(), prefill)
+        mask = StageMask(ledger, queries, self._rule, decoder.check_backend(), decoder.heads, prefill)
         rotary = decoder.rotary(hidden, ledger.positions[:, -queries:])
         self._call.stages[depth] = stage = _Stage(ledger, mask, rotary)
         return stage

@@ -20,11 +20,11 @@ class StageMask:
     multiply-add that lives as long as the layer runs.
     """
 
-    def __init__(self, ledger: Ledger, queries: int, rule: AttentionRule | None, backend: str, prefill: bool):
+    def __init__(
+        self, ledger: Ledger, queries: int, rule: AttentionRule | None, backend: str, heads: int, prefill: bool
+    ):
         self._rule = rule if ledger.reduced else None
-        # flex indexes its mask without heads and its bias with them, and broadcasts neither
-        per_head = backend == "flex_attention" and self._rule is not None
-        self._argument = "position_bias" if per_head else "attention_mask"
+        self._is_flex, self._heads = backend == "flex_attention", heads
         self._bias = self._first_layer_bias = None
         if self._rule is not None:
             self._bias = self._first_layer_bias = _bias(ledger, queries, self._rule, prefill)
@@ -42,7 +42,9 @@ class StageMask:
             mask = torch.addcmul(self._blocked, bias, self._rule.scale[layer].to(bias.device).view(1, -1, 1, 1))
         if mask is not None:
             mask = mask.to(like.device).clamp(min=torch.finfo(like.dtype).min).to(like.dtype)
-        return {"attention_mask": None, self._argument: mask}
+        if self._is_flex:  # it indexes the heads of a bias without broadcasting, and crashes on float masks on the CPU
+            return {"attention_mask": None, "position_bias": mask.expand(-1, self._heads, -1, -1)}
+        return {"attention_mask": mask}
 
 
 def _blocked(ledger: Ledger, queries: int) -> Tensor:
