@@ -81,6 +81,19 @@ def test_every_cell_of_the_image_keeps_a_token():
     assert len({(a, b) for a, b in zip((x >= 0.5).tolist(), (y >= 0.5).tolist(), strict=True)}) == 4
 
 
+def test_a_cell_with_an_anchor_gives_no_second_token():
+    """Four places, four cells: the anchor's own quarter has the best scores, yet the other quarters come first."""
+    state = random_state(40)
+    x, y = state.coordinates.unbind(-1)
+    in_first_quarter = (x < 0.5) & (y < 0.5)
+    anchors = torch.zeros(40, dtype=torch.bool)
+    anchors[in_first_quarter.nonzero()[0]] = True
+    plain = CONFIG.replace(coordinate_quota=0.0, spatial_quota=1.0, reserve=0.0)
+    score = in_first_quarter.float() - 0.5 * anchors.float()
+    kept = internal_selection(state.replace(anchors=anchors), score, 4, THETA, plain).kept
+    assert int(in_first_quarter[kept].sum()) == 1
+
+
 def test_coordinate_rules_differ():
     state, score = random_state(40), torch.zeros(40)
     plain = CONFIG.replace(coordinate_quota=1.0, spatial_quota=0.0, reserve=0.0)

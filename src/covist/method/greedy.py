@@ -58,16 +58,16 @@ class _Search:
         rows = self.affinity.index_select(0, risen)  # [r, N]
         torch.maximum(rows, self.covered.index_select(0, risen)[:, None], out=rows)
         torch.minimum(rows, target.index_select(0, risen)[:, None], out=rows)
-        self.gains.addmv_(rows.square_().double().T, self.omega.index_select(0, risen), alpha=-1)
+        kernel = rows.mul_(rows).double()
+        self.gains.addmv_(kernel.t(), self.omega.index_select(0, risen), alpha=-1)
 
     def grow(self, steps: int) -> None:
         """Shapes follow the data: as many columns per step as really rose."""
         picks = []
         for _ in range(steps):
-            values, tokens = self.gains.topk(min(2, self.gains.shape[0]))
-            best, *second = values.tolist()
-            tied = second and best - second[0] <= TIE
-            pick = int(first_largest(self.gains, TIE) if tied else tokens[0])
+            values, tokens = (top.tolist() for top in self.gains.topk(min(2, self.gains.shape[0])))
+            tied = values[0] - values[-1] <= TIE
+            pick = int(first_largest(self.gains, TIE)) if tied else tokens[0]
             picks.append(pick)
             self.gains[pick] = -torch.inf
             target = torch.maximum(self.covered, self.affinity[pick])
