@@ -25,6 +25,7 @@ from covist.tiny.vision import encode
 PATCHES = GRID * GRID
 PREFIX = (START, "USER:")
 IGNORED = -100
+POINTING_WEIGHT = 0.3
 POINTING_LAYER = 3  # after it, an answer should know which patches its question is about
 MOST_SCENES = 6_000  # the questions are new each time, so a few scenes go far and their features can be kept
 # families that need many regions at once are asked about more
@@ -41,7 +42,6 @@ class DecoderPhase:
     pictures: int  # per step
     sampled: int | None = None  # patches shown, things preferred; None shows all
     rounds: int = 1  # of QUESTIONS per picture
-    pointed: bool = True  # whether the pointing loss helps
 
     @property
     def questions(self) -> dict[str, int]:
@@ -52,7 +52,7 @@ DECODER_PHASES = (
     DecoderPhase("24 patches", 0.20, pictures=12, sampled=24),  # hardly more than one per thing
     DecoderPhase("96 patches", 0.25, pictures=8, sampled=96),
     DecoderPhase("240 patches", 0.20, pictures=8, sampled=240, rounds=2),  # all things, some background
-    DecoderPhase("all patches", 0.35, pictures=6, rounds=2, pointed=False),
+    DecoderPhase("all patches", 0.35, pictures=6, rounds=2),
 )
 
 
@@ -168,7 +168,7 @@ def choose_places(sampled: int | None, owners: np.ndarray, rng: np.random.Genera
 
 
 class Pointer(torch.nn.Module):
-    """A read-out of the training: from the place of an answer to the patches of the things it is about.
+    """A read-out of the training: from words of a question to the patches of the things they are about.
 
     Answers alone leave the decoder for a long time on the plateau where it names some digit or colour of the picture;
     learning where to look ends that within minutes.
@@ -179,24 +179,30 @@ class Pointer(torch.nn.Module):
         self.norm = torch.nn.LayerNorm(width)
         self.query, self.key = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
 
-    def forward(self, hidden: Tensor, packed: Packed, relevant: list[Tensor]) -> Tensor:
-        """Cross-entropy to the relevant patches of each question, [questions, t] per picture, where there are any."""
+    def forward(self, hidden: Tensor, targets: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Cross-entropy to the relevant patches, where there are any; `targets` as `pointing_targets` gives them."""
         hidden, losses = self.norm(hidden), []
-        for row, answered, target in zip(hidden, packed.answered, relevant, strict=True):
-            count = len(answered)
-            asking, seen = self.query(row[-count:][answered]), self.key(row[len(PREFIX) : -count])
-            scores = (asking @ seen.T / seen.shape[1] ** 0.5).log_softmax(dim=1)
+        for row, (places, target) in zip(hidden, targets, strict=True):
+            patches = row[len(PREFIX) : len(PREFIX) + target.shape[1]]
+            text = row[len(PREFIX) + target.shape[1] :]
+            scores = (self.query(text[places]) @ self.key(patches).T / row.shape[1] ** 0.5).log_softmax(dim=1)
             share = target / target.sum(1, keepdim=True).clamp(min=1)
             losses.append(-(share * scores).sum(1)[target.any(1)])
         return torch.cat(losses).mean()
 
 
-def relevance(scenes: list[Scene], asked: list[list[Question]], shown: np.ndarray) -> list[Tensor]:
-    """Which of the shown patches belong to things that a question is about, [questions, t] per picture."""
+def pointing_targets(
+    scenes: list[Scene], asked: list[list[Question]], packed: Packed, shown: np.ndarray
+) -> list[tuple[Tensor, Tensor]]:
+    """Per picture the text places that point, [p], and the patches of the things they point at, [p, t]."""
     targets = []
-    for scene, questions, owners in zip(scenes, asked, shown, strict=True):
-        about = [[scene.things.index(thing) + 1 for thing in item.about] for item in questions]
-        targets.append(torch.from_numpy(np.stack([np.isin(owners, things) for things in about])).float())
+    for scene, questions, answered, owners in zip(scenes, asked, packed.answered, shown, strict=True):
+        places, patches = [], []
+        for last, item in zip(answered.nonzero()[:, 0].tolist(), questions, strict=True):
+            for back, things in item.pointers():
+                places.append(last - back)
+                patches.append(np.isin(owners, [scene.things.index(thing) + 1 for thing in things]))
+        targets.append((torch.tensor(places), torch.from_numpy(np.stack(patches)).float()))
     return targets
 
 
@@ -238,20 +244,17 @@ class DecoderTrainer:
     def step(self, phase: DecoderPhase, number: int) -> tuple[Tensor, dict[str, float]]:
         rng = np.random.default_rng([self.seed, 4, number])
         indices = rng.integers(min(MOST_SCENES, len(self.bank)), size=phase.pictures)
-        asked = [questions_for(self.bank.scene(int(index)), number, phase.questions) for index in indices]
+        scenes = [self.bank.scene(int(index)) for index in indices]
+        asked = [questions_for(scene, number, phase.questions) for scene in scenes]
         packed, features = pack(asked), self.cache(indices)
         places = choose_places(phase.sampled, self.bank.owners[indices], rng)
         features = features.gather(1, places[..., None].expand(-1, -1, features.shape[-1]))
         logits, early = self.answer_logits(features, places, packed)
         loss = F.cross_entropy(logits.flatten(0, 1), packed.labels.flatten(), ignore_index=IGNORED)
-        figures = {"loss": float(loss.detach()), **family_accuracy(logits.detach(), packed, asked)}
-        if phase.pointed:
-            scenes = [self.bank.scene(int(index)) for index in indices]
-            shown = np.take_along_axis(self.bank.owners[indices], places.numpy(), axis=1)
-            pointing = self.pointer(early, packed, relevance(scenes, asked, shown))
-            figures["pointing"] = float(pointing.detach())
-            loss = loss + 0.3 * pointing
-        return loss, figures
+        shown = np.take_along_axis(self.bank.owners[indices], places.numpy(), axis=1)
+        pointing = self.pointer(early, pointing_targets(scenes, asked, packed, shown))
+        figures = {"loss": float(loss.detach()), "pointing": float(pointing.detach())}
+        return loss + POINTING_WEIGHT * pointing, figures | family_accuracy(logits.detach(), packed, asked)
 
 
 def family_accuracy(logits: Tensor, packed: Packed, asked: list[list[Question]]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 The questions are about coloured objects: the grey decoys of the same shapes are never counted, named or asked for.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,18 @@ class Question:
     question: str
     answer: str
     about: tuple[Thing, ...] = ()  # the things the answer rests on
+
+    def pointers(self) -> list[tuple[int, tuple[Thing, ...]]]:
+        """Which things should be looked at from which token, counted back from the last one of the prompt.
+
+        The last token looks at all the answer rests on; in a relation each name also looks at its own thing.
+        """
+        found = [(0, self.about)]
+        if self.family == "relation":
+            first, _ = re.split("left or right of|above or below", self.question)
+            length = len(self.question.split()) + 1  # with the question mark
+            found += [(length - len(first.split()) + 1, self.about[:1]), (2, self.about[1:])]
+        return found
 
 
 Option = TypeVar("Option")
