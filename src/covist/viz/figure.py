@@ -23,7 +23,7 @@ from covist.viz.panels import (
     show_representatives,
 )
 
-WIDTH, MARGIN, GAP = 12.0, 0.25, 0.14  # inches
+WIDTH, MARGIN, GAP, BAR = 12.0, 0.25, 0.14, 2.6  # inches of the figure, its rim, between panels, of the colour bar
 TITLE, HEADING, LEGEND = 0.62, 0.3, 0.72  # inches above all, above each row, below all
 TALLEST = 3.75  # inches of a panel
 MAP_NAMES = ("attention", "distinctiveness", "instruction", "combined")
@@ -31,40 +31,38 @@ FORMATS = (".png", ".svg")
 
 
 def draw_report(image: ImageReport, views: list[View], title: str = "", subtitle: str = "") -> Figure:
-    """The picture and its evidence maps above; the representatives of every stage and what became of it below."""
+    """The picture and its evidence maps above; the representatives of every stage and what became of it below.
+
+    Without evidence maps (a method may have none) everything stands in one row.
+    """
     maps = _evidence_maps(image)
     stages = len(image.stages)
     owner = owners(image, stages - 1)
     regions = owner if stages == 1 else None  # several stages fill the row by themselves
-    columns = stages + (regions is not None)
-    canvas = _Canvas(views, [1 + len(maps), columns + 1], title, subtitle)
+    panels = stages + (regions is not None) + 1
+    canvas = _Canvas(views, [1 + len(maps), panels] if maps else [1 + panels], title, subtitle)
+    row, column = (1, 0) if maps else (0, 1)
     _draw_seen(canvas, views)
     for number, view in enumerate(views):
-        for column, (name, values) in enumerate(maps.items(), start=1):
-            show_map(canvas.axes(0, number, column), view, values, name if number == 0 else "")
-    scale = _scale(image)
-    for stage in range(stages):
-        _draw_stage(canvas, image, views, stage, scale)
+        for place, (name, values) in enumerate(maps.items(), start=1):
+            show_map(canvas.axes(0, number, place), view, values, name if number == 0 else "")
+    _draw_stages(canvas, image, views, row, column)
     kept = image.stages[-1].indices.numpy()
     painted = rebuilt(views, owner, kept)
     for number, view in enumerate(views):
         if regions is not None:
             heading = "what each one stands for" if number == 0 else ""
-            show_regions(canvas.axes(1, number, stages), view, regions, kept, heading)
+            show_regions(canvas.axes(row, number, column + stages), view, regions, kept, heading)
         heading = f"rebuilt from {len(kept)} representatives" if number == 0 else ""
-        show_picture(canvas.axes(1, number, columns), view, heading, painted[number])
-    _add_legend(canvas, scale)
+        show_picture(canvas.axes(row, number, column + panels - 1), view, heading, painted[number])
     return canvas.figure
 
 
 def draw_overlay(image: ImageReport, views: list[View], title: str = "", subtitle: str = "") -> Figure:
     """Only the representatives on the picture, stage by stage."""
     canvas = _Canvas(views, [1 + len(image.stages)], title, subtitle)
-    scale = _scale(image)
     _draw_seen(canvas, views)
-    for stage in range(len(image.stages)):
-        _draw_stage(canvas, image, views, stage, scale, row=0, first_column=1)
-    _add_legend(canvas, scale)
+    _draw_stages(canvas, image, views, row=0, first_column=1)
     return canvas.figure
 
 
@@ -83,7 +81,7 @@ class _Canvas:
     """Places panels: blocks of rows, in each block one row per view, panels of a row equally wide."""
 
     def __init__(self, views: list[View], columns: list[int], title: str, subtitle: str):
-        self._views, self.blocks = views, len(columns)
+        self._views = views
         self._widths = [self._panel_width(count) for count in columns]
         heights = [sum(self._height(view, width) + HEADING for view in views) for width in self._widths]
         self._tops = [TITLE + sum(heights[:block]) for block in range(len(columns))]
@@ -117,31 +115,19 @@ class _Canvas:
         return 72 * self._widths[block] / self._views[view].columns
 
 
-def _draw_stage(
-    canvas: _Canvas,
-    image: ImageReport,
-    views: list[View],
-    stage: int,
-    scale: WeightScale,
-    row: int = 1,
-    first_column: int = 0,
-) -> None:
-    kept = image.stages[stage].indices.numpy()
-    weights = image.stages[stage].weights.float().numpy()
-    owner = owners(image, stage)
+def _draw_stages(canvas: _Canvas, image: ImageReport, views: list[View], row: int, first_column: int) -> None:
+    """One panel per stage and view, and the legend that explains them."""
+    scale = WeightScale(max(float(stage.weights.max()) for stage in image.stages))
     ends = [later.depth for later in image.stages[1:]] + [len(image.tokens_per_layer)]
-    title = f"layers {image.stages[stage].depth}-{ends[stage] - 1}: {len(kept)} representatives"
-    for number, view in enumerate(views):
-        show_representatives(
-            canvas.axes(row, number, first_column + stage),
-            view,
-            kept,
-            weights,
-            owner,
-            scale,
-            canvas.cell_points(row, number),
-            title if number == 0 else "",
-        )
+    for place, stage in enumerate(image.stages):
+        kept, weights = stage.indices.numpy(), stage.weights.float().numpy()
+        owner = owners(image, place)
+        title = f"layers {stage.depth}-{ends[place] - 1}: {len(kept)} representatives"
+        for number, view in enumerate(views):
+            axes, cell = canvas.axes(row, number, first_column + place), canvas.cell_points(row, number)
+            heading = title if number == 0 else ""
+            show_representatives(axes, view, kept, weights, owner, scale, cell, heading)
+    _add_legend(canvas, scale, canvas.cell_points(row, 0), threads=owner is not None)
 
 
 def _evidence_maps(image: ImageReport) -> dict[str, np.ndarray]:
@@ -160,40 +146,25 @@ def _evidence_maps(image: ImageReport) -> dict[str, np.ndarray]:
     return found
 
 
-def _scale(image: ImageReport) -> WeightScale:
-    return WeightScale(max(float(stage.weights.max()) for stage in image.stages))
-
-
 def _draw_seen(canvas: _Canvas, views: list[View]) -> None:
     names = ["what the encoder sees"] if len(views) == 1 else ["base view", "tiles"]
     for number, view in enumerate(views):
         show_picture(canvas.axes(0, number, 0), view, names[number])
 
 
-def _add_legend(canvas: _Canvas, scale: WeightScale) -> None:
+def _add_legend(canvas: _Canvas, scale: WeightScale, cell_points: float, threads: bool) -> None:
     """What discs, threads and colours mean."""
     figure, height = canvas.figure, canvas.height
-    shown = dict.fromkeys((1.0, round((1 + scale.largest) / 2), round(scale.largest)))
-    cell = canvas.cell_points(canvas.blocks - 1, 0)
-    discs = [
-        Line2D(
-            [],
-            [],
-            linestyle="",
-            marker="o",
-            markersize=float(np.sqrt(marker_area(np.array([weight]), cell))[0]),
-            markerfacecolor=to_hex(scale.colours(np.array([weight]))[0]),
-            markeredgecolor="white",
-            label=f"weight {weight:g}",
+    handles = [_disc(weight, scale, cell_points) for weight in scale.examples]
+    if threads:
+        handles.append(
+            Line2D([], [], color=FAINT, linewidth=1.2, label="a token and the representative that stands for it")
         )
-        for weight in shown
-    ]
-    thread = Line2D([], [], color=FAINT, linewidth=1.2, label="a token and the representative that stands for it")
     figure.legend(
-        handles=[*discs, thread],
+        handles=handles,
         loc="center left",
         bbox_to_anchor=(MARGIN / WIDTH, 0.36 / height),
-        ncols=len(discs) + 1,
+        ncols=len(handles),
         frameon=False,
         fontsize=9,
         handletextpad=0.6,
@@ -201,8 +172,24 @@ def _add_legend(canvas: _Canvas, scale: WeightScale) -> None:
         borderpad=0,
         labelcolor=INK,
     )
-    bar_axes = figure.add_axes(((WIDTH - MARGIN - 2.6) / WIDTH, 0.36 / height, 2.6 / WIDTH, 0.12 / height))
-    bar = figure.colorbar(scale.mappable, cax=bar_axes, orientation="horizontal")
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=8, colors=INK, length=2)
-    figure.text((WIDTH - MARGIN - 2.7) / WIDTH, 0.42 / height, "weight", fontsize=9, color=INK, ha="right", va="center")
+    if len(scale.examples) > 1:
+        left, width = WIDTH - MARGIN - BAR, BAR
+        bar_axes = figure.add_axes((left / WIDTH, 0.36 / height, width / WIDTH, 0.12 / height))
+        bar = figure.colorbar(scale.mappable, cax=bar_axes, orientation="horizontal")
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(labelsize=8, colors=INK, length=2)
+        figure.text((left - 0.1) / WIDTH, 0.42 / height, "weight", fontsize=9, color=INK, ha="right", va="center")
+
+
+def _disc(weight: float, scale: WeightScale, cell_points: float) -> Line2D:
+    weights = np.array([weight])
+    return Line2D(
+        [],
+        [],
+        linestyle="",
+        marker="o",
+        markersize=float(np.sqrt(marker_area(weights, cell_points))[0]),
+        markerfacecolor=to_hex(scale.colours(weights)[0]),
+        markeredgecolor="white",
+        label=f"weight {weight:g}",
+    )

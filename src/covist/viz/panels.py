@@ -21,8 +21,16 @@ class WeightScale:
     """The colours of the weights, from 1 (a token stands for itself) to the largest."""
 
     def __init__(self, largest: float):
+        self._plain = largest <= 1
         self.largest = max(largest, 2.0)
         self.mappable = ScalarMappable(Normalize(1.0, self.largest), WEIGHTS)
+
+    @property
+    def examples(self) -> list[float]:
+        """Round weights for a legend; only 1 where no token stands for another."""
+        if self._plain:
+            return [1.0]
+        return [1.0, *sorted({float(round((1 + self.largest) / 2)), float(round(self.largest))} - {1.0})]
 
     def colours(self, weights: np.ndarray) -> np.ndarray:
         """[n] -> [n, 4]."""
