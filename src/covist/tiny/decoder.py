@@ -18,7 +18,7 @@ from transformers import AttentionInterface, CLIPVisionModel, LlavaForConditiona
 
 from covist.tiny.data import SceneBank
 from covist.tiny.questions import FAMILIES, Question, questions_for
-from covist.tiny.scenes import GRID, VALIDATION_SEEDS, Scene
+from covist.tiny.scenes import GRID, IMAGE_SIZE, VALIDATION_SEEDS, Scene
 from covist.tiny.text import END, PAD, START, TOKEN_ID, build_tokenizer
 from covist.tiny.vision import encode
 
@@ -26,7 +26,7 @@ PATCHES = GRID * GRID
 PREFIX = (START, "USER:")
 IGNORED = -100
 POINTING_WEIGHT = 0.3
-POINTING_LAYER = 3  # after it, an answer should know which patches its question is about
+POINTING_LAYER, LOCATING_LAYER = 3, 5  # after them, a word knows its patches, and where in the picture they are
 MOST_SCENES = 6_000  # the questions are new each time, so a few scenes go far and their features can be kept
 # families that need many regions at once are asked about more
 QUESTIONS = {
@@ -167,6 +167,15 @@ def choose_places(sampled: int | None, owners: np.ndarray, rng: np.random.Genera
     return torch.from_numpy(np.sort(rank.argsort(axis=1)[:, :sampled], axis=1))
 
 
+@dataclass(frozen=True)
+class PointingTarget:
+    """What the words of one picture's questions should look at; p words point."""
+
+    tokens: Tensor  # [p], places in the text
+    patches: Tensor  # [p, t], 1 where a shown patch belongs to a thing the word is about
+    centres: Tensor  # [p, 2], where that thing is, from 0 to 1; NaN unless it is a single one
+
+
 class Pointer(torch.nn.Module):
     """A read-out of the training: from words of a question to the patches of the things they are about.
 
@@ -178,31 +187,37 @@ class Pointer(torch.nn.Module):
         super().__init__()
         self.norm = torch.nn.LayerNorm(width)
         self.query, self.key = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
+        self.place = torch.nn.Linear(width, 2)
 
-    def forward(self, hidden: Tensor, targets: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """Cross-entropy to the relevant patches, where there are any; `targets` as `pointing_targets` gives them."""
-        hidden, losses = self.norm(hidden), []
-        for row, (places, target) in zip(hidden, targets, strict=True):
-            patches = row[len(PREFIX) : len(PREFIX) + target.shape[1]]
-            text = row[len(PREFIX) + target.shape[1] :]
-            scores = (self.query(text[places]) @ self.key(patches).T / row.shape[1] ** 0.5).log_softmax(dim=1)
-            share = target / target.sum(1, keepdim=True).clamp(min=1)
-            losses.append(-(share * scores).sum(1)[target.any(1)])
-        return torch.cat(losses).mean()
+    def forward(self, states: tuple[Tensor, ...], targets: list[PointingTarget]) -> Tensor:
+        """Cross-entropy to the relevant patches, where there are any, and distance to the centre of a single thing."""
+        early, late = (states[min(layer, len(states) - 1)] for layer in (POINTING_LAYER, LOCATING_LAYER))
+        early, pointing, locating = self.norm(early), [], []
+        for row, later, target in zip(early, late, targets, strict=True):
+            text = len(PREFIX) + target.patches.shape[1]
+            query, key = self.query(row[text:][target.tokens]), self.key(row[len(PREFIX) : text])
+            scores = (query @ key.T / row.shape[1] ** 0.5).log_softmax(dim=1)
+            share = target.patches / target.patches.sum(1, keepdim=True).clamp(min=1)
+            pointing.append(-(share * scores).sum(1)[target.patches.any(1)])
+            single = target.centres.isfinite().all(1)
+            guess = self.place(F.layer_norm(later[text:][target.tokens[single]], row.shape[1:]))
+            locating.append(F.smooth_l1_loss(guess, target.centres[single], reduction="none", beta=0.05).sum(1))
+        return torch.cat(pointing).mean() + 4 * torch.cat(locating).mean()
 
 
 def pointing_targets(
     scenes: list[Scene], asked: list[list[Question]], packed: Packed, shown: np.ndarray
-) -> list[tuple[Tensor, Tensor]]:
-    """Per picture the text places that point, [p], and the patches of the things they point at, [p, t]."""
+) -> list[PointingTarget]:
     targets = []
     for scene, questions, answered, owners in zip(scenes, asked, packed.answered, shown, strict=True):
-        places, patches = [], []
+        tokens, patches, centres = [], [], []
         for last, item in zip(answered.nonzero()[:, 0].tolist(), questions, strict=True):
             for back, things in item.pointers():
-                places.append(last - back)
+                tokens.append(last - back)
                 patches.append(np.isin(owners, [scene.things.index(thing) + 1 for thing in things]))
-        targets.append((torch.tensor(places), torch.from_numpy(np.stack(patches)).float()))
+                centres.append((things[0].x, things[0].y) if len(things) == 1 else (np.nan, np.nan))
+        shares = torch.from_numpy(np.stack(patches)).float()
+        targets.append(PointingTarget(torch.tensor(tokens), shares, torch.tensor(centres) / IMAGE_SIZE))
     return targets
 
 
@@ -219,8 +234,8 @@ class DecoderTrainer:
         self.pointer = Pointer(self.decoder.config.hidden_size)
         self.seed = seed
 
-    def answer_logits(self, features: Tensor, places: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
-        """Logits of the text tokens [n, s, words], and all states after POINTING_LAYER [n, prefix + t + s, width].
+    def answer_logits(self, features: Tensor, places: Tensor, packed: Packed) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Logits of the text tokens [n, s, words], and the states of all layers [n, prefix + t + s, width].
 
         `features` [n, t, width] stand at `places` [n, t].
         """
@@ -238,8 +253,7 @@ class DecoderTrainer:
             use_cache=False,
             output_hidden_states=True,
         )
-        early = output.hidden_states[min(POINTING_LAYER, len(self.decoder.layers))]
-        return self.model.lm_head(output.last_hidden_state[:, -packed.ids.shape[1] :]), early
+        return self.model.lm_head(output.last_hidden_state[:, -packed.ids.shape[1] :]), output.hidden_states
 
     def step(self, phase: DecoderPhase, number: int) -> tuple[Tensor, dict[str, float]]:
         rng = np.random.default_rng([self.seed, 4, number])
@@ -249,10 +263,10 @@ class DecoderTrainer:
         packed, features = pack(asked), self.cache(indices)
         places = choose_places(phase.sampled, self.bank.owners[indices], rng)
         features = features.gather(1, places[..., None].expand(-1, -1, features.shape[-1]))
-        logits, early = self.answer_logits(features, places, packed)
+        logits, states = self.answer_logits(features, places, packed)
         loss = F.cross_entropy(logits.flatten(0, 1), packed.labels.flatten(), ignore_index=IGNORED)
         shown = np.take_along_axis(self.bank.owners[indices], places.numpy(), axis=1)
-        pointing = self.pointer(early, pointing_targets(scenes, asked, packed, shown))
+        pointing = self.pointer(states, pointing_targets(scenes, asked, packed, shown))
         figures = {"loss": float(loss.detach()), "pointing": float(pointing.detach())}
         return loss + POINTING_WEIGHT * pointing, figures | family_accuracy(logits.detach(), packed, asked)
 
