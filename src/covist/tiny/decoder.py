@@ -18,7 +18,7 @@ from transformers import AttentionInterface, CLIPVisionModel, LlavaForConditiona
 
 from covist.tiny.data import SceneBank
 from covist.tiny.questions import FAMILIES, Question, questions_for
-from covist.tiny.scenes import GRID, IMAGE_SIZE, VALIDATION_SEEDS, Scene
+from covist.tiny.scenes import GRID, IMAGE_SIZE, PATCH, VALIDATION_SEEDS, Scene, Thing
 from covist.tiny.text import END, PAD, START, TOKEN_ID, build_tokenizer
 from covist.tiny.vision import encode
 
@@ -30,7 +30,7 @@ POINTING_LAYER, LOCATING_LAYER = 3, 5  # after them, a word knows its patches, a
 MOST_SCENES = 6_000  # the questions are new each time, so a few scenes go far and their features can be kept
 # families that need many regions at once are asked about more
 QUESTIONS = {
-    "existence": 3, "color": 3, "shape": 3, "counting": 5, "relation": 5, "digit": 2, "letter": 2, "quadrant": 3,
+    "existence": 2, "color": 2, "shape": 2, "counting": 7, "relation": 4, "digit": 2, "letter": 2, "quadrant": 2,
 }  # fmt: skip
 _TOKENIZER = build_tokenizer()
 
@@ -205,19 +205,37 @@ class Pointer(torch.nn.Module):
         return torch.cat(pointing).mean() + 4 * torch.cat(locating).mean()
 
 
+def _patches_of(
+    things: tuple[Thing, ...], scene: Scene, owners: np.ndarray, places: np.ndarray, single: bool
+) -> np.ndarray:
+    """Which shown patches belong to the things, [t]; if `single`, only the one nearest to the centre of each."""
+    mask = np.zeros(len(owners), dtype=np.float32)
+    for thing in things:
+        own = np.flatnonzero(owners == scene.things.index(thing) + 1)
+        if single and len(own):
+            x, y = places[own] % GRID * PATCH + PATCH / 2, places[own] // GRID * PATCH + PATCH / 2
+            own = own[np.hypot(x - thing.x, y - thing.y).argmin()]
+        mask[own] = 1
+    return mask
+
+
 def pointing_targets(
-    scenes: list[Scene], asked: list[list[Question]], packed: Packed, shown: np.ndarray
+    scenes: list[Scene], asked: list[list[Question]], packed: Packed, shown: np.ndarray, places: np.ndarray
 ) -> list[PointingTarget]:
+    """Targets per picture; `shown` are the owners of the shown patches, `places` where these stand, both [n, t].
+
+    To count is to look at every thing once, so those questions point at a single patch of each.
+    """
     targets = []
-    for scene, questions, answered, owners in zip(scenes, asked, packed.answered, shown, strict=True):
+    for scene, questions, answered, owners, where in zip(scenes, asked, packed.answered, shown, places, strict=True):
         tokens, patches, centres = [], [], []
         for last, item in zip(answered.nonzero()[:, 0].tolist(), questions, strict=True):
             for back, things in item.pointers():
                 tokens.append(last - back)
-                patches.append(np.isin(owners, [scene.things.index(thing) + 1 for thing in things]))
+                patches.append(_patches_of(things, scene, owners, where, single=item.family == "counting"))
                 centres.append((things[0].x, things[0].y) if len(things) == 1 else (np.nan, np.nan))
-        shares = torch.from_numpy(np.stack(patches)).float()
-        targets.append(PointingTarget(torch.tensor(tokens), shares, torch.tensor(centres) / IMAGE_SIZE))
+        masks = torch.from_numpy(np.stack(patches))
+        targets.append(PointingTarget(torch.tensor(tokens), masks, torch.tensor(centres) / IMAGE_SIZE))
     return targets
 
 
@@ -266,7 +284,7 @@ class DecoderTrainer:
         logits, states = self.answer_logits(features, places, packed)
         loss = F.cross_entropy(logits.flatten(0, 1), packed.labels.flatten(), ignore_index=IGNORED)
         shown = np.take_along_axis(self.bank.owners[indices], places.numpy(), axis=1)
-        pointing = self.pointer(states, pointing_targets(scenes, asked, packed, shown))
+        pointing = self.pointer(states, pointing_targets(scenes, asked, packed, shown, places.numpy()))
         figures = {"loss": float(loss.detach()), "pointing": float(pointing.detach())}
         return loss + POINTING_WEIGHT * pointing, figures | family_accuracy(logits.detach(), packed, asked)
 
