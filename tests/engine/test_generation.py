@@ -93,7 +93,7 @@ def test_scores_and_single_token(multi_head, strategy, compress):
 
 
 def test_generation_without_a_cache(model, strategy, compress):
-    """Every step compresses the image anew; without an instruction from the prompt the states are the same."""
+    """Every step compresses the image anew, from the same instruction."""
     inputs = ask(PROMPT)
     compress(model, budget=24, strategy=strategy)
     assert_same(greedy(model, inputs, 4, use_cache=False), greedy(model, inputs, 4), 1e-4)

@@ -10,6 +10,7 @@ from support.llava import HEADS, TOKENS, ask, build_llava
 from support.requests import assert_same, greedy
 from torch import nn
 
+from covist.engine.compression import Compression
 from covist.engine.decoder import Decoder, row_norms
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
@@ -151,5 +152,6 @@ def test_lora_wrapped_model_answers_like_the_merged_one(adapted, strategy, compr
     merged = copy.deepcopy(adapted).merge_and_unload()
     compress(merged, budget=24, strategy=strategy)
     expected = greedy(merged, ask(PROMPT), 3)
-    compress(adapted, budget=24, strategy=strategy)
+    handle = compress(adapted, budget=24, strategy=strategy)
     assert_same(greedy(adapted, ask(PROMPT), 3), expected, 1e-3)
+    assert Compression.of(adapted) is handle

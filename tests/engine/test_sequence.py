@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.llava import LAYERS, TOKENS, ask
+from support.llava import IMAGE, LAYERS, TOKEN_ID, TOKENS, ask
 from support.requests import greedy, kept_keys
 
 from covist.config import CovistConfig
@@ -109,42 +109,33 @@ class LateCut(Method):
         return Outcome(state.restrict(torch.arange(count) * (state.count // count)))
 
 
-@pytest.mark.parametrize("text_first", [False, True], ids=["first turn", "after a turn of text"])
-def test_pruned_earlier_caches_hold_the_survivors(multi_head, compress, text_first):
-    """Also in a padded batch with a sample without an image, and behind keys of an earlier turn."""
-    prompts = ("USER: <image> what color is this ? ASSISTANT:", "USER: is there ? ASSISTANT:")
-    inputs = ask(*prompts)
-    past = {}
-    if text_first:
-        opening = ask("USER: what ? ASSISTANT:", "USER: where is the word ? ASSISTANT:")
-        past = {"past": (opening["input_ids"], opening["attention_mask"])}
+@pytest.mark.parametrize("opening", [None, ("USER: what ? ASSISTANT:", "USER: where is the word ? ASSISTANT:")])
+def test_pruned_earlier_caches_hold_the_survivors(multi_head, compress, opening):
+    """In a padded batch with a sample without an image, as the first turn or behind a padded turn of text."""
+    inputs = ask("USER: <image> what color is this ? ASSISTANT:", "USER: is there ? ASSISTANT:")
+    text = int(inputs["attention_mask"][0].sum()) - TOKENS
+    turns = [inputs] if opening is None else [ask(*opening), inputs]
+    ids, mask = (torch.cat([turn[name] for turn in turns], 1) for name in ("input_ids", "attention_mask"))
+    earlier = ids.shape[1] - inputs["input_ids"].shape[1]
 
     def run(steps):
-        cache, ids, mask = None, inputs["input_ids"], inputs["attention_mask"]
-        if past:
-            cache = multi_head(past["past"][0], attention_mask=past["past"][1], use_cache=True).past_key_values
-            ids, mask = torch.cat([past["past"][0], ids], 1), torch.cat([past["past"][1], mask], 1)
+        cache = None
+        if earlier:
+            cache = multi_head(ids[:, :earlier], attention_mask=mask[:, :earlier], use_cache=True).past_key_values
         given = {"input_ids": ids, "attention_mask": mask, "pixel_values": inputs["pixel_values"]}
-        return greedy(multi_head, given, steps, past_key_values=cache), mask
+        return greedy(multi_head, given, steps, past_key_values=cache).past_key_values
 
-    plain, mask = run(1)
+    plain = run(1)
     compress(multi_head, budget=24, method=LateCut())
-    cut, _ = run(1)
-    earlier = mask.shape[1] - inputs["input_ids"].shape[1]
-    text = int(inputs["attention_mask"][0].sum()) - TOKENS
-    assert kept_keys(cut.past_key_values) == [earlier + text + 24] * LAYERS
-    assert len({id(layer.ledger) for layer in cut.past_key_values.layers}) == 1
-    assert cut.past_key_values.get_seq_length() == mask.shape[1]
+    cut = run(1)
+    assert kept_keys(cut) == [earlier + text + 24] * LAYERS
+    assert len({id(layer.ledger) for layer in cut.layers}) == 1
+    assert cut.get_seq_length() == ids.shape[1]
     # layers before the cut saw what the plain model sees, so their keys are the plain ones of the survivors
-    is_image = torch.cat([torch.zeros(2, earlier, dtype=torch.bool), inputs["input_ids"] == 4], 1)
+    is_image = ids == TOKEN_ID[IMAGE]
     for row in (0, 1):
-        kept = mask[row].bool() & ~is_image[row]
-        kept[is_image[row].nonzero().squeeze(1)[::6]] = True
-        kept[:earlier] = True
-        expected = plain.past_key_values.layers[2].keys[row][:, kept]
-        ours = cut.past_key_values.layers[2].keys[row][:, -expected.shape[1] :]
-        if row == 1:  # padding stands between the turns
-            ours = torch.cat([cut.past_key_values.layers[2].keys[row][:, :earlier], ours[:, earlier:]], 1)
-        torch.testing.assert_close(ours, expected)
-    longer, _ = run(3)
-    assert kept_keys(longer.past_key_values) == [earlier + text + 24 + 2] * LAYERS
+        survives = ~is_image[row]
+        survives[is_image[row].nonzero().squeeze(1)[::6]] = True
+        expected = plain.layers[2].keys[row][:, survives & mask[row].bool()]
+        torch.testing.assert_close(cut.layers[2].keys[row][:, cut.layers[2].ledger.valid[row]], expected)
+    assert kept_keys(run(3)) == [earlier + text + 24 + 2] * LAYERS

@@ -19,6 +19,7 @@ from covist.engine.prefill import Prefill, Prompt, Settings
 from covist.engine.report import Report, build_report
 from covist.methods.base import AttentionRule
 from covist.models.base import Family, Removable
+from covist.models.registry import unwrap
 from covist.models.signals import ImageSignals
 
 # Weak on both sides: a model that is dropped while it is compressed is freed with its handle.
@@ -74,7 +75,7 @@ class Compression:
     @staticmethod
     def of(model: nn.Module) -> Compression | None:
         """The handle that compresses `model` now, if any."""
-        handle = _ACTIVE.get(model)
+        handle = _ACTIVE.get(unwrap(model))
         return None if handle is None else handle()
 
     def remove(self) -> None:

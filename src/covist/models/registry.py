@@ -33,10 +33,15 @@ def supported_models() -> dict[str, tuple[str, ...]]:
     return {family.name: family.model_classes for family in dict.fromkeys(_FAMILIES.values())}
 
 
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside wrappers such as PEFT's."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def family_for(model: nn.Module) -> Family:
-    """Bind the family that serves `model`, looking through wrappers such as PEFT's."""
+    """Bind the family that serves `model`."""
     _import_families()
-    unwrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
+    unwrapped = unwrap(model)
     for ancestor in type(unwrapped).__mro__:
         if ancestor.__name__ in _FAMILIES:
             return _FAMILIES[ancestor.__name__](unwrapped)
