@@ -7,9 +7,10 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, CLIPModel, 
 
 from covist.tiny import Size, build_random, picture, prompt_for, questions_for, sample_scene, save
 from covist.tiny.data import SceneBank
-from covist.tiny.decoder import DecoderTrainer, pack
+from covist.tiny.decoder import DecoderTrainer
 from covist.tiny.model import build_clip, build_llava
 from covist.tiny.optim import orthogonalise
+from covist.tiny.packing import pack
 from covist.tiny.scenes import GRID
 from covist.tiny.store import fold_standardisation, load
 from covist.tiny.vision import encode

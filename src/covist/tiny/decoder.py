@@ -1,9 +1,7 @@
-"""Training projector and decoder on the frozen tower, with many questions packed behind one visual prefix.
+"""Training projector and decoder on the frozen tower, whose features are computed once per picture.
 
-    <s> USER: [patches] | question 1, answer 1 | question 2, answer 2 | ...
-
-Every question sees the prefix and itself, and stands at the positions it would have alone, so the packed pass equals
-the separate ones at a small part of their cost.
+The curriculum widens what the decoder sees: one patch per thing teaches it to match words with things, all patches
+come last.
 """
 
 import zlib
@@ -14,25 +12,22 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AttentionInterface, CLIPVisionModel, LlavaForConditionalGeneration
+from transformers import CLIPVisionModel, LlavaForConditionalGeneration
 
 from covist.tiny.data import SceneBank
+from covist.tiny.packing import IGNORED, PACKED_ATTENTION, PATCHES, PREFIX, Packed, pack
+from covist.tiny.pointing import Pointer, pointing_targets
 from covist.tiny.questions import FAMILIES, Question, questions_for
-from covist.tiny.scenes import GRID, IMAGE_SIZE, PATCH, VALIDATION_SEEDS, Scene, Thing
-from covist.tiny.text import END, PAD, START, TOKEN_ID, build_tokenizer
+from covist.tiny.scenes import VALIDATION_SEEDS
+from covist.tiny.text import TOKEN_ID
 from covist.tiny.vision import encode
 
-PATCHES = GRID * GRID
-PREFIX = (START, "USER:")
-IGNORED = -100
 POINTING_WEIGHT = 0.3
-POINTING_LAYER, LOCATING_LAYER = 3, 5  # after them, a word knows its patches, and where in the picture they are
 MOST_SCENES = 6_000  # the questions are new each time, so a few scenes go far and their features can be kept
 # families that need many regions at once are asked about more
 QUESTIONS = {
     "existence": 2, "color": 2, "shape": 2, "counting": 7, "relation": 4, "digit": 2, "letter": 2, "quadrant": 2,
 }  # fmt: skip
-_TOKENIZER = build_tokenizer()
 
 
 @dataclass(frozen=True)
@@ -51,68 +46,9 @@ class DecoderPhase:
 DECODER_PHASES = (
     DecoderPhase("24 patches", 0.20, pictures=12, sampled=24),  # hardly more than one per thing
     DecoderPhase("96 patches", 0.25, pictures=8, sampled=96),
-    DecoderPhase("240 patches", 0.20, pictures=8, sampled=240, rounds=2),  # all things, some background
-    DecoderPhase("all patches", 0.35, pictures=6, rounds=2),
+    DecoderPhase("240 patches", 0.15, pictures=8, sampled=240, rounds=2),  # all things, some background
+    DecoderPhase("all patches", 0.40, pictures=6, rounds=2),
 )
-
-
-@dataclass(frozen=True)
-class Packed:
-    """The text of a batch behind its visual prefixes; n pictures, s text tokens."""
-
-    ids: Tensor  # [n, s]
-    positions: Tensor  # [n, s]
-    blocks: Tensor  # [n, s], which question a token belongs to; -1 is padding
-    labels: Tensor  # [n, s], the next token where it belongs to an answer, IGNORED elsewhere
-
-    @property
-    def answered(self) -> Tensor:
-        """Where an answer is predicted, [n, s]; one place per question, in their order."""
-        return (self.labels != IGNORED) & (self.labels != TOKEN_ID[END])
-
-    def mask(self, prefix: int) -> Tensor:
-        """Which keys every text token sees, [n, 1, s, prefix + s]."""
-        n, s = self.ids.shape
-        own = (self.blocks[:, :, None] == self.blocks[:, None]) & torch.ones(s, s, dtype=torch.bool).tril()
-        return torch.cat([torch.ones(n, s, prefix, dtype=torch.bool), own], dim=2)[:, None]
-
-
-def pack(questions: list[list[Question]]) -> Packed:
-    rows = []
-    for asked in questions:
-        ids: list[int] = []
-        positions: list[int] = []
-        blocks: list[int] = []
-        labels: list[int] = []
-        for block, item in enumerate(asked):
-            text = _TOKENIZER(f"{item.question} ASSISTANT:", add_special_tokens=False).input_ids
-            answer = [TOKEN_ID[item.answer], TOKEN_ID[END]]
-            ids += text + answer[:1]
-            labels += [IGNORED] * (len(text) - 1) + answer
-            positions += range(len(PREFIX) + PATCHES, len(PREFIX) + PATCHES + len(text) + 1)
-            blocks += [block] * (len(text) + 1)
-        rows.append((ids, positions, blocks, labels))
-    longest = max(len(row[0]) for row in rows)
-    fillers = (TOKEN_ID[PAD], 0, -1, IGNORED)
-    padded = (
-        torch.tensor([row[part] + [filler] * (longest - len(row[part])) for row in rows])
-        for part, filler in enumerate(fillers)
-    )
-    return Packed(*padded)
-
-
-def packed_attention(module, query, key, value, attention_mask, scaling, **kwargs):  # type: ignore[no-untyped-def]
-    """Causal attention inside the prefix, masked attention for the text rows that `attention_mask` describes."""
-    prefix = query.shape[2] - attention_mask.shape[2]
-    head, tail = query[:, :, :prefix], query[:, :, prefix:]
-    first = F.scaled_dot_product_attention(
-        head, key[:, :, :prefix], value[:, :, :prefix], is_causal=True, scale=scaling
-    )
-    second = F.scaled_dot_product_attention(tail, key, value, attn_mask=attention_mask, scale=scaling)
-    return torch.cat([first, second], dim=2).transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register("tiny_packed", packed_attention)
 
 
 class FeatureCache:
@@ -167,78 +103,6 @@ def choose_places(sampled: int | None, owners: np.ndarray, rng: np.random.Genera
     return torch.from_numpy(np.sort(rank.argsort(axis=1)[:, :sampled], axis=1))
 
 
-@dataclass(frozen=True)
-class PointingTarget:
-    """What the words of one picture's questions should look at; p words point."""
-
-    tokens: Tensor  # [p], places in the text
-    patches: Tensor  # [p, t], 1 where a shown patch belongs to a thing the word is about
-    centres: Tensor  # [p, 2], where that thing is, from 0 to 1; NaN unless it is a single one
-
-
-class Pointer(torch.nn.Module):
-    """A read-out of the training: from words of a question to the patches of the things they are about.
-
-    Answers alone leave the decoder for a long time on the plateau where it names some digit or colour of the picture;
-    learning where to look ends that within minutes.
-    """
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.norm = torch.nn.LayerNorm(width)
-        self.query, self.key = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
-        self.place = torch.nn.Linear(width, 2)
-
-    def forward(self, states: tuple[Tensor, ...], targets: list[PointingTarget]) -> Tensor:
-        """Cross-entropy to the relevant patches, where there are any, and distance to the centre of a single thing."""
-        early, late = (states[min(layer, len(states) - 1)] for layer in (POINTING_LAYER, LOCATING_LAYER))
-        early, pointing, locating = self.norm(early), [], []
-        for row, later, target in zip(early, late, targets, strict=True):
-            text = len(PREFIX) + target.patches.shape[1]
-            query, key = self.query(row[text:][target.tokens]), self.key(row[len(PREFIX) : text])
-            scores = (query @ key.T / row.shape[1] ** 0.5).log_softmax(dim=1)
-            share = target.patches / target.patches.sum(1, keepdim=True).clamp(min=1)
-            pointing.append(-(share * scores).sum(1)[target.patches.any(1)])
-            single = target.centres.isfinite().all(1)
-            guess = self.place(F.layer_norm(later[text:][target.tokens[single]], row.shape[1:]))
-            locating.append(F.smooth_l1_loss(guess, target.centres[single], reduction="none", beta=0.05).sum(1))
-        return torch.cat(pointing).mean() + 4 * torch.cat(locating).mean()
-
-
-def _patches_of(
-    things: tuple[Thing, ...], scene: Scene, owners: np.ndarray, places: np.ndarray, single: bool
-) -> np.ndarray:
-    """Which shown patches belong to the things, [t]; if `single`, only the one nearest to the centre of each."""
-    mask = np.zeros(len(owners), dtype=np.float32)
-    for thing in things:
-        own = np.flatnonzero(owners == scene.things.index(thing) + 1)
-        if single and len(own):
-            x, y = places[own] % GRID * PATCH + PATCH / 2, places[own] // GRID * PATCH + PATCH / 2
-            own = own[np.hypot(x - thing.x, y - thing.y).argmin()]
-        mask[own] = 1
-    return mask
-
-
-def pointing_targets(
-    scenes: list[Scene], asked: list[list[Question]], packed: Packed, shown: np.ndarray, places: np.ndarray
-) -> list[PointingTarget]:
-    """Targets per picture; `shown` are the owners of the shown patches, `places` where these stand, both [n, t].
-
-    To count is to look at every thing once, so those questions point at a single patch of each.
-    """
-    targets = []
-    for scene, questions, answered, owners, where in zip(scenes, asked, packed.answered, shown, places, strict=True):
-        tokens, patches, centres = [], [], []
-        for last, item in zip(answered.nonzero()[:, 0].tolist(), questions, strict=True):
-            for back, things in item.pointers():
-                tokens.append(last - back)
-                patches.append(_patches_of(things, scene, owners, where, single=item.family == "counting"))
-                centres.append((things[0].x, things[0].y) if len(things) == 1 else (np.nan, np.nan))
-        masks = torch.from_numpy(np.stack(patches))
-        targets.append(PointingTarget(torch.tensor(tokens), masks, torch.tensor(centres) / IMAGE_SIZE))
-    return targets
-
-
 class DecoderTrainer:
     """Projector and decoder behind standardised tower features, with one step of any phase."""
 
@@ -246,7 +110,7 @@ class DecoderTrainer:
         self.model, self.bank = model, bank
         self.tower = model.model.vision_tower.requires_grad_(False)
         self.decoder = model.model.language_model
-        self.decoder.config._attn_implementation = "tiny_packed"
+        self.decoder.config._attn_implementation = PACKED_ATTENTION
         self.cache = FeatureCache(self.tower, bank, out)
         self.standardise = Standardise(self.cache(np.arange(min(64, len(bank)))))
         self.pointer = Pointer(self.decoder.config.hidden_size)

@@ -1,0 +1,83 @@
+"""Many questions packed behind one visual prefix: the main saving of the decoder's training.
+
+    <s> USER: [patches] | question 1, answer 1 | question 2, answer 2 | ...
+
+Every question sees the prefix and itself, and stands at the positions it would have alone, so the packed pass equals
+the separate ones at a small part of their cost.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AttentionInterface
+
+from covist.tiny.questions import Question
+from covist.tiny.scenes import GRID
+from covist.tiny.text import END, PAD, START, TOKEN_ID, build_tokenizer
+
+PATCHES = GRID * GRID
+PREFIX = (START, "USER:")
+IGNORED = -100
+PACKED_ATTENTION = "tiny_packed"
+_TOKENIZER = build_tokenizer()
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The text of a batch behind its visual prefixes; n pictures, s text tokens."""
+
+    ids: Tensor  # [n, s]
+    positions: Tensor  # [n, s]
+    blocks: Tensor  # [n, s], which question a token belongs to; -1 is padding
+    labels: Tensor  # [n, s], the next token where it belongs to an answer, IGNORED elsewhere
+
+    @property
+    def answered(self) -> Tensor:
+        """Where an answer is predicted, [n, s]; one place per question, in their order."""
+        return (self.labels != IGNORED) & (self.labels != TOKEN_ID[END])
+
+    def mask(self, prefix: int) -> Tensor:
+        """Which keys every text token sees, [n, 1, s, prefix + s]."""
+        n, s = self.ids.shape
+        own = (self.blocks[:, :, None] == self.blocks[:, None]) & torch.ones(s, s, dtype=torch.bool).tril()
+        return torch.cat([torch.ones(n, s, prefix, dtype=torch.bool), own], dim=2)[:, None]
+
+
+def pack(questions: list[list[Question]]) -> Packed:
+    rows = []
+    for asked in questions:
+        ids: list[int] = []
+        positions: list[int] = []
+        blocks: list[int] = []
+        labels: list[int] = []
+        for block, item in enumerate(asked):
+            text = _TOKENIZER(f"{item.question} ASSISTANT:", add_special_tokens=False).input_ids
+            answer = [TOKEN_ID[item.answer], TOKEN_ID[END]]
+            ids += text + answer[:1]
+            labels += [IGNORED] * (len(text) - 1) + answer
+            positions += range(len(PREFIX) + PATCHES, len(PREFIX) + PATCHES + len(text) + 1)
+            blocks += [block] * (len(text) + 1)
+        rows.append((ids, positions, blocks, labels))
+    longest = max(len(row[0]) for row in rows)
+    fillers = (TOKEN_ID[PAD], 0, -1, IGNORED)
+    padded = (
+        torch.tensor([row[part] + [filler] * (longest - len(row[part])) for row in rows])
+        for part, filler in enumerate(fillers)
+    )
+    return Packed(*padded)
+
+
+def packed_attention(module, query, key, value, attention_mask, scaling, **kwargs):  # type: ignore[no-untyped-def]
+    """Causal attention inside the prefix, masked attention for the text rows that `attention_mask` describes."""
+    prefix = query.shape[2] - attention_mask.shape[2]
+    head, tail = query[:, :, :prefix], query[:, :, prefix:]
+    first = F.scaled_dot_product_attention(
+        head, key[:, :, :prefix], value[:, :, :prefix], is_causal=True, scale=scaling
+    )
+    second = F.scaled_dot_product_attention(tail, key, value, attn_mask=attention_mask, scale=scaling)
+    return torch.cat([first, second], dim=2).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(PACKED_ATTENTION, packed_attention)
