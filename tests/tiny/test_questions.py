@@ -103,3 +103,24 @@ def test_numbers_per_family_are_respected():
     assert families == ["digit", "letter"]
     with pytest.raises(ValueError, match="unknown question family 'smell'"):
         questions_for(SCENES[3], 0, {"smell": 1})
+
+
+def test_questions_name_the_things_they_rest_on():
+    for scene in SCENES[:60]:
+        for item in questions_for(scene, per_family=2):
+            assert set(item.about) <= set(scene.things)
+            if item.family == "counting":
+                assert item.answer == str(len(item.about))
+            elif item.answer != "no":
+                assert item.about
+
+
+def test_each_name_of_a_relation_points_at_its_own_thing():
+    for scene in SCENES[:60]:
+        for item in questions_for(scene, per_family={"relation": 3}):
+            tokens = [*item.question.replace("?", " ?").split(), "ASSISTANT:"]
+            (last, both), *names = item.pointers()
+            assert (last, both) == (0, item.about)
+            for back, (thing,) in names:
+                assert tokens[-1 - back] in (thing.shape, "object")
+                assert tokens[-2 - back] in (thing.color, "the")

@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 
 from covist.tiny.data import SceneBank
-from covist.tiny.decoder import DecoderPhase, DecoderTrainer
+from covist.tiny.decoder import DecoderPhase, DecoderTrainer, choose_places
 from covist.tiny.model import Size, build_clip, build_llava
+from covist.tiny.packing import pack
+from covist.tiny.pointing import pointing_targets
+from covist.tiny.questions import questions_for
 from covist.tiny.runner import Budget, phase_at
+from covist.tiny.scenes import GRID
 from covist.tiny.train import main, train_decoder, train_vision
 from covist.tiny.vision import VISION_PHASES, VisionPhase, VisionTrainer
 
@@ -50,6 +54,25 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(bank, tmp_path, monkeypatch):
     monkeypatch.undo()
     rest = train_vision(build_clip(SMALL, seed=9), bank, Budget(steps=6), stopped, 0, CAPTIONED)
     assert rest == pytest.approx(expected[3:], rel=1e-4)
+
+
+def test_sampled_patches_show_every_thing_first(bank):
+    owners = bank.owners[:20]
+    places = choose_places(24, owners, np.random.default_rng(0)).numpy()
+    assert places.shape == (20, 24)
+    for shown, owner in zip(places, owners, strict=True):
+        assert len(set(shown)) == 24
+        assert set(owner[shown]) == set(owner)
+
+
+def test_counting_points_at_each_thing_once_and_other_questions_at_all_of_it(bank):
+    scene, owners = bank.scene(0), bank.owners[:1]
+    asked = [questions_for(scene, 0, {"counting": 6, "digit": 1})]
+    (target,) = pointing_targets([scene], asked, pack(asked), owners, np.arange(GRID * GRID)[None])
+    for item, patches in zip(asked[0], target.patches, strict=True):
+        shown = owners[0][patches.numpy() > 0]
+        assert {scene.things[owner - 1] for owner in shown} == set(item.about)
+        assert (len(shown) == len(item.about)) == (item.family == "counting")
 
 
 def test_phases_follow_their_shares():
