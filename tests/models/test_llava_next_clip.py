@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import CASES, FROZEN
+from support.cases import CASES, FROZEN
 from support.families import TILE
 from support.requests import greedy
 from transformers import CLIPConfig, CLIPModel, CLIPTextConfig
