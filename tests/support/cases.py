@@ -1,4 +1,4 @@
-"""LLaVA-NeXT and Qwen2.5-VL as cases of the same tests. Compression is undone exactly, so one model serves a session."""
+"""LLaVA-NeXT and Qwen2.5-VL as cases of the same tests. Compression undoes itself, so one model serves a session."""
 
 from __future__ import annotations
 
