@@ -3,11 +3,16 @@ import pytest
 from covist import CovistConfig
 from covist.eval.variants import build_method, split_names
 from covist.methods.covist import CovistFixed, CovistPro
+from covist.methods.registry import methods
 
 
 def test_settings_stay_with_their_method_when_text_is_split_at_commas():
     text = "vanilla, covist-fixed:content=off,attention=off,random"
     assert split_names(text) == ["vanilla", "covist-fixed:content=off,attention=off", "random"]
+
+
+def test_all_stands_for_every_registered_method():
+    assert split_names("vanilla,all,random") == ["vanilla", *methods()]
 
 
 def test_names_are_taken_once_and_in_order():

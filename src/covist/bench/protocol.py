@@ -23,7 +23,6 @@ from covist.engine.decoder import Decoder
 from covist.engine.report import Report
 from covist.environment import machine, versions
 from covist.eval.variants import VANILLA, build_method
-from covist.methods.registry import methods
 from covist.models.registry import family_for
 from covist.plan import checked_budget, geometry_named
 from covist.schedule import decoder_flops
@@ -58,10 +57,6 @@ def configurations(methods: Sequence[str], budgets: Sequence[int | str]) -> list
     for name in others:
         build_method(name)  # an unknown name is refused before anything is timed
     return [Configuration(VANILLA), *(Configuration(name, budget) for name in others for budget in budgets)]
-
-
-def all_methods() -> list[str]:
-    return list(methods())
 
 
 def default_budgets(geometry: str | None) -> list[int | str]:

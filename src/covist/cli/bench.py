@@ -47,14 +47,13 @@ def bench(
     Follows the paper's protocol (warm-up, repetitions, greedy decoding, batch one). Ratios are to the uncompressed
     model and, for prefill, to the plain decoder run on a prompt of the compressed length: what no method undercuts.
     """
-    from covist.bench.protocol import Bench, all_methods, configurations, default_budgets
+    from covist.bench.protocol import Bench, configurations, default_budgets
     from covist.bench.workloads import Volume, geometry_workload, picture_workload, scene_workload
     from covist.eval.variants import split_names
     from covist.outputs import writable_directory, write_json
 
-    names = all_methods() if methods == "all" else split_names(methods)
     wanted = default_budgets(geometry) if budgets is None else options.split(budgets, "--budgets")
-    plan = configurations(names, wanted)
+    plan = configurations(split_names(methods), wanted)
     if destination is not None:
         writable_directory(destination)
     volume = Volume(prompts, warmup, max_new_tokens)

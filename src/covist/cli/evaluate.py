@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def evaluate(
     suite: Annotated[str, typer.Option(help="Which pictures and questions.")] = "scenes",
     methods: Annotated[
-        str, typer.Option(help="Names with commas; vanilla is always run. Variants: covist-fixed:content=off.")
+        str, typer.Option(help="Names with commas, or all; vanilla is always run. Variants: covist-fixed:content=off.")
     ] = "covist-fixed,covist-pro,random,downsample",
     budgets: Annotated[str, typer.Option(help="Visual tokens per picture, with commas.")] = "192,128,64,32",
     limit: Annotated[int | None, typer.Option(help="Only the first N pictures.", show_default="all")] = None,

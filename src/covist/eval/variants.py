@@ -2,6 +2,7 @@
 
 vanilla                         no compression
 covist-fixed, random, ...       any registered method
+all                             every registered method
 covist-row-a ... covist-row-h   the rows of the paper's cumulative study
 name:field=value,field=value    with constants changed: fields of `CovistConfig`, or options of another method
 """
@@ -15,7 +16,7 @@ from covist.config import CovistConfig
 from covist.methods.base import Method
 from covist.methods.registry import create_method, methods
 
-VANILLA = "vanilla"
+VANILLA, ALL = "vanilla", "all"
 _ROW = "covist-row-"
 _WORDS = {"on": True, "true": True, "off": False, "false": False, "none": None}
 
@@ -27,6 +28,8 @@ def split_names(names: str | Iterable[str]) -> list[str]:
         is_setting = "=" in part and ":" not in part
         if is_setting and found and ":" in found[-1]:
             found[-1] += f",{part.strip()}"
+        elif part.strip() == ALL:
+            found += methods()
         elif part.strip():
             found.append(part.strip())
     if not found:
