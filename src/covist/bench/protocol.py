@@ -129,8 +129,7 @@ class Bench:
         rows = [self._row(configuration) for configuration, record in self.records.items() if record.requests]
         reference = next((row for row in rows if row["method"] == VANILLA), None)
         for row in rows:
-            took = row["generation_ms"]["mean"]
-            row["speedup"] = None if reference is None else reference["generation_ms"]["mean"] / took
+            row["speedup"] = None if reference is None else _ratios(reference["generation_ms"], row["generation_ms"])
         return {
             "workload": workload.name,
             "protocol": {
@@ -199,3 +198,7 @@ class Bench:
 
 def _milliseconds(seconds: Sequence[float]) -> dict[str, float] | None:
     return {"mean": 1000 * mean(seconds), "median": 1000 * median(seconds)} if seconds else None
+
+
+def _ratios(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    return {name: before[name] / after[name] for name in before}

@@ -111,7 +111,7 @@ def _latency(rows: list[dict[str, Any]]) -> Table:
             row["method"],
             str(row["budget"] or "all"),
             *(_mean_and_median(row[name]) for name in ("ttft_ms", "prefill_ms", "generation_ms")),
-            "" if row["speedup"] is None else f"{row['speedup']:.2f}x",
+            _mean_and_median(row["speedup"], ".2f", "x"),
             f"{row['tokens_per_second']:.1f}",
             "" if over is None else f"{over:.2f}x",
         )
@@ -137,5 +137,7 @@ def _resources(rows: list[dict[str, Any]]) -> Table:
     return made
 
 
-def _mean_and_median(times: dict[str, float] | None) -> str:
-    return "" if times is None else f"{times['mean']:.1f}\n[dim]{times['median']:.1f}[/]"
+def _mean_and_median(figures: dict[str, float] | None, digits: str = ".1f", unit: str = "") -> str:
+    if figures is None:
+        return ""
+    return f"{figures['mean']:{digits}}{unit}\n[dim]{figures['median']:{digits}}{unit}[/]"
