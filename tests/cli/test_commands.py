@@ -45,6 +45,14 @@ def test_run_compares_both_models(covist, model_folder):
         assert text in ran.stdout
 
 
+def test_run_takes_a_combination(covist, model_folder):
+    ran = covist("run", "--model", model_folder, "--method", "divprune+csc+sca", "--json", *SMALL)
+    (only,) = ran.json["results"]
+    assert only["method"] == "divprune+csc+sca" and only["mean_tokens"] == 64
+    weights = only["report"]["images"][0]["stages"][0]["weights"]
+    assert max(weights) > 1, "composition gave no representative any weight"
+
+
 def test_run_as_json(covist, model_folder):
     result = covist("run", "--model", model_folder, "--compare", "--strategy", "pro", "--json", *SMALL).json
     assert set(result) == {"model", "prompt", "budget", "same_answer", "results"}

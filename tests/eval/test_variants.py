@@ -53,10 +53,18 @@ def test_settings_of_other_methods_are_their_options():
     assert build_method("random:positions=keep").positions == "keep"
 
 
+def test_a_selection_takes_covists_composition_and_attention():
+    assert build_method("divprune+csc+sca").name == "divprune+csc+sca"
+    assert build_method("divprune+sca").positions == "keep"
+    assert build_method("divprune+csc+sca:positions=reindex").positions == "reindex"
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("nonsense", "unknown method 'nonsense'; choose one of vanilla, .*covist-fixed.*covist-row-a to covist-row-h"),
+        ("nonsense+csc", r"unknown method 'nonsense\+csc'; choose one of"),
+        ("divprune+magic", "a method can be combined with csc and sca, not 'magic'"),
         ("covist-row-z", "letter must be one of a to h"),
         ("covist-fixed:colour=red", "unknown field colour"),
         ("covist-fixed:content", "'content' is not of the form field=value"),

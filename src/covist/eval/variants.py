@@ -2,6 +2,7 @@
 
 vanilla                         no compression
 covist-fixed, random, ...       any registered method
+divprune+csc+sca, ...           its selection with CoViST's composition (+csc), attention (+sca) or both
 all                             every registered method
 covist-row-a ... covist-row-h   the rows of the paper's cumulative study
 name:field=value,field=value    with constants changed: fields of `CovistConfig`, or options of another method
@@ -61,7 +62,7 @@ def _config(base: str) -> CovistConfig | None:
         return CovistConfig.cumulative_row(base.removeprefix(_ROW))
     if base in ("covist-fixed", "covist-pro"):
         return CovistConfig(strategy="pro" if base.endswith("pro") else "fixed")
-    if base not in methods():
+    if base.partition("+")[0] not in methods():
         known = ", ".join([VANILLA, *methods(), f"{_ROW}a to {_ROW}h"])
         raise ValueError(f"unknown method {base!r}; choose one of {known}")
     return None
