@@ -16,9 +16,8 @@ from covist.eval.variants import VANILLA, build_method
 from covist.loading import LoadedModel
 from covist.models.registry import family_for
 from covist.plan import checked_budget
+from covist.prompts import chat_prompt
 from covist.schedule import decoder_flops
-
-FALLBACK_PROMPT = "USER: {images}{prompt} ASSISTANT:"
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,8 @@ def prepare(loaded: LoadedModel, images: Sequence[Image.Image], prompt: str) -> 
         raise ValueError("the prompt is empty")
     if not images:
         raise ValueError("the prompt has no image: there is nothing to compress")
-    return loaded.processor(
-        images=list(images), text=_wrap(loaded.processor, len(images), prompt), return_tensors="pt"
-    ).to(loaded.model.device)
+    text = chat_prompt(loaded.processor, prompt, len(images))
+    return loaded.processor(images=list(images), text=text, return_tensors="pt").to(loaded.model.device)
 
 
 def ask_vanilla(loaded: LoadedModel, inputs: Mapping[str, Any], max_new_tokens: int = 128) -> Answer:
@@ -105,14 +103,6 @@ def unknown_words(loaded: LoadedModel, prompt: str) -> list[str]:
     if unknown is None:
         return []
     return [word for word in prompt.split() if unknown in tokenizer(word, add_special_tokens=False).input_ids]
-
-
-def _wrap(processor: Any, count: int, prompt: str) -> str:
-    """The prompt in the model's own chat format."""
-    if getattr(processor, "chat_template", None):
-        content = [{"type": "image"}] * count + [{"type": "text", "text": prompt}]
-        return processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-    return FALLBACK_PROMPT.format(images=f"{processor.image_token}\n" * count, prompt=prompt)
 
 
 def _text(loaded: LoadedModel, took: Measurement) -> str:

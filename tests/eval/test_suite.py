@@ -21,6 +21,11 @@ def test_scenes_are_unseen_in_training():
     assert seeds.isdisjoint(VALIDATION_SEEDS)
 
 
+def test_the_suite_is_the_one_that_published_figures_were_measured_on():
+    # A new value here means that every figure in docs/results.md and the model card has to be measured again.
+    assert load_suite("scenes").fingerprint() == "acbecf8d"
+
+
 def test_an_item_is_the_same_whenever_it_is_made():
     suite = load_suite("scenes")
     first, second = suite.item(5), suite.item(5)

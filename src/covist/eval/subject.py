@@ -20,6 +20,7 @@ from covist.method.ops import mass_norm
 from covist.methods.base import Method
 from covist.models.registry import family_for
 from covist.models.signals import ImageSignals
+from covist.prompts import chat_prompt
 
 REFERENCE_IMAGES = 32  # images of the suite that set the concentration reference
 _PROBED_VALUES = 4096  # values of each parameter that a fingerprint reads
@@ -65,7 +66,7 @@ class Subject:
 
     def prepare(self, item: Item) -> Prepared:
         if item.number not in self._prepared:
-            texts = [self._prompt(question.question) for question in item.questions]
+            texts = [chat_prompt(self.processor, question.question) for question in item.questions]
             options = {"padding": True, "padding_side": "left", "return_tensors": "pt"}
             every = self.processor(text=texts, images=[item.image] * len(texts), **options).to(self.model.device)
             single = self.processor(text=texts[:1], images=[item.image], **options).to(self.model.device)
@@ -128,10 +129,6 @@ class Subject:
         tokenizer = getattr(self.processor, "tokenizer", self.processor)
         answers = [question.answer for question in item.questions]
         return max(map(len, tokenizer(answers, add_special_tokens=False).input_ids)) + 1
-
-    def _prompt(self, question: str) -> str:
-        content = [{"type": "image"}, {"type": "text", "text": question}]
-        return self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
 
 
 def _concentration(signals: ImageSignals) -> float:

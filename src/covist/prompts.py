@@ -1,0 +1,15 @@
+"""A question about pictures in a model's own chat format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+WITHOUT_TEMPLATE = "USER: {images}{question} ASSISTANT:"
+
+
+def chat_prompt(processor: Any, question: str, images: int = 1) -> str:
+    """The text that `processor` takes together with that many pictures."""
+    if getattr(processor, "chat_template", None):
+        content = [{"type": "image"}] * images + [{"type": "text", "text": question}]
+        return processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    return WITHOUT_TEMPLATE.format(images=f"{processor.image_token}\n" * images, question=question)
