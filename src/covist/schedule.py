@@ -38,7 +38,7 @@ def progressive_schedule(layers: int, budget: int, tokens: int, config: CovistCo
     config = config or CovistConfig.pro()
     if budget >= tokens:
         return fixed_schedule(layers, budget, tokens)
-    first_cut, second_cut = (round_half_up(depth * layers) for depth in config.stage_depths)
+    first_cut, second_cut = progressive_cuts(layers, config)
     first = min(round_half_up(config.first_stage_ratio * budget), tokens)
     last = max(1, round_half_up(config.last_stage_ratio * budget))
     remaining = layers * budget - first_cut * first - (layers - second_cut) * last
@@ -48,6 +48,12 @@ def progressive_schedule(layers: int, budget: int, tokens: int, config: CovistCo
     counts = (first, middle, last)
     # In very shallow decoders a stage may have no layer at all; then it does not exist.
     return Schedule(layers, tuple((cuts[i], counts[i]) for i in range(3) if cuts[i] < cuts[i + 1]))
+
+
+def progressive_cuts(layers: int, config: CovistConfig) -> tuple[int, int]:
+    """The layers before which CoViST-Pro reduces inside the decoder."""
+    first, second = (round_half_up(depth * layers) for depth in config.stage_depths)
+    return first, second
 
 
 def resolve_budget(budget: int | float | str, tokens: int) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.llava import ask
+from support.llava import ask, build_llava
 from support.requests import greedy
 from support.slow_llava import SlowLlava
 
@@ -33,4 +33,16 @@ def test_with_instruction_anchors_from_clip(multi_head, strategy, compress, clip
     handle.remove()
     ids = inputs["input_ids"][0].tolist()
     expected = SlowLlava(multi_head, strategy == "pro").logits(ids, inputs["pixel_values"], handle.report.images)
+    torch.testing.assert_close(output.logits[0][0], expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layers, counts", [(1, (24,)), (2, (36, 12)), (3, (36, 30, 6))])
+def test_pro_in_decoders_too_shallow_for_three_stages(compress, layers, counts):
+    model, inputs = build_llava(layers=layers), ask(PROMPTS["one image"])
+    handle = compress(model, budget=24, strategy="pro")
+    output = greedy(model, inputs, 2)
+    handle.remove()
+    assert handle.report.images[0].tokens_per_layer == counts
+    ids = inputs["input_ids"][0].tolist()
+    expected = SlowLlava(model, pro=True).logits(ids, inputs["pixel_values"], handle.report.images)
     torch.testing.assert_close(output.logits[0][0], expected, atol=1e-4, rtol=1e-4)

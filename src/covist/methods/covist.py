@@ -22,7 +22,7 @@ from covist.method.positions import resolve_span
 from covist.method.selection import Instruction, Selection, initial_selection
 from covist.methods.base import AttentionRule, Method, MethodInfo, Outcome
 from covist.methods.registry import register_method
-from covist.schedule import Schedule, fixed_schedule, progressive_schedule
+from covist.schedule import Schedule, fixed_schedule, progressive_cuts, progressive_schedule
 from covist.state import VisualState
 
 
@@ -87,7 +87,7 @@ class Covist(Method):
             state = state.replace(affinity=similarity.to(state.indices.device))
         if not self.config.inheritance:
             state = forget_history(state, self.config.epsilon)
-        first_cut, _ = (depth for depth, _ in self._internal_stages(view.decoder.layers))
+        first_cut, _ = progressive_cuts(view.decoder.layers, self.config)
         if view.depth == first_cut:
             score = self._score(view)
             selection = internal_selection(state, score, count, view.decoder.inverse_frequencies, self.config)
@@ -129,9 +129,6 @@ class Covist(Method):
         """u_l [layers, 1]."""
         return torch.ones(layers, 1)
 
-    def _internal_stages(self, layers: int) -> tuple[tuple[int, int], ...]:
-        return ()
-
     def position_span(self, length: int, budget: int) -> int:
         return resolve_span(self.config, length, budget)
 
@@ -166,13 +163,10 @@ class CovistPro(Covist):
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         return progressive_schedule(layers, budget, tokens, self.config)
 
-    def _internal_stages(self, layers: int) -> tuple[tuple[int, int], ...]:
-        # The depths do not depend on the counts, so any budget that reduces shows them.
-        return tuple((depth, count) for depth, count in self.schedule(layers, 4, 64).stages if depth > 0)
-
     def _strategy_gain(self, layers: int) -> Tensor:
         gain = torch.ones(layers, 1)
-        gain[: self._internal_stages(layers)[0][0]] = self.config.first_stage_gain
+        first_cut, _ = progressive_cuts(layers, self.config)
+        gain[:first_cut] = self.config.first_stage_gain
         return gain
 
 
