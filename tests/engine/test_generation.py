@@ -213,6 +213,7 @@ REFUSALS = {
     ),
     "offloaded": ({"cache_implementation": "offloaded"}, "not an offloaded one"),
     "chunks": ({"prefill_chunk_size": 50}, "prefill in chunks cannot be compressed"),
+    "other encoder layer": ({"vision_feature_layer": -1}, "vision_feature_layer=-1: .* must use the model's own, -2"),
     "one chunk": ({"prefill_chunk_size": 500}, "prefill in chunks cannot be compressed"),
 }
 

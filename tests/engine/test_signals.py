@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from reference import internal
-from support.llava import CLIP_WIDTH, ask
+from support.llava import CLIP_WIDTH, ask, llava_config
 from support.requests import greedy
 from support.slow_llava import SlowLlava
+from transformers import LlavaForConditionalGeneration
 
 from covist.models.registry import family_for
 
@@ -49,6 +50,23 @@ def test_signals_know_their_own_embeddings(captured):
     first, second = captured[0]
     assert first.belongs_to(first.span) and not first.belongs_to(second.span)
     assert not first.belongs_to(first.span[:-1])
+
+
+def test_projector_that_reads_several_layers():
+    """The last of them gives the evidence and CLIP's text space; the class token has the width of all of them."""
+    config = llava_config(layers=2)
+    config.vision_feature_layer = [-3, -2]
+    model = LlavaForConditionalGeneration(config).eval()
+    signals = []
+    family_for(model).capture(signals.extend)
+    pixels = ask("<image>")["pixel_values"]
+    model.get_image_features(pixels)
+    states = model.model.vision_tower(pixels, output_hidden_states=True).hidden_states
+    (image,) = signals
+    torch.testing.assert_close(image.hidden, torch.cat([states[-3], states[-2]], -1)[0, 1:])
+    torch.testing.assert_close(image.class_features, torch.cat([states[-3], states[-2]], -1)[:, 0])
+    expected = model.model.vision_tower.post_layernorm(states[-2])[0, 1:]
+    torch.testing.assert_close(image.text_space(image.hidden), expected)
 
 
 class Recording(SlowLlava):

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from covist.models.base import Family, Removable, Scratch, SignalSink, WrappedMethod
@@ -29,17 +30,17 @@ class ClipTowerFamily(Family):
             )
 
     @property
-    def feature_layer(self) -> int:
-        """Index of the encoder layer whose output feeds the projector (the last one, if several do)."""
+    def feature_layers(self) -> list[int]:
+        """Indices of the encoder layers whose outputs feed the projector; the last of them gives the evidence."""
         selected = self.model.config.vision_feature_layer
-        selected = selected if isinstance(selected, int) else selected[-1]
         count = len(self.base.vision_tower.encoder.layers)
-        return selected % (count + 1) - 1  # hidden state 0 is the embedding, hidden state i the output of layer i - 1
+        # hidden state 0 is the embedding, hidden state i the output of layer i - 1
+        return [index % (count + 1) - 1 for index in ([selected] if isinstance(selected, int) else selected)]
 
     def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
         layers = self.base.vision_tower.encoder.layers
         depths = (int(depth * len(layers)) if isinstance(depth, float) else depth for depth in encoder_layers)
-        wanted = {index % len(layers): layers[index] for index in (self.feature_layer, *depths)}
+        wanted = {index % len(layers): layers[index] for index in (*self.feature_layers, *depths)}
         taps = {index: _LayerTap(layer) for index, layer in wanted.items()}
         scratch = Scratch()
 
@@ -47,6 +48,7 @@ class ClipTowerFamily(Family):
             scratch.leave("features", inputs[0].detach())
 
         def assemble(arguments: dict[str, Any], output: Any) -> None:
+            self._require_configured_features(arguments)
             # The signals own what they need from here on; nothing of this call stays behind in the taps.
             captured = {index: tap.take() for index, tap in taps.items()}
             spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
@@ -57,6 +59,13 @@ class ClipTowerFamily(Family):
             self.base.multi_modal_projector.register_forward_pre_hook(remember_features),
             WrappedMethod(self.base, "get_image_features", assemble),
         ]
+
+    def _require_configured_features(self, arguments: dict[str, Any]) -> None:
+        """The taps sit at the configured layers, so that a single call cannot choose others."""
+        for name in ("vision_feature_layer", "vision_feature_select_strategy"):
+            configured, given = getattr(self.model.config, name), arguments.get(name)
+            if given not in (None, configured):
+                raise ValueError(f"{name}={given!r}: under compression a call must use the model's own, {configured!r}")
 
     @abstractmethod
     def images(
@@ -76,16 +85,18 @@ class ClipTowerFamily(Family):
             index: EncoderLayer(layer.class_query[tiles], layer.keys[tiles], layer.heads)
             for index, (layer, _) in captured.items()
         }
-        feeding = layers[self.feature_layer]
+        feeding = layers[self.feature_layers[-1]]
         own = features[tiles]
+        tower = self.base.vision_tower
         return {
             "pack": pack,
             "read_attention": feeding.attention,
             "read_keys": lambda: feeding.keys.flatten(0, 1)[pack],
             "read_hidden": lambda: own.flatten(0, 1)[pack],
             "project": self.base.multi_modal_projector,
-            "class_features": captured[self.feature_layer][1][tiles],
-            "text_space": self.base.vision_tower.post_layernorm,
+            "class_features": torch.cat([captured[index][1][tiles] for index in self.feature_layers], dim=-1),
+            # several layers that feed the projector lie side by side
+            "text_space": lambda hidden: tower.post_layernorm(hidden[..., -tower.config.hidden_size :]),
             "layers": layers,
         }
 
