@@ -92,6 +92,15 @@ def test_batch_and_several_images_give_what_each_prompt_gives_alone(model, name)
                 torch.testing.assert_close(logits[index], alone.logits[step][0], atol=1e-4, rtol=1e-4)
 
 
+def test_a_prompt_without_image_is_the_plain_model_in_any_batch(model, name):
+    inputs = ask(PROMPT, "USER: what color is the left object ? ASSISTANT:")
+    expected = greedy(model, sample_of(inputs, 1, slice(0, 0)), 3)
+    with compressed(model, name):
+        together = greedy(model, inputs, 3)
+    for logits, alone in zip(together.logits, expected.logits, strict=True):
+        torch.testing.assert_close(logits[1], alone[0], atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if decodes_as_it_prefills(name)], indirect=True)
 def test_cached_decoding_equals_a_fresh_prefill(model, name):
     inputs = ask(PROMPT)

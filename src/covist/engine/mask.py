@@ -63,7 +63,9 @@ def _bias(ledger: Ledger, queries: int, rule: AttentionRule, prefill: bool, unif
     bias = torch.zeros(*ledger.valid.shape, device=ledger.valid.device)[:, None].expand(-1, queries, -1)
     if rule.distance is not None and (prefill or rule.distance_in_decoding):
         factor = rule.distance.log_factor(ledger.positions[:, -queries:], ledger.positions)
-        bias = factor if rule.distance_keys == "all" else factor.masked_fill_(~ledger.visual[:, None], 0.0)
+        # "all" means all keys of a prompt with a reduced image; any other prompt of the batch is the plain model's
+        biased = ledger.visual if rule.distance_keys == "visual" else ledger.visual.any(1, keepdim=True)
+        bias = factor.masked_fill_(~biased[:, None], 0.0)
     if rule.weights:
         bias = bias + (_mean_log_weight(ledger) if uniform else ledger.log_weight)[:, None]
     return bias[:, None]
