@@ -1,6 +1,8 @@
 """A handle leaves no trace: not after removal, not after an error, not in memory, not in another thread."""
 
+import copy
 import gc
+import pickle
 import threading
 import weakref
 
@@ -93,6 +95,18 @@ def test_second_compression_says_how_to_replace_the_first(multi_head, compress):
     assert covist.Compression.of(multi_head) is second
     greedy(multi_head, ask(PROMPT), 1)
     assert second.report.images[0].budget == 32
+
+
+def test_copies_of_a_compressed_model_are_refused(multi_head, compress, tmp_path):
+    handle = compress(multi_head, budget=24)
+    for attempt in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(ValueError, match=r"while it is compressed; call \.remove\(\)"):
+            attempt(multi_head)
+    multi_head.save_pretrained(tmp_path)  # weights and configuration know nothing of the handle
+    handle.remove()
+    inputs = ask(PROMPT)
+    loaded = type(multi_head).from_pretrained(tmp_path)
+    assert_same(greedy(copy.deepcopy(multi_head), inputs, 2), greedy(loaded, inputs, 2))
 
 
 def test_failed_compression_leaves_no_hooks(multi_head, compress):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
+from functools import partial
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -92,6 +93,12 @@ class Compression:
     def __exit__(self, *exception: object) -> None:
         self.remove()
 
+    def __getstate__(self) -> None:
+        # A copy of the hooks would go on compressing the original; the weights alone can be saved at any time.
+        raise ValueError(
+            "a model cannot be copied or pickled while it is compressed; call .remove() on its handle first"
+        )
+
     def _install(self) -> list[Removable]:
         decoder = self._family.decoder
         return [
@@ -99,7 +106,7 @@ class Compression:
             self._family.base.register_forward_pre_hook(self._see_prompt, with_kwargs=True),
             decoder.register_forward_pre_hook(self._enter_decoder, with_kwargs=True),
             *(
-                layer.register_forward_pre_hook(self._enter_layer(index), with_kwargs=True)
+                layer.register_forward_pre_hook(partial(self._enter_layer, index), with_kwargs=True)
                 for index, layer in enumerate(decoder.layers)
             ),
             decoder.register_forward_hook(self._leave_decoder),
@@ -160,25 +167,24 @@ class Compression:
         kwargs = self._begin_prefill(prompt, kwargs) if has_images else self._continue(prompt, kwargs)
         return args, kwargs
 
-    def _enter_layer(self, index: int) -> Any:
-        def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
-            call = self._call
-            if not call.stages:
-                return None
-            hidden = args[0] if args else kwargs["hidden_states"]
-            stage = call.stages[max(depth for depth in call.stages if depth <= index)]
-            if call.prefill is not None and index > 0:
-                if index in call.prefill.depths:
-                    hidden = call.prefill.reduce(index, hidden, stage.rotary)
-                if index in call.prefill.depths or self._past_changes(index):
-                    stage = self._open_stage(index, call.prefill.ledger, hidden)
-            if call.prefill is not None:
-                call.prefill.observe(index, hidden)
-            kwargs = {**kwargs, **stage.mask.for_layer(index, hidden), "position_embeddings": stage.rotary}
-            kwargs.pop("hidden_states", None)
-            return (hidden, *args[1:]), kwargs
-
-        return hook
+    def _enter_layer(
+        self, index: int, module: nn.Module, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict] | None:
+        call = self._call
+        if not call.stages:
+            return None
+        hidden = args[0] if args else kwargs["hidden_states"]
+        stage = call.stages[max(depth for depth in call.stages if depth <= index)]
+        if call.prefill is not None and index > 0:
+            if index in call.prefill.depths:
+                hidden = call.prefill.reduce(index, hidden, stage.rotary)
+            if index in call.prefill.depths or self._past_changes(index):
+                stage = self._open_stage(index, call.prefill.ledger, hidden)
+        if call.prefill is not None:
+            call.prefill.observe(index, hidden)
+        kwargs = {**kwargs, **stage.mask.for_layer(index, hidden), "position_embeddings": stage.rotary}
+        kwargs.pop("hidden_states", None)
+        return (hidden, *args[1:]), kwargs
 
     def _leave_decoder(self, module: nn.Module, args: tuple, output: Any) -> Any:
         call = self._call
