@@ -69,9 +69,8 @@ def build_image(tokens: int, decoder: Decoder) -> ImageContext:
     keys = smooth(tokens, ENCODER_WIDTH, generator)
     project = nn.Linear(ENCODER_WIDTH, WIDTH)
     tiles = tokens // TILE
-    layer = EncoderLayer(
-        torch.randn(tiles, ENCODER_WIDTH, generator=generator), keys.view(tiles, TILE, -1), ENCODER_HEADS
-    )
+    query, class_key = torch.randn(2, tiles, ENCODER_WIDTH, generator=generator)
+    layer = EncoderLayer(query, class_key, keys.view(tiles, TILE, -1), ENCODER_HEADS)
     signals = ImageSignals(
         grid=GRIDS[tokens],
         span=project(hidden).detach(),
@@ -83,6 +82,7 @@ def build_image(tokens: int, decoder: Decoder) -> ImageContext:
         project=project,
         text_space=nn.LayerNorm(ENCODER_WIDTH),
         class_features=torch.randn(tiles, ENCODER_WIDTH, generator=generator),
+        feeding=layer,
         layers={5: layer, 23: layer},
     )
     rows = torch.arange(BEFORE + tokens, BEFORE + tokens + BEHIND)

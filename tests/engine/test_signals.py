@@ -38,6 +38,7 @@ def test_class_attention_and_keys_are_those_of_the_layer_that_feeds_the_projecto
     for index, image in enumerate(signals):
         attention = outputs.attentions[-2][index, :, 0, 1:]  # class token, its own key dropped
         same(image.attention[0], attention / attention.sum(-1, keepdim=True))
+        same(image.feeding.class_row()[0], attention)
         same(image.hidden, outputs.hidden_states[-2][index, 1:])
         block = tower.encoder.layers[-2]
         keys = block.self_attn.k_proj(block.layer_norm1(outputs.hidden_states[-3]))[index, 1:]

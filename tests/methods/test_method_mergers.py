@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import reference.mergers as literal
 import torch
+from reference.selectors import class_attention
 from support.images import ENCODER_HEADS, image
 
 from covist.methods._shared import layer_attention, received_attention
@@ -55,7 +56,8 @@ def test_prumerge(count):
     context = image(seed=2)
     layer = context.signals.layers[3]  # the last one, not the one that feeds the projector
     keys = layer.keys[0].double().numpy()
-    attention = literal.whole_width_attention(layer.class_query[0].double().numpy(), keys)
+    query, class_key = (states[0].double().numpy() for states in (layer.class_query, layer.class_key))
+    attention = class_attention(query, class_key, keys, heads=1)
     state = PruMerge().begin(context, count).state
     chosen = sorted(range(len(keys)), key=lambda i: -attention[i])[: count - 1]
     merged, extra = literal.prumerge(attention, keys, context.signals.hidden.double().numpy(), chosen)

@@ -47,6 +47,12 @@ def test_fastervlm(context, count):
     assert kept(FasterVLM(), context, count) == literal.fastervlm(arrays(context)[0], count)
 
 
+def test_a_head_counts_as_far_as_its_class_token_looks_at_patches(context):
+    layer = context.signals.feeding
+    states = (states[0].double().numpy() for states in (layer.class_query, layer.class_key, layer.keys))
+    torch.testing.assert_close(arrays(context)[0], literal.class_attention(*states, layer.heads), atol=1e-6, rtol=1e-4)
+
+
 @pytest.mark.parametrize("important", [0.5, 0.75])
 @pytest.mark.parametrize("count", COUNTS)
 def test_vispruner_also_with_odd_lists(context, count, important):

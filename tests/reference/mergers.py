@@ -35,13 +35,6 @@ def prumerge(attention, keys, hidden, chosen):
     return merged, extra
 
 
-def whole_width_attention(query, keys):
-    """PruMerge's class attention: heads are not split."""
-    logits = np.array([float(query @ key) / np.sqrt(len(query)) for key in keys])
-    powers = np.exp(logits - logits.max())
-    return powers / powers.sum()
-
-
 def tome(features, count):
     """{index: (content, size)}"""
     tokens = [(i, row.astype(np.float64), 1) for i, row in enumerate(features)]

@@ -12,6 +12,15 @@ def cosines(features):
     return np.array([[float(a @ b) for b in rows] for a in rows])
 
 
+def class_attention(query, class_key, keys, heads):
+    """Head-mean attention of the class token to the patches, from a softmax over the patches and itself."""
+    width = len(query) // heads
+    rows = []
+    for own in (slice(head * width, (head + 1) * width) for head in range(heads)):
+        rows.append(softmax(np.array([float(query[own] @ key[own]) / math.sqrt(width) for key in [class_key, *keys]])))
+    return np.mean(rows, axis=0)[1:]
+
+
 def fastervlm(attention, count):
     return sorted(ranking(attention)[:count])
 

@@ -71,7 +71,8 @@ def image(
     project = nn.Sequential(nn.Linear(ENCODER_WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH)).requires_grad_(False)
 
     def layer(own_keys: Tensor) -> EncoderLayer:
-        return EncoderLayer(3 * torch.randn(1, ENCODER_WIDTH, generator=generator), own_keys[None], ENCODER_HEADS)
+        query, class_key = torch.randn(2, 1, ENCODER_WIDTH, generator=generator)
+        return EncoderLayer(3 * query, class_key, own_keys[None], ENCODER_HEADS)
 
     feeding = layer(keys)
     further = {0: layer(first_keys), 3: layer(rows(ENCODER_WIDTH))} if class_token else {}
@@ -86,6 +87,7 @@ def image(
         project=project,
         class_features=torch.randn(1, ENCODER_WIDTH, generator=generator) if class_token else None,
         text_space=lambda features: features,
+        feeding=feeding if class_token else None,
         layers=further,
     )
     words = torch.arange(BEFORE + tokens, BEFORE + tokens + len(QUESTION))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from covist.method import ops
 from covist.method.ops import unit_rows
 from covist.models.signals import EncoderLayer, ImageSignals
 
@@ -18,13 +19,17 @@ TIE = 1e-6
 
 
 def received_attention(signals: ImageSignals) -> Tensor:
-    """Head-mean class attention of every content token [N]; incoming attention where there is no class token."""
-    return signals.packed(signals.attention.mean(1))
+    """Head-mean class attention of every content token [N]; incoming attention where there is no class token.
+
+    Heads that look at the class token itself count less here; CoViST gives every head the same mass.
+    """
+    attention = signals.attention if signals.feeding is None else signals.feeding.class_row()
+    return signals.packed(attention.mean(1))
 
 
 def layer_attention(signals: ImageSignals, layer: EncoderLayer) -> Tensor:
     """Head-mean class attention of another encoder layer, in content order [N]."""
-    return signals.packed(layer.attention().mean(1))
+    return signals.packed(layer.class_row().mean(1))
 
 
 def cosine(features: Tensor, others: Tensor | None = None) -> Tensor:
@@ -40,8 +45,7 @@ def largest(scores: Tensor, count: int) -> Tensor:
 
 def first_largest(scores: Tensor) -> Tensor:
     """The lowest index whose score [N] is the largest up to rounding, so that noise does not decide between ties."""
-    best = scores.max()
-    return (scores >= best - TIE * best.abs()).int().argmax()
+    return ops.first_largest(scores, TIE * scores.max().abs())
 
 
 def without(indices: Tensor, total: int) -> Tensor:

@@ -6,12 +6,13 @@ Facts: attention and keys come from the *last* encoder layer, heads not split. E
 attention-weighted sum of its 32 nearest others (kept or not); one extra token is the attention-weighted sum of all
 that are not kept. PruMerge+ adds evenly spaced tokens to the outliers a > Q3 + 1.5 (Q3 - Q1).
 Deviations: the count is fixed, as in comparison tables: PruMerge keeps the K - 1 largest; PruMerge+ keeps the
-outliers (at most K - 1) and solves its step for the rest. The class token's own key is not in the softmax, so the
-weights are mass over patches. Raster order; the extra token sits at the last index that nobody kept. Without a class
-token: incoming attention.
+outliers (at most K - 1) and solves its step for the rest. Raster order; the extra token sits at the last index that
+nobody kept. Without a class token: incoming attention.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -79,6 +80,5 @@ def last_layer(signals: ImageSignals) -> tuple[Tensor, Tensor]:
     if not signals.layers:
         return received_attention(signals), signals.keys
     layer = signals.layers[max(signals.layers)]
-    keys = layer.keys.float()  # [tiles, patches, width]
-    logits = (keys @ layer.class_query.float()[:, :, None])[..., 0] * keys.shape[-1] ** -0.5
-    return signals.packed(logits.softmax(-1)), keys.flatten(0, 1)[signals.pack]
+    attention = replace(layer, heads=1).class_row()[:, 0]  # [tiles, patches]
+    return signals.packed(attention), layer.keys.flatten(0, 1)[signals.pack]

@@ -82,7 +82,7 @@ class ClipTowerFamily(Family):
     ) -> dict[str, Any]:
         """The `ImageSignals` fields that come from the tower, for the tiles of one image packed as `pack` says."""
         layers = {
-            index: EncoderLayer(layer.class_query[tiles], layer.keys[tiles], layer.heads)
+            index: EncoderLayer(layer.class_query[tiles], layer.class_key[tiles], layer.keys[tiles], layer.heads)
             for index, (layer, _) in captured.items()
         }
         feeding = layers[self.feature_layers[-1]]
@@ -97,19 +97,20 @@ class ClipTowerFamily(Family):
             "class_features": torch.cat([captured[index][1][tiles] for index in self.feature_layers], dim=-1),
             # several layers that feed the projector lie side by side
             "text_space": lambda hidden: tower.post_layernorm(hidden[..., -tower.config.hidden_size :]),
+            "feeding": feeding,
             "layers": layers,
         }
 
 
 class _LayerTap:
-    """Keeps class query, patch keys and class output of one encoder layer until they are taken."""
+    """Keeps class query, keys and class output of one encoder layer until they are taken."""
 
     def __init__(self, layer: nn.Module):
         self._heads = layer.self_attn.num_heads
         self._scratch = Scratch()
         self.handles: list[Removable] = [
             layer.self_attn.q_proj.register_forward_hook(self._keep("query", slice(0, 1))),
-            layer.self_attn.k_proj.register_forward_hook(self._keep("keys", slice(1, None))),
+            layer.self_attn.k_proj.register_forward_hook(self._keep("keys", slice(None))),
             layer.register_forward_hook(self._keep("output", slice(0, 1))),
         ]
 
@@ -124,7 +125,8 @@ class _LayerTap:
         seen = self._scratch.take()
         # The class rows are copied so that they do not keep the full projection outputs alive.
         query, output = seen["query"][:, 0].clone(), seen["output"][:, 0].clone()
-        return EncoderLayer(query, seen["keys"], self._heads), output
+        keys = seen["keys"]
+        return EncoderLayer(query, keys[:, 0], keys[:, 1:], self._heads), output
 
 
 def patches_per_side(model: nn.Module) -> int:

@@ -15,19 +15,27 @@ from covist.method.grid import Grid
 
 @dataclass(frozen=True)
 class EncoderLayer:
-    """Class-token queries [tiles, width] and patch keys [tiles, patches, width] of one encoder layer."""
+    """Class-token queries and keys [tiles, width] and patch keys [tiles, patches, width] of one encoder layer."""
 
     class_query: Tensor
+    class_key: Tensor
     keys: Tensor
     heads: int
 
     def attention(self) -> Tensor:
         """Class-token attention per head [tiles, heads, patches], as mass over the patches alone."""
-        tiles, patches, width = self.keys.shape
-        query = self.class_query.float().view(tiles, self.heads, -1, 1)
-        keys = self.keys.float().view(tiles, patches, self.heads, -1).transpose(1, 2)
-        logits = (keys @ query).squeeze(-1) * (width // self.heads) ** -0.5
-        return logits.softmax(-1)
+        return self._logits(self.keys).softmax(-1)
+
+    def class_row(self) -> Tensor:
+        """The same as the encoder has it: what the class token gives to itself is missing from each head's mass."""
+        logits = torch.cat([self._logits(self.class_key[:, None]), self._logits(self.keys)], dim=-1)
+        return logits.softmax(-1)[..., 1:]
+
+    def _logits(self, keys: Tensor) -> Tensor:
+        """Of the class token over some keys [tiles, n, width] -> [tiles, heads, n]."""
+        query = self.class_query.float().unflatten(-1, (self.heads, -1))[..., None]  # [tiles, heads, head width, 1]
+        keys = keys.float().unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return (keys @ query).squeeze(-1) * query.shape[-2] ** -0.5
 
 
 @dataclass
@@ -48,6 +56,7 @@ class ImageSignals:
     project: Callable[[Tensor], Tensor]  # encoder features [*, v] -> decoder embeddings [*, d]
     class_features: Tensor | None = None  # [tiles, v] class-token features; None without a class token
     text_space: Callable[[Tensor], Tensor] | None = None  # encoder features [*, v] -> input of CLIP's visual projection
+    feeding: EncoderLayer | None = None  # the encoder layer that feeds the projector; None without a class token
     layers: dict[int, EncoderLayer] = field(default_factory=dict)  # further encoder layers that a method asked for
     memo: dict[str, Any] = field(default_factory=dict)  # what a method wants to remember about this image
 
