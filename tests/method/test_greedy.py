@@ -64,6 +64,17 @@ def test_ties_go_to_the_lowest_index(loop):
     assert indices(search.chosen) == [0, 1, 2, 3, 4, 5, 6]
 
 
+@given(st.sampled_from(["grow", "grow_on_device"]), st.integers(0, 10_000))
+def test_ties_go_to_the_lowest_index_from_any_start(loop, seed):
+    """Two copies of ten tokens: once each is covered, nothing is left to gain, and no rounding may say otherwise."""
+    g, copies = generator(seed), torch.arange(10).repeat(2)
+    s = 0.9 * torch.rand(10, 10, generator=g)
+    s = torch.maximum(s, s.T).fill_diagonal_(1)[copies][:, copies].contiguous()
+    search = _Search(s, torch.rand(10, generator=g).softmax(0)[copies] / 2, torch.tensor([3, 5]))
+    getattr(search, loop)(13)
+    assert indices(search.chosen) == list(range(15))
+
+
 def test_the_reserve_takes_the_largest_gaps():
     s, _ = kernel_inputs(14, 5)
     chosen = torch.zeros(14, dtype=torch.bool)

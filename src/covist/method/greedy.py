@@ -21,7 +21,7 @@ DEVICE_BLOCK = 128
 
 
 def greedy_coverage(affinity: Tensor, omega: Tensor, start: Tensor, count: int) -> Tensor:
-    """Grow the tokens `start` [any] greedily to `count` tokens by F of Eq. 5 -> chosen [N] bool.
+    """Grow the distinct tokens `start` [any] greedily to `count` tokens by F of Eq. 5 -> chosen [N] bool.
 
     affinity: symmetric s [N, N]; the kernel is its square. omega: coverage weights [N].
     """
@@ -47,10 +47,8 @@ class _Search:
         self.chosen = torch.zeros_like(omega, dtype=torch.bool)
         self.chosen[start] = True
         self.covered = _largest(affinity, start)
-        kernel_covered = self.covered.square()
-        blocks = [
-            (rows.square() - kernel_covered).clamp_(min=0).double() @ self.omega for rows in affinity.split(BLOCK)
-        ]
+        # max(s, covered)^2 without subtracting covered^2, the first offset: a float32 difference would be rounded
+        blocks = [torch.maximum(rows, self.covered).square_().double() @ self.omega for rows in affinity.split(BLOCK)]
         self.gains = torch.cat(blocks).masked_fill_(self.chosen, -torch.inf)
 
     def _settle(self, risen: Tensor, target: Tensor) -> None:
