@@ -4,7 +4,9 @@ import pytest
 import torch
 from support.llava import ask
 from support.requests import greedy, step_logits
+from transformers import MistralConfig, MistralModel, Phi3Config, Phi3Model
 
+from covist.engine.decoder import Decoder
 from covist.engine.ledger import Ledger
 from covist.engine.mask import StageMask
 from covist.methods.base import AttentionRule
@@ -63,6 +65,19 @@ def test_flash_attention_names_the_backends_to_use(multi_head, compress, name):
             compress(multi_head, budget=24)
     finally:
         config._attn_implementation = "sdpa"
+
+
+@pytest.mark.parametrize(
+    "decoder, config, reason",
+    [
+        (MistralModel, MistralConfig, "DynamicSlidingWindowLayer.*text_config.sliding_window=None"),
+        (Phi3Model, Phi3Config, "Phi3Attention has no q_proj, k_proj, v_proj"),
+    ],
+)
+def test_decoders_that_cannot_be_followed_say_why(decoder, config, reason):
+    small = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "pad_token_id": 0}
+    with pytest.raises(ValueError, match=reason):
+        Decoder(decoder(config(**small, num_attention_heads=2, num_key_value_heads=2)))
 
 
 # -- masks in the form of each backend ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from covist.method.attention import DistanceTable, head_gains, projection_energy
 
@@ -20,6 +21,7 @@ class Decoder:
     """A decoder-only text model seen through its modules, so that wrapped and sharded projections keep working."""
 
     def __init__(self, module: nn.Module, rotary_axes: Sequence[int] | None = None):
+        _require_plain_attention(module)
         self.module = module
         self.rotary_axes = rotary_axes
         config = module.config
@@ -102,6 +104,20 @@ class Decoder:
     def head_gains(self, gain_range: tuple[float, float]) -> Tensor:
         """Closed-form gains of Eq. 10 over all layers and heads, [layers, heads]."""
         return head_gains(self.projection_energies, self.inverse_frequencies.cpu(), gain_range)
+
+
+def _require_plain_attention(module: nn.Module) -> None:
+    """Refuse decoders whose layers cannot be read or whose caches cannot be shortened."""
+    attention = module.layers[0].self_attn
+    missing = [name for name in ("q_proj", "k_proj", "v_proj") if not hasattr(attention, name)]
+    if missing:
+        raise ValueError(f"{type(attention).__name__} has no {', '.join(missing)}: fused projections are not supported")
+    caches = {type(layer).__name__ for layer in DynamicCache(config=module.config).layers} - {DynamicLayer.__name__}
+    if caches:
+        raise ValueError(
+            f"{type(module).__name__} keeps its keys in {', '.join(sorted(caches))}, which cannot hold a compressed "
+            "prompt; a sliding window is switched off by text_config.sliding_window=None when the model is loaded"
+        )
 
 
 def rotate(states: Tensor, rotary: Rotary) -> Tensor:
