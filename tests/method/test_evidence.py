@@ -19,6 +19,10 @@ def test_heads_are_mixed_by_departure_from_uniform(heads, tokens):
     close(evidence.mix_heads(attention), reference.mix_heads(array(attention)))
 
 
+def test_a_broken_head_is_not_taken_for_a_uniform_one():
+    assert evidence.mix_heads(torch.tensor([[torch.nan, 1.0], [0.5, 0.5]])).isnan().all()
+
+
 def test_uniform_heads_are_ignored_beside_a_peaked_one():
     attention = torch.stack([torch.full((5,), 0.2), torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0])])
     close(evidence.mix_heads(attention), [0, 0, 1, 0, 0], 1e-6)
@@ -103,6 +107,14 @@ def test_non_finite_text_is_refused(bad):
         evidence.instruction_distribution(text, torch.randn(5, 4), CONFIG)
 
 
+@pytest.mark.parametrize("value, message", [(float("nan"), "contains NaN or infinite"), (-1.0, "must not be negative")])
+def test_senseless_attention_is_refused(value, message):
+    attention = torch.rand(6)
+    attention[3] = value
+    with pytest.raises(ValueError, match=f"visual_evidence: attention {message}"):
+        evidence.visual_evidence(attention, torch.rand(6, 3), torch.rand(6, 3), Grid(((2, 3),)), CONFIG)
+
+
 def test_mismatched_shapes_are_refused():
     with pytest.raises(ValueError, match="visual_evidence: keys must have shape"):
         evidence.visual_evidence(torch.rand(6), torch.rand(5, 3), torch.rand(6, 3), Grid(((2, 3),)), CONFIG)
@@ -110,3 +122,5 @@ def test_mismatched_shapes_are_refused():
         evidence.instruction_distribution(torch.rand(2, 3), torch.rand(5, 4), CONFIG)
     with pytest.raises(ValueError, match="end-of-sequence"):
         evidence.instruction_distribution(torch.rand(0, 4), torch.rand(5, 4), CONFIG)
+    with pytest.raises(ValueError, match="first_layer_distribution: queries need at least one"):
+        evidence.first_layer_distribution(torch.rand(2, 0, 4), torch.rand(2, 5, 4))

@@ -122,6 +122,9 @@ def test_impossible_counts_are_refused(count):
 
 def test_bad_scores_are_refused():
     state = random_state(6)
+    broken = internal_score(torch.rand(6), value_score(torch.full((2, 3, 4), torch.nan), torch.rand(2, 6, 4)))
+    with pytest.raises(ValueError, match="internal_selection: score contains NaN"):
+        internal_selection(state, broken, 3, THETA, CONFIG)
     with pytest.raises(ValueError, match="internal_selection: score contains NaN"):
         internal_selection(state, torch.tensor([0.1, torch.nan, 0, 0, 0, 0]), 3, THETA, CONFIG)
     with pytest.raises(ValueError, match=r"score must have shape \[6\]"):

@@ -32,6 +32,11 @@ def test_min_max_does_not_stretch_rounding_noise():
     assert ops.min_max(noisy).tolist() == [0] * 6
 
 
+@pytest.mark.parametrize("normalise", [ops.mass_norm, ops.min_max])
+def test_nan_is_not_normalised_away(normalise):
+    assert normalise(torch.tensor([0.2, torch.nan, 0.8])).isnan().all()
+
+
 def test_unit_rows_keep_zero_rows_and_leave_float32():
     rows = ops.unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.bfloat16))
     assert rows.dtype == torch.float32

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from covist.config import CovistConfig
-from covist.method.checks import require, require_finite, require_shape
+from covist.method.checks import require, require_evidence, require_finite, require_shape
 from covist.method.grid import Grid
 from covist.method.ops import departure_from_uniform, entropy, mass_norm, min_max, share_groups, unit_rows
 
@@ -79,12 +79,19 @@ def visual_evidence(
     attention: Tensor, keys: Tensor, embeddings: Tensor, grid: Grid, config: CovistConfig
 ) -> VisualEvidence:
     """What attention [N], keys [N, k] and projected embeddings [N, d] say about the image, up to b of Eq. 16."""
-    require_shape("visual_evidence", "attention", attention, (grid.size,))
-    require_shape("visual_evidence", "keys", keys, (grid.size, None))
-    require_shape("visual_evidence", "embeddings", embeddings, (grid.size, None))
+    check_signals("visual_evidence", attention, keys, embeddings, grid)
     unit_keys = unit_rows(keys, config.epsilon)
     neighbours = nearest_neighbours(unit_keys @ unit_keys.T)
     return weigh_image(attention, neighbours, unit_rows(embeddings, config.epsilon), grid, config)
+
+
+def check_signals(where: str, attention: Tensor, keys: Tensor, embeddings: Tensor, grid: Grid) -> None:
+    """The encoder's signals must be finite, have one row per token of the grid, and no negative attention."""
+    require_shape(where, "attention", attention, (grid.size,))
+    require_shape(where, "keys", keys, (grid.size, None))
+    require_shape(where, "embeddings", embeddings, (grid.size, None))
+    require_finite(where, attention=attention, keys=keys, embeddings=embeddings)
+    require_evidence(where, "attention", attention)
 
 
 def weigh_image(
@@ -125,7 +132,8 @@ def instruction_distribution(text: Tensor, patches: Tensor, config: CovistConfig
 
 def first_layer_distribution(queries: Tensor, keys: Tensor) -> Tensor:
     """pi [N] from first-block queries [heads, T, dh] of the instruction and visual keys [kv heads, N, dh], no RoPE."""
-    heads, _, width = queries.shape
+    heads, tokens, width = queries.shape
+    require(tokens > 0, "first_layer_distribution", "queries need at least one instruction token")
     require(keys.shape[-1] == width, "first_layer_distribution", "queries and keys must have the same head width")
     require(heads % keys.shape[0] == 0, "first_layer_distribution", "query heads must be a multiple of key heads")
     require_finite("first_layer_distribution", queries=queries, keys=keys)

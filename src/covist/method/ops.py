@@ -10,10 +10,13 @@ RESOLUTION = 1e-6
 
 
 def mass_norm(values: Tensor, dim: int = -1) -> Tensor:
-    """MassNorm: divide non-negative `values` by their sum along `dim`; uniform where that sum is zero."""
+    """MassNorm: divide non-negative `values` by their sum along `dim`; uniform where that sum is zero.
+
+    NaN stays NaN, here and in MinMax, so that the checks behind them see it.
+    """
     total = values.sum(dim, keepdim=True)
     uniform = torch.full_like(values, 1.0 / values.shape[dim])
-    return torch.where(total > 0, values / total, uniform)
+    return torch.where(total == 0, uniform, values / total)
 
 
 def min_max(values: Tensor, epsilon: float = EPSILON) -> Tensor:
@@ -24,7 +27,7 @@ def min_max(values: Tensor, epsilon: float = EPSILON) -> Tensor:
     """
     low, high = torch.aminmax(values, dim=-1, keepdim=True)
     noise = RESOLUTION * torch.maximum(low.abs(), high.abs())
-    return torch.where(high - low > noise, (values - low) / (high - low + epsilon), torch.zeros_like(values))
+    return torch.where(high - low <= noise, torch.zeros_like(values), (values - low) / (high - low + epsilon))
 
 
 def unit_rows(values: Tensor, epsilon: float = EPSILON) -> Tensor:

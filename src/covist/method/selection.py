@@ -7,9 +7,9 @@ from torch import Tensor
 
 from covist.config import CovistConfig
 from covist.method.anchors import instruction_anchors, protected_tokens
-from covist.method.checks import require_count, require_evidence, require_finite, require_shape
+from covist.method.checks import require_count, require_evidence, require_shape
 from covist.method.coverage import blend_similarities, coverage_weights, region_weights, uniform_coefficient
-from covist.method.evidence import mix_evidence, nearest_neighbours, selectivity, weigh_image
+from covist.method.evidence import check_signals, mix_evidence, nearest_neighbours, selectivity, weigh_image
 from covist.method.greedy import fill_reserve, greedy_coverage
 from covist.method.grid import Grid
 from covist.method.ops import mass_norm, round_half_up, unit_rows
@@ -59,7 +59,8 @@ def initial_selection(
     embeddings: projected embeddings, [N, d]; reference: running mean of the concentration, None = not yet known;
     similarity: an affinity to use in place of Eq. 2, [N, N].
     """
-    _check(attention, keys, embeddings, grid, count, instruction)
+    check_signals("initial_selection", attention, keys, embeddings, grid)
+    _check_request(count, instruction, grid.size)
     unit_keys, unit_embeddings = unit_rows(keys, config.epsilon), unit_rows(embeddings, config.epsilon)
     key_cosines = unit_keys @ unit_keys.T  # [N, N], becomes the affinity below
     neighbours = nearest_neighbours(key_cosines)
@@ -93,16 +94,9 @@ def _cover(affinity: Tensor, omega: Tensor, protected: Tensor, count: int, confi
     return fill_reserve(affinity, chosen, count - covered)
 
 
-def _check(
-    attention: Tensor, keys: Tensor, embeddings: Tensor, grid: Grid, count: int, instruction: Instruction | None
-) -> None:
-    where, tokens = "initial_selection", grid.size
-    require_shape(where, "attention", attention, (tokens,))
-    require_shape(where, "keys", keys, (tokens, None))
-    require_shape(where, "embeddings", embeddings, (tokens, None))
+def _check_request(count: int, instruction: Instruction | None, tokens: int) -> None:
+    where = "initial_selection"
     require_count(where, count, tokens)
-    require_finite(where, attention=attention, keys=keys, embeddings=embeddings)
-    require_evidence(where, "attention", attention)
     if instruction is not None:
         require_shape(where, "instruction", instruction.distribution, (tokens,))
         require_evidence(where, "instruction", instruction.distribution)
