@@ -132,6 +132,14 @@ def test_a_head_of_high_frequencies_gains_most():
     close(gains(queries, keys), [[1.4, 0.6]], 1e-5)
 
 
+def test_a_pruned_head_spoils_no_gain():
+    queries, keys = projections()
+    queries[1, 2] = 0
+    found = gains(queries, keys)
+    assert found.isfinite().all()
+    assert float(found.min()) == pytest.approx(0.6, abs=1e-5) and float(found.max()) == pytest.approx(1.4, abs=1e-5)
+
+
 def test_heads_must_be_a_multiple_of_kv_heads():
     with pytest.raises(ValueError, match="projection_energy: heads must be a multiple"):
         projection_energy(torch.ones(4, 8), torch.ones(3, 8))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from covist.method.checks import require, require_shape
-from covist.method.ops import EPSILON, share_groups
+from covist.method.ops import EPSILON, mass_norm, share_groups
 
 
 class DistanceTable:
@@ -68,8 +68,8 @@ def projection_energy(query_norms: Tensor, key_norms: Tensor) -> Tensor:
 
 
 def head_frequency(energy: Tensor, inverse_frequencies: Tensor) -> Tensor:
-    """nu of Eq. 10: the mean rotary frequency a head emphasises, [heads, r] -> [heads]."""
-    return (energy * inverse_frequencies.to(energy)).sum(-1) / energy.sum(-1)
+    """nu of Eq. 10: the mean rotary frequency a head emphasises, [heads, r] -> [heads]; a pruned head has no emphasis."""
+    return mass_norm(energy) @ inverse_frequencies.to(energy)
 
 
 def head_gains(
