@@ -1,6 +1,7 @@
 """Every constant of the method by a readable name, with its symbol, its equation and its allowed range."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -36,7 +37,7 @@ class CovistConfig:
     strategy: Literal["fixed", "pro"] = _choice(
         "fixed", "one reduction before the decoder (fixed) or two more inside it (pro)", "fixed", "pro"
     )
-    epsilon: float = _number(1e-8, "numerical constant of every denominator", 0.0, 1e-3)
+    epsilon: float = _number(1e-8, "numerical constant of every denominator", 1e-12, 1e-3)
 
     # Evidence and coverage (Eqs. 3-5)
     evidence_exponent: float = _number(1.5, "beta, Eq. 4: exponent that sharpens the evidence")
@@ -97,7 +98,9 @@ class CovistConfig:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            _check_field(item.name, getattr(self, item.name), item.metadata)
+            value = _as_tuples(getattr(self, item.name))  # JSON and users write lists
+            object.__setattr__(self, item.name, value)
+            _check_field(item.name, value, item.metadata)
         _check_structured(self)
 
     @classmethod
@@ -135,10 +138,12 @@ class CovistConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "CovistConfig":
+        if not isinstance(values, Mapping):
+            raise ValueError(f"CovistConfig: expected the fields by name, got {values!r}")
         unknown = sorted(set(values) - {item.name for item in fields(cls)})
         if unknown:
             raise ValueError(f"CovistConfig: unknown field {', '.join(unknown)}")
-        return cls(**{name: _as_tuples(value) for name, value in values.items()})
+        return cls(**values)
 
     def save(self, path: str | Path) -> None:
         """Write the configuration as JSON."""
@@ -163,7 +168,18 @@ def _reject(name: str, value: Any, allowed: str) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_number, value))
+
+
+def _are_knots(value: Any) -> bool:
+    if not isinstance(value, tuple) or not value or not all(map(_is_pair, value)):
+        return False
+    counts = [count for count, _ in value]
+    return sorted(set(counts)) == counts and all(0 <= coefficient <= 1 for _, coefficient in value)
 
 
 def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
@@ -172,7 +188,8 @@ def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
     if "range" in metadata:
         low, high = metadata["range"]
         if not _is_number(value) or not low <= value <= high:
-            _reject(name, value, f"a number of at least {low:g}" if high == float("inf") else f"in [{low:g}, {high:g}]")
+            unbounded = math.isinf(high)
+            _reject(name, value, f"a finite number of at least {low:g}" if unbounded else f"in [{low:g}, {high:g}]")
 
 
 def _check_structured(config: CovistConfig) -> None:
@@ -180,16 +197,14 @@ def _check_structured(config: CovistConfig) -> None:
     for name in ("regions", "anchor_limit"):
         if not isinstance(getattr(config, name), int):
             _reject(name, getattr(config, name), "an integer")
-    knots = config.uniform_coefficients
-    counts = [count for count, _ in knots]
-    if not knots or sorted(set(counts)) != counts or not all(0 <= value <= 1 for _, value in knots):
-        _reject("uniform_coefficients", knots, "(count, coefficient in [0, 1]) pairs with increasing counts")
-    low, high = config.gain_range
-    if not 0 <= low <= high:
-        _reject("gain_range", config.gain_range, "two non-negative numbers, the smaller one first")
-    first, second = config.stage_depths
-    if not 0 < first < second < 1:
-        _reject("stage_depths", config.stage_depths, "two increasing fractions in (0, 1)")
+    if not _are_knots(config.uniform_coefficients):
+        allowed = "(count, coefficient in [0, 1]) pairs with increasing counts"
+        _reject("uniform_coefficients", config.uniform_coefficients, allowed)
+    gains, depths = config.gain_range, config.stage_depths
+    if not _is_pair(gains) or not 0 <= gains[0] <= gains[1]:
+        _reject("gain_range", gains, "two non-negative numbers, the smaller one first")
+    if not _is_pair(depths) or not 0 < depths[0] < depths[1] < 1:
+        _reject("stage_depths", depths, "two increasing fractions in (0, 1)")
     span = config.position_span
     if span is not None and span != "rule" and (not _is_number(span) or span != int(span) or span < 1):
         _reject("position_span", span, 'None, "rule" or a positive integer')

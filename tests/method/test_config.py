@@ -84,17 +84,28 @@ def test_json_round_trip(tmp_path):
         ("reserve", 1.5, r"in \[0, 1\]"),
         ("reserve", float("nan"), r"in \[0, 1\]"),
         ("reserve", "5%", r"in \[0, 1\]"),
-        ("weight_limit", 0.5, "a number of at least 1"),
-        ("evidence_exponent", -1, "a number of at least 0"),
+        ("weight_limit", 0.5, "a finite number of at least 1"),
+        ("content_step", float("inf"), "a finite number of at least 0"),
+        ("epsilon", 0.0, r"in \[1e-12, 0.001\]"),
+        ("evidence_exponent", -1, "a finite number of at least 0"),
         ("instruction_sign", 0, "one of -1, 1"),
         ("content", 1, "one of True, False"),
         ("regions", 2.5, "an integer"),
         ("gain_range", (1.4, 0.6), "the smaller one first"),
+        ("gain_range", (0.6,), "the smaller one first"),
+        ("gain_range", 0.6, "the smaller one first"),
+        ("gain_range", ("low", "high"), "the smaller one first"),
+        ("gain_range", (0.6, float("inf")), "the smaller one first"),
         ("stage_depths", (0.8, 0.4), "two increasing fractions"),
+        ("stage_depths", (0.2, 0.4, 0.6), "two increasing fractions"),
         ("uniform_coefficients", ((128, 0.3), (64, 0.4)), "increasing counts"),
         ("uniform_coefficients", (), "increasing counts"),
+        ("uniform_coefficients", 0.3, "increasing counts"),
+        ("uniform_coefficients", ((64,),), "increasing counts"),
+        ("uniform_coefficients", ((64, "much"),), "increasing counts"),
         ("position_span", 0, "a positive integer"),
         ("position_span", "all", "a positive integer"),
+        ("position_span", float("inf"), "a positive integer"),
         ("coordinate_rule", "random", "one of 'rope', 'grid'"),
     ],
 )
@@ -103,6 +114,14 @@ def test_bad_values_are_refused_with_field_value_and_range(field, value, allowed
         CovistConfig(**{field: value})
 
 
+def test_lists_are_taken_as_tuples():
+    config = CovistConfig(gain_range=[0.5, 1.5], uniform_coefficients=[[64, 0.4], [128, 0.3]])
+    assert config.gain_range == (0.5, 1.5)
+    assert CovistConfig.from_dict(config.to_dict()) == config
+
+
 def test_unknown_fields_are_refused():
+    with pytest.raises(ValueError, match="expected the fields by name, got 64"):
+        CovistConfig.from_dict(64)
     with pytest.raises(ValueError, match="unknown field budget"):
         CovistConfig.from_dict({"budget": 64})
