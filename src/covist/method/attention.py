@@ -68,7 +68,7 @@ def projection_energy(query_norms: Tensor, key_norms: Tensor) -> Tensor:
 
 
 def head_frequency(energy: Tensor, inverse_frequencies: Tensor) -> Tensor:
-    """nu of Eq. 10: the mean rotary frequency a head emphasises, [heads, r] -> [heads]; a pruned head has no emphasis."""
+    """nu of Eq. 10: the mean rotary frequency a head emphasises, [heads, r] -> [heads]; a pruned head favours none."""
     return mass_norm(energy) @ inverse_frequencies.to(energy)
 
 
