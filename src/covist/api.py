@@ -39,7 +39,8 @@ def compress(
     budget: visual tokens per image, as a count (64), a fraction (0.11) or a percentage ("11%"); a layer mean for
         methods that reduce inside the decoder. A budget of all tokens or more changes nothing.
     strategy: "fixed" (default) or "pro", CoViST's two executions.
-    method: another registered method by name (see `covist.available_methods()`) or a `Method` object.
+    method: another registered method by name (see `covist.available_methods()`) or a `Method` object. A name may end
+        in `+csc`, `+sca` or both: "divprune+csc+sca" is DivPrune's selection with CoViST's composition and attention.
     config: constants of CoViST; `strategy` defaults to its strategy.
     clip: the CLIP checkpoint whose vision tower the model uses (id, directory, or `(CLIPModel, tokenizer)`).
     instruction: what is asked about the images, instead of reading it from the prompt.
@@ -53,8 +54,8 @@ def compress(
     text_tower = TextTower.resolve(clip) if family.needs_clip_text else None
     if chosen.uses_clip_text and family.needs_clip_text and text_tower is None:
         warnings.warn(
-            "no clip= given: the instruction is read from the first decoder layer (weaker, and without anchors); "
-            "pass the CLIP checkpoint of the vision tower for the paper's main route",
+            "no clip= given: instruction and image meet in the decoder's space, not in CLIP's (weaker, and without "
+            "CoViST's anchors); pass the CLIP checkpoint of the vision tower for the published route",
             stacklevel=2,
         )
     if instruction is not None and processor is None and text_tower is None:
@@ -90,9 +91,8 @@ def _method(
     name = method or f"covist-{strategy or (config.strategy if config else 'fixed')}"
     options: dict[str, Any] = {} if positions is None else {"positions": positions}
     if config is not None:
-        options["config"] = (
-            config.replace(strategy=name.removeprefix("covist-")) if name.startswith("covist-") else config
-        )
+        is_covist = name in ("covist-fixed", "covist-pro")
+        options["config"] = config.replace(strategy=name.removeprefix("covist-")) if is_covist else config
     chosen = create_method(name, **options)
     if concentration is not None and hasattr(chosen, "tracker"):
         chosen.tracker.freeze(concentration)

@@ -51,12 +51,18 @@ def test_a_row_can_be_changed_too():
 def test_settings_of_other_methods_are_their_options():
     assert build_method("random:positions=keep,seed=4").seed == 4
     assert build_method("random:positions=keep").positions == "keep"
+    assert build_method("covist-fixed:positions=reindex,content=off").positions == "reindex"
 
 
 def test_a_selection_takes_covists_composition_and_attention():
     assert build_method("divprune+csc+sca").name == "divprune+csc+sca"
     assert build_method("divprune+sca").positions == "keep"
     assert build_method("divprune+csc+sca:positions=reindex").positions == "reindex"
+
+
+def test_a_combination_takes_the_settings_of_both_sides():
+    method = build_method("vispruner+csc:important=0.75,content=off")
+    assert method._base.important == 0.75 and method._covist.config == CovistConfig(content=False)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +72,13 @@ def test_a_selection_takes_covists_composition_and_attention():
         ("nonsense+csc", r"unknown method 'nonsense\+csc'; choose one of"),
         ("divprune+magic", "a method can be combined with csc and sca, not 'magic'"),
         ("covist-row-z", "letter must be one of a to h"),
-        ("covist-fixed:colour=red", "unknown field colour"),
+        ("covist-fixed:colour=red", "CovistConfig: unknown field colour"),
+        ("vispruner+sca:colour=red", "vispruner has no option 'colour'; it takes important, positions"),
         ("covist-fixed:content", "'content' is not of the form field=value"),
         ("covist-fixed:content=7", "CovistConfig.content must be one of True, False"),
         ("vanilla:content=off", "vanilla has no settings"),
-        ("random:colour=red", "'random:colour=red': .*unexpected keyword argument 'colour'"),
+        ("random:colour=red", "random has no option 'colour'; it takes seed, positions"),
+        ("vispruner:important=most", "important='most': choose a share between 0 and 1"),
     ],
 )
 def test_bad_names_say_what_is_wrong(name, message):

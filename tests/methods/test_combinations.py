@@ -58,11 +58,17 @@ def test_attention_is_covists_own():
     assert create_method("divprune+csc").attention_rule(decoder) is None
 
 
+def test_an_option_that_a_method_does_not_have_is_refused():
+    with pytest.raises(ValueError, match="divprune has no option 'config'; it takes positions"):
+        create_method("divprune", config=CovistConfig())
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("visionzip+csc", "visionzip writes the content"),
-        ("covist-fixed+csc", "covist-fixed writes the content"),
+        ("covist-fixed+csc", "covist-fixed has CoViST's composition and attention already"),
+        ("covist-pro+sca", "covist-pro has CoViST's composition and attention already"),
         ("divprune+xyz", "not 'xyz'"),
         ("nonsense+csc", "unknown method 'nonsense'"),
         ("prumerge+", "not ''"),

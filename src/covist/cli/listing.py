@@ -25,6 +25,10 @@ def methods(as_json: options.Json = False, verbose: options.Verbose = False) -> 
             facts.add_row(f"[dim]{label}[/]", entry[label])
         console.print(Padding(facts, (0, 0, 0, 2)))
     console.print(f"\n{len(entries)} methods; use one with [bold]covist run --method NAME[/]")
+    console.print(
+        "NAME may end in [bold]+csc[/] (CoViST's composition, for methods that only select), [bold]+sca[/] "
+        "(its attention) or both: [bold]divprune+csc+sca[/]"
+    )
 
 
 def models(as_json: options.Json = False, verbose: options.Verbose = False) -> None:

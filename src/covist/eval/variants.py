@@ -5,7 +5,8 @@ covist-fixed, random, ...       any registered method
 divprune+csc+sca, ...           its selection with CoViST's composition (+csc), attention (+sca) or both
 all                             every registered method
 covist-row-a ... covist-row-h   the rows of the paper's cumulative study
-name:field=value,field=value    with constants changed: fields of `CovistConfig`, or options of another method
+name:field=value,field=value    with settings: options of the method (`positions=keep`), and fields of `CovistConfig`
+                                where CoViST has a part in it
 """
 
 from __future__ import annotations
@@ -47,25 +48,26 @@ def build_method(name: str) -> Method | None:
             raise ValueError(f"{name!r}: vanilla has no settings")
         return None
     config = _config(base)
-    if config is not None:
-        changed = CovistConfig.from_dict({**config.to_dict(), **options})
-        return create_method(f"covist-{changed.strategy}", config=changed)
-    try:
+    if config is None:
         return create_method(base, **options)
-    except TypeError as error:
-        raise ValueError(f"{name!r}: {error}") from None
+    combined = "+" in base
+    fields = config.to_dict().keys() if combined else options.keys() - {"positions"}
+    constants = {field: options.pop(field) for field in list(options) if field in fields}
+    config = CovistConfig.from_dict({**config.to_dict(), **constants})
+    return create_method(base if combined else f"covist-{config.strategy}", config=config, **options)
 
 
 def _config(base: str) -> CovistConfig | None:
-    """The configuration of a CoViST name, None for every other method."""
+    """The configuration of a name that CoViST has a part in, None for every other method."""
     if base.startswith(_ROW):
         return CovistConfig.cumulative_row(base.removeprefix(_ROW))
     if base in ("covist-fixed", "covist-pro"):
         return CovistConfig(strategy="pro" if base.endswith("pro") else "fixed")
-    if base.partition("+")[0] not in methods():
+    plain, combined, _ = base.partition("+")
+    if plain not in methods():
         known = ", ".join([VANILLA, *methods(), f"{_ROW}a to {_ROW}h"])
         raise ValueError(f"unknown method {base!r}; choose one of {known}")
-    return None
+    return CovistConfig() if combined else None
 
 
 def _option(name: str, text: str) -> tuple[str, Any]:

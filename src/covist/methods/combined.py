@@ -37,7 +37,11 @@ class Combined(Method):
 
     def __init__(self, base: Method, parts: set[str], config: CovistConfig | None = None, **options: Any):
         super().__init__(**options)
-        if COMPOSITION in parts and (base.writes_content or isinstance(base, Covist)):
+        if isinstance(base, Covist):
+            raise ValueError(
+                f"{base.name} has CoViST's composition and attention already: +csc and +sca are for others"
+            )
+        if COMPOSITION in parts and base.writes_content:
             raise ValueError(
                 f"{base.name} writes the content of its tokens itself: +csc needs a method that only selects"
             )

@@ -27,6 +27,8 @@ class Random(Method):
 
     def __init__(self, seed: int = 0, **options: Any):
         super().__init__(**options)
+        if not isinstance(seed, int):
+            raise ValueError(f"seed={seed!r}: choose an integer")
         self.seed = seed
 
     def select(self, image: ImageContext, count: int) -> Tensor:

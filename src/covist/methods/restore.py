@@ -38,6 +38,8 @@ class Restore(Method):
 
     def __init__(self, denser: bool = False, **options: Any):
         super().__init__(**options)
+        if not isinstance(denser, bool):
+            raise ValueError(f"denser={denser!r}: choose True or False")
         self.denser = denser
         self._selector = self.base()
 

@@ -33,6 +33,8 @@ class Scope(Method):
 
     def __init__(self, alpha: float = 1.0, **options: Any):
         super().__init__(**options)
+        if not (isinstance(alpha, (int, float)) and alpha >= 0):
+            raise ValueError(f"alpha={alpha!r}: choose a number of at least 0")
         self.alpha = alpha
 
     def select(self, image: ImageContext, count: int) -> Tensor:

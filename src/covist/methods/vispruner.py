@@ -38,8 +38,8 @@ class VisPruner(Method):
 
     def __init__(self, important: float = 0.5, **options: Any):
         super().__init__(**options)
-        if not 0 <= important <= 1:
-            raise ValueError(f"important={important}: choose a share between 0 and 1")
+        if not (isinstance(important, (int, float)) and 0 <= important <= 1):
+            raise ValueError(f"important={important!r}: choose a share between 0 and 1")
         self.important = important
 
     def select(self, image: ImageContext, count: int) -> Tensor:
