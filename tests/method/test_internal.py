@@ -5,13 +5,16 @@ from hypothesis import strategies as st
 from reference import internal as reference
 
 from covist.config import CovistConfig
+from covist.method.grid import Grid
 from covist.method.internal import (
     attention_score,
+    coordinate_signals,
     internal_score,
     internal_selection,
     spatial_subsample,
     value_score,
 )
+from covist.state import VisualState
 from method.inputs import array, close, generator, random_state
 
 CONFIG = CovistConfig.pro()
@@ -100,6 +103,16 @@ def test_coordinate_rules_differ():
     rope = internal_selection(state, score, 10, THETA, plain).kept
     grid = internal_selection(state, score, 10, THETA, plain.replace(coordinate_rule="grid")).kept
     assert rope.tolist() != grid.tolist()
+
+
+def test_mirrored_places_have_the_same_coordinate_signals():
+    """Every frequency counts on every axis, so exchanging row and column changes nothing, not even by rounding."""
+    along = torch.arange(12) + 15
+    positions = torch.stack([torch.full((144,), 15), along.repeat_interleave(12), along.repeat(12)], dim=-1)
+    state = VisualState.initial(torch.zeros(144, 4), positions, None, Grid(((12, 12),)))
+    for signal in coordinate_signals(state, THETA, CONFIG):
+        assert torch.equal(signal.view(12, 12), signal.view(12, 12).T)
+        assert signal.unique().numel() > 70
 
 
 @given(st.integers(1, 40), st.integers(0, 1000), st.data())

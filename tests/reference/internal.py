@@ -41,7 +41,7 @@ def select(value, s, anchors, positions, xy, count, theta):
     quota = half_up(0.10 * count)
     coordinate = []
     for wave, share in ((np.cos(angle), math.ceil(quota / 2)), (np.sin(angle), quota // 2)):
-        order = [i for i in ranking(wave.mean(1)) if i not in chosen + coordinate]
+        order = [i for i in ranking(wave.mean(1).astype(np.float32)) if i not in chosen + coordinate]
         coordinate += order[:share]
     chosen += sorted(coordinate, key=lambda i: (-value[i], i))
     cells = half_up(0.125 * count)

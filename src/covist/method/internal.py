@@ -65,12 +65,17 @@ def internal_selection(
 
 
 def coordinate_signals(state: VisualState, inverse_frequencies: Tensor, config: CovistConfig) -> tuple[Tensor, Tensor]:
-    """Mean cos(p theta) and mean sin(p theta) of every representative, [K] each."""
+    """Mean cos(p theta) and mean sin(p theta) of every representative, [K] each.
+
+    With several rotary axes the mean runs over every frequency on every axis, as in IVC-Prune, where this rule comes
+    from; that a frequency belongs to one axis is a matter of the attention (Eq. 9).
+    """
     places = state.positions if config.coordinate_rule == "rope" else state.coordinates
-    places = places.reshape(state.count, -1, 1)  # [K, axes, 1]
-    # float64: rotary indices times the highest frequency exceed what float32 resolves well
-    angles = (places.double() * inverse_frequencies.to(places.device, torch.float64)).flatten(1)
-    return angles.cos().mean(-1), angles.sin().mean(-1)
+    # Angles in float64, which not every device has: float32 resolves large indices times high frequencies badly. The
+    # means in float32: places that mirror each other have equal ones, and should tie.
+    angles = places.reshape(state.count, -1, 1).cpu().double() * inverse_frequencies.cpu().double()  # [K, axes, r]
+    cosine, sine = (wave.mean((1, 2)).float().to(places.device) for wave in (angles.cos(), angles.sin()))
+    return cosine, sine
 
 
 def stratified_tokens(state: VisualState, score: Tensor, claimed: Tensor, quota: int) -> Tensor:
