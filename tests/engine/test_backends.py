@@ -9,6 +9,7 @@ from transformers import MistralConfig, MistralModel, Phi3Config, Phi3Model
 from covist.engine.decoder import Decoder
 from covist.engine.ledger import Ledger
 from covist.engine.mask import StageMask
+from covist.method.attention import DistanceTable
 from covist.methods.base import AttentionRule
 
 PROMPTS = ("USER: where <image> what color is this ? ASSISTANT:", "USER: is there a word ? ASSISTANT:", "<image> what")
@@ -93,6 +94,7 @@ def small_ledger(reduced):
         shift=torch.zeros(2, dtype=torch.long),
         padded=True,
         reduced=reduced,
+        reach=10,
         images=1,
     )
 
@@ -129,15 +131,27 @@ def test_every_backend_gets_the_same_bias(backend_name, reduced, queries):
                         assert (values < -1e30).all()
 
 
+def test_masks_know_the_largest_distance_without_asking_the_device(monkeypatch):
+    ledger, table = small_ledger(True), DistanceTable(torch.tensor([1.0, 0.1]))
+    table.log_factor(ledger.positions, ledger.positions)  # builds the table
+    monkeypatch.setattr(torch.Tensor, "max", None)
+    mask = StageMask(ledger, 5, AttentionRule(torch.ones(1, 1), distance=table), "sdpa", heads=1, prefill=True)
+    added = mask.for_layer(0, torch.zeros(1))["attention_mask"]
+    distance = torch.tensor(9.0)  # from the last query of the first sample to its first visual key
+    factor = torch.log(2 - (distance.cos() + (0.1 * distance).cos()) / 2)
+    torch.testing.assert_close(added[0, 0, 4, 1], factor + 0.5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_masks_stay_finite_in_half_precision(dtype):
     mask = StageMask(small_ledger(True), 5, AttentionRule(torch.ones(1, 2)), "sdpa", heads=2, prefill=True)
     values = mask.for_layer(0, torch.zeros(1, dtype=dtype))["attention_mask"]
     assert values.dtype == dtype and values.isfinite().all()
+    assert mask.for_layer(0, torch.zeros(1))["attention_mask"].isfinite().all()
 
 
 def test_sdpa_without_bias_or_padding_needs_no_mask():
-    ledger = Ledger.of_text(torch.arange(4)[None], torch.ones(1, 4, dtype=torch.bool), padded=False)
+    ledger = Ledger.of_text(torch.arange(4)[None], torch.ones(1, 4, dtype=torch.bool))
     for queries, implicit in ((4, True), (1, True), (2, False)):
         arguments = StageMask(ledger, queries, None, "sdpa", heads=2, prefill=True).for_layer(0, torch.zeros(1))
         assert (arguments["attention_mask"] is None) == implicit

@@ -25,6 +25,7 @@ def ledger(positions, image, shift=0, images=1, valid=None):
         shift=torch.full((len(positions),), shift),
         padded=valid is not None,
         reduced=True,
+        reach=int(positions.max()),
         images=images,
     )
 
@@ -35,14 +36,22 @@ def test_later_keys_are_shifted_and_their_images_numbered_on():
     assert joined.positions.tolist() == [[0, 1, 4, 6, 7, 9, 12]]
     assert joined.image.tolist() == [[-1, 0, 0, -1, -1, 1, -1]]
     assert joined.shift.tolist() == [5] and joined.images == 2
+    assert joined.reach >= 12
     assert earlier.length == 4  # the earlier ledger did not grow
 
 
 def test_appended_padding_is_remembered():
     grown = ledger([[0, 1]], [[-1, 0]])
-    grown.append(Ledger.of_text(torch.tensor([[2, 2]]), torch.tensor([[False, True]]), padded=True))
+    grown.append(Ledger.of_text(torch.tensor([[2, 2]]), torch.tensor([[False, True]])))
     assert grown.padded and grown.valid.tolist() == [[True, True, False, True]]
     assert grown.reduced and grown.log_weight.tolist() == [[0, 1, 0, 0]]
+
+
+def test_no_two_keys_are_farther_apart_than_the_reach():
+    """Padding of a later turn may stand before the shift of the earlier ones."""
+    grown = ledger([[0, 1, 9]], [[-1, 0, -1]], shift=5)
+    grown.append(Ledger.of_text(torch.tensor([[1, 15, 16]]), torch.tensor([[False, True, True]])))
+    assert grown.positions.tolist() == [[0, 1, 9, 0, 10, 11]] and 11 <= grown.reach <= 16
 
 
 def test_ledger_follows_the_samples():

@@ -125,6 +125,7 @@ def test_ledger_of_a_longer_conversation(multi_head, compress):
     ids = output.sequences[0, : output.past_key_values.get_seq_length()]
     text = (ids != TOKEN_ID[IMAGE]).nonzero().squeeze(1)
     assert torch.equal(ledger.positions[0][ledger.image[0] < 0], text)
+    assert ledger.reach == ledger.positions.max()
     assert output.past_key_values.get_seq_length() == len(text) + 2 * TOKENS
 
 

@@ -241,7 +241,7 @@ class Compression:
 
     def _continue(self, prompt: Prompt, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Decoding, or a further turn of text: every stage's ledger grows by the new tokens."""
-        text = Ledger.of_text(prompt.positions, prompt.valid, padded=not bool(prompt.valid.all()))
+        text = Ledger.of_text(prompt.positions, prompt.valid)
         for depth, layer in enumerate(self._call.cache_layers):
             if layer.owns_ledger:
                 if layer.ledger.length != layer.kept:
@@ -307,4 +307,4 @@ def _text_ledger(length: int, prompt: Prompt, mask: Tensor | None) -> Ledger | N
     positions = (valid.cumsum(1) - 1).clamp(min=0)
     if prompt.positions.ndim == 3:
         positions = positions[..., None].expand(-1, -1, prompt.positions.shape[-1])
-    return Ledger.of_text(positions, valid, padded=not bool(valid.all()))
+    return Ledger.of_text(positions, valid)

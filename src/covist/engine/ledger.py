@@ -19,8 +19,9 @@ class Ledger:
     image: Tensor  # [batch, keys] which reduced image a visual key belongs to, -1 for every other key
     log_weight: Tensor  # [batch, keys] float32, log m of visual keys, 0 elsewhere
     shift: Tensor  # [batch] how far the positions of later tokens lie before the uncompressed ones
-    padded: bool  # whether any key is padding, known without asking the device
-    reduced: bool  # whether any key is biased, likewise
+    padded: bool  # whether any key is padding; read from the device once, when the keys come, like the next two
+    reduced: bool  # whether any key is biased
+    reach: int  # no position is larger, and so no distance between two keys
     images: int = 0  # numbers given to images so far
 
     @property
@@ -33,7 +34,7 @@ class Ledger:
         return self.image >= 0
 
     @classmethod
-    def of_text(cls, positions: Tensor, valid: Tensor, padded: bool) -> Ledger:
+    def of_text(cls, positions: Tensor, valid: Tensor) -> Ledger:
         """A ledger of ordinary tokens."""
         return cls(
             positions=positions,
@@ -41,8 +42,9 @@ class Ledger:
             image=torch.full(valid.shape, -1, device=valid.device),
             log_weight=torch.zeros(valid.shape, device=valid.device),
             shift=torch.zeros(len(valid), dtype=torch.long, device=valid.device),
-            padded=padded,
+            padded=not bool(valid.all()),
             reduced=False,
+            reach=int(positions.max()),
         )
 
     def copy(self) -> Ledger:
@@ -57,14 +59,16 @@ class Ledger:
         """This ledger followed by the keys of a later prefill (another turn with its own images)."""
         image = torch.where(later.visual, later.image + self.images, later.image)
         shift = self.shift.view(-1, *[1] * (later.positions.ndim - 1))
+        placed = (later.positions - shift).clamp(min=0)  # padding may have any position
         return Ledger(
-            positions=torch.cat([self.positions, later.positions - shift], 1),
+            positions=torch.cat([self.positions, placed], 1),
             valid=torch.cat([self.valid, later.valid], 1),
             image=torch.cat([self.image, image], 1),
             log_weight=torch.cat([self.log_weight, later.log_weight], 1),
             shift=self.shift + later.shift,
             padded=self.padded or later.padded,
             reduced=self.reduced or later.reduced,
+            reach=max(self.reach, later.reach),
             images=self.images + later.images,
         )
 

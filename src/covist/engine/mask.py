@@ -41,7 +41,9 @@ class StageMask:
             bias = self._first_layer_bias if layer == 0 else self._bias
             mask = torch.addcmul(self._blocked, bias, self._rule.scale[layer].to(bias.device).view(1, -1, 1, 1))
         if mask is not None:
-            mask = mask.to(like.device).clamp(min=torch.finfo(like.dtype).min).to(like.dtype)
+            mask = mask.to(like.device)
+            if like.dtype != mask.dtype:  # a new tensor, in which the lowest float32 may have become infinite
+                mask = mask.to(like.dtype).clamp_(min=torch.finfo(like.dtype).min)
         if self._is_flex:  # it indexes the heads of a bias without broadcasting, and crashes on float masks on the CPU
             return {"attention_mask": None, "position_bias": mask.expand(-1, self._heads, -1, -1)}
         return {"attention_mask": mask}
@@ -62,7 +64,7 @@ def _bias(ledger: Ledger, queries: int, rule: AttentionRule, prefill: bool, unif
     """[batch, 1, queries, keys]: log m + log(2 - D) before the gains of layer and head."""
     bias = torch.zeros(*ledger.valid.shape, device=ledger.valid.device)[:, None].expand(-1, queries, -1)
     if rule.distance is not None and (prefill or rule.distance_in_decoding):
-        factor = rule.distance.log_factor(ledger.positions[:, -queries:], ledger.positions)
+        factor = rule.distance.log_factor(ledger.positions[:, -queries:], ledger.positions, ledger.reach)
         # "all" means all keys of a prompt with a reduced image; any other prompt of the batch is the plain model's
         biased = ledger.visual if rule.distance_keys == "visual" else ledger.visual.any(1, keepdim=True)
         bias = factor.masked_fill_(~biased[:, None], 0.0)

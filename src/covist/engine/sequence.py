@@ -146,14 +146,16 @@ class Batch:
                     weight[places] = image.state.weights.log()
             positions.append(placed), shifts.append(shift), numbers.append(number), weights.append(weight)
         lengths = [len(sample.rows) for sample in self.samples]
+        padded = self.pad(positions)
         return Ledger(
-            positions=self.pad(positions),
+            positions=padded,
             valid=self.pad([torch.ones_like(sample.rows, dtype=torch.bool) for sample in self.samples], False),
             image=self.pad(numbers, -1),
             log_weight=self.pad(weights),
-            shift=torch.tensor(shifts, device=positions[0].device),
+            shift=torch.tensor(shifts, device=padded.device),
             padded=len(set(lengths)) > 1,
             reduced=any(image.reduced for sample in self.samples for image in sample.images),
+            reach=int(padded.max()),
             images=max(len(sample.images) for sample in self.samples),
         )
 
