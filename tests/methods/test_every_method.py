@@ -68,6 +68,9 @@ def test_budget_is_the_layer_mean_and_the_report_is_true(model, name):
     if create_method(name).prunes_earlier_layers:
         expected = [expected[-1]] * LAYERS
     assert kept_keys(output.past_key_values) == expected
+    cached = sum(layer.keys.nbytes + layer.values.nbytes for layer in output.past_key_values.layers)
+    generated = 2 * cached // sum(expected) * LAYERS
+    assert handle.report.kv_bytes == cached - generated
     for stage in image.stages:
         assert len(stage.indices) == image.tokens_per_layer[stage.depth] == len(set(stage.indices.tolist()))
 

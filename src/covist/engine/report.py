@@ -52,7 +52,7 @@ class Report:
 
     images: tuple[ImageReport, ...]
     text_tokens: tuple[int, ...]  # per sample
-    kv_bytes: float
+    kv_bytes: float  # of the cache when prefill is done
     kv_bytes_uncompressed: float
     flops: float  # decoder prefill, Eq. 19
     flops_uncompressed: float
@@ -112,7 +112,8 @@ def build_report(prefill: Prefill, decoder: Decoder) -> Report:
         before = [text + sum(image.length for image in sample.images)] * decoder.layers
         flops += decoder_flops(lengths, decoder.hidden, decoder.intermediate)
         flops_before += decoder_flops(before, decoder.hidden, decoder.intermediate)
-        cache += kv_bytes(lengths, decoder.kv_heads, decoder.head_width, size)
+        kept = lengths[-1:] * decoder.layers if prefill.settings.method.prunes_earlier_layers else lengths
+        cache += kv_bytes(kept, decoder.kv_heads, decoder.head_width, size)
         cache_before += kv_bytes(before, decoder.kv_heads, decoder.head_width, size)
     return Report(tuple(images), tuple(texts), cache, cache_before, flops, flops_before, _seconds(prefill))
 
