@@ -30,6 +30,14 @@ def test_a_frozen_tracker_ignores_images_until_it_is_released():
     assert tracker.read() is None and tracker.samples == 0
 
 
+@pytest.mark.parametrize("value", [float("nan"), -0.1, 1.5, "0.3"])
+def test_a_reference_that_no_image_can_have_is_refused(value):
+    tracker = ConcentrationTracker()
+    with pytest.raises(ValueError, match=r"concentration must be a number in \[0, 1\] or None, got"):
+        tracker.freeze(value)
+    assert tracker.frozen is None
+
+
 def test_reset_starts_over():
     tracker = ConcentrationTracker(warm_up=1)
     tracker.update(0.4)

@@ -1,6 +1,7 @@
 """The running reference of the attention's concentration, which adapts u of Eq. 4 over a stream of images."""
 
 import json
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ class ConcentrationTracker:
 
     def freeze(self, value: float | None) -> None:
         """Fix the reference to `value`; None lets it run again."""
+        if value is not None and not (isinstance(value, Real) and 0 <= value <= 1):
+            raise ValueError(f"concentration must be a number in [0, 1] or None, got {value!r}")
         self.frozen = value
 
     def state_dict(self) -> dict[str, Any]:
