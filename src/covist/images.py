@@ -3,6 +3,7 @@
 import warnings
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 MAX_PIXELS = 100_000_000
@@ -36,4 +37,7 @@ def _decode(path: Path) -> Image.Image:
         if width * height > MAX_PIXELS:
             raise Image.DecompressionBombError
         picture.load()
-        return ImageOps.exif_transpose(picture).convert("RGB")
+        upright = ImageOps.exif_transpose(picture)
+        if upright.mode.startswith("I"):  # 16-bit greys, of which Pillow would turn all but the darkest white
+            upright = Image.fromarray((np.asarray(upright).clip(0, 65535) // 256).astype(np.uint8))
+        return upright.convert("RGB")
