@@ -1,12 +1,15 @@
 """Figures for one view, for a base view with tiles, for one and for several stages, with and without evidence."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from PIL import Image
 
-from covist.engine.report import ImageReport, StageReport
+from covist.ask import Answer
+from covist.engine.report import ImageReport, Report, StageReport
 from covist.method.grid import Grid
-from covist.viz import draw_overlay, draw_report, save_figure, seen_views
+from covist.viz import draw_answer, draw_overlay, draw_report, save_figure, seen_views
 
 SQUARE, WIDE, TILED = Grid(((6, 6),)), Grid(((3, 9),)), Grid(((6, 6), (4, 12)))
 
@@ -95,6 +98,40 @@ def test_larger_weights_make_larger_discs():
     areas = sorted(discs.get_sizes().tolist())
     weights = sorted(report.stages[0].weights.tolist())
     assert areas[-1] / areas[0] == pytest.approx(weights[-1] / weights[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("grid", [SQUARE, Grid(((24, 24),))])
+def test_a_giant_weight_stays_inside_the_legend(grid):
+    report = image_report(grid, (8,))
+    report.stages[0].weights[3] = 400.0
+    figure = draw(report)
+    sizes = [handle.get_markersize() for handle in figure.legends[0].legend_handles if handle.get_marker() == "o"]
+    assert sizes == sorted(sizes) and sizes[-1] <= 72 * 0.4  # points; the line of the legend is 0.72 inches high
+
+
+def test_a_single_representative_in_a_single_layer_is_named_so():
+    report = replace(image_report(SQUARE, (1,)), tokens_per_layer=(1,))
+    shown = titles(draw(report))
+    assert "layer 0: 1 representative" in shown and "rebuilt from 1 representative" in shown
+
+
+def test_threads_are_explained_only_where_there_are_any():
+    def explained(count: int) -> bool:
+        (legend,) = draw(image_report(SQUARE, (count,))).legends
+        return any("stands for" in text.get_text() for text in legend.get_texts())
+
+    assert explained(8) and not explained(SQUARE.size)
+
+
+@pytest.mark.parametrize("asked", ["short?", "what costs $5, and what $6_?", "why " * 200])
+def test_the_title_keeps_the_answer_inside_the_figure(tmp_path, asked):
+    report = Report((image_report(SQUARE, (8,)),), (10,), 1.0, 1.0, 1.0, 1.0, {})
+    answer = Answer("covist-fixed", "because", 8.0, 1.0, None, report)
+    figure = draw_answer(answer, [Image.new("RGB", (60, 60))], asked, processor=None)
+    title = figure.texts[0]
+    assert title.get_text().endswith("because") and title.get_text().startswith(asked[:12].strip())
+    assert title.get_window_extent().x1 < figure.bbox.x1
+    save_figure(figure, tmp_path / "figure.png")
 
 
 def test_other_formats_are_refused(tmp_path):

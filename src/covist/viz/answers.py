@@ -11,6 +11,8 @@ from covist.ask import Answer
 from covist.viz.figure import draw_overlay, draw_report
 from covist.viz.layout import seen_views
 
+LINE = 92  # letters of the title that a figure has room for
+
 
 def draw_answer(
     answer: Answer, pictures: list[Image.Image], prompt: str, processor: Any, which: int = 0, overlay: bool = False
@@ -25,4 +27,15 @@ def draw_answer(
     how = "" if len(image.stages) == 1 else "on average "
     subtitle = f"{answer.method}: {how}{image.mean_tokens:.4g} of {image.tokens} visual tokens per layer"
     draw = draw_overlay if overlay else draw_report
-    return draw(image, views, f"{prompt}  \N{RIGHTWARDS ARROW}  {answer.text}", subtitle)
+    return draw(image, views, _headline(prompt, answer.text), subtitle)
+
+
+def _headline(prompt: str, answer: str) -> str:
+    """Question and answer in one line that fits; the answer is cut last."""
+    answer = _cut(answer, LINE // 2)
+    return f"{_cut(prompt, LINE - len(answer))}  \N{RIGHTWARDS ARROW}  {answer}"
+
+
+def _cut(text: str, length: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= length else text[: length - 1].rstrip() + "\N{HORIZONTAL ELLIPSIS}"

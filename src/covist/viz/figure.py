@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,7 +18,6 @@ from covist.viz.panels import (
     FAINT,
     INK,
     WeightScale,
-    marker_area,
     show_map,
     show_picture,
     show_regions,
@@ -53,7 +54,7 @@ def draw_report(image: ImageReport, views: list[View], title: str = "", subtitle
         if regions is not None:
             heading = "what each one stands for" if number == 0 else ""
             show_regions(canvas.axes(row, number, column + stages), view, regions, kept, heading)
-        heading = f"rebuilt from {len(kept)} representatives" if number == 0 else ""
+        heading = f"rebuilt from {_counted(len(kept))}" if number == 0 else ""
         show_picture(canvas.axes(row, number, column + panels - 1), view, heading, painted[number])
     return canvas.figure
 
@@ -72,7 +73,10 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"cannot write {path}: its name must end in {' or '.join(FORMATS)}")
     try:
-        figure.savefig(path, dpi=150, facecolor="white")
+        with warnings.catch_warnings():
+            # Letters of a question that the font lacks become boxes; a warning for each of them helps nobody.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            figure.savefig(path, dpi=150, facecolor="white")
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror or error}") from None
 
@@ -87,10 +91,13 @@ class _Canvas:
         self._tops = [TITLE + sum(heights[:block]) for block in range(len(columns))]
         self.height = TITLE + sum(heights) + LEGEND
         self.figure = Figure(figsize=(WIDTH, self.height))
-        self.figure.text(
-            MARGIN / WIDTH, 1 - 0.24 / self.height, title, fontsize=13, weight="bold", color=INK, va="center"
-        )
-        self.figure.text(MARGIN / WIDTH, 1 - 0.48 / self.height, subtitle, fontsize=9.5, color=INK, va="center")
+        self._write(title, 0.24, fontsize=13, weight="bold")
+        self._write(subtitle, 0.48, fontsize=9.5)
+
+    def _write(self, text: str, below: float, **style: Any) -> None:
+        """A line of text that many inches below the top; a question may hold dollars, which are no formula."""
+        place = MARGIN / WIDTH, 1 - below / self.height
+        self.figure.text(*place, text, color=INK, va="center", parse_math=False, **style)
 
     def _panel_width(self, count: int) -> float:
         """As wide as the row allows, unless a panel would become too tall."""
@@ -122,12 +129,18 @@ def _draw_stages(canvas: _Canvas, image: ImageReport, views: list[View], row: in
     for place, stage in enumerate(image.stages):
         kept, weights = stage.indices.numpy(), stage.weights.float().numpy()
         owner = owners(image, place)
-        title = f"layers {stage.depth}-{ends[place] - 1}: {len(kept)} representatives"
+        first, last = stage.depth, ends[place] - 1
+        title = f"layer{f' {first}' if first == last else f's {first}-{last}'}: {_counted(len(kept))}"
         for number, view in enumerate(views):
             axes, cell = canvas.axes(row, number, first_column + place), canvas.cell_points(row, number)
             heading = title if number == 0 else ""
             show_representatives(axes, view, kept, weights, owner, scale, cell, heading)
-    _add_legend(canvas, scale, canvas.cell_points(row, 0), threads=owner is not None)
+    threads = owner is not None and len(kept) < image.tokens
+    _add_legend(canvas, scale, canvas.cell_points(row, 0), threads)
+
+
+def _counted(representatives: int) -> str:
+    return "1 representative" if representatives == 1 else f"{representatives} representatives"
 
 
 def _evidence_maps(image: ImageReport) -> dict[str, np.ndarray]:
@@ -188,7 +201,7 @@ def _disc(weight: float, scale: WeightScale, cell_points: float) -> Line2D:
         [],
         linestyle="",
         marker="o",
-        markersize=float(np.sqrt(marker_area(weights, cell_points))[0]),
+        markersize=float(np.sqrt(scale.areas(weights, cell_points))[0]),
         markerfacecolor=to_hex(scale.colours(weights)[0]),
         markeredgecolor="white",
         label=f"weight {weight:g}",

@@ -14,6 +14,7 @@ INK, FAINT = "#22262e", "#9aa3b0"
 EVIDENCE = "magma"
 GOLDEN = 0.618034
 MANY_THREADS = 512
+WIDEST_DISC = 24.0  # points, so that it fits into the line of the legend
 WEIGHTS: Colormap = LinearSegmentedColormap.from_list("weights", ["#ffd166", "#f3722c", "#c9184a", "#590d6e"])
 
 
@@ -36,10 +37,11 @@ class WeightScale:
         """[n] -> [n, 4]."""
         return self.mappable.to_rgba(weights)
 
-
-def marker_area(weights: np.ndarray, cell_points: float) -> np.ndarray:
-    """Scatter areas in square points: proportional to the weight, about one cell for a weight of one."""
-    return (0.55 * cell_points) ** 2 * weights
+    def areas(self, weights: np.ndarray, cell_points: float) -> np.ndarray:
+        """Discs in square points, proportional to the weight: half a cell wide for a weight of one, less where the
+        largest would otherwise hide its neighbours or the legend."""
+        widest = min(0.55 * cell_points * self.largest**0.5, 2.5 * cell_points, WIDEST_DISC)
+        return widest**2 * weights / self.largest
 
 
 def show_picture(axes: Axes, view: View, title: str = "", picture: np.ndarray | None = None) -> None:
@@ -77,7 +79,7 @@ def show_representatives(
     axes.scatter(
         centres[:, 0],
         centres[:, 1],
-        s=marker_area(sizes, cell_points),
+        s=scale.areas(sizes, cell_points),
         c=scale.colours(sizes),
         edgecolors="white",
         linewidths=0.6,
