@@ -137,6 +137,14 @@ def test_forward_with_labels(model, strategy, compress):
     torch.testing.assert_close(output.logits[:, -1], last)
 
 
+def test_hidden_states_have_the_length_that_each_layer_saw(multi_head, strategy, compress):
+    handle = compress(multi_head, budget=24, strategy=strategy)
+    output = multi_head(**ask(PROMPT), output_hidden_states=True)
+    counts = handle.report.images[0].tokens_per_layer
+    text = handle.report.text_tokens[0]
+    assert [states.shape[1] - text for states in output.hidden_states] == [counts[0], *counts]
+
+
 def test_prediction_behind_an_image_is_that_of_its_last_representative(multi_head, strategy, compress):
     handle = compress(multi_head, budget=24, strategy=strategy)
     inputs = ask("what <image> color")
