@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral, Real
+from typing import Any
 
 from covist.config import CovistConfig
 from covist.method.ops import round_half_up
@@ -58,23 +60,18 @@ def progressive_cuts(layers: int, config: CovistConfig) -> tuple[int, int]:
 
 def resolve_budget(budget: int | float | str, tokens: int) -> int:
     """A budget as a token count: `64`, `"64"`, `0.11` or `"11%"` of `tokens`; never more than `tokens`."""
-    allowed = 'a positive number of tokens (64), a fraction in (0, 1] (0.11) or a percentage ("11%")'
-    value: int | float
+    value: Any = budget
     if isinstance(budget, str):
         text = budget.strip()
         try:
             value = float(text[:-1]) / 100 if text.endswith("%") else int(text) if text.isdigit() else float(text)
         except ValueError:
-            raise ValueError(f"budget must be {allowed}, got {budget!r}") from None
-    else:
-        value = budget
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            value = None
+    is_count = isinstance(value, Integral)  # numpy's integers as well
+    if isinstance(value, bool) or not isinstance(value, Real) or not value > 0 or not (is_count or value <= 1):
+        allowed = 'a positive number of tokens (64), a fraction in (0, 1] (0.11) or a percentage ("11%")'
         raise ValueError(f"budget must be {allowed}, got {budget!r}")
-    if isinstance(value, float):
-        if value > 1:
-            raise ValueError(f"budget must be {allowed}, got {budget!r}")
-        value = max(1, round_half_up(value * tokens))
-    return min(value, tokens)
+    return min(int(value) if is_count else max(1, round_half_up(value * tokens)), tokens)
 
 
 def decoder_flops(lengths: Iterable[float], hidden: int, intermediate: int) -> float:

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +83,8 @@ def test_empty_schedules_are_refused(arguments):
         (1, 576, 1),
         (1e-6, 576, 1),
         ("0.5", 9, 5),
+        (np.int64(64), 576, 64),
+        (np.float32(0.5), 576, 288),
     ],
 )
 def test_budgets_are_counts_fractions_or_percentages(budget, tokens, expected):
