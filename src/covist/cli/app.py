@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 unexpected error; 2 wrong input, told in one line; 130 int
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
 import traceback
@@ -24,7 +25,6 @@ app = typer.Typer(
     help="Visual token compression for vision-language models: run, look at, measure and compare.\n\n"
     "Start with [bold]covist run --compare[/]: it answers a question about a bundled picture with the embedded model, "
     "with all visual tokens and with a few, and shows what that saved.",
-    no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -52,7 +52,7 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the `covist` script."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     # Threads that wait actively make a request 20 times slower as soon as another process wants the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     _keep_quiet()
@@ -88,11 +88,14 @@ def _run(arguments: list[str]) -> int:
 
 def _is_user_error(error: Exception) -> bool:
     """Our own library refuses bad input by raising a `ValueError`; one that comes from elsewhere is a bug."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    source = traceback.extract_tb(error.__traceback__)
-    raised_in = str(frames[-1][0].f_globals.get("__name__", "")) if frames else ""
-    raised_by_us = raised_in.split(".")[0] == "covist" and (source[-1].line or "").startswith("raise")
-    return isinstance(error, ValueError) and raised_by_us
+    place = error.__traceback__
+    if not isinstance(error, ValueError) or place is None:
+        return False
+    while place.tb_next is not None:
+        place = place.tb_next
+    ours = place.tb_frame.f_globals.get("__name__", "").split(".")[0] == "covist"
+    # A builtin that refuses its arguments has no frame of its own and would seem to be ours.
+    return ours and dis.opname[place.tb_frame.f_code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
 
 
 def _complain(text: str) -> None:
