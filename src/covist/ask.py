@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from PIL import Image
@@ -52,7 +52,11 @@ def prepare(loaded: LoadedModel, images: Sequence[Image.Image], prompt: str) -> 
     if not images:
         raise ValueError("the prompt has no image: there is nothing to compress")
     text = chat_prompt(loaded.processor, prompt, len(images))
-    return loaded.processor(images=list(images), text=text, return_tensors="pt").to(loaded.model.device)
+    try:
+        inputs = loaded.processor(images=list(images), text=text, return_tensors="pt")
+    except ValueError as error:  # an extreme shape, for example
+        raise ValueError(f"the processor of {loaded.name} refuses the picture: {error}") from error
+    return inputs.to(loaded.model.device)
 
 
 def ask_vanilla(loaded: LoadedModel, inputs: Mapping[str, Any], max_new_tokens: int = 128) -> Answer:
@@ -86,7 +90,10 @@ def compare(
     """Uncompressed and compressed, both timed after a first request that pays for warming up."""
     ask(loaded, inputs, method, budget, max_new_tokens)
     vanilla = ask_vanilla(loaded, inputs, max_new_tokens)
-    return vanilla, ask(loaded, inputs, method, budget, max_new_tokens)
+    compressed = ask(loaded, inputs, method, budget, max_new_tokens)
+    if compressed.report is not None:  # it tells picture content from markers, which the prompt alone does not
+        vanilla = replace(vanilla, mean_tokens=uncompressed_tokens(compressed.report))
+    return vanilla, compressed
 
 
 def tokens_per_image(loaded: LoadedModel, inputs: Mapping[str, Any]) -> float:
@@ -96,13 +103,19 @@ def tokens_per_image(loaded: LoadedModel, inputs: Mapping[str, Any]) -> float:
     return float(mask.sum() / starts.sum().clamp(min=1))
 
 
+def uncompressed_tokens(report: Report) -> float:
+    """Mean number of content tokens of the pictures, which is what a budget counts."""
+    return sum(image.tokens for image in report.images) / len(report.images)
+
+
 def unknown_words(loaded: LoadedModel, prompt: str) -> list[str]:
     """Words of a prompt that the tokenizer has no token for (a small vocabulary has many)."""
     tokenizer = loaded.processor.tokenizer
     unknown = getattr(tokenizer, "unk_token_id", None)
     if unknown is None:
         return []
-    return [word for word in prompt.split() if unknown in tokenizer(word, add_special_tokens=False).input_ids]
+    words = dict.fromkeys(prompt.split())
+    return [word for word in words if unknown in tokenizer(word, add_special_tokens=False).input_ids]
 
 
 def _text(loaded: LoadedModel, took: Measurement) -> str:

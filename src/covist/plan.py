@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from covist.config import CovistConfig
@@ -99,8 +100,10 @@ def make_plan(
     layers = geometry.layers if layers is None else layers
     tokens = geometry.tokens if tokens is None else tokens
     newlines = geometry.newlines if newlines is None else newlines
-    if text < 0 or newlines < 0:
-        raise ValueError(f"text and newlines must not be negative, got {text:g} and {newlines}")
+    if not 0 <= text < inf or newlines < 0:
+        raise ValueError(f"text and newlines must be finite and not negative, got {text:g} and {newlines}")
+    if tokens < 1:
+        raise ValueError(f"tokens must be at least 1, got {tokens}")
     count = checked_budget(budget, tokens)
     if strategy == "fixed":
         schedule = fixed_schedule(layers, count, tokens)

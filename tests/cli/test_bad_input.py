@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import struct
 import zlib
 from pathlib import Path
 
 import pytest
+from transformers import LlavaProcessor
 
 from covist import tiny
 
@@ -107,6 +109,25 @@ def test_an_empty_prompt(covist, picture, prompt):
     assert_refused(covist("run", "--image", picture, "--prompt", prompt), "--prompt is empty")
 
 
+def test_a_prompt_with_the_placeholder_of_a_picture(covist, model_folder, picture):
+    asked = ("--image", picture, "--prompt", "<image> where is it?")
+    assert_refused(covist("run", "--model", model_folder, *asked), "'<image>'", "leave it out")
+
+
+def test_a_picture_that_the_processor_refuses(covist, model_folder, picture, monkeypatch):
+    def refuse(*arguments, **options):
+        return int("aspect ratio")
+
+    monkeypatch.setattr(LlavaProcessor, "__call__", refuse)
+    asked = ("--image", picture, "--prompt", "where is it?")
+    assert_refused(covist("run", "--model", model_folder, *asked), "refuses the picture", "aspect ratio")
+
+
+def test_wrong_input_is_recognised_without_the_source_at_hand(covist, monkeypatch):
+    monkeypatch.setattr(linecache, "getline", lambda *place: "")
+    assert_refused(covist("run", "--budget", "0"), "budget must be")
+
+
 def test_a_prompt_without_a_picture(covist):
     assert_refused(covist("run", "--prompt", "where is it?"), "--image")
 
@@ -174,7 +195,9 @@ def test_strategy_and_method_together(covist):
     [
         (("plan", "--preset", "gpt"), "unknown geometry 'gpt'"),
         (("plan", "--layers", "0"), "layers must be at least 1"),
-        (("plan", "--text", "-1"), "must not be negative"),
+        (("plan", "--text", "-1"), "not negative"),
+        (("plan", "--text", "inf"), "finite"),
+        (("plan", "--tokens", "0"), "tokens must be at least 1"),
         (("plan", "--strategy", "half"), "half"),
         (("bench", "--geometry", "gpt"), "unknown geometry 'gpt'"),
         (("bench", "--geometry", "llava-1.5-7b", "--scale", "0"), "scale"),

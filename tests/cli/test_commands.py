@@ -34,6 +34,12 @@ def test_every_command_explains_itself_and_speaks_json(covist, command):
     assert "--json" in ran.stdout and "--verbose" in ran.stdout
 
 
+def test_no_command_is_a_wish_for_help(covist):
+    ran = covist()
+    assert ran.code == 0 and ran.stderr == ""
+    assert "Usage:" in ran.stdout
+
+
 def test_version(covist):
     assert covist("--version").stdout.startswith("covist 0.")
 
@@ -74,9 +80,20 @@ def test_run_on_own_pictures_with_another_method(covist, model_folder, picture):
 
 
 def test_run_warns_about_words_the_model_does_not_know(covist, model_folder, picture):
-    ran = covist("run", "--model", model_folder, "--image", picture, "--prompt", "is there a zeppelin?", *SMALL)
+    asked = ("--image", picture, "--prompt", "is there a zeppelin? [a] zeppelin?")
+    ran = covist("run", "--model", model_folder, *asked, *SMALL)
     assert ran.code == 0
-    assert "no word for zeppelin?" in ran.stderr
+    assert "no word for zeppelin?, [a]\n" in ran.stderr
+    assert "zeppelin? [a] zeppelin?" in ran.stdout
+    drawn = covist("show", "--model", model_folder, *asked, "--out", picture.parent / "[a].png", *SMALL)
+    assert "no word for zeppelin?, [a]\n" in drawn.stderr
+    assert "zeppelin? [a] zeppelin?" in drawn.stdout and "[a].png" in drawn.stdout
+
+
+def test_run_without_compression_has_nothing_beside_it(covist, model_folder):
+    ran = covist("run", "--model", model_folder, "--method", "vanilla", *SMALL)
+    assert ran.code == 0 and "vanilla" in ran.stdout
+    assert "uncompressed" not in ran.stdout and "--compare" not in ran.stdout
 
 
 def test_run_without_arguments_writes_nothing(covist, model_folder, tmp_path, monkeypatch):
@@ -180,6 +197,12 @@ def test_unexpected_errors_exit_with_1_and_show_a_traceback_only_on_request(covi
     assert ran.stderr == "covist: unexpected RuntimeError: the sky fell; --verbose shows where\n"
     verbose = covist("run", "--model", model_folder, "--verbose")
     assert verbose.code == 1 and "Traceback" in verbose.stderr and "the sky fell" in verbose.stderr
+
+
+def test_a_value_error_that_we_did_not_raise_is_unexpected(covist, model_folder, monkeypatch):
+    monkeypatch.setattr(asking, "checked_budget", int)
+    ran = covist("run", "--model", model_folder)
+    assert ran.code == 1 and "unexpected ValueError" in ran.stderr
 
 
 def test_interruption_exits_with_130(covist, model_folder, monkeypatch):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from covist.cli import options
@@ -91,7 +92,7 @@ def _print(results: dict[str, Any]) -> None:
     console = out()
     protocol, machine = results["protocol"], results["machine"]
     console.print(
-        f"\n[bold]{results['workload']}[/]  [dim]{protocol['prompts']} prompts x {protocol['repetitions']}, "
+        f"\n[bold]{escape(results['workload'])}[/]  [dim]{protocol['prompts']} prompts x {protocol['repetitions']}, "
         f"{protocol['warmup']} warm-up, {protocol['dtype']}, {protocol['attention']}[/]"
     )
     console.print(

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -29,7 +30,7 @@ def print_json(payload: Any) -> None:
 
 
 def note(text: str) -> None:
-    err().print(f"[yellow]note:[/] {text}", soft_wrap=True)
+    err().print(f"[yellow]note:[/] {escape(text)}", soft_wrap=True)
 
 
 def table(*columns: str) -> Table:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from covist.cli import options
@@ -76,11 +77,11 @@ def _print(results: Results, destination: Path | None) -> None:
     if results.differences:
         console.print(_differences(results))
     if destination is not None:
-        console.print(f"answers, tables and plot in [bold]{destination}[/]")
+        console.print(f"answers, tables and plot in [bold]{escape(str(destination))}[/]")
 
 
 def _scores(results: Results) -> Table:
-    made = table("method", "budget", "tokens", "accuracy", "retention", "95 %", "s/picture")
+    made = table("method", "K", "tokens", "accuracy", "retention", "95 %", "s/picture")
     for score in results.scores:
         made.add_row(
             score.method,
@@ -95,7 +96,7 @@ def _scores(results: Results) -> Table:
 
 
 def _differences(results: Results) -> Table:
-    made = table("paired retention difference", "budget", f"to {results.differences[0].against}", "95 %", "clear")
+    made = table("paired retention difference", "K", f"to {results.differences[0].against}", "95 %", "clear")
     for one in results.differences:
         clear = "yes" if one.is_clear else ""
         difference = percent(one.retention, signed=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from covist.cli.console import note
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -36,3 +39,13 @@ def question(images: list[Path] | None, prompt: str | None) -> tuple[list[Image.
     if prompt is None:
         raise ValueError("--image needs a --prompt: what should be asked about the picture?")
     return [load_image(path) for path in images], prompt
+
+
+def request(loaded: LoadedModel, pictures: list[Image.Image], asked: str) -> Mapping[str, Any]:
+    """The model's inputs; tells which words of the question it cannot read."""
+    from covist.ask import prepare, unknown_words
+
+    inputs = prepare(loaded, pictures, asked)
+    if words := unknown_words(loaded, asked):
+        note(f"the model has no word for {', '.join(words)}")
+    return inputs

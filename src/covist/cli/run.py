@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from covist.cli import options
-from covist.cli.console import milliseconds, note, number, operations, out, print_json, share, size, table
-from covist.cli.models import load, question
+from covist.cli.console import milliseconds, number, operations, out, print_json, share, size, table
+from covist.cli.models import load, question, request
 
 if TYPE_CHECKING:
     from covist.ask import Answer
@@ -39,7 +39,7 @@ def run(
     Without arguments: a bundled picture, a question about it, the embedded model.
     With [bold]--compare[/] the uncompressed model answers too, and the table shows what was saved.
     """
-    from covist.ask import ask, prepare, unknown_words
+    from covist.ask import ask
     from covist.ask import compare as ask_both
     from covist.outputs import writable_file
     from covist.schedule import resolve_budget
@@ -50,11 +50,9 @@ def run(
     if overlay is not None:
         writable_file(overlay, (".png", ".svg"))
     loaded = load(model, clip, device)
-    if words := unknown_words(loaded, asked):
-        note(f"the model has no word for {', '.join(words)}")
-    inputs = prepare(loaded, pictures, asked)
-    request = (loaded, inputs, name, budget, max_new_tokens)
-    answers = list(ask_both(*request)) if compare else [ask(*request)]
+    inputs = request(loaded, pictures, asked)
+    wanted = (loaded, inputs, name, budget, max_new_tokens)
+    answers = list(ask_both(*wanted)) if compare else [ask(*wanted)]
     if overlay is not None:
         from covist.viz import draw_answer, save_figure
 
@@ -76,20 +74,26 @@ def _print(asked: str, answers: list[Answer], overlay: Path | None) -> None:
     console.print(f"\n[dim]question[/]  [bold]{escape(asked)}[/]")
     console.print(_comparison(*answers) if len(answers) == 2 else _single(answers[0]))
     if overlay is not None:
-        console.print(f"the representatives are drawn in [bold]{overlay}[/]")
+        console.print(f"the representatives are drawn in [bold]{escape(str(overlay))}[/]")
 
 
 def _single(answer: Answer) -> Table:
     """One answer, with what the uncompressed decoder would have needed (computed, not timed)."""
-    console_table = table("", "uncompressed", answer.method, "left")
-    report = answer.report
-    console_table.add_row("answer", "[dim]--compare asks it[/]", f"[bold]{escape(answer.text)}[/]", "")
-    if report is not None:
-        tokens = sum(image.tokens for image in report.images) / len(report.images)
-        _add_costs(console_table, (tokens, report.kv_bytes_uncompressed, report.flops_uncompressed), answer)
+    from covist.ask import uncompressed_tokens
+
+    report, said = answer.report, f"[bold]{escape(answer.text)}[/]"
+    if report is None:
+        sides = table("", answer.method)
+        sides.add_row("answer", said)
+    else:
+        sides = table("", "uncompressed", answer.method, "left")
+        sides.add_row("answer", "[dim]--compare asks it[/]", said, "")
+        _add_costs(
+            sides, (uncompressed_tokens(report), report.kv_bytes_uncompressed, report.flops_uncompressed), answer
+        )
     for label, seconds in _times(answer).items():
-        console_table.add_row(label, "", milliseconds(seconds), "")
-    return console_table
+        sides.add_row(label, *([] if report is None else [""]), milliseconds(seconds))
+    return sides
 
 
 def _comparison(vanilla: Answer, answer: Answer) -> Table:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from covist.cli import options
 from covist.cli.console import out, print_json
-from covist.cli.models import load, question
+from covist.cli.models import load, question, request
 
 
 def show(
@@ -32,7 +33,7 @@ def show(
     Above: the picture and the evidence maps that decided. Below: the representatives, as discs whose size and colour
     is their weight, with threads to the tokens they stand for; one panel per stage; and the picture rebuilt from them.
     """
-    from covist.ask import ask, prepare
+    from covist.ask import ask
     from covist.outputs import writable_file
     from covist.schedule import resolve_budget
 
@@ -41,7 +42,7 @@ def show(
     pictures, asked = question(image, prompt)
     writable_file(destination, (".png", ".svg"))
     loaded = load(model, clip, device)
-    answer = ask(loaded, prepare(loaded, pictures, asked), name, budget, max_new_tokens)
+    answer = ask(loaded, request(loaded, pictures, asked), name, budget, max_new_tokens)
 
     from covist.viz import draw_answer, save_figure
 
@@ -49,4 +50,5 @@ def show(
     if as_json:
         print_json({"model": model, "prompt": asked, "figure": str(destination), "results": [answer.to_dict()]})
     else:
-        out().print(f"{asked} [bold]{answer.text}[/]\n{name} at {budget}, drawn in [bold]{destination}[/]")
+        out().print(f"{escape(asked)} [bold]{escape(answer.text)}[/]")
+        out().print(f"{name} at {budget}, drawn in [bold]{escape(str(destination))}[/]")
