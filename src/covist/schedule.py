@@ -1,5 +1,6 @@
 """How many tokens each decoder layer sees, how a budget is read, and what it costs (Eq. 19)."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,10 +69,11 @@ def resolve_budget(budget: int | float | str, tokens: int) -> int:
         except ValueError:
             value = None
     is_count = isinstance(value, Integral)  # numpy's integers as well
-    if isinstance(value, bool) or not isinstance(value, Real) or not value > 0 or not (is_count or value <= 1):
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not number > 0 or not (is_count or number <= 1):
         allowed = 'a positive number of tokens (64), a fraction in (0, 1] (0.11) or a percentage ("11%")'
         raise ValueError(f"budget must be {allowed}, got {budget!r}")
-    return min(int(value) if is_count else max(1, round_half_up(value * tokens)), tokens)
+    return min(int(number) if is_count else max(1, round_half_up(number * tokens)), tokens)
 
 
 def decoder_flops(lengths: Iterable[float], hidden: int, intermediate: int) -> float:
