@@ -92,17 +92,6 @@ def test_evidence_is_a_distribution_and_concentration_a_fraction(seed, data):
     assert 0 <= selection.concentration <= 1
 
 
-def test_a_given_affinity_takes_the_place_of_the_computed_one():
-    made = image()
-    given = torch.eye(made.size)
-    selection, s = initial_selection(
-        made.attention, made.keys, made.embeddings, made.grid, 16, CONFIG, similarity=given
-    )
-    own, _ = initial_selection(made.attention, made.keys, made.embeddings, made.grid, 16, CONFIG)
-    assert s is given
-    assert selection.kept.tolist() != own.kept.tolist()
-
-
 def test_a_flat_instruction_sets_no_anchors():
     made = image()
     flat = torch.full((made.size,), 1 / made.size)

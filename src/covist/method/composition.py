@@ -8,7 +8,7 @@ from torch import Tensor
 
 from covist.config import CovistConfig
 from covist.method.checks import require, require_evidence, require_finite, require_shape
-from covist.method.ops import entropy, min_max, unit_rows
+from covist.method.ops import EPSILON, entropy, min_max, unit_rows
 from covist.method.positions import contiguous_positions
 from covist.state import VisualState
 
@@ -125,7 +125,7 @@ def compose(state: VisualState, kept: Tensor, evidence: Tensor, config: CovistCo
     return Composition(reduced, withheld, assignment)
 
 
-def forget_history(state: VisualState, epsilon: float = 1e-8) -> VisualState:
+def forget_history(state: VisualState, epsilon: float = EPSILON) -> VisualState:
     """The state as ordinary tokens, for reductions without inheritance: unit weights, no anchors, fresh affinities."""
     unit = unit_rows(state.features, epsilon)
     return state.replace(

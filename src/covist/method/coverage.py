@@ -5,7 +5,7 @@ from torch import Tensor
 
 from covist.config import CovistConfig
 from covist.method.checks import require_shape
-from covist.method.ops import first_largest, mass_norm, unit_rows
+from covist.method.ops import EPSILON, first_largest, mass_norm, unit_rows
 
 CONCENTRATION_CLIP = (0.5, 1.5)
 KEY_SCALE, EMBEDDING_SCALE, COORDINATE_SCALE = 0.425, 0.425, 0.15
@@ -13,7 +13,7 @@ DISTANCE_TIE = 1e-6
 """Squared distances between descriptors of norm about one that are closer than this are equal."""
 
 
-def affinity(keys: Tensor, embeddings: Tensor, epsilon: float = 1e-8) -> Tensor:
+def affinity(keys: Tensor, embeddings: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Eq. 2: s [N, N] from raw keys [N, k] and projected embeddings [N, d]; rows are normalised here."""
     require_shape("affinity", "embeddings", embeddings, (keys.shape[0], None))
     unit_keys = unit_rows(keys, epsilon)

@@ -146,10 +146,8 @@ def selectivity(distribution: Tensor) -> Tensor:
     return 0.5 * (distribution - 1 / distribution.shape[-1]).abs().sum(-1)
 
 
-def mix_evidence(base: Tensor, distribution: Tensor | None, max_weight: float, config: CovistConfig) -> Tensor:
-    """Eq. 3: add what the instruction asks for beyond the base evidence; without an instruction, the base itself."""
-    if distribution is None:
-        return mass_norm(base)
+def mix_evidence(base: Tensor, distribution: Tensor, max_weight: float, config: CovistConfig) -> Tensor:
+    """Eq. 3: add what the instruction asks for beyond the base evidence."""
     require_shape("mix_evidence", "distribution", distribution, tuple(base.shape))
     residual = (distribution - base).clamp(min=0)
     weight = max_weight * (selectivity(distribution) / config.selectivity_scale).clamp(max=1)

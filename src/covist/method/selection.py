@@ -51,20 +51,18 @@ def initial_selection(
     config: CovistConfig,
     instruction: Instruction | None = None,
     reference: float | None = None,
-    similarity: Tensor | None = None,
 ) -> tuple[Selection, Tensor]:
     """Choose `count` of N tokens from the encoder's signals -> (selection, affinity s [N, N]).
 
     attention: class-token (or incoming) attention with heads mixed, [N]; keys: encoder keys, [N, k];
-    embeddings: projected embeddings, [N, d]; reference: running mean of the concentration, None = not yet known;
-    similarity: an affinity to use in place of Eq. 2, [N, N].
+    embeddings: projected embeddings, [N, d]; reference: running mean of the concentration, None = not yet known.
     """
     check_signals("initial_selection", attention, keys, embeddings, grid)
     _check_request(count, instruction, grid.size)
     unit_keys, unit_embeddings = unit_rows(keys, config.epsilon), unit_rows(embeddings, config.epsilon)
     key_cosines = unit_keys @ unit_keys.T  # [N, N], becomes the affinity below
     neighbours = nearest_neighbours(key_cosines)
-    affinity = blend_similarities(key_cosines, unit_embeddings) if similarity is None else similarity
+    affinity = blend_similarities(key_cosines, unit_embeddings)
 
     visual = weigh_image(attention, neighbours, unit_embeddings, grid, config)
     maps = {"attention": visual.attention, "distinctiveness": visual.distinctiveness, "combined": visual.base}
