@@ -197,6 +197,12 @@ def test_removal_restores_the_model_bit_for_bit(family, strategy, compress):
     assert torch.equal(step_logits(greedy(family.model, inputs)), plain)
 
 
+def test_static_cache_is_refused_with_the_reason(family, strategy, compress):
+    compress(family, budget=12, strategy=strategy)
+    with pytest.raises(ValueError, match="got StaticCache.*Drop `cache_implementation`"):
+        greedy(family.model, family.ask(ONE), 2, cache_implementation="static")
+
+
 def test_eager_attention_agrees_with_sdpa(case, strategy, compress, monkeypatch):
     inputs = case.ask(TWO)
     compress(case, budget=12, strategy=strategy)

@@ -156,14 +156,14 @@ class Compression:
                 "gradient checkpointing runs layers a second time, when the states are gone; "
                 "call model.gradient_checkpointing_disable()"
             )
-        prompt = self._prompt(kwargs)
-        call.length = prompt.embeddings.shape[1]
         use_cache = kwargs.get("use_cache")
         if cache is not None or (module.config.use_cache if use_cache is None else use_cache):
             kwargs["past_key_values"] = cache = adopt(cache, module)
             call.cache_layers, call.seen = list(cache.layers), cache.get_seq_length()
             if cache.layers[0].right_padded:  # `generate` numbers what follows the padding wrongly
                 raise ValueError("a prompt was padded on the right; set tokenizer.padding_side = 'left' to generate")
+        prompt = self._prompt(kwargs)
+        call.length = prompt.embeddings.shape[1]
         kwargs = self._begin_prefill(prompt, kwargs) if has_images else self._continue(prompt, kwargs)
         return args, kwargs
 
@@ -217,8 +217,8 @@ class Compression:
             positions = torch.arange(seen, seen + length, device=embeddings.device)[None]
         positions = self.settings.decoder.per_axis(positions)
         mask = kwargs.get("attention_mask")
-        if mask is not None and mask.ndim != 2:
-            raise ValueError(f"compression derives its own masks: pass a 2-D attention_mask, not {mask.ndim}-D")
+        if mask is not None and getattr(mask, "ndim", None) != 2:
+            raise ValueError("compression derives its own masks: pass a 2-D attention_mask or none")
         valid = torch.ones(batch, length, dtype=torch.bool, device=embeddings.device)
         if mask is not None:
             valid = mask[:, -length:].to(embeddings.device) != 0
