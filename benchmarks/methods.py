@@ -123,8 +123,8 @@ class Journey:
             rotary=(self.rotary[0][rows], self.rotary[1][rows]),
             visual=torch.arange(len(kept)) + BEFORE,
             text=text,
+            text_embeddings=self.image.instruction.embeddings,
             instruction=text,
-            instruction_embeddings=self.image.instruction.embeddings,
             last=int(text[-1]),
             signals=self.image.signals,
         )

@@ -74,7 +74,7 @@ def image(start, tokens, kept, markers=(), budget=2):
 
 def sample(length, *images, padding=0):
     rows = torch.arange(padding, length)
-    result = Sample(rows, (torch.arange(length) - padding).clamp(min=0), list(images))
+    result = Sample(rows, (torch.arange(length) - padding).clamp(min=0), torch.zeros(length, 2), list(images))
     result.drop_removed()
     return result
 

@@ -166,3 +166,12 @@ def test_every_method_says_what_it_is():
     for name, method in methods().items():
         assert method.name == name and method.default_positions in ("keep", "reindex")
         assert all((method.info.paper, method.info.acts, method.info.signals, method.info.budget))
+
+
+def test_sparsevlms_raters_are_the_prompts_text_whatever_is_asked(model):
+    kept = []
+    for instruction in (None, "where is the left object ?"):
+        with compressed(model, "sparsevlm-plus", instruction=instruction) as handle:
+            greedy(model, ask(PROMPT), 1)
+        kept.append([stage.indices.tolist() for stage in handle.report.images[0].stages])
+    assert kept[0] == kept[1]

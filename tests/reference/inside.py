@@ -36,9 +36,9 @@ def last_row_score(view, row):
 
 
 def raters(view):
-    image, text = view.signals.embeddings.numpy(), view.instruction_embeddings.numpy()
+    image, text = view.signals.embeddings.numpy(), view.text_embeddings.numpy()
     pointed = np.mean([softmax([float(x @ t) for t in text]) for x in image], axis=0)
-    return [int(row) for row, value in zip(view.instruction, pointed, strict=True) if value > pointed.mean()]
+    return [int(row) for row, value in zip(view.text, pointed, strict=True) if value > pointed.mean()]
 
 
 def sparsevlm_score(view):

@@ -121,8 +121,8 @@ def inside(
         rotary=(cos[0], sin[0]),
         visual=visual,
         text=text,
+        text_embeddings=torch.cat([context.instruction.embeddings, torch.randn(1, WIDTH, generator=generator)]),
         instruction=text[:-1],
-        instruction_embeddings=context.instruction.embeddings,
         last=int(text[-2]),
         signals=context.signals,
     )

@@ -135,6 +135,7 @@ class Prefill:
         sin: Tensor,
         positions: Tensor,
     ) -> DecoderView:
+        text = sample.text_behind(image)
         return DecoderView(
             depth=depth,
             decoder=self.settings.decoder,
@@ -144,9 +145,9 @@ class Prefill:
             positions=positions,
             rotary=(cos, sin),
             visual=sample.places(image.kept_rows),
-            text=sample.text_behind(image),
+            text=text,
+            text_embeddings=sample.embeddings[sample.rows[text]],
             instruction=sample.places(image.instruction.rows),
-            instruction_embeddings=image.instruction.embeddings,
             last=int(sample.places(torch.tensor([image.instruction.last], device=sample.rows.device))),
             signals=image.signals,
         )
@@ -162,7 +163,7 @@ class _ImageFinder:
     def sample(self, index: int) -> Sample:
         prompt = self._prompt
         rows = prompt.valid[index].nonzero().squeeze(1)
-        sample = Sample(rows, prompt.positions[index])
+        sample = Sample(rows, prompt.positions[index], prompt.embeddings[index])
         spans = self._spans(index)
         ids = None if prompt.ids is None else prompt.ids[index]
         is_text = prompt.valid[index] & ~prompt.is_image[index]

@@ -54,6 +54,7 @@ class Sample:
 
     rows: Tensor  # [n] prompt rows
     positions: Tensor  # [prompt length] or [prompt length, axes], uncompressed
+    embeddings: Tensor  # [prompt length, d], uncompressed
     images: list[ImageInPrompt] = field(default_factory=list)
 
     def places(self, prompt_rows: Tensor) -> Tensor:

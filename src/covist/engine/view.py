@@ -62,8 +62,8 @@ class DecoderView:
     rotary: Rotary  # cos and sin [n, head width]
     visual: Tensor  # [K] rows of the image's representatives
     text: Tensor  # [T] rows of the text tokens behind the image
+    text_embeddings: Tensor  # [T, d] what they were before the first layer
     instruction: Tensor  # [I] rows of the instruction tokens
-    instruction_embeddings: Tensor  # [I, d] what they were before the first layer
     last: int  # row of the last instruction token
     signals: ImageSignals
 

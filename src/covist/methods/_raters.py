@@ -1,4 +1,4 @@
-"""What SparseVLM and SparseVLM+ share: question tokens that rate the image, and the schedule.
+"""What SparseVLM and SparseVLM+ share: text tokens that rate the image, and the schedule.
 
 Counts keep the proportions of the published list for the nearest budget and are solved for the layer mean. Where the
 first three layers would take more than 3/4 of the budget, the cuts move forward.
@@ -35,18 +35,13 @@ class RatedInside(ScoreInside):
 
 
 def raters(view: DecoderView) -> Tensor:
-    """Rows of the instruction tokens that the image points to more than on average.
+    """Rows of the text tokens behind the image that it points to more than on average.
 
-    An instruction before the image cannot look at it: then the last prompt token rates. One that was given in place of
-    the prompt's has no rows: then all of the prompt's instruction rates.
+    Without text behind the image the last prompt token rates; where no token stands out, all of them do.
     """
-    behind = view.instruction > view.visual[-1]
-    if not bool(behind.any()):
+    if not len(view.text):
         return last_prompt_row(view)
-    if len(view.instruction_embeddings) != len(view.instruction):
-        return view.instruction[behind]
-    text = view.instruction_embeddings[behind].float()
+    text = view.text_embeddings.float()
     pointed = (view.signals.embeddings.to(text) @ text.T).softmax(-1).mean(0)
-    rows = view.instruction[behind]
     above = pointed > pointed.mean()
-    return rows[above] if bool(above.any()) else rows
+    return view.text[above] if bool(above.any()) else view.text

@@ -1,13 +1,13 @@
-"""SparseVLM (v1.5): question tokens rate the image, what leaves is recycled into cluster means.
+"""SparseVLM (v1.5): text tokens rate the image, what leaves is recycled into cluster means.
 
 Paper: "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference", ICML 2025.
 Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
-Facts: raters are the text tokens that the image's input embeddings point to more than on average. After layers 2, 6
-and 15 of 32 the raters' attention in that layer scores the tokens; of the removed, the best 30% are clustered by
-density peaks on the layer's output and their means stay: published counts do not include them, ours do. Positions are
-renumbered.
-Deviations: our presets (see `_raters`). Raters come from the instruction, without the assistant marker. A recycled
-token sits at its cluster's centre and takes at most half of the places; the density has no random tie-breaker.
+Facts: raters are the text tokens behind the image that its input embeddings point to more than on average. After
+layers 2, 6 and 15 of 32 the raters' attention in that layer scores the tokens; of the removed, the best 30% are
+clustered by density peaks on the layer's output and their means stay: published counts do not include them, ours do.
+Positions are renumbered.
+Deviations: our presets (see `_raters`). A recycled token sits at its cluster's centre, recycled tokens take at most
+half of the places, and the density has no random tie-breaker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SparseVLM(RatedInside):
     info = MethodInfo(
         paper=PAPER,
         acts="after layers 2, 6 and 15 of 32, earlier for small budgets",
-        signals="input embeddings, attention of the rating question tokens, decoder states",
+        signals="input embeddings, attention of the rating text tokens, decoder states",
         budget="layer average K by scaled presets, recycled tokens counted",
         licence="Apache-2.0",
     )

@@ -31,7 +31,7 @@ class SparseVLMPlus(RatedInside):
     info = MethodInfo(
         paper=PAPER,
         acts="after layers 2, 6 and 15 of 32, earlier for small budgets",
-        signals="input embeddings, attention of the rating question tokens, rotary angles",
+        signals="input embeddings, attention of the rating text tokens, rotary angles",
         budget="layer average K by scaled presets",
         licence="Apache-2.0",
     )
