@@ -62,6 +62,9 @@ class ReadyText(TextTower):
     def encode(self, text: str) -> Tensor:
         return self._features
 
+    def encode_segments(self, text: str) -> Tensor:
+        return self._features[-1:]
+
 
 def build_image(tokens: int, decoder: Decoder) -> ImageContext:
     generator = torch.Generator().manual_seed(tokens)

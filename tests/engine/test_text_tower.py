@@ -51,6 +51,18 @@ def test_long_text_is_cut_to_the_context_and_keeps_its_end(clip):
     assert features.isfinite().all()
 
 
+def test_segments_of_a_long_text_reach_its_end(clip):
+    tower = TextTower.resolve(clip)
+    short = "what color is this ?"
+    torch.testing.assert_close(tower.encode_segments(short), tower.encode(short)[-1:])
+    words = len(clip[1](LONG, add_special_tokens=False).input_ids)
+    fit = min(77, clip[0].config.text_config.max_position_embeddings) - 2
+    features = tower.encode_segments(LONG)
+    assert len(features) == -(-words // fit) > 1
+    torch.testing.assert_close(features[0], tower.encode(LONG)[-1])
+    assert not torch.equal(features[-1], tower.encode_segments(LONG + " left")[-1])
+
+
 def vision_towers():
     gc.collect()
     return sum(issubclass(type(value), CLIPVisionModel) for value in gc.get_objects())

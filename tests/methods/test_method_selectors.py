@@ -68,15 +68,15 @@ def test_divprune(context, count):
 @pytest.mark.parametrize("count", [1, 5, 12])
 def test_cdpruner_maximises_the_determinant(count):
     context = image(seed=4, clip=True)
-    text = FakeText().encode("what color is the cat?")[-1].double().numpy()
+    text = FakeText().encode_segments("what color is the cat?").double().numpy()
     relevance = literal.published_relevance(context.patch_text_features.double().numpy(), text)
     assert kept(CDPruner(), context, count) == literal.cdpruner(arrays(context)[2], relevance, count)
 
 
 def test_cdpruner_prefers_what_clip_finds_dissimilar():
     context = image(seed=4, clip=True)
-    patches, text = context.patch_text_features, FakeText().encode("what color is the cat?")[-1]
-    most_dissimilar = torch.cosine_similarity(patches, text[None]).argmin()
+    patches, segments = context.patch_text_features, FakeText().encode_segments("what color is the cat?")
+    most_dissimilar = torch.stack([torch.cosine_similarity(patches, text[None]) for text in segments]).mean(0).argmin()
     assert kept(CDPruner(), context, 1) == [int(most_dissimilar)]
 
 
@@ -144,7 +144,8 @@ def test_anchorprune(count):
     context = image(seed=6, clip=True)
     attention, hidden, _ = arrays(context)
     patches = context.patch_text_features.double().numpy()
-    relevance = literal.published_relevance(patches, FakeText().encode("what color is the cat?")[-1].double().numpy())
+    text = FakeText().encode_segments("what color is the cat?").double().numpy()
+    relevance = literal.published_relevance(patches, text)
     expected = literal.anchorprune(relevance, patches, attention, hidden, count)
     assert kept(AnchorPrune(), context, count) == expected
 

@@ -65,9 +65,9 @@ def cdpruner(embeddings, relevance, count):
     return sorted(chosen)
 
 
-def published_relevance(patches, text):
-    """CDPruner's r from patches and the pooled text in CLIP's space: the negated similarity, min-max."""
-    negated = [-float(unit(patch) @ unit(text)) for patch in patches]
+def published_relevance(patches, segments):
+    """CDPruner's r from patches and the pooled text segments in CLIP's space: the negated mean similarity, min-max."""
+    negated = [-float(np.mean([unit(patch) @ unit(text) for text in segments])) for patch in patches]
     low, high = min(negated), max(negated)
     return np.array([(value - low + 1e-6) / (high - low) for value in negated])
 

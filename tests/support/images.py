@@ -31,6 +31,9 @@ class FakeText:
         self.asked.append(text)
         return torch.randn(3, TEXT_WIDTH, generator=torch.Generator().manual_seed(len(text)))
 
+    def encode_segments(self, text: str) -> Tensor:
+        return self.encode(text)[1:]
+
     def project_patches(self, features: Tensor) -> Tensor:
         return features @ self._weight.T
 

@@ -2,7 +2,8 @@
 
 With CLIP's text space: the *negated* cosine of patch and text, because the patches of CLIP's penultimate layer
 anti-correlate with the text they show. Without it: the cosine of projected embeddings and the question's input
-embeddings in the decoder, not negated. Text beyond CLIP's 77 tokens is cut (the authors average over segments).
+embeddings in the decoder, not negated. A text beyond CLIP's 77 tokens is cut into segments whose cosines are averaged;
+here each segment has a begin and an end token of its own.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ def bare_question(text: str) -> str:
 
 
 def clip_relevance(image: ImageContext) -> Tensor | None:
-    """Negated cosine of every token with the pooled text [N]; None without a text or without CLIP's text space."""
+    """Negated mean cosine of every token with the pooled text [N]; None without a text or CLIP's text space."""
     question = bare_question(image.instruction.text)
     if image.patch_text_features is None or not question:
         return None
-    pooled = image.text_tower.encode(question)[-1:]  # type: ignore[union-attr]
-    return -cosine(image.patch_text_features, pooled)[:, 0].to(image.positions.device)
+    pooled = image.text_tower.encode_segments(question)  # type: ignore[union-attr]
+    return -cosine(image.patch_text_features, pooled).mean(-1).to(image.positions.device)
 
 
 def embedding_cosines(image: ImageContext) -> Tensor | None:

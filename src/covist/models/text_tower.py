@@ -50,14 +50,26 @@ class TextTower:
         projection.weight = nn.Parameter(weight.to(text.dtype), requires_grad=False)
         return cls(text.text_model, text.text_projection, projection, AutoTokenizer.from_pretrained(name))
 
-    @torch.no_grad()
     def encode(self, text: str) -> Tensor:
-        """Projected token features [T, p] of an instruction, BOS dropped and EOS last."""
-        limit = min(CONTEXT_LENGTH, self.text_model.config.max_position_embeddings)
-        ids = self.tokenizer(text, truncation=True, max_length=limit, return_tensors="pt").input_ids
-        device = self.text_projection.weight.device
-        hidden = self.text_model(input_ids=ids.to(device)).last_hidden_state
-        return self.text_projection(hidden)[0, 1:].float()
+        """Projected token features [T, p] of an instruction cut to CLIP's context, BOS dropped and EOS last."""
+        return self._project(self.tokenizer(text, truncation=True, max_length=self._context).input_ids)
+
+    def encode_segments(self, text: str) -> Tensor:
+        """Projected pooled features [M, p] of a text of any length, one for each part that fits into CLIP's context."""
+        begin, *words, end = self.tokenizer(text).input_ids
+        fit = self._context - 2
+        parts = [words[start : start + fit] for start in range(0, max(1, len(words)), fit)]
+        return torch.stack([self._project([begin, *part, end])[-1] for part in parts])
+
+    @property
+    def _context(self) -> int:
+        return min(CONTEXT_LENGTH, self.text_model.config.max_position_embeddings)
+
+    @torch.no_grad()
+    def _project(self, tokens: list[int]) -> Tensor:
+        """Features of all tokens but the first in the text space [T, p]."""
+        ids = torch.tensor([tokens], device=self.text_projection.weight.device)
+        return self.text_projection(self.text_model(input_ids=ids).last_hidden_state)[0, 1:].float()
 
     @torch.no_grad()
     def project_patches(self, features: Tensor) -> Tensor:
