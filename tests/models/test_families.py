@@ -211,6 +211,16 @@ def test_eager_attention_agrees_with_sdpa(case, strategy, compress, monkeypatch)
     assert_same(greedy(case.model, inputs), expected, 1e-4)
 
 
+def test_autocast_does_not_reach_the_states(case, strategy, compress):
+    """Encoder and decoder run in bfloat16, affinities and weights do not (states check that as they are built)."""
+    inputs = case.ask(TWO)
+    handle = compress(case, budget=12, strategy=strategy)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = greedy(case.model, inputs, 2)
+    assert all(torch.isfinite(logits).all() for logits in output.logits)
+    assert [image.tokens_per_layer for image in handle.report.images] == [COUNTS[strategy]] * 2
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_keeps_its_dtype_and_float32_states(family, strategy, dtype):
     model = family.build().to(dtype)

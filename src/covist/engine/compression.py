@@ -177,7 +177,8 @@ class Compression:
         stage = call.stages[max(depth for depth in call.stages if depth <= index)]
         if call.prefill is not None and index > 0:
             if index in call.prefill.depths:
-                hidden = call.prefill.reduce(index, hidden, stage.rotary)
+                with _without_autocast(hidden):
+                    hidden = call.prefill.reduce(index, hidden, stage.rotary)
             if index in call.prefill.depths or self._past_changes(index):
                 stage = self._open_stage(index, call.prefill.ledger, hidden)
         if call.prefill is not None:
@@ -233,7 +234,7 @@ class Compression:
 
     def _begin_prefill(self, prompt: Prompt, kwargs: dict[str, Any]) -> dict[str, Any]:
         call = self._call
-        with torch.no_grad():
+        with torch.no_grad(), _without_autocast(prompt.embeddings):
             call.prefill, embeddings = Prefill.begin(self.settings, prompt, call.signals)
         text = _text_ledger(call.seen, prompt, kwargs.get("attention_mask"))
         call.past = [layer.ledger or text for layer in call.cache_layers]
@@ -294,6 +295,11 @@ class Compression:
             layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
         for layer in call.cache_layers:
             layer.ledger, layer.owns_ledger = call.stages[last].ledger, layer is call.cache_layers[0]
+
+
+def _without_autocast(states: Tensor) -> torch.autocast:
+    """The method's own arithmetic runs in float32, whatever the model around it does."""
+    return torch.autocast(states.device.type, enabled=False)
 
 
 def _text_ledger(length: int, prompt: Prompt, mask: Tensor | None) -> Ledger | None:
