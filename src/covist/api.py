@@ -84,6 +84,8 @@ def _method(
                 "concentration= to its constructor"
             )
         return method
+    if config is not None and not isinstance(config, CovistConfig):
+        raise ValueError(f"config={type(config).__name__}: give a CovistConfig")
     if strategy not in (None, "fixed", "pro"):
         raise ValueError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
     if method is not None and strategy is not None:

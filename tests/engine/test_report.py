@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from support.llava import LAYERS, TOKENS, WIDTH, ask
+from support.llava import LAYERS, TOKENS, WIDTH, ask, processor
 from support.requests import greedy
 
 import covist
@@ -76,6 +76,9 @@ def test_contradictory_choices_are_refused(multi_head, compress):
         ({"strategy": "medium"}, "choose 'fixed' or 'pro'"),
         ({"strategy": "pro", "method": "covist-fixed"}, "not both"),
         ({"method": "nonsense"}, "unknown method 'nonsense'"),
+        ({"processor": "llava"}, "processor=str: give the model's processor or its tokenizer"),
+        ({"processor": processor().image_processor}, "give the model's processor or its tokenizer"),
+        ({"config": {"beta": 2}}, "config=dict: give a CovistConfig"),
         ({"positions": "drop"}, "choose 'keep' or 'reindex'"),
         ({"method": CovistFixed(), "concentration": 0.1}, "has its options already"),
     ):

@@ -40,6 +40,8 @@ class InstructionReader:
     def __init__(self, family: Family, processor: Any | None, override: str | None):
         self._markers, self._roles = family.assistant_markers, family.role_markers
         self._tokenizer = getattr(processor, "tokenizer", processor)
+        if processor is not None and not hasattr(self._tokenizer, "decode"):
+            raise ValueError(f"processor={type(processor).__name__}: give the model's processor or its tokenizer")
         self._embed = family.base.get_input_embeddings
         self._override = override
 
