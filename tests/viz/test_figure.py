@@ -1,6 +1,7 @@
 """Figures for one view, for a base view with tiles, for one and for several stages, with and without evidence."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from covist.engine.report import ImageReport, Report, StageReport
 from covist.method.grid import Grid
 from covist.viz import draw_answer, draw_overlay, draw_report, save_figure, seen_views
 
-SQUARE, WIDE, TILED = Grid(((6, 6),)), Grid(((3, 9),)), Grid(((6, 6), (4, 12)))
+SQUARE, WIDE, TALL = Grid(((6, 6),)), Grid(((3, 9),)), Grid(((25, 7),))
+TILED, TALL_TILES = Grid(((6, 6), (4, 12))), Grid(((6, 6), (18, 5)))
 
 
 def image_report(grid: Grid, counts: tuple[int, ...], composed: bool = True) -> ImageReport:
@@ -73,13 +75,13 @@ def test_several_stages_have_a_panel_each():
         "layers 2-3: 6 representatives",
         "layers 4-5: 2 representatives",
     ]
-    assert "combined evidence, layer 2" in shown and shown[-1] == "rebuilt from 2 representatives"
+    assert "evidence, layer 2" in shown and shown[-1] == "rebuilt from 2 representatives"
 
 
 def test_constant_evidence_is_left_out():
     report = image_report(SQUARE, (12, 6))
     report.stages[1].maps["combined"] = torch.full((12,), 0.5)
-    assert "combined evidence, layer 2" not in titles(draw(report))
+    assert "evidence, layer 2" not in titles(draw(report))
 
 
 def test_a_tiled_picture_has_a_row_per_view():
@@ -98,6 +100,15 @@ def test_larger_weights_make_larger_discs():
     areas = sorted(discs.get_sizes().tolist())
     weights = sorted(report.stages[0].weights.tolist())
     assert areas[-1] / areas[0] == pytest.approx(weights[-1] / weights[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("grid", [SQUARE, WIDE, TALL, TILED, TALL_TILES])
+@pytest.mark.parametrize("counts", [(8,), (12, 6, 2)])
+def test_headings_neither_overlap_nor_leave_the_figure(grid, counts):
+    figure = draw(image_report(grid, counts))
+    boxes = [axes.title.get_window_extent() for axes in figure.axes if axes.get_title()]
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
 
 
 @pytest.mark.parametrize("grid", [SQUARE, Grid(((24, 24),))])

@@ -82,11 +82,15 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 
 class _Canvas:
-    """Places panels: blocks of rows, in each block one row per view, panels of a row equally wide."""
+    """Places panels: blocks of rows, in each block one row per view, panels of a row equally wide.
+
+    A panel stands in the middle of its equal share of the row, so that narrow panels leave room for their headings.
+    """
 
     def __init__(self, views: list[View], columns: list[int], title: str, subtitle: str):
         self._views = views
-        self._widths = [self._panel_width(count) for count in columns]
+        self._shares = [(WIDTH - 2 * MARGIN - (count - 1) * GAP) / count for count in columns]
+        self._widths = [self._panel_width(share) for share in self._shares]
         heights = [sum(self._height(view, width) + HEADING for view in views) for width in self._widths]
         self._tops = [TITLE + sum(heights[:block]) for block in range(len(columns))]
         self.height = TITLE + sum(heights) + LEGEND
@@ -99,10 +103,9 @@ class _Canvas:
         place = MARGIN / WIDTH, 1 - below / self.height
         self.figure.text(*place, text, color=INK, va="center", parse_math=False, **style)
 
-    def _panel_width(self, count: int) -> float:
-        """As wide as the row allows, unless a panel would become too tall."""
-        width = (WIDTH - 2 * MARGIN - (count - 1) * GAP) / count
-        return min(width, *(TALLEST * view.columns / view.rows for view in self._views))
+    def _panel_width(self, share: float) -> float:
+        """As wide as its share of the row, unless a panel would become too tall."""
+        return min(share, *(TALLEST * view.columns / view.rows for view in self._views))
 
     def _height(self, view: View, width: float) -> float:
         return width * view.rows / view.columns
@@ -112,7 +115,8 @@ class _Canvas:
         above = sum(self._height(other, width) + HEADING for other in self._views[:view])
         height = self._height(self._views[view], width)
         top = self._tops[block] + above + HEADING
-        left = MARGIN + column * (width + GAP)
+        share = self._shares[block]
+        left = MARGIN + column * (share + GAP) + (share - width) / 2
         return self.figure.add_axes(
             (left / WIDTH, 1 - (top + height) / self.height, width / WIDTH, height / self.height)
         )
@@ -154,8 +158,9 @@ def _evidence_maps(image: ImageReport) -> dict[str, np.ndarray]:
                 continue
             whole = np.full(image.tokens, np.nan)
             whole[tokens_before(image, number)] = values
-            kind = "combined evidence" if name == "combined" else name
-            found[kind if number == 0 else f"{kind}, layer {stage.depth}"] = whole
+            if name == "combined":
+                name = "evidence" if number else "combined evidence"
+            found[f"{name}, layer {stage.depth}" if number else name] = whole
     return found
 
 
