@@ -54,7 +54,7 @@ class VisualState:
             features=features,
             indices=torch.arange(count, device=device),
             positions=positions,
-            weights=torch.ones(count, device=device),
+            weights=torch.ones(count, dtype=torch.float32, device=device),
             affinity=affinity,
             anchors=torch.zeros(count, dtype=torch.bool, device=device) if anchors is None else anchors,
             grid=grid,

@@ -30,8 +30,8 @@ class Grid:
         """Cell centres (x, y) in [0, 1]^2 -> [N, 2]. Every view has its own unit square."""
         parts = []
         for rows, columns in self.views:
-            y = (torch.arange(rows, device=device) + 0.5) / rows
-            x = (torch.arange(columns, device=device) + 0.5) / columns
+            y = (torch.arange(rows, dtype=torch.float32, device=device) + 0.5) / rows
+            x = (torch.arange(columns, dtype=torch.float32, device=device) + 0.5) / columns
             parts.append(torch.stack(torch.broadcast_tensors(x[None, :], y[:, None]), dim=-1).reshape(-1, 2))
         return torch.cat(parts)
 

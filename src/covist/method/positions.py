@@ -27,6 +27,6 @@ def compress_positions(positions: Tensor, start: int, span: int, tokens: int) ->
 
 
 def contiguous_positions(positions: Tensor) -> Tensor:
-    """Number the tokens [K] or [K, axes] one after the other from the first position of the span."""
+    """Number the tokens [K] or [K, axes] one after the other from the position of the first."""
     order = torch.arange(positions.shape[0], device=positions.device)
     return positions.min() + (order if positions.dim() == 1 else order[:, None].expand_as(positions))

@@ -42,6 +42,7 @@ class Instruction:
     max_weight: float
 
 
+@torch.no_grad()
 def initial_selection(
     attention: Tensor,
     keys: Tensor,
