@@ -8,6 +8,7 @@ from support.requests import greedy
 import covist
 from covist.engine.instruction import InstructionReader
 from covist.models.registry import family_for
+from covist.tiny.text import END
 
 
 @pytest.fixture
@@ -27,6 +28,10 @@ def read(multi_head):
 
 def words(ids, rows):
     return processor().tokenizer.decode(ids[rows])
+
+
+def words_of(ids, rows):
+    return processor().tokenizer.convert_ids_to_tokens(ids[rows])
 
 
 CASES = {
@@ -52,6 +57,12 @@ def test_text_of_the_instruction(read, prompt, text):
         assert ids[instruction.last] == TOKEN_ID["?"]
         assert torch.equal(instruction.rows, instruction.rows.sort().values)
         assert len(instruction.embeddings) == len(instruction.rows)
+
+
+def test_turn_marks_add_no_text(read):
+    instruction, ids = read("USER: <image> what color ? " + END + " ASSISTANT:")
+    pieces = dict(zip(words_of(ids, instruction.rows), instruction.pieces, strict=True))
+    assert pieces[END] == "" and pieces["color"].strip() == "color"
 
 
 def test_without_any_words_the_last_prompt_token_asks(read):

@@ -83,6 +83,18 @@ def test_compression_changes_the_answer_and_its_removal_is_exact(model, plain, n
     assert all(torch.equal(a, b) for a, b in zip(after.logits, plain.logits, strict=True))
 
 
+def test_the_default_dtype_does_not_matter(model, name):
+    inputs = ask(PROMPT)
+    with compressed(model, name):
+        expected = greedy(model, inputs, 1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with compressed(model, name):
+            assert_same(greedy(model, inputs, 1), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_batch_and_several_images_give_what_each_prompt_gives_alone(model, name):
     inputs = ask(TWO_IMAGES, PROMPT)
     with compressed(model, name) as handle:

@@ -141,7 +141,7 @@ def row_norms(projection: nn.Module, width: int) -> Tensor:
     if parameter is not None and not parameter.is_meta:  # an offloaded module takes its input from anywhere
         options["device"] = parameter.device
     offset = projection(torch.zeros(1, width, **options)).float()
-    squares = torch.zeros(offset.shape[-1], device=offset.device)
+    squares = torch.zeros(offset.shape[-1], dtype=torch.float32, device=offset.device)
     for start in range(0, width, 512):  # chunks keep the response small next to the weight itself
         rows = torch.arange(start, min(start + 512, width))
         probe = torch.zeros(len(rows), width, **options)

@@ -70,10 +70,10 @@ class InstructionReader:
         return [] if self._tokenizer is None else self._tokenizer(text, add_special_tokens=False).input_ids
 
     def _pieces(self, tokens: list[int]) -> list[str]:
-        """The text that each token adds to those before it; nothing without a tokenizer."""
+        """The text that each token adds to those before it, none for turn marks; nothing without a tokenizer."""
         if self._tokenizer is None:
             return []
-        grown = [self._decode(tokens[:count]) for count in range(len(tokens) + 1)]
+        grown = [self._decode(tokens[:count], special=False) for count in range(len(tokens) + 1)]
         return [later[len(earlier) :] for earlier, later in zip(grown, grown[1:], strict=False)]
 
     def has_assistant(self, ids: Tensor | None, start: int, end: int) -> bool:
@@ -125,5 +125,5 @@ class InstructionReader:
             text = text.replace(marker, " ")
         return " ".join(text.split())
 
-    def _decode(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    def _decode(self, tokens: list[int], special: bool = True) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=not special, clean_up_tokenization_spaces=False)

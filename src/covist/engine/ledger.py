@@ -40,7 +40,7 @@ class Ledger:
             positions=positions,
             valid=valid,
             image=torch.full(valid.shape, -1, device=valid.device),
-            log_weight=torch.zeros(valid.shape, device=valid.device),
+            log_weight=torch.zeros(valid.shape, dtype=torch.float32, device=valid.device),
             shift=torch.zeros(len(valid), dtype=torch.long, device=valid.device),
             padded=not bool(valid.all()),
             reduced=False,

@@ -57,12 +57,12 @@ def _blocked(ledger: Ledger, queries: int) -> Tensor:
     key = torch.arange(ledger.length, device=ledger.valid.device)
     own = key[-queries:, None]
     visible = (key <= own) & ledger.valid[:, None] | (key == own)
-    return torch.zeros(visible.shape, device=key.device).masked_fill_(~visible, BLOCKED)[:, None]
+    return torch.zeros(visible.shape, dtype=torch.float32, device=key.device).masked_fill_(~visible, BLOCKED)[:, None]
 
 
 def _bias(ledger: Ledger, queries: int, rule: AttentionRule, prefill: bool, uniform: bool = False) -> Tensor:
     """[batch, 1, queries, keys]: log m + log(2 - D) before the gains of layer and head."""
-    bias = torch.zeros(*ledger.valid.shape, device=ledger.valid.device)[:, None].expand(-1, queries, -1)
+    bias = torch.zeros_like(ledger.log_weight)[:, None].expand(-1, queries, -1)
     if rule.distance is not None and (prefill or rule.distance_in_decoding):
         factor = rule.distance.log_factor(ledger.positions[:, -queries:], ledger.positions, ledger.reach)
         # "all" means all keys of a prompt with a reduced image; any other prompt of the batch is the plain model's

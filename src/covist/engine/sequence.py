@@ -139,7 +139,7 @@ class Batch:
         for sample in self.samples:
             placed, shift = sample.placed(method)
             number = torch.full_like(sample.rows, -1)
-            weight = torch.zeros(len(sample.rows), device=sample.rows.device)
+            weight = torch.zeros(len(sample.rows), dtype=torch.float32, device=sample.rows.device)
             for index, image in enumerate(sample.images):
                 if image.reduced:
                     places = sample.places(image.kept_rows)

@@ -58,7 +58,9 @@ def without(indices: Tensor, total: int) -> Tensor:
 def cluster_means(features: Tensor, cluster: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Mean of the features [N, d] of each cluster in float32 -> ([count, d], member counts [count])."""
     sizes = cluster.bincount(minlength=count).float()
-    sums = torch.zeros(count, features.shape[1], device=features.device).index_add_(0, cluster, features.float())
+    sums = torch.zeros(count, features.shape[1], dtype=torch.float32, device=features.device).index_add_(
+        0, cluster, features.float()
+    )
     return sums / sizes.clamp(min=1)[:, None], sizes
 
 

@@ -121,4 +121,4 @@ class Method(ABC):
 
 def plain_rule(layers: int, heads: int, device: torch.device | str = "cpu", **options: Any) -> AttentionRule:
     """An attention rule with the same unit scale in every layer and head."""
-    return AttentionRule(scale=torch.ones(layers, heads, device=device), **options)
+    return AttentionRule(scale=torch.ones(layers, heads, dtype=torch.float32, device=device), **options)

@@ -48,7 +48,7 @@ def relevance(image: ImageContext) -> Tensor:
         return spread(by_clip)
     by_embedding = embedding_cosines(image)
     if by_embedding is None:
-        return torch.ones(image.grid.size, device=image.positions.device)
+        return torch.ones(image.grid.size, dtype=torch.float32, device=image.positions.device)
     return torch.exp(RELEVANCE_WEIGHT / (2 * (1 - RELEVANCE_WEIGHT)) * spread(by_embedding.mean(-1)))
 
 

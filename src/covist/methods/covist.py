@@ -122,12 +122,12 @@ class Covist(Method):
     def _head_gains(self, decoder: Decoder) -> Tensor:
         """g [layers, heads]."""
         if not self.config.head_gains:
-            return torch.ones(decoder.layers, decoder.heads)
+            return torch.ones(decoder.layers, decoder.heads, dtype=torch.float32)
         return decoder.head_gains(self.config.gain_range)
 
     def _strategy_gain(self, layers: int) -> Tensor:
         """u_l [layers, 1]."""
-        return torch.ones(layers, 1)
+        return torch.ones(layers, 1, dtype=torch.float32)
 
     def position_span(self, length: int, budget: int) -> int:
         return resolve_span(self.config, length, budget)
@@ -164,7 +164,7 @@ class CovistPro(Covist):
         return progressive_schedule(layers, budget, tokens, self.config)
 
     def _strategy_gain(self, layers: int) -> Tensor:
-        gain = torch.ones(layers, 1)
+        gain = torch.ones(layers, 1, dtype=torch.float32)
         first_cut, _ = progressive_cuts(layers, self.config)
         gain[:first_cut] = self.config.first_stage_gain
         return gain

@@ -54,7 +54,7 @@ class SparseVLM(RatedInside):
         if clusters:
             centres, cluster = density_peaks(state.features[pool].float(), clusters)
             features[pool[centres]] = cluster_means(state.features[pool], cluster, clusters)[0].to(features.dtype)
-            weights[pool[centres]] = torch.zeros(clusters, device=pool.device).index_add_(0, cluster, weights[pool])
+            weights[pool[centres]] = weights.new_zeros(clusters).index_add_(0, cluster, weights[pool])
             kept.append(pool[centres])
         reduced = state.replace(features=features, weights=weights).restrict(torch.cat(kept).sort().values)
         return Outcome(reduced, seconds={"selection": perf_counter() - started})

@@ -46,7 +46,8 @@ class SparseVLMPlus(RatedInside):
 
 def rotation_attention(view: DecoderView, rows: Tensor) -> Tensor:
     """What attention would be by the rotation alone: all-ones queries and keys, causal -> [rows, n]."""
-    ones = rotate(torch.ones(1, len(view.hidden), view.decoder.head_width, device=rows.device), view.rotary)[0]
+    ones = torch.ones(1, len(view.hidden), view.decoder.head_width, dtype=torch.float32, device=rows.device)
+    ones = rotate(ones, view.rotary)[0]
     logits = ones[rows] @ ones.T * view.decoder.head_width**-0.5
     future = torch.arange(len(ones), device=rows.device)[None] > rows[:, None]
     return logits.masked_fill(future, -torch.inf).softmax(-1)

@@ -104,7 +104,7 @@ def incoming_attention(queries: Tensor, keys: Tensor) -> Tensor:
     """
     count, heads, width = queries.shape
     transposed = keys.float().permute(1, 2, 0)  # [heads, w, n]
-    received = torch.zeros(count, device=queries.device)
+    received = torch.zeros(count, dtype=torch.float32, device=queries.device)
     for chunk in queries.split(max(1, CHUNK_ELEMENTS // (heads * count))):
         logits = (chunk.float().transpose(0, 1) * width**-0.5) @ transposed  # [heads, chunk, n]
         received += logits.softmax(-1).sum((0, 1))
