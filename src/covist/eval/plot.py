@@ -17,21 +17,29 @@ _MARKERS = "osD^vPX*<>"
 
 
 def plot_retention(results: Results, path: str | Path) -> None:
-    """One line per method with its interval, budgets on a logarithmic axis."""
-    figure = Figure(figsize=(7.5, 4.5), dpi=160, layout="constrained")
+    """One line per method with its intervals, over the tokens it really kept, on a logarithmic axis."""
+    compressed = [score for score in results.scores if score.method != VANILLA]
+    methods = list(dict.fromkeys(score.method for score in compressed))
+    # tall enough for the legend; names are in no other place of the figure
+    figure = Figure(figsize=(7.5, max(4.5, 0.19 * len(methods) + 0.8)), dpi=160, layout="constrained")
     axes = figure.add_subplot()
     axes.axhline(100, color="0.5", linestyle="--", linewidth=1, label=VANILLA)
-    compressed = [score for score in results.scores if score.method != VANILLA]
-    for number, method in enumerate(dict.fromkeys(score.method for score in compressed)):
-        own = sorted((score for score in compressed if score.method == method), key=lambda score: score.budget)
-        budgets = [score.budget for score in own]
-        color, marker = f"C{number % 10}", _MARKERS[number % len(_MARKERS)]
-        axes.plot(budgets, [score.retention for score in own], color=color, marker=marker, markersize=5, label=method)
+    for number, method in enumerate(methods):
+        own = sorted((score for score in compressed if score.method == method), key=lambda score: score.mean_tokens)
+        retention = [score.retention for score in own]
         low, high = zip(*(score.retention_interval for score in own), strict=True)
-        axes.fill_between(budgets, low, high, color=color, alpha=0.12, linewidth=0)
+        reach = [
+            [a - b for a, b in zip(retention, low, strict=True)],
+            [a - b for a, b in zip(high, retention, strict=True)],
+        ]
+        style = {"color": f"C{number % 10}", "marker": _MARKERS[number // 10 % len(_MARKERS)], "label": method}
+        axes.errorbar(
+            [score.mean_tokens for score in own], retention, reach, markersize=4, linewidth=1.2, elinewidth=0.7, **style
+        )
     if ticks := sorted({score.budget for score in compressed}):
         axes.set_xscale("log", base=2)
-        axes.set_xlim(ticks[0] / 1.15, ticks[-1] * 1.15)
+        kept = [score.mean_tokens for score in compressed]
+        axes.set_xlim(min(kept) / 1.15, max(kept) * 1.15)
         axes.set_xticks(ticks, labels=list(map(str, ticks)))
     axes.set_xlabel("visual tokens per image (layer mean)")
     axes.set_ylabel("retention (%)")
