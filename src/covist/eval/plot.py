@@ -32,9 +32,16 @@ def plot_retention(results: Results, path: str | Path) -> None:
             [a - b for a, b in zip(retention, low, strict=True)],
             [a - b for a, b in zip(high, retention, strict=True)],
         ]
-        style = {"color": f"C{number % 10}", "marker": _MARKERS[number // 10 % len(_MARKERS)], "label": method}
         axes.errorbar(
-            [score.mean_tokens for score in own], retention, reach, markersize=4, linewidth=1.2, elinewidth=0.7, **style
+            [score.mean_tokens for score in own],
+            retention,
+            reach,
+            label=method,
+            color=f"C{number % 10}",
+            marker=_MARKERS[number // 10 % len(_MARKERS)],
+            markersize=4,
+            linewidth=1.2,
+            elinewidth=0.7,
         )
     if ticks := sorted({score.budget for score in compressed}):
         axes.set_xscale("log", base=2)
