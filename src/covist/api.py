@@ -80,8 +80,8 @@ def _method(
     if isinstance(method, Method):
         if any(option is not None for option in (strategy, config, positions, concentration)):
             raise ValueError(
-                "a Method object has its options already: give strategy=, config=, positions= and "
-                "concentration= to its constructor"
+                "a Method object has its options already: give config= and positions= to its constructor, and freeze "
+                "its tracker in place of concentration="
             )
         return method
     if config is not None and not isinstance(config, CovistConfig):

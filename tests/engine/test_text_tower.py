@@ -94,3 +94,8 @@ def test_anything_else_is_refused(multi_head, compress, wrong):
 def test_loaded_model_alone_says_what_is_missing(multi_head, compress, clip):
     with pytest.raises(ValueError, match=r"a pair \(CLIPModel, tokenizer\)"):
         compress(multi_head, clip=clip[0])
+
+
+def test_a_clip_that_is_not_there_is_refused_in_one_line(tmp_path):
+    with pytest.raises(ValueError, match="clip='.*nothing': neither a directory with a CLIP checkpoint nor an id"):
+        TextTower.resolve(tmp_path / "nothing")

@@ -44,7 +44,12 @@ class TextTower:
     @classmethod
     def load(cls, name: str) -> TextTower:
         """Load the text side of a checkpoint and, of the vision side, only the projection matrix."""
-        text = CLIPTextModelWithProjection.from_pretrained(name)
+        try:
+            text = CLIPTextModelWithProjection.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"clip={name!r}: neither a directory with a CLIP checkpoint nor an id that the hub has an answer for"
+            ) from error
         weight = _read_tensor(name, "visual_projection.weight")
         projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
         projection.weight = nn.Parameter(weight.to(text.dtype), requires_grad=False)
