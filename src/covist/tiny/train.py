@@ -26,7 +26,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m covist.tiny.train", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for scenes, checkpoints and the exported model")
     parser.add_argument(
-        "--minutes", type=float, nargs=2, default=(36.0, 44.0), metavar=("VISION", "DECODER"), help="training times"
+        "--minutes", type=float, nargs=2, default=(30.0, 40.0), metavar=("VISION", "DECODER"), help="training times"
     )
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES, help="only these, from the checkpoints")
     parser.add_argument("--scenes", type=int, default=16_000, help="training scenes to render")
