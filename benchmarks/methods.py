@@ -22,11 +22,11 @@ from transformers import LlamaConfig, LlamaModel
 from covist.engine.decoder import Decoder
 from covist.engine.instruction import Instruction
 from covist.engine.view import DecoderView, ImageContext
-from covist.method.grid import Grid
+from covist.families.signals import EncoderLayer, ImageSignals
+from covist.families.text_tower import TextTower
+from covist.grid import Grid
 from covist.methods.base import Method
 from covist.methods.registry import create_method, methods
-from covist.models.signals import EncoderLayer, ImageSignals
-from covist.models.text_tower import TextTower
 from covist.schedule import Schedule
 
 LIMIT = 3.0

@@ -17,10 +17,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from covist.config import CovistConfig
-from covist.method import composition, selection
-from covist.method.coverage import affinity
-from covist.method.greedy import _Search, greedy_coverage
-from covist.method.grid import Grid
+from covist.formulas import composition, selection
+from covist.formulas.coverage import affinity
+from covist.formulas.greedy import _Search, greedy_coverage
+from covist.grid import Grid
 from covist.state import VisualState
 
 Result = TypeVar("Result")

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from covist.config import CovistConfig
     from covist.engine.compression import Compression
     from covist.engine.report import Report
+    from covist.families.registry import supported_models
     from covist.methods.registry import methods as available_methods
-    from covist.models.registry import supported_models
 
 __version__ = "0.1.0"
 __all__ = ["Compression", "CovistConfig", "Report", "available_methods", "compress", "supported_models"]
@@ -21,7 +21,7 @@ _HOMES = {
     "Report": ("covist.engine.report", "Report"),
     "available_methods": ("covist.methods.registry", "methods"),
     "compress": ("covist.api", "compress"),
-    "supported_models": ("covist.models.registry", "supported_models"),
+    "supported_models": ("covist.families.registry", "supported_models"),
 }
 
 

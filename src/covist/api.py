@@ -12,10 +12,11 @@ from covist.engine.compression import Compression
 from covist.engine.decoder import Decoder
 from covist.engine.instruction import InstructionReader
 from covist.engine.prefill import Settings
+from covist.errors import CovistError
+from covist.families.registry import family_for
+from covist.families.text_tower import TextTower
 from covist.methods.base import Method
 from covist.methods.registry import create_method
-from covist.models.registry import family_for
-from covist.models.text_tower import TextTower
 from covist.schedule import resolve_budget
 
 
@@ -59,7 +60,7 @@ def compress(
             stacklevel=2,
         )
     if instruction is not None and processor is None and text_tower is None:
-        raise ValueError("instruction= needs the processor (or clip=) to be read")
+        raise CovistError("instruction= needs the processor (or clip=) to be read")
     settings = Settings(
         method=chosen,
         decoder=Decoder(family.decoder, family.rotary_axes()),
@@ -79,17 +80,17 @@ def _method(
 ) -> Method:
     if isinstance(method, Method):
         if any(option is not None for option in (strategy, config, positions, concentration)):
-            raise ValueError(
+            raise CovistError(
                 "a Method object has its options already: give config= and positions= to its constructor, and freeze "
                 "its tracker in place of concentration="
             )
         return method
     if config is not None and not isinstance(config, CovistConfig):
-        raise ValueError(f"config={type(config).__name__}: give a CovistConfig")
+        raise CovistError(f"config={type(config).__name__}: give a CovistConfig")
     if strategy not in (None, "fixed", "pro"):
-        raise ValueError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
+        raise CovistError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
     if method is not None and strategy is not None:
-        raise ValueError("give either strategy= (CoViST) or method=, not both")
+        raise CovistError("give either strategy= (CoViST) or method=, not both")
     name = method or f"covist-{strategy or (config.strategy if config else 'fixed')}"
     options: dict[str, Any] = {} if positions is None else {"positions": positions}
     if config is not None:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from covist.errors import CovistError
+
 COVERAGE_RESERVE = 0.05
 
 
@@ -117,7 +119,7 @@ class CovistConfig:
     def cumulative_row(cls, letter: str) -> "CovistConfig":
         """The configuration of row (a) to (h) of the paper's cumulative study."""
         if letter not in tuple("abcdefgh"):
-            raise ValueError(f"CovistConfig.cumulative_row: letter must be one of a to h, got {letter!r}")
+            raise CovistError(f"CovistConfig.cumulative_row: letter must be one of a to h, got {letter!r}")
         if letter in "gh":
             return cls.pro(inheritance=letter == "h")
         return cls.fixed(
@@ -139,10 +141,10 @@ class CovistConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "CovistConfig":
         if not isinstance(values, Mapping):
-            raise ValueError(f"CovistConfig: expected the fields by name, got {values!r}")
+            raise CovistError(f"CovistConfig: expected the fields by name, got {values!r}")
         unknown = sorted(set(values) - {item.name for item in fields(cls)})
         if unknown:
-            raise ValueError(f"CovistConfig: unknown field {', '.join(unknown)}")
+            raise CovistError(f"CovistConfig: unknown field {', '.join(unknown)}")
         return cls(**values)
 
     def save(self, path: str | Path) -> None:
@@ -164,7 +166,7 @@ def _as_tuples(value: Any) -> Any:
 
 
 def _reject(name: str, value: Any, allowed: str) -> None:
-    raise ValueError(f"CovistConfig.{name} must be {allowed}, got {value!r}")
+    raise CovistError(f"CovistConfig.{name} must be {allowed}, got {value!r}")
 
 
 def _is_number(value: Any) -> bool:

@@ -5,14 +5,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from covist.errors import CovistError
+
 
 def writable_file(path: str | Path, suffixes: tuple[str, ...] = ()) -> Path:
     """A file that can be created: its directory is made if needed and tried out."""
     path = Path(path)
     if suffixes and path.suffix.lower() not in suffixes:
-        raise ValueError(f"cannot write {path}: its name must end in {' or '.join(suffixes)}")
+        raise CovistError(f"cannot write {path}: its name must end in {' or '.join(suffixes)}")
     if path.is_dir():
-        raise ValueError(f"cannot write {path}: it is a directory")
+        raise CovistError(f"cannot write {path}: it is a directory")
     writable_directory(path.parent)
     return path
 
@@ -25,7 +27,7 @@ def writable_directory(path: str | Path) -> Path:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise ValueError(f"cannot write to {path}: {(error.strerror or 'not a directory').lower()}") from None
+        raise CovistError(f"cannot write to {path}: {(error.strerror or 'not a directory').lower()}") from None
     return path
 
 

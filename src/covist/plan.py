@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 from covist.config import CovistConfig
+from covist.errors import CovistError
 from covist.schedule import Schedule, decoder_flops, fixed_schedule, kv_bytes, progressive_schedule, resolve_budget
 
 HALF = 2  # bytes of a cached number in fp16 or bf16
@@ -44,7 +45,7 @@ GEOMETRIES = {
 
 def geometry_named(name: str) -> Geometry:
     if name not in GEOMETRIES:
-        raise ValueError(f"unknown geometry {name!r}; choose one of {', '.join(GEOMETRIES)}")
+        raise CovistError(f"unknown geometry {name!r}; choose one of {', '.join(GEOMETRIES)}")
     return GEOMETRIES[name]
 
 
@@ -101,16 +102,16 @@ def make_plan(
     tokens = geometry.tokens if tokens is None else tokens
     newlines = geometry.newlines if newlines is None else newlines
     if not 0 <= text < inf or newlines < 0:
-        raise ValueError(f"text and newlines must be finite and not negative, got {text:g} and {newlines}")
+        raise CovistError(f"text and newlines must be finite and not negative, got {text:g} and {newlines}")
     if tokens < 1:
-        raise ValueError(f"tokens must be at least 1, got {tokens}")
+        raise CovistError(f"tokens must be at least 1, got {tokens}")
     count = checked_budget(budget, tokens)
     if strategy == "fixed":
         schedule = fixed_schedule(layers, count, tokens)
     elif strategy == "pro":
         schedule = progressive_schedule(layers, count, tokens, config)
     else:
-        raise ValueError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
+        raise CovistError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
     compressed = [text + newlines + kept for kept in schedule.tokens_per_layer]
     full = [text + newlines + tokens] * layers
     flops, flops_full = (decoder_flops(n, geometry.hidden, geometry.intermediate) for n in (compressed, full))
@@ -123,5 +124,5 @@ def checked_budget(budget: int | float | str, tokens: int) -> int:
     resolve_budget(budget, 1)  # refuse what is no budget at all before comparing it
     wanted = str(budget).strip()
     if wanted.isdigit() and int(wanted) > tokens:
-        raise ValueError(f"budget {wanted} is more than the {tokens} visual tokens of the picture")
+        raise CovistError(f"budget {wanted} is more than the {tokens} visual tokens of the picture")
     return resolve_budget(budget, tokens)

@@ -8,7 +8,8 @@ from numbers import Integral, Real
 from typing import Any
 
 from covist.config import CovistConfig
-from covist.method.ops import round_half_up
+from covist.errors import CovistError
+from covist.formulas.ops import round_half_up
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def resolve_budget(budget: int | float | str, tokens: int) -> int:
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     if not number > 0 or not (is_count or number <= 1):
         allowed = 'a positive number of tokens (64), a fraction in (0, 1] (0.11) or a percentage ("11%")'
-        raise ValueError(f"budget must be {allowed}, got {budget!r}")
+        raise CovistError(f"budget must be {allowed}, got {budget!r}")
     return min(int(number) if is_count else max(1, round_half_up(number * tokens)), tokens)
 
 
@@ -89,4 +90,4 @@ def kv_bytes(lengths: Iterable[float], kv_heads: int, head_dim: int, element_siz
 def _check(layers: int, budget: int, tokens: int) -> None:
     for name, value in (("layers", layers), ("budget", budget), ("tokens", tokens)):
         if value < 1:
-            raise ValueError(f"schedule: {name} must be at least 1, got {value}")
+            raise CovistError(f"schedule: {name} must be at least 1, got {value}")

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covist.method.checks import require, require_finite, require_shape
-from covist.method.grid import Grid
+from covist.checks import require, require_finite, require_shape
+from covist.errors import CovistError
+from covist.grid import Grid
 
 VALIDATE = False
 """Check every state as it is built. Tests and debugging sessions switch it on; production skips the cost."""
@@ -73,7 +74,7 @@ class VisualState:
     def require_affinity(self, where: str) -> Tensor:
         """The affinities [K, K], for functions that cannot do without."""
         if self.affinity is None:
-            raise ValueError(f"{where}: the state carries no affinities; build it with those of its selection")
+            raise CovistError(f"{where}: the state carries no affinities; build it with those of its selection")
         return self.affinity
 
     def restrict(self, kept: Tensor) -> "VisualState":

@@ -6,8 +6,8 @@ from covist import tiny
 from covist.bench.protocol import Bench, Configuration, configurations
 from covist.bench.random_models import build_random
 from covist.bench.workloads import Volume, geometry_workload, picture_workload, scene_workload
-from covist.loading import LoadedModel
 from covist.plan import GEOMETRIES, make_plan
+from covist.request.loading import LoadedModel
 
 SIZE = tiny.Size(vision_layers=2, text_layers=1, decoder_layers=4)
 

@@ -9,7 +9,7 @@ from transformers import MistralConfig, MistralModel, Phi3Config, Phi3Model
 from covist.engine.decoder import Decoder
 from covist.engine.ledger import Ledger
 from covist.engine.mask import StageMask
-from covist.method.attention import DistanceTable
+from covist.formulas.attention import DistanceTable
 from covist.methods.base import AttentionRule
 
 PROMPTS = ("USER: where <image> what color is this ? ASSISTANT:", "USER: is there a word ? ASSISTANT:", "<image> what")

@@ -5,7 +5,7 @@ import torch
 from support.llava import ask
 from support.requests import greedy, step_logits
 
-from covist.method.concentration import ConcentrationTracker
+from covist.formulas.concentration import ConcentrationTracker
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 

@@ -7,7 +7,7 @@ from support.requests import greedy
 
 import covist
 from covist.engine.instruction import InstructionReader
-from covist.models.registry import family_for
+from covist.families.registry import family_for
 from covist.tiny.text import END
 
 

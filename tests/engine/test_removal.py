@@ -15,8 +15,8 @@ from torch import nn
 import covist
 from covist.engine.prefill import Prefill
 from covist.engine.sequence import Batch
+from covist.families.signals import ImageSignals
 from covist.methods.covist import CovistFixed, CovistPro
-from covist.models.signals import ImageSignals
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 HOOKS = [name for name in vars(nn.Module()) if "hooks" in name]

@@ -8,7 +8,7 @@ from support.requests import greedy, kept_keys
 from covist.config import CovistConfig
 from covist.engine.ledger import Ledger
 from covist.engine.sequence import Batch, ImageInPrompt, Sample
-from covist.method.grid import Grid
+from covist.grid import Grid
 from covist.methods.base import Method, Outcome
 from covist.methods.covist import CovistFixed
 from covist.schedule import Schedule

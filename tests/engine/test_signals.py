@@ -11,7 +11,7 @@ from support.requests import greedy
 from support.slow_llava import SlowLlava
 from transformers import LlavaForConditionalGeneration
 
-from covist.models.registry import family_for
+from covist.families.registry import family_for
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 

@@ -7,7 +7,7 @@ import torch
 from support.llava import ask
 from transformers import CLIPVisionModel
 
-from covist.models.text_tower import TextTower
+from covist.families.text_tower import TextTower
 
 LONG = " ".join(["what color is this object ?"] * 40)
 

@@ -5,7 +5,7 @@ import torch
 from support.images import image, inside
 
 from covist.config import CovistConfig
-from covist.method.composition import compose
+from covist.formulas.composition import compose
 from covist.methods.covist import CovistFixed
 from covist.methods.divprune import DivPrune
 from covist.methods.registry import create_method

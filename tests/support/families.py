@@ -20,7 +20,7 @@ from transformers import (
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from covist.models.qwen_processor import ImageOnlyQwenProcessor
+from covist.families.qwen_processor import ImageOnlyQwenProcessor
 
 SPECIAL = (
     "<pad>",

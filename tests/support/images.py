@@ -11,8 +11,8 @@ from transformers import LlamaConfig, LlamaModel
 from covist.engine.decoder import Decoder
 from covist.engine.instruction import Instruction
 from covist.engine.view import DecoderView, ImageContext
-from covist.method.grid import Grid
-from covist.models.signals import EncoderLayer, ImageSignals
+from covist.families.signals import EncoderLayer, ImageSignals
+from covist.grid import Grid
 from covist.state import VisualState
 
 ENCODER_WIDTH, ENCODER_HEADS, WIDTH, HEADS, LAYERS, TEXT_WIDTH = 12, 2, 16, 4, 6, 5

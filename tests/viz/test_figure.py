@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from covist.ask import Answer
 from covist.engine.report import ImageReport, Report, StageReport
-from covist.method.grid import Grid
+from covist.grid import Grid
+from covist.request.answer import Answer
 from covist.viz import draw_answer, draw_overlay, draw_report, save_figure, seen_views
 
 SQUARE, WIDE, TALL = Grid(((6, 6),)), Grid(((3, 9),)), Grid(((25, 7),))

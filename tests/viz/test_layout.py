@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 
 from covist.engine.report import ImageReport, StageReport
-from covist.method.grid import Grid
+from covist.grid import Grid
 from covist.viz.layout import owners, rebuilt, seen_views, tokens_before
 
 

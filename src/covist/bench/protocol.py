@@ -16,15 +16,16 @@ from typing import Any
 import torch
 
 from covist.api import compress
-from covist.bench.measure import Measurement, measure, measure_plain_decoder
 from covist.bench.workloads import Request, Workload
 from covist.engine.compression import Compression
 from covist.engine.decoder import Decoder
 from covist.engine.report import Report
 from covist.environment import machine, versions
+from covist.errors import CovistError
 from covist.eval.variants import VANILLA, build_method
-from covist.models.registry import family_for
+from covist.families.registry import family_for
 from covist.plan import checked_budget, geometry_named
+from covist.request.timing import Measurement, measure, measure_plain_decoder
 from covist.schedule import decoder_flops
 
 MIB = 2**20
@@ -69,7 +70,7 @@ class Bench:
 
     def __init__(self, workload: Workload, plan: Sequence[Configuration], repetitions: int = 3):
         if repetitions < 1 or not workload.requests:
-            raise ValueError("a benchmark needs at least one prompt and one repetition")
+            raise CovistError("a benchmark needs at least one prompt and one repetition")
         self.workload, self.plan, self.repetitions = workload, list(plan), repetitions
         self.records = {configuration: Record() for configuration in plan}
         self._family = family_for(workload.model)

@@ -25,7 +25,8 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
 )
 
-from covist.models.text_tower import TextTower
+from covist.errors import CovistError
+from covist.families.text_tower import TextTower
 from covist.plan import Geometry, geometry_named
 from covist.tiny.text import build_caption_tokenizer
 
@@ -49,7 +50,7 @@ class RandomModel:
 def build_random(name: str, scale: float = 0.1, seed: int = 0) -> RandomModel:
     """A random model of the geometry `name`."""
     if not 0 < scale <= 1:
-        raise ValueError(f"scale must be in (0, 1], got {scale:g}")
+        raise CovistError(f"scale must be in (0, 1], got {scale:g}")
     geometry = geometry_named(name)
     torch.manual_seed(seed)
     build = _qwen if name.startswith("qwen") else _llava_next if name.startswith("llava-next") else _llava

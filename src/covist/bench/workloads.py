@@ -8,10 +8,11 @@ from typing import Any
 
 from PIL import Image
 
-from covist.ask import prepare
 from covist.bench.random_models import build_random
+from covist.errors import CovistError
 from covist.eval.suite import load_suite
-from covist.loading import LoadedModel, find_device
+from covist.request.answer import prepare
+from covist.request.loading import LoadedModel, find_device
 
 Request = Mapping[str, Any]
 
@@ -44,7 +45,7 @@ def scene_workload(loaded: LoadedModel, volume: Volume) -> Workload:
     wanted = volume.prompts + volume.warmup
     items = load_suite("scenes").items(wanted)
     if len(items) < wanted:
-        raise ValueError(f"the suite has {len(items)} pictures, fewer than {wanted} prompts with warm-up")
+        raise CovistError(f"the suite has {len(items)} pictures, fewer than {wanted} prompts with warm-up")
     requests = [
         prepare(loaded, [item.image], item.questions[item.number % len(item.questions)].question) for item in items
     ]

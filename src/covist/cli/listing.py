@@ -33,7 +33,7 @@ def methods(as_json: options.Json = False, verbose: options.Verbose = False) -> 
 
 def models(as_json: options.Json = False, verbose: options.Verbose = False) -> None:
     """List the supported model families."""
-    from covist.models.registry import supported_models
+    from covist.families.registry import supported_models
 
     families = supported_models()
     if as_json:

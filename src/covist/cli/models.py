@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covist.cli.console import note
+from covist.errors import CovistError
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from covist.loading import LoadedModel
+    from covist.request.loading import LoadedModel
 
 
 def load(name: str, clip: str | None, device: str) -> LoadedModel:
     from transformers.utils import logging
 
-    from covist.loading import load_model
+    from covist.request.loading import load_model
 
     logging.disable_progress_bar()
     return load_model(name, clip, device)
@@ -25,7 +26,7 @@ def load(name: str, clip: str | None, device: str) -> LoadedModel:
 
 def question(images: list[Path] | None, prompt: str | None) -> tuple[list[Image.Image], str]:
     """The user's pictures and question, or the bundled ones if neither is given."""
-    from covist.images import load_image
+    from covist.request.images import load_image
 
     if images is None and prompt is None:
         from covist import tiny
@@ -33,17 +34,17 @@ def question(images: list[Path] | None, prompt: str | None) -> tuple[list[Image.
         picture, asked, _ = tiny.demo()
         return [picture], asked
     if prompt is not None and not prompt.strip():
-        raise ValueError("--prompt is empty")
+        raise CovistError("--prompt is empty")
     if not images:
-        raise ValueError("--prompt needs an --image to ask about; leave both out for the bundled example")
+        raise CovistError("--prompt needs an --image to ask about; leave both out for the bundled example")
     if prompt is None:
-        raise ValueError("--image needs a --prompt: what should be asked about the picture?")
+        raise CovistError("--image needs a --prompt: what should be asked about the picture?")
     return [load_image(path) for path in images], prompt
 
 
 def request(loaded: LoadedModel, pictures: list[Image.Image], asked: str) -> Mapping[str, Any]:
     """The model's inputs; tells which words of the question it cannot read."""
-    from covist.ask import prepare, unknown_words
+    from covist.request.answer import prepare, unknown_words
 
     inputs = prepare(loaded, pictures, asked)
     if words := unknown_words(loaded, asked):

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from covist.errors import CovistError
+
 
 class Strategy(str, Enum):
     fixed = "fixed"
@@ -39,7 +41,7 @@ NewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest
 def method_name(strategy: Strategy | None, method: str | None) -> str:
     """The method that --strategy and --method ask for together."""
     if strategy is not None and method is not None:
-        raise ValueError("give either --strategy (CoViST) or --method, not both")
+        raise CovistError("give either --strategy (CoViST) or --method, not both")
     return method or f"covist-{(strategy or Strategy.fixed).value}"
 
 
@@ -47,5 +49,5 @@ def split(text: str, option: str) -> list[str]:
     """The items of a comma-separated option."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     if not items:
-        raise ValueError(f"{option} is empty")
+        raise CovistError(f"{option} is empty")
     return items

@@ -14,7 +14,7 @@ from covist.cli.console import milliseconds, number, operations, out, print_json
 from covist.cli.models import load, question, request
 
 if TYPE_CHECKING:
-    from covist.ask import Answer
+    from covist.request.answer import Answer
 
 
 def run(
@@ -39,9 +39,9 @@ def run(
     Without arguments: a bundled picture, a question about it, the embedded model.
     With [bold]--compare[/] the uncompressed model answers too, and the table shows what was saved.
     """
-    from covist.ask import ask
-    from covist.ask import compare as ask_both
     from covist.outputs import writable_file
+    from covist.request.answer import ask
+    from covist.request.answer import compare as ask_both
     from covist.schedule import resolve_budget
 
     name = options.method_name(strategy, method)
@@ -79,7 +79,7 @@ def _print(asked: str, answers: list[Answer], overlay: Path | None) -> None:
 
 def _single(answer: Answer) -> Table:
     """One answer, with what the uncompressed decoder would have needed (computed, not timed)."""
-    from covist.ask import uncompressed_tokens
+    from covist.request.answer import uncompressed_tokens
 
     report, said = answer.report, f"[bold]{escape(answer.text)}[/]"
     if report is None:

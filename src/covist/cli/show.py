@@ -33,8 +33,8 @@ def show(
     Above: the picture and the evidence maps that decided. Below: the representatives, as discs whose size and colour
     is their weight, with threads to the tokens they stand for; one panel per stage; and the picture rebuilt from them.
     """
-    from covist.ask import ask
     from covist.outputs import writable_file
+    from covist.request.answer import ask
     from covist.schedule import resolve_budget
 
     name = options.method_name(strategy, method)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from covist.engine.ledger import Ledger
+from covist.errors import CovistError
 
 
 class StageLayer(DynamicLayer):
@@ -36,7 +37,7 @@ class StageLayer(DynamicLayer):
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         # Only a model without compression asks: its mask would not fit the keys, and the weights would be lost.
         if self.ledger is not None:
-            raise ValueError("this cache was filled under compression; compress the model again to continue with it")
+            raise CovistError("this cache was filled under compression; compress the model again to continue with it")
         return super().get_mask_sizes(query_length)
 
     def _on_ledger(self, verb: str, *args: Any) -> None:
@@ -76,14 +77,14 @@ def adopt(cache: Cache | None, decoder: nn.Module) -> DynamicCache:
     cache = DynamicCache(config=decoder.config) if cache is None else cache
     for layer in cache.layers:
         if type(layer) not in (DynamicLayer, StageLayer):
-            raise ValueError(
+            raise CovistError(
                 f"compression needs a dynamic cache, got {type(cache).__name__} with {type(layer).__name__}: "
                 "the layers hold different numbers of keys, which static (compiled) and quantised caches cannot. "
                 "Drop `cache_implementation`"
             )
     if not isinstance(cache, DynamicCache) or cache.offloading:
         kind = "an offloaded one" if isinstance(cache, DynamicCache) else f"a {type(cache).__name__}"
-        raise ValueError(f"compression needs a plain DynamicCache, not {kind}; drop `cache_implementation`")
+        raise CovistError(f"compression needs a plain DynamicCache, not {kind}; drop `cache_implementation`")
     plain = list(cache.layers) + [DynamicLayer() for _ in range(len(decoder.layers) - len(cache.layers))]
     cache.layers = [_adopt_layer(layer) for layer in plain]
     return cache

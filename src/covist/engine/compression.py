@@ -18,10 +18,11 @@ from covist.engine.ledger import Ledger
 from covist.engine.mask import StageMask
 from covist.engine.prefill import Prefill, Prompt, Settings
 from covist.engine.report import Report, build_report
+from covist.errors import CovistError
+from covist.families.base import Family, Removable
+from covist.families.registry import unwrap
+from covist.families.signals import ImageSignals
 from covist.methods.base import AttentionRule
-from covist.models.base import Family, Removable
-from covist.models.registry import unwrap
-from covist.models.signals import ImageSignals
 
 # Weak on both sides: a model that is dropped while it is compressed is freed with its handle.
 _ACTIVE: WeakKeyDictionary[nn.Module, ReferenceType[Compression]] = WeakKeyDictionary()
@@ -56,7 +57,7 @@ class Compression:
 
     def __init__(self, family: Family, settings: Settings):
         if Compression.of(family.model) is not None:
-            raise ValueError(
+            raise CovistError(
                 "this model is compressed already; to replace that, call .remove() on its handle first "
                 "(covist.Compression.of(model) finds it)"
             )
@@ -95,7 +96,7 @@ class Compression:
 
     def __getstate__(self) -> None:
         # A copy of the hooks would go on compressing the original; the weights alone can be saved at any time.
-        raise ValueError(
+        raise CovistError(
             "a model cannot be copied or pickled while it is compressed; call .remove() on its handle first"
         )
 
@@ -139,7 +140,7 @@ class Compression:
         if not bool(is_image.any()):
             return
         if not call.brings_pictures:
-            raise ValueError(
+            raise CovistError(
                 "image tokens came without their features: a prefill in chunks cannot be compressed; "
                 "drop `prefill_chunk_size`"
             )
@@ -152,7 +153,7 @@ class Compression:
         if not has_images and not stage_layers(cache):
             return None  # no image so far: the plain model
         if module.training and any(getattr(layer, "gradient_checkpointing", False) for layer in module.layers):
-            raise ValueError(
+            raise CovistError(
                 "gradient checkpointing runs layers a second time, when the states are gone; "
                 "call model.gradient_checkpointing_disable()"
             )
@@ -161,7 +162,7 @@ class Compression:
             kwargs["past_key_values"] = cache = adopt(cache, module)
             call.cache_layers, call.seen = list(cache.layers), cache.get_seq_length()
             if cache.layers[0].right_padded:  # `generate` numbers what follows the padding wrongly
-                raise ValueError("a prompt was padded on the right; set tokenizer.padding_side = 'left' to generate")
+                raise CovistError("a prompt was padded on the right; set tokenizer.padding_side = 'left' to generate")
         prompt = self._prompt(kwargs)
         call.length = prompt.embeddings.shape[1]
         kwargs = self._begin_prefill(prompt, kwargs) if has_images else self._continue(prompt, kwargs)
@@ -219,7 +220,7 @@ class Compression:
         positions = self.settings.decoder.per_axis(positions)
         mask = kwargs.get("attention_mask")
         if mask is not None and getattr(mask, "ndim", None) != 2:
-            raise ValueError("compression derives its own masks: pass a 2-D attention_mask or none")
+            raise CovistError("compression derives its own masks: pass a 2-D attention_mask or none")
         valid = torch.ones(batch, length, dtype=torch.bool, device=embeddings.device)
         if mask is not None:
             valid = mask[:, -length:].to(embeddings.device) != 0
@@ -246,7 +247,7 @@ class Compression:
         for depth, layer in enumerate(self._call.cache_layers):
             if layer.owns_ledger:
                 if layer.ledger.length != layer.kept:
-                    raise ValueError(
+                    raise CovistError(
                         "the cache was changed elsewhere; continue with the cache that this model returned"
                     )
                 layer.ledger.append(text)

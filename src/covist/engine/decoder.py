@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from covist.method.attention import DistanceTable, head_gains, projection_energy
+from covist.errors import CovistError
+from covist.formulas.attention import DistanceTable, head_gains, projection_energy
 
 Rotary = tuple[Tensor, Tensor]  # cos and sin, [tokens, head width] each
 
@@ -36,7 +37,7 @@ class Decoder:
         """The attention backend in use, if it can take a bias."""
         backend = self.module.config._attn_implementation
         if backend not in BACKENDS:
-            raise ValueError(
+            raise CovistError(
                 f"attention implementation {backend!r} has no bias argument; use one of {', '.join(BACKENDS)}: "
                 "model.set_attn_implementation({'text_config': 'sdpa'})"
             )
@@ -111,10 +112,12 @@ def _require_plain_attention(module: nn.Module) -> None:
     attention = module.layers[0].self_attn
     missing = [name for name in ("q_proj", "k_proj", "v_proj") if not hasattr(attention, name)]
     if missing:
-        raise ValueError(f"{type(attention).__name__} has no {', '.join(missing)}: fused projections are not supported")
+        raise CovistError(
+            f"{type(attention).__name__} has no {', '.join(missing)}: fused projections are not supported"
+        )
     caches = {type(layer).__name__ for layer in DynamicCache(config=module.config).layers} - {DynamicLayer.__name__}
     if caches:
-        raise ValueError(
+        raise CovistError(
             f"{type(module).__name__} keeps its keys in {', '.join(sorted(caches))}, which cannot hold a compressed "
             "prompt; a sliding window is switched off by text_config.sliding_window=None when the model is loaded"
         )

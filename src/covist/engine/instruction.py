@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covist.models.base import Family
+from covist.errors import CovistError
+from covist.families.base import Family
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class InstructionReader:
         self._markers, self._roles = family.assistant_markers, family.role_markers
         self._tokenizer = getattr(processor, "tokenizer", processor)
         if processor is not None and not hasattr(self._tokenizer, "decode"):
-            raise ValueError(f"processor={type(processor).__name__}: give the model's processor or its tokenizer")
+            raise CovistError(f"processor={type(processor).__name__}: give the model's processor or its tokenizer")
         self._embed = family.base.get_input_embeddings
         self._override = override
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from covist.errors import CovistError
+
 _PER_KEY = ("positions", "valid", "image", "log_weight")
 
 
@@ -84,6 +86,6 @@ class Ledger:
     def crop(self, keys: int) -> None:
         """Forget the last `keys` keys, which must be text: a reduction cannot be undone."""
         if bool(self.visual[:, -keys:].any()):
-            raise ValueError("the cache cannot be cropped into a compressed image; start again from the prompt")
+            raise CovistError("the cache cannot be cropped into a compressed image; start again from the prompt")
         for name in _PER_KEY:
             setattr(self, name, getattr(self, name)[:, :-keys])

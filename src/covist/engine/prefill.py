@@ -14,9 +14,10 @@ from covist.engine.instruction import Instruction, InstructionReader
 from covist.engine.ledger import Ledger
 from covist.engine.sequence import Batch, ImageInPrompt, Sample
 from covist.engine.view import DecoderView, ImageContext
+from covist.errors import CovistError
+from covist.families.signals import ImageSignals
+from covist.families.text_tower import TextTower
 from covist.methods.base import Method, Outcome
-from covist.models.signals import ImageSignals
-from covist.models.text_tower import TextTower
 from covist.schedule import resolve_budget
 
 
@@ -183,7 +184,7 @@ class _ImageFinder:
             start = rows[place]
             signals = next((s for s in self._signals if self._matches(s, index, start)), None)
             if signals is None:
-                raise ValueError(
+                raise CovistError(
                     "the image features in this prompt did not come from this model's vision tower during this call "
                     "(pre-computed features and chunked prefill cannot be compressed); pass pixel_values to one call"
                 )

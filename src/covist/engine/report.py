@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from covist.engine.decoder import Decoder
-from covist.method.grid import Grid
+from covist.grid import Grid
 from covist.schedule import decoder_flops, kv_bytes
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from covist.engine.instruction import Instruction
 from covist.engine.ledger import Ledger
-from covist.method.positions import compress_positions
+from covist.families.signals import ImageSignals
+from covist.formulas.positions import compress_positions
 from covist.methods.base import Method, Outcome
-from covist.models.signals import ImageSignals
 from covist.schedule import Schedule
 from covist.state import VisualState
 

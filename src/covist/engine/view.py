@@ -10,9 +10,9 @@ from torch import Tensor
 
 from covist.engine.decoder import Decoder, Rotary
 from covist.engine.instruction import Instruction
-from covist.method.grid import Grid
-from covist.models.signals import ImageSignals
-from covist.models.text_tower import TextTower
+from covist.families.signals import ImageSignals
+from covist.families.text_tower import TextTower
+from covist.grid import Grid
 from covist.state import VisualState
 
 

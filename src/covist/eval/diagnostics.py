@@ -22,7 +22,7 @@ from torch import Tensor
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, load_suite
 from covist.eval.variants import VANILLA, build_method, split_names
-from covist.models.registry import family_for
+from covist.families.registry import family_for
 
 
 @dataclass(frozen=True)

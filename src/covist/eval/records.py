@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from covist.errors import CovistError
 from covist.outputs import writable_directory, write_json
 
 
@@ -73,7 +74,7 @@ class Records:
             stored = json.loads(path.read_text(encoding="utf-8"))
             for name, value in self.settings.items():
                 if value is not None and stored.get(name) != value:
-                    raise ValueError(
+                    raise CovistError(
                         f"{self._directory} holds answers with {name}={stored.get(name)!r}, not {value!r}; "
                         "choose another directory"
                     )

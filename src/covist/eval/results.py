@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from covist.environment import versions
+from covist.errors import CovistError
 from covist.eval.records import Answered, Records, Run
 from covist.eval.statistics import Bootstrap, Interval, Tally, estimate
 from covist.eval.suite import Item, Suite
@@ -120,7 +121,7 @@ class Results:
         """Paired difference in retention between two methods."""
         for name in (method, against):
             if Run(name, budget) not in self._retentions:
-                raise ValueError(f"{name!r} was not evaluated at a budget of {budget}")
+                raise CovistError(f"{name!r} was not evaluated at a budget of {budget}")
         apart = self._retentions[Run(method, budget)] - self._retentions[Run(against, budget)]
         return Difference(method, against, budget, *estimate(apart))
 

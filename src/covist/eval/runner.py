@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from covist.errors import CovistError
 from covist.eval.records import Answered, Records, Run
 from covist.eval.results import Results
 from covist.eval.subject import Subject
@@ -37,7 +38,7 @@ def evaluate(
     methods: names as a list or as text with commas; `covist.eval.variants` says which there are.
     budgets: visual tokens per image, as `covist.compress` takes them.
     limit: use only the first images of the suite (each has up to eight questions).
-    model: a name ("tiny", a folder, a hub id), what `covist.loading` returned, or a tuple (model, processor, clip).
+    model: a name ("tiny", a folder, a hub id), a `LoadedModel`, or a tuple (model, processor, clip).
     out: a directory for answers, results.json, results.md and retention.png. A second call with the same directory
         continues what was interrupted, and may name more methods, budgets or images. None writes nothing.
     seed: of the bootstrap and of torch's generator (`random:seed=1` makes that method draw other tokens).
@@ -68,7 +69,7 @@ def _runs(names: list[str], budgets: str | Iterable[int | float | str], tokens: 
     counts = dict.fromkeys(resolve_budget(part, tokens) for part in parts)
     others = [name for name in names if name != VANILLA]
     if others and not counts:
-        raise ValueError("no budget given; name at least one, for example 64")
+        raise CovistError("no budget given; name at least one, for example 64")
     return [Run(VANILLA, tokens), *(Run(name, count) for name in others for count in counts)]
 
 

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 
 from covist.api import compress
 from covist.config import CovistConfig
+from covist.errors import CovistError
 from covist.eval.suite import Item, Suite
-from covist.loading import LoadedModel, load_model
-from covist.method.evidence import mix_heads, visual_evidence
-from covist.method.ops import mass_norm
+from covist.families.registry import family_for
+from covist.families.signals import ImageSignals
+from covist.formulas.evidence import mix_heads, visual_evidence
+from covist.formulas.ops import mass_norm
 from covist.methods.base import Method
-from covist.models.registry import family_for
-from covist.models.signals import ImageSignals
-from covist.prompts import chat_prompt
+from covist.request.loading import LoadedModel, load_model
+from covist.request.prompts import chat_prompt
 
 REFERENCE_IMAGES = 32  # images of the suite that set the concentration reference
 _PROBED_VALUES = 4096  # values of each parameter that a fingerprint reads
@@ -53,7 +54,7 @@ class Subject:
             return cls(model.model, model.processor, model.clip)
         if isinstance(model, tuple) and len(model) in (2, 3):
             return cls(*model)
-        raise ValueError(f"model={type(model).__name__}: give a name or a tuple (model, processor, clip)")
+        raise CovistError(f"model={type(model).__name__}: give a name or a tuple (model, processor, clip)")
 
     @cached_property
     def fingerprint(self) -> str:

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from PIL import Image
 
+from covist.errors import CovistError
 from covist.tiny import FAMILIES, HELD_OUT_SEEDS, Question, picture, questions_for, sample_scene
 
 SCENES = 320  # with one question per family, where the scene offers one: about 2,500 questions
@@ -43,7 +44,7 @@ class Suite:
     def items(self, limit: int | None = None) -> list[Item]:
         """The first `limit` items, or all."""
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise ValueError(f"limit must be a positive number of images, got {limit!r}")
+            raise CovistError(f"limit must be a positive number of images, got {limit!r}")
         return [self.item(number) for number in range(min(limit or self.size, self.size))]
 
     def fingerprint(self) -> str:
@@ -69,5 +70,5 @@ SUITES = {"scenes": Suite("scenes", tuple(FAMILIES), SCENES, _scene_item)}
 
 def load_suite(name: str) -> Suite:
     if name not in SUITES:
-        raise ValueError(f"unknown suite {name!r}; choose one of {', '.join(SUITES)}")
+        raise CovistError(f"unknown suite {name!r}; choose one of {', '.join(SUITES)}")
     return SUITES[name]

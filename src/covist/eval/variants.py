@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from covist.config import CovistConfig
+from covist.errors import CovistError
 from covist.methods.base import Method
 from covist.methods.registry import create_method, methods
 
@@ -35,7 +36,7 @@ def split_names(names: str | Iterable[str]) -> list[str]:
         elif part.strip():
             found.append(part.strip())
     if not found:
-        raise ValueError("no method given; name at least one, for example covist-fixed")
+        raise CovistError("no method given; name at least one, for example covist-fixed")
     return list(dict.fromkeys(found))
 
 
@@ -45,7 +46,7 @@ def build_method(name: str) -> Method | None:
     options = dict(_option(name, text) for text in settings.split(",")) if settings else {}
     if base == VANILLA:
         if options:
-            raise ValueError(f"{name!r}: vanilla has no settings")
+            raise CovistError(f"{name!r}: vanilla has no settings")
         return None
     config = _config(base)
     if config is None:
@@ -66,14 +67,14 @@ def _config(base: str) -> CovistConfig | None:
     plain, combined, _ = base.partition("+")
     if plain not in methods():
         known = ", ".join([VANILLA, *methods(), f"{_ROW}a to {_ROW}h"])
-        raise ValueError(f"unknown method {base!r}; choose one of {known}")
+        raise CovistError(f"unknown method {base!r}; choose one of {known}")
     return CovistConfig() if combined else None
 
 
 def _option(name: str, text: str) -> tuple[str, Any]:
     field, equals, value = text.partition("=")
     if not equals or not field.strip() or not value.strip():
-        raise ValueError(f"{name!r}: {text!r} is not of the form field=value")
+        raise CovistError(f"{name!r}: {text!r} is not of the form field=value")
     return field.strip(), _value(value.strip())
 
 

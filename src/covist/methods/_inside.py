@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from covist.method.ops import round_half_up
+from covist.formulas.ops import round_half_up
 from covist.methods._shared import largest
 from covist.methods.base import Method, Outcome
 from covist.schedule import Schedule, fixed_schedule

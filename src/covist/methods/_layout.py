@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from covist.method.grid import Grid
-from covist.method.ops import round_half_up
+from covist.formulas.ops import round_half_up
+from covist.grid import Grid
 
 NO_CELL = -1
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.method import ops
-from covist.method.ops import unit_rows
-from covist.models.signals import EncoderLayer, ImageSignals
+from covist.families.signals import EncoderLayer, ImageSignals
+from covist.formulas import ops
+from covist.formulas.ops import unit_rows
 
 TIE = 1e-6
 """Scores closer than this, relative to the largest, are equal."""

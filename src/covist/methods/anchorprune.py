@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from covist.engine.view import ImageContext
-from covist.method.ops import mass_norm, round_half_up
+from covist.formulas.ops import mass_norm, round_half_up
 from covist.methods._relevance import clip_relevance, embedding_cosines
 from covist.methods._shared import cosine, first_largest, largest, received_attention
 from covist.methods.base import Method, MethodInfo

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from covist.method.attention import DistanceTable
+from covist.errors import CovistError
+from covist.formulas.attention import DistanceTable
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
@@ -78,7 +79,7 @@ class Method(ABC):
 
     def __init__(self, positions: Positions | None = None):
         if positions not in (None, "keep", "reindex"):
-            raise ValueError(f"positions={positions!r}: choose 'keep' or 'reindex'")
+            raise CovistError(f"positions={positions!r}: choose 'keep' or 'reindex'")
         self.positions: Positions = positions or self.default_positions
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:

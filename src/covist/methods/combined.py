@@ -18,10 +18,11 @@ from torch import Tensor
 from covist.config import CovistConfig
 from covist.engine.decoder import Decoder
 from covist.engine.view import DecoderView, ImageContext
-from covist.method.composition import Composition, compose
-from covist.method.coverage import affinity
-from covist.method.evidence import mix_evidence, mix_heads, visual_evidence
-from covist.method.ops import mass_norm
+from covist.errors import CovistError
+from covist.formulas.composition import Composition, compose
+from covist.formulas.coverage import affinity
+from covist.formulas.evidence import mix_evidence, mix_heads, visual_evidence
+from covist.formulas.ops import mass_norm
 from covist.methods._inside import DropInside
 from covist.methods.base import AttentionRule, Method, Outcome
 from covist.methods.covist import Covist
@@ -38,11 +39,11 @@ class Combined(Method):
     def __init__(self, base: Method, parts: set[str], config: CovistConfig | None = None, **options: Any):
         super().__init__(**options)
         if isinstance(base, Covist):
-            raise ValueError(
+            raise CovistError(
                 f"{base.name} has CoViST's composition and attention already: +csc and +sca are for others"
             )
         if COMPOSITION in parts and base.writes_content:
-            raise ValueError(
+            raise CovistError(
                 f"{base.name} writes the content of its tokens itself: +csc needs a method that only selects"
             )
         self.name = "+".join([base.name, *(part for part in PARTS if part in parts)])  # type: ignore[misc]

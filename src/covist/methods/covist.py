@@ -11,15 +11,15 @@ from torch import Tensor
 from covist.config import CovistConfig
 from covist.engine.decoder import Decoder
 from covist.engine.view import DecoderView, ImageContext
-from covist.method.attention import DistanceTable
-from covist.method.composition import Composition, compose, drop, forget_history
-from covist.method.concentration import ConcentrationTracker
-from covist.method.coverage import affinity
-from covist.method.evidence import first_layer_distribution, instruction_distribution, mix_heads
-from covist.method.internal import attention_score, internal_score, internal_selection, spatial_subsample, value_score
-from covist.method.ops import mass_norm
-from covist.method.positions import resolve_span
-from covist.method.selection import Instruction, Selection, initial_selection
+from covist.formulas.attention import DistanceTable
+from covist.formulas.composition import Composition, compose, drop, forget_history
+from covist.formulas.concentration import ConcentrationTracker
+from covist.formulas.coverage import affinity
+from covist.formulas.evidence import first_layer_distribution, instruction_distribution, mix_heads
+from covist.formulas.internal import attention_score, internal_score, internal_selection, spatial_subsample, value_score
+from covist.formulas.ops import mass_norm
+from covist.formulas.positions import resolve_span
+from covist.formulas.selection import Instruction, Selection, initial_selection
 from covist.methods.base import AttentionRule, Method, MethodInfo, Outcome
 from covist.methods.registry import register_method
 from covist.schedule import Schedule, fixed_schedule, progressive_cuts, progressive_schedule

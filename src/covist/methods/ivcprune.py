@@ -17,8 +17,8 @@ from torch import Tensor
 
 from covist.config import CovistConfig
 from covist.engine.view import DecoderView
-from covist.method.internal import coordinate_signals
-from covist.method.ops import round_half_up
+from covist.formulas.internal import coordinate_signals
+from covist.formulas.ops import round_half_up
 from covist.methods._inside import DropInside, last_prompt_row
 from covist.methods._shared import largest
 from covist.methods.base import MethodInfo

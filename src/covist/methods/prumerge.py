@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from covist.engine.view import ImageContext
+from covist.families.signals import ImageSignals
 from covist.methods._shared import cosine, largest, received_attention, without
 from covist.methods.base import Method, MethodInfo, Outcome
 from covist.methods.registry import register_method
-from covist.models.signals import ImageSignals
 from covist.state import VisualState
 
 NEIGHBOURS = 32

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from covist.engine.view import ImageContext
+from covist.errors import CovistError
 from covist.methods.base import Method, MethodInfo
 from covist.methods.registry import register_method
 
@@ -28,7 +29,7 @@ class Random(Method):
     def __init__(self, seed: int = 0, **options: Any):
         super().__init__(**options)
         if not isinstance(seed, int):
-            raise ValueError(f"seed={seed!r}: choose an integer")
+            raise CovistError(f"seed={seed!r}: choose an integer")
         self.seed = seed
 
     def select(self, image: ImageContext, count: int) -> Tensor:

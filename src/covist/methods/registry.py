@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from covist.errors import CovistError
 from covist.methods.base import Method
 
 _METHODS: dict[str, Callable[..., Method]] = {}
@@ -42,12 +43,12 @@ def create_method(name: str, **options: Any) -> Method:
     known = methods()
     base, *parts = name.split("+")
     if base not in known:
-        raise ValueError(f"unknown method {base!r}; choose one of {', '.join(known)}")
+        raise CovistError(f"unknown method {base!r}; choose one of {', '.join(known)}")
     if not parts:
         return _build(known[base], options)
     unknown = set(parts) - set(combination.PARTS)
     if unknown:
-        raise ValueError(
+        raise CovistError(
             f"{name!r}: a method can be combined with {' and '.join(combination.PARTS)}, not {min(unknown)!r}"
         )
     own = {option: options.pop(option) for option in ("config", "positions") if option in options}
@@ -58,7 +59,7 @@ def _build(method: type[Method], options: dict[str, Any]) -> Method:
     taken = _option_names(method)
     for option in options:
         if option not in taken:
-            raise ValueError(f"{method.name} has no option {option!r}; it takes {', '.join(taken)}")
+            raise CovistError(f"{method.name} has no option {option!r}; it takes {', '.join(taken)}")
     return method(**options)
 
 

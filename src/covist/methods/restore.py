@@ -21,6 +21,7 @@ from torch import Tensor
 
 from covist.engine.decoder import Decoder
 from covist.engine.view import ImageContext
+from covist.errors import CovistError
 from covist.methods._shared import cluster_means, cosine, largest, without
 from covist.methods.base import AttentionRule, Method, MethodInfo, Outcome, plain_rule
 from covist.methods.divprune import DivPrune
@@ -39,7 +40,7 @@ class Restore(Method):
     def __init__(self, denser: bool = False, **options: Any):
         super().__init__(**options)
         if not isinstance(denser, bool):
-            raise ValueError(f"denser={denser!r}: choose True or False")
+            raise CovistError(f"denser={denser!r}: choose True or False")
         self.denser = denser
         self._selector = self.base()
 

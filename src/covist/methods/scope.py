@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from covist.engine.view import ImageContext
+from covist.errors import CovistError
 from covist.methods._shared import cosine, greedy_max_coverage, received_attention
 from covist.methods.base import Method, MethodInfo
 from covist.methods.registry import register_method
@@ -34,7 +35,7 @@ class Scope(Method):
     def __init__(self, alpha: float = 1.0, **options: Any):
         super().__init__(**options)
         if not (isinstance(alpha, (int, float)) and alpha >= 0):
-            raise ValueError(f"alpha={alpha!r}: choose a number of at least 0")
+            raise CovistError(f"alpha={alpha!r}: choose a number of at least 0")
         self.alpha = alpha
 
     def select(self, image: ImageContext, count: int) -> Tensor:

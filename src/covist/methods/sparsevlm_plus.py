@@ -15,7 +15,7 @@ from torch import Tensor
 
 from covist.engine.decoder import rotate
 from covist.engine.view import DecoderView
-from covist.method.ops import round_half_up
+from covist.formulas.ops import round_half_up
 from covist.methods._raters import PAPER, RatedInside, raters
 from covist.methods._shared import largest
 from covist.methods.base import MethodInfo

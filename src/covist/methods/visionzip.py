@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from covist.engine.view import ImageContext
-from covist.method.ops import round_half_up
+from covist.families.signals import ImageSignals
+from covist.formulas.ops import round_half_up
 from covist.methods._shared import cluster_means, cosine, largest, received_attention, without
 from covist.methods.base import Method, MethodInfo, Outcome
 from covist.methods.registry import register_method
-from covist.models.signals import ImageSignals
 from covist.state import VisualState
 
 DOMINANT_SHARE = 27 / 32

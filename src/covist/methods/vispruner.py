@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from covist.engine.view import ImageContext
+from covist.errors import CovistError
 from covist.methods._shared import cosine, largest, received_attention
 from covist.methods.base import Method, MethodInfo
 from covist.methods.registry import register_method
@@ -39,7 +40,7 @@ class VisPruner(Method):
     def __init__(self, important: float = 0.5, **options: Any):
         super().__init__(**options)
         if not (isinstance(important, (int, float)) and 0 <= important <= 1):
-            raise ValueError(f"important={important!r}: choose a share between 0 and 1")
+            raise CovistError(f"important={important!r}: choose a share between 0 and 1")
         self.important = important
 
     def select(self, image: ImageContext, count: int) -> Tensor:

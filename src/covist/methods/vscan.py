@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from covist.engine.view import DecoderView, ImageContext
-from covist.method.grid import Grid
-from covist.method.ops import round_half_up
+from covist.formulas.ops import round_half_up
+from covist.grid import Grid
 from covist.methods._inside import PUBLISHED_LAYERS, ScoreInside, attention_to_image, last_instruction_row
 from covist.methods._shared import cluster_means, cosine, largest, layer_attention, received_attention
 from covist.methods.base import MethodInfo, Outcome

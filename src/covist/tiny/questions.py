@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from covist.errors import CovistError
 from covist.tiny.scenes import COLORS, IMAGE_SIZE, SHAPES, Scene, Thing
 
 MOST_COUNTED = 4
@@ -176,7 +177,7 @@ def questions_for(scene: Scene, seed: int = 0, per_family: int | Mapping[str, in
     """
     wanted = dict.fromkeys(FAMILIES, per_family) if isinstance(per_family, int) else per_family
     if unknown := set(wanted) - set(FAMILIES):
-        raise ValueError(f"unknown question family {min(unknown)!r}; choose from {', '.join(FAMILIES)}")
+        raise CovistError(f"unknown question family {min(unknown)!r}; choose from {', '.join(FAMILIES)}")
     rng = np.random.default_rng([scene.seed, 2, seed])
     asked: dict[str, Question] = {}
     for family, number in wanted.items():

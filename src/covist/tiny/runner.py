@@ -9,6 +9,7 @@ import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor, nn
 
+from covist.errors import CovistError
 from covist.tiny.optim import Optimiser
 
 LONGEST_STEP = 20.0  # seconds; a longer one means that the process was paused
@@ -22,7 +23,7 @@ class Budget:
 
     def __init__(self, minutes: float | None = None, steps: int | None = None):
         if (minutes is None) == (steps is None):
-            raise ValueError("a budget is given either in minutes or in steps")
+            raise CovistError("a budget is given either in minutes or in steps")
         self.limit = minutes * 60 if minutes is not None else float(steps or 0)
         self.in_steps = steps is not None
         self.used = 0.0

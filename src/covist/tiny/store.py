@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from covist.errors import CovistError
 from covist.tiny.model import Size, build_clip, build_llava
 from covist.tiny.text import build_caption_tokenizer, build_processor
 
@@ -55,7 +56,7 @@ def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Lo
     """The embedded model, its processor, and its CLIP as (CLIPModel, tokenizer), ready for `covist.compress`."""
     folder = Path(folder)
     if not (folder / "model.safetensors").exists():
-        raise ValueError(f"no trained weights in {folder}; train them with `python -m covist.tiny.train --out DIR`")
+        raise CovistError(f"no trained weights in {folder}; train them with `python -m covist.tiny.train --out DIR`")
     model = LlavaForConditionalGeneration.from_pretrained(folder, dtype=dtype).eval()
     clip = CLIPModel(CLIPConfig.from_pretrained(folder / "clip"))
     tower = {_TOWER + name: value for name, value in model.model.vision_tower.state_dict().items()}

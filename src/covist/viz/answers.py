@@ -7,7 +7,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from covist.ask import Answer
+from covist.errors import CovistError
+from covist.request.answer import Answer
 from covist.viz.figure import draw_overlay, draw_report
 from covist.viz.layout import seen_views
 
@@ -19,9 +20,9 @@ def draw_answer(
 ) -> Figure:
     """What an answer was based on, for picture number `which` of the prompt."""
     if answer.report is None:
-        raise ValueError(f"{answer.method} compresses nothing, so there is nothing to draw")
+        raise CovistError(f"{answer.method} compresses nothing, so there is nothing to draw")
     if not 0 <= which < len(pictures):
-        raise ValueError(f"there is no picture number {which + 1}; the prompt has {len(pictures)}")
+        raise CovistError(f"there is no picture number {which + 1}; the prompt has {len(pictures)}")
     image = answer.report.images[which]
     views = seen_views(pictures[which], image.grid, processor)
     how = "" if len(image.stages) == 1 else "on average "

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from covist.engine.report import ImageReport
+from covist.errors import CovistError
 from covist.viz.layout import View, owners, rebuilt, tokens_before
 from covist.viz.panels import (
     FAINT,
@@ -71,14 +72,14 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     """Write PNG or SVG, by the name's ending."""
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"cannot write {path}: its name must end in {' or '.join(FORMATS)}")
+        raise CovistError(f"cannot write {path}: its name must end in {' or '.join(FORMATS)}")
     try:
         with warnings.catch_warnings():
             # Letters of a question that the font lacks become boxes; a warning for each of them helps nobody.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             figure.savefig(path, dpi=150, facecolor="white")
     except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror or error}") from None
+        raise CovistError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 class _Canvas:

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from covist.engine.report import ImageReport
-from covist.method.grid import Grid
+from covist.grid import Grid
 
 PANEL_PIXELS = 480
 

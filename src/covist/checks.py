@@ -1,0 +1,42 @@
+"""Input checks of the public functions: each failure is one `ValueError` line saying what and where."""
+
+import torch
+from torch import Tensor
+
+from covist.errors import CovistError
+
+
+def require(condition: bool, where: str, message: str) -> None:
+    if not condition:
+        raise CovistError(f"{where}: {message}")
+
+
+def require_count(where: str, count: int, available: int) -> None:
+    """A selection must keep at least one token and no more than there are."""
+    require(
+        1 <= count <= available, where, f"count must be between 1 and {available} (the tokens there are), got {count}"
+    )
+
+
+def require_shape(where: str, name: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:
+    """`None` stands for any size."""
+    fits = tensor.dim() == len(shape) and all(e is None or e == a for e, a in zip(shape, tensor.shape, strict=True))
+    expected = "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"
+    require(fits, where, f"{name} must have shape {expected}, got {list(tensor.shape)}")
+
+
+def require_finite(where: str, **tensors: Tensor) -> None:
+    """One pass and one host read for all tensors together: their sums are finite unless an element is not."""
+    sums = [tensor.sum(dtype=torch.float32) for tensor in tensors.values()]
+    if torch.stack(sums).isfinite().all():
+        return
+    for name, tensor in tensors.items():
+        require(bool(tensor.isfinite().all()), where, f"{name} contains NaN or infinite values")
+
+
+def require_evidence(where: str, name: str, evidence: Tensor) -> None:
+    """Evidence must be finite and non-negative."""
+    low, high = evidence.aminmax()
+    if not bool((low >= 0) & (high < torch.inf)):
+        require_finite(where, **{name: evidence})
+        require(False, where, f"{name} must not be negative, its minimum is {low.item():.3g}")

@@ -1,0 +1,137 @@
+"""Signals of a CLIP vision tower with a class token, shared by the families that use one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from covist.errors import CovistError
+from covist.families.base import Family, Removable, Scratch, SignalSink, WrappedMethod
+from covist.families.signals import EncoderLayer, ImageSignals
+
+
+class ClipTowerFamily(Family):
+    """A family whose encoder is a CLIP vision tower and whose projector reads one of its hidden states."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__(model)
+        config = model.config
+        if config.vision_config.model_type != "clip_vision_model":
+            raise CovistError(
+                f"{type(model).__name__} with a {config.vision_config.model_type!r} tower is not supported: "
+                "the evidence needs a CLIP vision tower with a class token"
+            )
+        if config.vision_feature_select_strategy != "default":
+            raise CovistError(
+                f"vision_feature_select_strategy must be 'default', not {config.vision_feature_select_strategy!r}"
+            )
+
+    @property
+    def feature_layers(self) -> list[int]:
+        """Indices of the encoder layers whose outputs feed the projector; the last of them gives the evidence."""
+        selected = self.model.config.vision_feature_layer
+        count = len(self.base.vision_tower.encoder.layers)
+        # hidden state 0 is the embedding, hidden state i the output of layer i - 1
+        return [index % (count + 1) - 1 for index in ([selected] if isinstance(selected, int) else selected)]
+
+    def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
+        layers = self.base.vision_tower.encoder.layers
+        depths = (int(depth * len(layers)) if isinstance(depth, float) else depth for depth in encoder_layers)
+        wanted = {index % len(layers): layers[index] for index in (*self.feature_layers, *depths)}
+        taps = {index: _LayerTap(layer) for index, layer in wanted.items()}
+        scratch = Scratch()
+
+        def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            scratch.leave("features", inputs[0].detach())
+
+        def assemble(arguments: dict[str, Any], output: Any) -> None:
+            self._require_configured_features(arguments)
+            # The signals own what they need from here on; nothing of this call stays behind in the taps.
+            captured = {index: tap.take() for index, tap in taps.items()}
+            spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
+            sink(self.images(arguments, spans, captured, scratch.take()["features"]))
+
+        return [
+            *(handle for tap in taps.values() for handle in tap.handles),
+            self.base.multi_modal_projector.register_forward_pre_hook(remember_features),
+            WrappedMethod(self.base, "get_image_features", assemble),
+        ]
+
+    def _require_configured_features(self, arguments: dict[str, Any]) -> None:
+        """The taps sit at the configured layers, so that a single call cannot choose others."""
+        for name in ("vision_feature_layer", "vision_feature_select_strategy"):
+            configured, given = getattr(self.model.config, name), arguments.get(name)
+            if given not in (None, configured):
+                raise CovistError(
+                    f"{name}={given!r}: under compression a call must use the model's own, {configured!r}"
+                )
+
+    @abstractmethod
+    def images(
+        self,
+        arguments: dict[str, Any],
+        spans: Sequence[Tensor],
+        captured: dict[int, tuple[EncoderLayer, Tensor]],
+        features: Tensor,
+    ) -> list[ImageSignals]:
+        """Split what the tower computed for all tiles [tiles, patches, v] into images."""
+
+    def tower_signals(
+        self, captured: dict[int, tuple[EncoderLayer, Tensor]], features: Tensor, tiles: slice, pack: Tensor
+    ) -> dict[str, Any]:
+        """The `ImageSignals` fields that come from the tower, for the tiles of one image packed as `pack` says."""
+        layers = {
+            index: EncoderLayer(layer.class_query[tiles], layer.class_key[tiles], layer.keys[tiles], layer.heads)
+            for index, (layer, _) in captured.items()
+        }
+        feeding = layers[self.feature_layers[-1]]
+        own = features[tiles]
+        tower = self.base.vision_tower
+        return {
+            "pack": pack,
+            "read_attention": feeding.attention,
+            "read_keys": lambda: feeding.keys.flatten(0, 1)[pack],
+            "read_hidden": lambda: own.flatten(0, 1)[pack],
+            "project": self.base.multi_modal_projector,
+            "class_features": torch.cat([captured[index][1][tiles] for index in self.feature_layers], dim=-1),
+            # several layers that feed the projector lie side by side
+            "text_space": lambda hidden: tower.post_layernorm(hidden[..., -tower.config.hidden_size :]),
+            "feeding": feeding,
+            "layers": layers,
+        }
+
+
+class _LayerTap:
+    """Keeps class query, keys and class output of one encoder layer until they are taken."""
+
+    def __init__(self, layer: nn.Module):
+        self._heads = layer.self_attn.num_heads
+        self._scratch = Scratch()
+        self.handles: list[Removable] = [
+            layer.self_attn.q_proj.register_forward_hook(self._keep("query", slice(0, 1))),
+            layer.self_attn.k_proj.register_forward_hook(self._keep("keys", slice(None))),
+            layer.register_forward_hook(self._keep("output", slice(0, 1))),
+        ]
+
+    def _keep(self, name: str, rows: slice) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            states = output[0] if isinstance(output, tuple) else output
+            self._scratch.leave(name, states.detach()[:, rows])
+
+        return hook
+
+    def take(self) -> tuple[EncoderLayer, Tensor]:
+        seen = self._scratch.take()
+        # The class rows are copied so that they do not keep the full projection outputs alive.
+        query, output = seen["query"][:, 0].clone(), seen["output"][:, 0].clone()
+        keys = seen["keys"]
+        return EncoderLayer(query, keys[:, 0], keys[:, 1:], self._heads), output
+
+
+def patches_per_side(model: nn.Module) -> int:
+    vision = model.config.vision_config
+    return vision.image_size // vision.patch_size

@@ -1,0 +1,40 @@
+"""LLaVA-1.5: one square CLIP view per image, every patch a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covist.families.clip_tower import ClipTowerFamily, patches_per_side
+from covist.families.registry import register_family
+from covist.families.signals import EncoderLayer, ImageSignals
+from covist.grid import Grid
+
+
+@register_family
+class Llava(ClipTowerFamily):
+    name = "llava-1.5"
+    model_classes = ("LlavaForConditionalGeneration",)
+
+    def images(
+        self,
+        arguments: dict[str, Any],
+        spans: Sequence[Tensor],
+        captured: dict[int, tuple[EncoderLayer, Tensor]],
+        features: Tensor,
+    ) -> list[ImageSignals]:
+        side = patches_per_side(self.model)
+        pack = torch.arange(side * side, device=features.device)
+        everything = torch.ones(side * side, dtype=torch.bool, device=features.device)
+        return [
+            ImageSignals(
+                grid=Grid(((side, side),)),
+                span=span.detach(),
+                content=everything,
+                **self.tower_signals(captured, features, slice(index, index + 1), pack),
+            )
+            for index, span in enumerate(spans)
+        ]

@@ -1,0 +1,78 @@
+"""LLaVA-NeXT: a base view and an unpadded high-resolution grid per image, a newline token behind every grid row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
+
+from covist.families.clip_tower import ClipTowerFamily, patches_per_side
+from covist.families.registry import register_family
+from covist.families.signals import EncoderLayer, ImageSignals
+from covist.grid import Grid
+
+NEWLINE = -1
+
+
+@dataclass(frozen=True)
+class PackedLayout:
+    """Where the tokens of an image span come from."""
+
+    grid: Grid
+    content: Tensor  # [n] bool, False for newlines
+    pack: Tensor  # [N] index of each content token in the flattened (tiles, patches)
+
+
+@register_family
+class LlavaNext(ClipTowerFamily):
+    name = "llava-next"
+    model_classes = ("LlavaNextForConditionalGeneration",)
+
+    def images(
+        self,
+        arguments: dict[str, Any],
+        spans: Sequence[Tensor],
+        captured: dict[int, tuple[EncoderLayer, Tensor]],
+        features: Tensor,
+    ) -> list[ImageSignals]:
+        signals, first_tile = [], 0
+        for span, size in zip(spans, arguments["image_sizes"], strict=True):
+            tiles = self._tiles(size)
+            layout = self.packed_layout(size, tiles, features.device)
+            own = slice(first_tile, first_tile + tiles)
+            signals.append(
+                ImageSignals(
+                    grid=layout.grid,
+                    span=span.detach(),
+                    content=layout.content,
+                    **self.tower_signals(captured, features, own, layout.pack),
+                )
+            )
+            first_tile += tiles
+        return signals
+
+    def packed_layout(self, size: Any, tiles: int, device: torch.device | str = "cpu") -> PackedLayout:
+        """Learn the layout of an image of `size` (height, width) by letting the model pack patch numbers."""
+        side = patches_per_side(self.model)
+        # float64 keeps every patch number exact
+        numbers = torch.arange(tiles * side * side, dtype=torch.float64).view(tiles, side * side, 1)
+        packed, _ = self.base.pack_image_features(
+            [numbers], [size], vision_feature_select_strategy="default", image_newline=numbers.new_tensor([NEWLINE])
+        )
+        sources = packed[0][:, 0].long().to(device)  # [n]
+        content = sources != NEWLINE
+        views = [(side, side)]
+        high_resolution = int(content.sum()) - side * side
+        if high_resolution:  # unpadding may leave nothing of an extremely long and narrow picture
+            rows = int((~content).sum())
+            views.append((rows, high_resolution // rows))
+        return PackedLayout(Grid(tuple(views)), content, sources[content])
+
+    def _tiles(self, size: Any) -> int:
+        """How many tiles the tower encodes for an image: the base view and the cells of its grid."""
+        config = self.model.config
+        return image_size_to_num_patches(size, config.image_grid_pinpoints, config.vision_config.image_size)

@@ -1,0 +1,166 @@
+"""Qwen2.5-VL: any resolution, no class token, windows in the encoder, 2x2 patches per token, 3-D positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.vision_utils import get_vision_window_index
+
+from covist.families.base import Family, Removable, Scratch, SignalSink, WrappedMethod
+from covist.families.registry import register_family
+from covist.families.signals import ImageSignals
+from covist.grid import Grid
+
+CHUNK_ELEMENTS = 1 << 22
+"""Attention logits held at a time while incoming attention is summed (16 MiB in float32)."""
+
+
+@register_family
+class Qwen25VL(Family):
+    name = "qwen2.5-vl"
+    model_classes = ("Qwen2_5_VLForConditionalGeneration",)
+    needs_clip_text = False
+
+    def rotary_axes(self) -> Sequence[int]:
+        sections = self.decoder.rotary_emb.mrope_section
+        return [number % 3 for number, width in enumerate(sections) for _ in range(width)]
+
+    def passthrough_reason(self, input_ids: Tensor | None, kwargs: dict[str, Any]) -> str | None:
+        encoded = kwargs.get("mm_encoder_outputs") or {}
+        has_video = kwargs.get("pixel_values_videos") is not None or encoded.get("video") is not None
+        if input_ids is not None and not has_video:
+            has_video = bool((input_ids == self.model.config.video_token_id).any())
+        return "video input is not compressed: this call runs as the plain model" if has_video else None
+
+    def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
+        tower = self.base.visual
+        tap = _TowerTap(tower)
+
+        def assemble(arguments: dict[str, Any], output: Any) -> None:
+            spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
+            sink(self._images(arguments["image_grid_thw"], spans, tap.take()))
+
+        return [
+            *tap.handles,
+            WrappedMethod(self.base, "get_image_features", assemble),
+            WrappedMethod(self.base, "get_video_features", lambda arguments, output: tap.take()),
+        ]
+
+    def _images(self, grids: Tensor, spans: Sequence[Tensor], block: _FullAttention) -> list[ImageSignals]:
+        tower = self.base.visual
+        window_order, _ = get_vision_window_index(grids, tower.spatial_merge_size, tower.window_size, tower.patch_size)
+        signals, first = [], 0
+        for span, (frames, height, width) in zip(spans, grids.tolist(), strict=True):
+            merge = tower.spatial_merge_size
+            tokens = frames * height * width // merge**2
+            order = window_order[first : first + tokens].argsort().to(span.device)  # undoes the window order
+            patches = slice(first * merge**2, (first + tokens) * merge**2)
+            signals.append(_image(tower, span, (frames, height // merge, width // merge), block.of(patches), order))
+            first += tokens
+        return signals
+
+
+def _image(
+    tower: nn.Module, span: Tensor, shape: tuple[int, int, int], block: _FullAttention, order: Tensor
+) -> ImageSignals:
+    frames, rows, columns = shape
+
+    def grouped(per_patch: Tensor) -> Tensor:
+        """[patches, ...] in window order -> [N, patches of a token, ...] in reading order."""
+        return per_patch.unflatten(0, (len(order), -1))[order]
+
+    def attention() -> Tensor:
+        segments = block.frames(frames)
+        incoming = torch.cat([incoming_attention(*segment) for segment in segments])  # [patches]
+        return grouped(incoming).sum(1).view(frames, 1, rows * columns)
+
+    return ImageSignals(
+        grid=Grid(((rows, columns),) * frames),
+        span=span.detach(),
+        content=torch.ones(len(order), dtype=torch.bool, device=span.device),
+        read_attention=attention,
+        read_keys=lambda: grouped(block.keys.flatten(1)).float().mean(1),
+        read_hidden=lambda: grouped(block.features).flatten(1),
+        pack=torch.arange(len(order), device=span.device),
+        project=partial(_merge, tower.merger, block.features.shape[-1]),
+    )
+
+
+def _merge(merger: nn.Module, width: int, features: Tensor) -> Tensor:
+    """Token features [*, patches x v] (the patches of a token side by side) -> decoder embeddings [*, d]."""
+    return merger(features.reshape(-1, width)).view(*features.shape[:-1], -1)
+
+
+@torch.no_grad()
+def incoming_attention(queries: Tensor, keys: Tensor) -> Tensor:
+    """Attention that each key receives, averaged over heads and queries: rotated [n, heads, w] twice -> [n].
+
+    Queries go in chunks, so that no heads x n x n matrix exists.
+    """
+    count, heads, width = queries.shape
+    transposed = keys.float().permute(1, 2, 0)  # [heads, w, n]
+    received = torch.zeros(count, dtype=torch.float32, device=queries.device)
+    for chunk in queries.split(max(1, CHUNK_ELEMENTS // (heads * count))):
+        logits = (chunk.float().transpose(0, 1) * width**-0.5) @ transposed  # [heads, chunk, n]
+        received += logits.softmax(-1).sum((0, 1))
+    return received / (heads * count)
+
+
+@dataclass(frozen=True)
+class _FullAttention:
+    """What the last full-attention block saw, per patch in window order, and what feeds the merger."""
+
+    queries: Tensor  # [patches, heads, w] before rotary
+    keys: Tensor  # [patches, heads, w] before rotary
+    cos: Tensor  # [patches, w]
+    sin: Tensor  # [patches, w]
+    features: Tensor  # [patches, v] input of the merger
+
+    def of(self, patches: slice) -> _FullAttention:
+        return _FullAttention(*(getattr(self, name)[patches] for name in self.__dataclass_fields__))
+
+    def frames(self, count: int) -> list[tuple[Tensor, Tensor]]:
+        """Rotated queries and keys of each frame: attention stays inside a frame."""
+        rotated = [_rotate(states, self.cos, self.sin) for states in (self.queries, self.keys)]
+        return list(zip(*(states.chunk(count) for states in rotated), strict=True))
+
+
+def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The tower's rotary embedding, split-half, in float32: [patches, heads, w]."""
+    states = states.float()
+    first, second = states.chunk(2, dim=-1)
+    return states * cos[:, None].float() + torch.cat([-second, first], dim=-1) * sin[:, None].float()
+
+
+class _TowerTap:
+    """Keeps what the last full-attention block and the merger received until it is taken."""
+
+    def __init__(self, tower: nn.Module):
+        attention = tower.blocks[max(tower.fullatt_block_indexes)].attn
+        self._heads: int = attention.num_heads
+        self._scratch = Scratch()
+        self.handles: list[Removable] = [
+            attention.register_forward_pre_hook(self._keep_rotary, with_kwargs=True),
+            attention.qkv.register_forward_hook(self._keep_projections),
+            tower.merger.register_forward_pre_hook(self._keep_features),
+        ]
+
+    def _keep_rotary(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        self._scratch.leave("rotary", kwargs["position_embeddings"])
+
+    def _keep_projections(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        projections = output.detach().unflatten(-1, (3, self._heads, -1))  # [patches, 3, heads, w]
+        self._scratch.leave("projections", projections)
+
+    def _keep_features(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._scratch.leave("features", inputs[0].detach())
+
+    def take(self) -> _FullAttention:
+        seen = self._scratch.take()
+        queries, keys, _ = seen["projections"].unbind(1)
+        return _FullAttention(queries, keys, *seen["rotary"], seen["features"])

@@ -1,0 +1,53 @@
+"""Which families there are, and which one serves a given model."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+from torch import nn
+
+from covist.errors import CovistError
+from covist.families.base import Family
+
+_FAMILIES: dict[str, type[Family]] = {}
+
+
+def register_family(family: type[Family]) -> type[Family]:
+    """Class decorator: make a family known under each of its model classes."""
+    for model_class in family.model_classes:
+        _FAMILIES[model_class] = family
+    return family
+
+
+@cache
+def _import_families() -> None:
+    package = importlib.import_module("covist.families")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"covist.families.{module.name}")
+
+
+def supported_models() -> dict[str, tuple[str, ...]]:
+    """Family name -> the transformers classes it serves."""
+    _import_families()
+    return {family.name: family.model_classes for family in dict.fromkeys(_FAMILIES.values())}
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside wrappers such as PEFT's."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def family_for(model: nn.Module) -> Family:
+    """Bind the family that serves `model`."""
+    _import_families()
+    unwrapped = unwrap(model)
+    for ancestor in type(unwrapped).__mro__:
+        if ancestor.__name__ in _FAMILIES:
+            return _FAMILIES[ancestor.__name__](unwrapped)
+    known = ", ".join(f"{name} ({', '.join(classes)})" for name, classes in supported_models().items())
+    raise CovistError(
+        f"{type(unwrapped).__name__} is not a supported model. Supported: {known}. "
+        "To add a family, write one file in covist/families with a Family subclass under @register_family."
+    )

@@ -1,0 +1,87 @@
+"""State-conditioned attention: the distance factor and bias of Eq. 9 and the head gains of Eq. 10."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from covist.checks import require, require_shape
+from covist.formulas.ops import EPSILON, mass_norm, share_groups
+
+
+class DistanceTable:
+    """log(2 - D(|p_q - p_i|)) of Eq. 9 by table lookup, for one or several rotary axes.
+
+    inverse_frequencies: theta [r] of the host model. axes: for multidimensional RoPE the axis of each frequency
+    [r]; positions then have one component per axis. Tables hold every integer distance up to the largest one seen.
+    """
+
+    def __init__(self, inverse_frequencies: Tensor, axes: Tensor | Sequence[int] | None = None, size: int = 4096):
+        self.inverse_frequencies = inverse_frequencies.detach().double().cpu()
+        require_shape("DistanceTable", "inverse_frequencies", self.inverse_frequencies, (None,))
+        count = self.inverse_frequencies.shape[0]
+        self.axes = torch.zeros(count, dtype=torch.long) if axes is None else torch.as_tensor(axes).long().cpu()
+        require_shape("DistanceTable", "axes", self.axes, (count,))
+        self.multidimensional = axes is not None
+        self._size = size
+        self._tables: dict[torch.device, Tensor] = {}
+
+    def log_factor(self, query_positions: Tensor, key_positions: Tensor, limit: int | None = None) -> Tensor:
+        """Positions [..., q] and [..., k] (with a last dimension of axes if there are several) -> [..., q, k].
+
+        limit: a bound on the distances that the caller knows; without it, it is read from the positions.
+        """
+        if self.multidimensional:
+            distances = (query_positions[..., :, None, :] - key_positions[..., None, :, :]).abs().unbind(-1)
+        else:
+            distances = ((query_positions[..., :, None] - key_positions[..., None, :]).abs(),)
+        if limit is None:
+            limit = max(int(distance.max()) for distance in distances) if distances[0].numel() else 0
+        tables = self._covering(limit, query_positions.device)
+        if not self.multidimensional:
+            return tables[0][distances[0]]
+        shares = [table[distance] for table, distance in zip(tables, distances, strict=True)]
+        return torch.log(2 - torch.stack(shares).sum(0))
+
+    def _covering(self, limit: int, device: torch.device) -> Tensor:
+        """[axes, size]: the share of each axis in D, or log(2 - D) itself if there is one axis only."""
+        if device not in self._tables or self._tables[device].shape[1] <= limit:
+            if limit >= self._size:  # twice as far, so that a growing sequence rebuilds rarely
+                self._size = 2 * limit + 1
+            distances = torch.arange(self._size, dtype=torch.float64)
+            waves = torch.cos(distances[:, None] * self.inverse_frequencies) / self.inverse_frequencies.shape[0]
+            shares = torch.zeros(int(self.axes.max()) + 1, self._size, dtype=torch.float64)
+            shares.index_add_(0, self.axes, waves.T.contiguous())
+            self._tables[device] = (shares if self.multidimensional else torch.log(2 - shares)).float().to(device)
+        return self._tables[device]
+
+
+def projection_energy(query_norms: Tensor, key_norms: Tensor) -> Tensor:
+    """E of one layer [heads, dh / 2] from the row norms of its projections, [heads, dh] and [kv heads, dh].
+
+    Rows r and r + dh/2 form a rotary pair (split-half convention). Query heads share the key rows of their group.
+    """
+    require_shape("projection_energy", "key_norms", key_norms, (None, query_norms.shape[-1]))
+    require(query_norms.shape[0] % key_norms.shape[0] == 0, "projection_energy", "heads must be a multiple of kv heads")
+    pairs = [torch.hypot(*norms.double().chunk(2, dim=-1)) for norms in (query_norms, key_norms)]
+    return pairs[0] * share_groups(pairs[1], query_norms.shape[0])
+
+
+def head_frequency(energy: Tensor, inverse_frequencies: Tensor) -> Tensor:
+    """nu of Eq. 10: the mean rotary frequency a head emphasises, [heads, r] -> [heads]; a pruned head favours none."""
+    return mass_norm(energy) @ inverse_frequencies.to(energy)
+
+
+def head_gains(
+    energies: Sequence[Tensor], inverse_frequencies: Tensor, gain_range: tuple[float, float] = (0.6, 1.4)
+) -> Tensor:
+    """Eq. 10: gains [layers, heads] from the energies [heads, r] of all layers; extrema over all of them."""
+    frequency = torch.stack([head_frequency(energy.double(), inverse_frequencies) for energy in energies])
+    low, high = gain_range
+    relative = (frequency - frequency.min()) / (frequency.max() - frequency.min() + EPSILON)
+    return (low + (high - low) * relative).float()
+
+
+def attention_bias(scale: Tensor, log_weights: Tensor, log_factor: Tensor) -> Tensor:
+    """Eq. 9: bias [heads, q, k] from scale u_l g_lh [heads], log m [k] and log(2 - D) [q, k]."""
+    return scale[:, None, None] * (log_weights + log_factor)

@@ -1,0 +1,156 @@
+"""Coupled state composition: Eqs. 6-8 with the confidence of Eqs. 17 and 18."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from covist.checks import require, require_evidence, require_finite, require_shape
+from covist.config import CovistConfig
+from covist.formulas.ops import EPSILON, entropy, min_max, unit_rows
+from covist.formulas.positions import contiguous_positions
+from covist.state import VisualState
+
+SPATIAL_WEIGHT, SPATIAL_WIDTH = 0.45, 0.2
+CONFIDENCE_CENTRE, CONFIDENCE_WIDTH = 0.4, 0.1
+CANDIDATE_DIVISOR, CANDIDATE_TEMPERATURE = 10, 0.07
+EVIDENCE_FLOOR = 1e-6
+TRANSFER_THRESHOLD = 1e-8
+
+
+@dataclass(frozen=True, eq=False)
+class Composition:
+    """The composed state, the contribution withheld by the weight limit (Eq. 15), and for each old token the
+    place in the new state that it went to, [K_old]."""
+
+    state: VisualState
+    withheld: Tensor
+    assignment: Tensor
+
+
+def correspondence(similarity: Tensor) -> Tensor:
+    """Eq. 6: for each removed token the most similar representative, [D, K] -> [D]."""
+    return similarity.argmax(-1)
+
+
+def contributions(
+    similarity: Tensor,
+    assigned: Tensor,
+    kept_weights: Tensor,
+    removed_weights: Tensor,
+    kept_evidence: Tensor,
+    removed_evidence: Tensor,
+    config: CovistConfig,
+) -> tuple[Tensor, Tensor]:
+    """Eq. 7: new weights [K], and the contribution withheld by the limit (right side of Eq. 15).
+
+    similarity: s between each removed token and the representative it was assigned to, [D].
+    """
+    transfer = removed_weights * similarity.pow(config.transfer_exponent)
+    received = torch.zeros_like(kept_weights).index_add_(0, assigned, transfer)  # b_i
+    conserved = (removed_weights * removed_evidence).sum()
+    placed = (kept_evidence * received).sum()
+    scale = torch.where(placed > TRANSFER_THRESHOLD, conserved / placed, torch.zeros_like(placed))
+    proposed = kept_weights + scale * received
+    withheld = (kept_evidence * (proposed - config.weight_limit).clamp(min=0)).sum()
+    return proposed.clamp(1, config.weight_limit), withheld
+
+
+def confidence(similarity: Tensor, kept_coordinates: Tensor, removed_coordinates: Tensor) -> Tensor:
+    """Eqs. 17, 18: q [D] from s [D, K] and the image coordinates [K, 2], [D, 2]."""
+    squared = torch.cdist(removed_coordinates, kept_coordinates).square()
+    nearness = similarity + SPATIAL_WEIGHT * torch.exp(-squared / (2 * SPATIAL_WIDTH**2))  # t, [D, K]
+    count = similarity.shape[1]
+    candidates = min(count, max(2, math.ceil(count / CANDIDATE_DIVISOR)))
+    best = nearness.topk(candidates, dim=-1).values
+    close = torch.sigmoid((best[:, 0] - CONFIDENCE_CENTRE) / CONFIDENCE_WIDTH)
+    if candidates == 1:
+        return close
+    spread = entropy(torch.softmax(best / CANDIDATE_TEMPERATURE, dim=-1)) / math.log(candidates)
+    return close * (1 + (1 - spread).clamp(0, 1)) / 2
+
+
+def content(features: Tensor, centroids: Tensor, config: CovistConfig) -> Tensor:
+    """Eq. 8, right: rotate features [K, d] towards centroids [K, d] (zero = none), keeping every norm."""
+    moved = features + config.content_step * centroids
+    norm = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
+    moved_norm = torch.linalg.vector_norm(moved, dim=-1, keepdim=True)
+    return torch.where(moved_norm > 0, moved * (norm / moved_norm), features)
+
+
+def centroids(features: Tensor, assigned: Tensor, importance: Tensor, count: int) -> Tensor:
+    """Eq. 8, left: mean of the removed features [D, d] per representative, weighted by importance [D] -> [K, d]."""
+    total = importance.new_zeros(count).index_add_(0, assigned, importance)
+    share = importance / total[assigned]
+    return features.new_zeros(count, features.shape[1]).index_add_(0, assigned, features * share[:, None])
+
+
+def compose(state: VisualState, kept: Tensor, evidence: Tensor, config: CovistConfig) -> Composition:
+    """Reduce `state` to the tokens `kept` [K] under `evidence` [K_old]; reads nothing else (closure)."""
+    _check(state, kept, evidence)
+    evidence = evidence.float()
+    is_removed = torch.ones(state.count, dtype=torch.bool, device=kept.device)
+    is_removed[kept] = False
+    removed = is_removed.nonzero()[:, 0]
+    assignment = torch.empty_like(state.indices)
+    assignment[kept] = torch.arange(kept.shape[0], device=kept.device)
+    reduced = state.restrict(kept)
+    withheld = evidence.new_zeros(())
+    if removed.shape[0] == 0:
+        return Composition(reduced, withheld, assignment)
+
+    similarity = state.require_affinity("compose").index_select(0, removed).index_select(1, kept)  # [D, K]
+    assigned = correspondence(similarity)
+    assignment[removed] = assigned
+    if config.contributions:
+        weights, withheld = contributions(
+            similarity.gather(1, assigned[:, None])[:, 0],
+            assigned,
+            state.weights[kept],
+            state.weights[removed],
+            evidence[kept],
+            evidence[removed],
+            config,
+        )
+        reduced = reduced.replace(weights=weights)
+    if config.content:
+        coordinates = state.coordinates
+        trust = confidence(similarity, coordinates[kept], coordinates[removed])  # q, [D]
+        giving = (trust >= config.content_confidence).nonzero()[:, 0]
+        importance = (min_max(evidence, config.epsilon)[removed] + EVIDENCE_FLOOR) * trust
+        centre = centroids(state.features[removed[giving]].float(), assigned[giving], importance[giving], kept.shape[0])
+        features = content(reduced.features.float(), centre, config)
+        reduced = reduced.with_features(features.to(state.features.dtype))
+    return Composition(reduced, withheld, assignment)
+
+
+def forget_history(state: VisualState, epsilon: float = EPSILON) -> VisualState:
+    """The state as ordinary tokens, for reductions without inheritance: unit weights, no anchors, fresh affinities."""
+    unit = unit_rows(state.features, epsilon)
+    return state.replace(
+        weights=torch.ones_like(state.weights),
+        affinity=(unit @ unit.T).clamp_(0, 1),
+        anchors=torch.zeros_like(state.anchors),
+    )
+
+
+def drop(state: VisualState, kept: Tensor) -> Composition:
+    """The reduction without inheritance: keep `kept`, compose nothing, number the positions contiguously."""
+    reduced = state.restrict(kept)
+    reduced = reduced.replace(positions=contiguous_positions(reduced.positions))
+    similarity = state.require_affinity("drop").index_select(1, kept)
+    assignment = correspondence(similarity)
+    assignment[kept] = torch.arange(kept.shape[0], device=kept.device)
+    return Composition(reduced, similarity.new_zeros(()), assignment)
+
+
+def _check(state: VisualState, kept: Tensor, evidence: Tensor) -> None:
+    where, count = "compose", state.count
+    require_shape(where, "evidence", evidence, (count,))
+    require_shape(where, "kept", kept, (None,))
+    require(1 <= kept.shape[0] <= count, where, f"kept must hold 1 to {count} tokens, got {kept.shape[0]}")
+    ordered = (kept.diff() > 0).all() & (kept[0] >= 0) & (kept[-1] < count)
+    require(bool(ordered), where, f"kept must be increasing indices below {count}")
+    require_finite(where, features=state.features)
+    require_evidence(where, "evidence", evidence)

@@ -1,0 +1,69 @@
+"""The running reference of the attention's concentration, which adapts u of Eq. 4 over a stream of images."""
+
+import json
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from covist.errors import CovistError
+
+DECAY = 0.98
+WARM_UP = 16
+
+
+class ConcentrationTracker:
+    """Running mean of c: a plain mean over the first 16 images, exponential with decay 0.98 afterwards.
+
+    Read it before an image and update it after. Frozen to a number, the output for an image no longer depends on
+    what was seen before it.
+    """
+
+    def __init__(self, decay: float = DECAY, warm_up: int = WARM_UP):
+        self.decay, self.warm_up = decay, warm_up
+        self.frozen: float | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all images; a frozen value stays."""
+        self.mean, self.samples = 0.0, 0
+
+    def read(self) -> float | None:
+        """The reference, or None while it is still warming up."""
+        if self.frozen is not None:
+            return self.frozen
+        return self.mean if self.samples >= self.warm_up else None
+
+    def update(self, concentration: float) -> None:
+        """Take in one image; nothing happens while frozen."""
+        if self.frozen is not None:
+            return
+        self.samples += 1
+        rate = 1 / self.samples if self.samples <= self.warm_up else 1 - self.decay
+        self.mean += rate * (concentration - self.mean)
+
+    def freeze(self, value: float | None) -> None:
+        """Fix the reference to `value`; None lets it run again."""
+        if value is not None and not (isinstance(value, Real) and 0 <= value <= 1):
+            raise CovistError(f"concentration must be a number in [0, 1] or None, got {value!r}")
+        self.frozen = value
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("decay", "warm_up", "mean", "samples", "frozen")}
+
+    def load_state_dict(self, values: dict[str, Any]) -> None:
+        if set(values) != set(self.state_dict()):
+            raise CovistError(
+                f"ConcentrationTracker: expected the fields {sorted(self.state_dict())}, got {sorted(values)}"
+            )
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def save(self, path: str | Path) -> None:
+        """Write the tracker as JSON."""
+        Path(path).write_text(json.dumps(self.state_dict(), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "ConcentrationTracker":
+        tracker = cls()
+        tracker.load_state_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        return tracker

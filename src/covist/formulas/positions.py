@@ -1,0 +1,32 @@
+"""Position spans other than the original one, for the paper's span studies."""
+
+import torch
+from torch import Tensor
+
+from covist.config import CovistConfig
+from covist.formulas.ops import round_half_up
+
+SPAN_PER_TOKEN = 4.5
+
+
+def resolve_span(config: CovistConfig, tokens: int, count: int) -> int:
+    """The positions an image of `tokens` tokens may occupy when `count` of them survive.
+
+    "rule" is `min(N, round(4.5 K))`, which the cumulative rows (a)-(e) use; `None` is the full original span.
+    """
+    if config.position_span is None:
+        return tokens
+    if config.position_span == "rule":
+        return min(tokens, round_half_up(SPAN_PER_TOKEN * count))
+    return min(tokens, int(config.position_span))
+
+
+def compress_positions(positions: Tensor, start: int, span: int, tokens: int) -> Tensor:
+    """Shrink integer positions [K] or [K, axes] proportionally towards `start`, from `tokens` places to `span`."""
+    return start + torch.div((positions - start) * span, tokens, rounding_mode="floor")
+
+
+def contiguous_positions(positions: Tensor) -> Tensor:
+    """Number the tokens [K] or [K, axes] one after the other from the position of the first."""
+    order = torch.arange(positions.shape[0], device=positions.device)
+    return positions.min() + (order if positions.dim() == 1 else order[:, None].expand_as(positions))

@@ -1,0 +1,92 @@
+"""A model by name: the embedded one, a folder, or an id of the hub."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig, AutoProcessor
+
+from covist import tiny
+from covist.errors import CovistError
+from covist.families.qwen_processor import ImageOnlyQwenProcessor
+from covist.families.registry import supported_models
+
+EMBEDDED = "tiny"
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with everything `covist.compress` wants to know about it."""
+
+    name: str
+    model: Any
+    processor: Any
+    clip: Any | None
+
+
+def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "auto") -> LoadedModel:
+    """Load `name` ("tiny", a folder or a hub id); `clip` is the CLIP checkpoint of its vision tower."""
+    place = find_device(device)
+    folder = tiny.WEIGHTS if name == EMBEDDED else Path(name)
+    if name == EMBEDDED or (folder / "clip" / "text.safetensors").exists():  # a folder of our own training recipe
+        model, processor, (text_tower, words) = tiny.load(folder)
+        for part in (model, text_tower):
+            nn.Module.to(part, place)
+        return LoadedModel(name, model, processor, clip or (text_tower, words))
+    try:
+        model_class = _supported_class(name)
+        dtype = torch.float32 if place.type == "cpu" else "auto"
+        model = model_class.from_pretrained(name, dtype=dtype).to(place).eval()
+        return LoadedModel(name, model, _processor(name, model.config.model_type), clip)
+    except OSError as error:
+        raise CovistError(f"cannot load model {name!r}: {_first_line(error)}") from error
+
+
+def _supported_class(name: str) -> Any:
+    """The transformers class of a checkpoint, judged by its configuration alone, before any weight is read."""
+    unknown = f"unknown model {name!r}: neither {EMBEDDED!r} nor a folder with a config.json"
+    if not (Path(name) / "config.json").is_file() and not HUB_ID.fullmatch(name):
+        raise CovistError(unknown)
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except OSError:
+        raise CovistError(f"{unknown}, and the Hugging Face hub has no answer for it") from None
+    except ValueError as error:
+        raise CovistError(f"cannot read the configuration of model {name!r}: {_first_line(error)}") from None
+    classes = [name for family in supported_models().values() for name in family]
+    own = next((item for item in config.architectures or () if item in classes), None)
+    if own is not None:
+        return getattr(transformers, own)
+    if not hasattr(config, "vision_config"):
+        raise CovistError(f"model {name!r} is text-only ({config.model_type}): there are no visual tokens to compress")
+    raise CovistError(f"model {name!r} ({config.model_type}) is not supported; supported are {', '.join(classes)}")
+
+
+def _processor(name: str, model_type: str) -> Any:
+    if model_type == "qwen2_5_vl" and not importlib.util.find_spec("torchvision"):
+        return ImageOnlyQwenProcessor.from_pretrained(name)
+    return AutoProcessor.from_pretrained(name)
+
+
+def find_device(name: str) -> torch.device:
+    """A device that is really there; "auto" prefers an accelerator."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(name)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise CovistError(f"device {name!r} is not available: {_first_line(error)}") from None
+    return place
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

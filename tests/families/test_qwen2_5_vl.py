@@ -1,0 +1,201 @@
+"""Qwen2.5-VL: incoming attention, window order, merge groups, 3-D positions, videos."""
+
+import warnings
+
+import pytest
+import torch
+from support.families import VOCABULARY, picture, qwen, qwen_inputs, qwen_processor
+from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
+
+import covist
+from covist.families import qwen2_5_vl
+from covist.families.qwen2_5_vl import incoming_attention
+from covist.families.registry import family_for
+
+PROMPT = "<|im_start|>user{image}what is the colour of this ?<|im_end|><|im_start|>assistant"
+MODEL = qwen()
+TOKENS = MODEL.config.vision_config.spatial_merge_size**2
+
+
+def captured(model, inputs):
+    """The signals of every image, as the family hands them over."""
+    seen = []
+    hooks = family_for(model).capture(seen.extend)
+    with torch.no_grad():
+        model(**inputs)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+@pytest.mark.parametrize("chunk", [1, 40, 1 << 22])
+def test_chunked_incoming_attention_equals_the_dense_one(chunk, monkeypatch):
+    monkeypatch.setattr(qwen2_5_vl, "CHUNK_ELEMENTS", chunk)
+    queries, keys = 3 * torch.randn(2, 37, 4, 8)  # [n, heads, w] each
+    dense = torch.einsum("qhw,khw->hqk", queries, keys).div(8**0.5).softmax(-1).mean((0, 1))
+    torch.testing.assert_close(incoming_attention(queries, keys), dense)
+    assert abs(float(dense.max() / dense.min())) > 1.5  # far from uniform, so that the comparison says something
+
+
+def test_incoming_attention_never_holds_a_matrix_of_all_heads_and_patches(monkeypatch):
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            output = function(*args, **(kwargs or {}))
+            largest = max(largest, output.numel() if isinstance(output, torch.Tensor) else 0)
+            return output
+
+    monkeypatch.setattr(qwen2_5_vl, "CHUNK_ELEMENTS", 1 << 16)
+    states = torch.randn(900, 4, 8)
+    with Watch():
+        incoming_attention(states, states)
+    assert largest <= 1 << 16
+
+
+@pytest.mark.parametrize("size", [(131, 170), (300, 60), (87, 199)])
+def test_signals_are_those_of_the_last_full_attention_block_in_reading_order(size, monkeypatch):
+    inputs = qwen_inputs([PROMPT], [picture(*size)])
+    (signals,) = captured(MODEL, inputs)
+    probabilities, keys = _dense_block(monkeypatch, inputs)
+    order = modeling_qwen2_5_vl.get_vision_window_index(inputs.image_grid_thw, 2, 56, 14)[0]
+    assert order.tolist() != sorted(order.tolist())  # windows do shuffle the tokens of these pictures
+    attention, descriptors = torch.empty(len(order)), torch.empty(len(order), 32)
+    for place, token in enumerate(order.tolist()):
+        group = slice(TOKENS * place, TOKENS * (place + 1))
+        attention[token] = probabilities.mean((0, 1))[group].sum()
+        descriptors[token] = keys[group].mean(0)
+    torch.testing.assert_close(signals.attention[0, 0], attention, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(signals.keys, descriptors, atol=1e-5, rtol=1e-4)
+    rows, columns = inputs.image_grid_thw[0, 1:].tolist()
+    assert signals.grid.views == ((rows // 2, columns // 2),)
+
+
+def _dense_block(monkeypatch, inputs):
+    """Attention [heads, n, n] and keys before rotary [n, dim] of block 2, as eager attention computes them."""
+    block = MODEL.model.visual.blocks[2].attn
+    seen = {}
+    dense = modeling_qwen2_5_vl.eager_attention_forward
+
+    def eager(module, *args, **kwargs):
+        output, weights = dense(module, *args, **kwargs)
+        if module is block:
+            seen["probabilities"] = weights[0]
+        return output, weights
+
+    monkeypatch.setattr(modeling_qwen2_5_vl, "eager_attention_forward", eager)
+    hook = block.qkv.register_forward_hook(lambda module, args, output: seen.update(keys=output[:, 32:64]))
+    MODEL.model.visual.set_attn_implementation("eager")
+    with torch.no_grad():
+        MODEL(**inputs)
+    MODEL.model.visual.set_attn_implementation("sdpa")
+    hook.remove()
+    return seen["probabilities"], seen["keys"]
+
+
+def test_projecting_the_encoder_features_gives_the_embeddings_back():
+    (signals,) = captured(MODEL, qwen_inputs([PROMPT], [picture(131, 170)]))
+    torch.testing.assert_close(signals.project(signals.hidden), signals.embeddings)
+    mixed = signals.hidden[:6].view(2, 3, -1).mean(1)  # what a merging method projects
+    assert signals.project(mixed).shape == (2, 32)
+
+
+def test_several_images_have_the_signals_they_have_alone():
+    pictures = [picture(131, 170, 1), picture(60, 200, 2), picture(90, 90, 3)]
+    together = captured(MODEL, qwen_inputs([PROMPT, f"{{image}}and{PROMPT}"], pictures))
+    for signals, own in zip(together, pictures, strict=True):
+        (alone,) = captured(MODEL, qwen_inputs([PROMPT], [own]))
+        assert signals.grid == alone.grid
+        for name in ("attention", "keys", "hidden", "embeddings"):
+            torch.testing.assert_close(getattr(signals, name), getattr(alone, name), atol=1e-5, rtol=1e-4)
+
+
+def test_full_size_geometry_is_1296_tokens_of_5184_patches():
+    model = qwen(layers=1, vision={"depth": 1, "fullatt_block_indexes": [0], "window_size": 112})
+    inputs = qwen_inputs([PROMPT], [picture(1008, 1008)])
+    assert inputs.image_grid_thw.tolist() == [[1, 72, 72]]
+    (signals,) = captured(model, inputs)
+    assert signals.grid.views == ((36, 36),)
+    assert signals.attention.shape == (1, 1, 1296) and signals.keys.shape == (1296, 32)
+    torch.testing.assert_close(signals.attention.sum(), torch.tensor(1.0))
+
+
+def test_rotary_axes_are_those_of_the_models_own_frequencies():
+    """Moving one position component must turn exactly the frequencies of its axis, in both halves of a head."""
+    rotary, axes = MODEL.model.language_model.rotary_emb, family_for(MODEL).rotary_axes()
+    still = torch.zeros(3, 1, 1)
+    for axis in range(3):
+        moved = still.clone()
+        moved[axis] = 1.0
+        turned = (rotary(torch.zeros(1), moved)[0] != rotary(torch.zeros(1), still)[0])[0, 0]
+        assert turned.tolist() == [own == axis for own in axes] * 2
+
+
+@pytest.mark.parametrize("strategy", ["fixed", "pro"])
+def test_kept_tokens_and_text_keep_their_uncompressed_positions(strategy):
+    inputs = qwen_inputs([PROMPT], [picture(131, 170)])
+    native, _ = MODEL.model.get_rope_index(**{name: inputs[name] for name in ("input_ids", "mm_token_type_ids")},
+                                           image_grid_thw=inputs.image_grid_thw)  # fmt: skip
+    native = native[:, 0].T  # [n, 3]
+    is_image = inputs.input_ids[0] == MODEL.config.image_token_id
+    with covist.compress(MODEL, qwen_processor(), budget=8, strategy=strategy) as handle:
+        output = MODEL.generate(**inputs, max_new_tokens=3, return_dict_in_generate=True, do_sample=False)
+    for stage in handle.report.images[0].stages:
+        assert torch.equal(stage.positions, native[is_image][stage.indices])
+    for layer in output.past_key_values.layers:
+        positions, visual = layer.ledger.positions[0], layer.ledger.visual[0]
+        text = native[~is_image]
+        generated = native.max() + torch.tensor([[1] * 3, [2] * 3])  # the last token is not fed back
+        assert torch.equal(positions[~visual], torch.cat([text, generated]))
+
+
+def test_rope_deltas_are_those_of_the_plain_model():
+    inputs = qwen_inputs([PROMPT, f"this is{PROMPT}"], [picture(131, 170), picture(60, 200, 2)])
+    MODEL.generate(**inputs, max_new_tokens=2, do_sample=False)
+    plain = MODEL.model.rope_deltas.clone()
+    with covist.compress(MODEL, qwen_processor(), budget=8):
+        MODEL.generate(**inputs, max_new_tokens=2, do_sample=False)
+    assert torch.equal(MODEL.model.rope_deltas, plain) and (plain != 0).all()
+
+
+def video_inputs(with_image: bool):
+    """A video of 2 x 4 x 4 patches, with an image before it on request."""
+    inputs = dict(
+        qwen_inputs([PROMPT if with_image else PROMPT.replace("{image}", "")], [picture(90, 90)] * with_image)
+    )
+    grid = torch.tensor([[2, 4, 4]])
+    video = torch.full((1, 2 * 16 // 4), VOCABULARY["<|video_pad|>"])
+    inputs["input_ids"] = torch.cat([inputs["input_ids"], video, inputs["input_ids"][:, -2:]], 1)
+    types = inputs["mm_token_type_ids"]
+    inputs["mm_token_type_ids"] = torch.cat([types, torch.full_like(video, 2), torch.zeros_like(types[:, :2])], 1)
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    pixels = torch.randn(32, 1176, generator=torch.Generator().manual_seed(0))
+    return {**inputs, "pixel_values_videos": pixels, "video_grid_thw": grid}
+
+
+@pytest.mark.parametrize("with_image", [False, True])
+def test_videos_pass_through_untouched_with_one_warning(with_image):
+    inputs = video_inputs(with_image)
+    plain = MODEL.generate(
+        **inputs, max_new_tokens=4, do_sample=False, output_logits=True, return_dict_in_generate=True
+    )
+    with covist.compress(MODEL, qwen_processor(), budget=4), pytest.warns(UserWarning, match="video input") as caught:
+        for _ in range(2):
+            own = MODEL.generate(
+                **inputs, max_new_tokens=4, do_sample=False, output_logits=True, return_dict_in_generate=True
+            )
+            assert torch.equal(own.sequences, plain.sequences)
+            assert all(torch.equal(a, b) for a, b in zip(own.logits, plain.logits, strict=True))
+    assert len([item for item in caught if "video input" in str(item.message)]) == 1
+
+
+def test_images_are_compressed_again_after_a_video():
+    images = qwen_inputs([PROMPT], [picture(131, 170)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with covist.compress(MODEL, qwen_processor(), budget=8, concentration=0.1) as handle:
+            alone = MODEL(**images).logits
+            MODEL(**video_inputs(with_image=True))
+            assert torch.equal(MODEL(**images).logits, alone)
+    assert handle.report.images[0].tokens_per_layer == (8,) * 4
