@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from method.inputs import STRUCTURED, array, generator
+from formulas.inputs import STRUCTURED, array, generator
 from reference import coverage as reference
 
 from covist.config import CovistConfig

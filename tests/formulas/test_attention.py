@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from method.inputs import array, close, generator
+from formulas.inputs import array, close, generator
 from reference import attention as reference
 
 from covist.formulas.attention import DistanceTable, attention_bias, head_gains, projection_energy

@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from method.inputs import STRUCTURED, array, close, generator, random_state
+from formulas.inputs import STRUCTURED, array, close, generator, random_state
 from reference import composition as reference
 
 from covist.config import CovistConfig

@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from method.inputs import array, close, generator, random_state
+from formulas.inputs import array, close, generator, random_state
 from reference import internal as reference
 
 from covist.config import CovistConfig

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from method.inputs import close
+from formulas.inputs import close
 from reference import ops as reference
 
 from covist.formulas import ops

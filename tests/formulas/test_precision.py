@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from method.inputs import image
+from formulas.inputs import image
 
 from covist.config import CovistConfig
 from covist.formulas.composition import compose

@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from method.inputs import STRUCTURED, array, close, generator, image
+from formulas.inputs import STRUCTURED, array, close, generator, image
 from reference import coverage as reference
 from reference import evidence as reference_evidence
 from reference.ops import departure

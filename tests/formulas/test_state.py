@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 import torch
-from method.inputs import random_state
+from formulas.inputs import random_state
 
 import covist.state
 from covist.config import CovistConfig

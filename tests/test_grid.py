@@ -1,6 +1,6 @@
 import pytest
 import torch
-from method.inputs import array, close, generator
+from formulas.inputs import array, close, generator
 from reference import evidence as reference
 
 from covist.grid import Grid
