@@ -22,12 +22,12 @@ from covist.errors import CovistError
 from covist.formulas.attention import projection_energy
 from covist.formulas.rotary import Pairing, in_halves, interleaved, rotate
 
-NormPlace = Literal["none", "per head", "heads first", "full width", "after rotation"]
+NormPlace = Literal["none", "per head", "full width", "after rotation"]
 Rotation = Literal["halves", "neighbours", "neighbours of halves", "none"]
 """How a layer rotates; "neighbours of halves" is given angles laid out for halves and turns neighbours."""
 
 NORM_NAMES = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_layernorm", "key_layernorm"))
-NORM_PLACES: tuple[NormPlace, ...] = ("none", "per head", "heads first", "full width", "after rotation")
+NORM_PLACES: tuple[NormPlace, ...] = ("none", "per head", "full width", "after rotation")
 ROTATIONS: tuple[Rotation, ...] = ("halves", "neighbours", "neighbours of halves", "none")
 REFUSED_OPTIONS = {"softcap": "caps its attention logits", "s_aux": "has attention sinks"}
 """What an attention function may be asked for that changes the logits beyond q, k and scale."""
@@ -73,11 +73,7 @@ class Recipe:
         """The layer's own norm of queries or keys [tokens, heads, head width]."""
         if self.norm == "none":
             return states
-        if self.norm == "full width":
-            return norm(states.flatten(1)).view_as(states)
-        if self.norm == "heads first":
-            return norm(states.transpose(0, 1)[None])[0].transpose(0, 1)
-        return norm(states)
+        return norm(states.flatten(1)).view_as(states) if self.norm == "full width" else norm(states)
 
 
 class AttentionReader:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,14 +26,28 @@ def row_norms(projection: nn.Module, width: int) -> Tensor:
     options: dict[str, Any] = {} if parameter is None else {"dtype": parameter.dtype}
     if parameter is not None and not parameter.is_meta:  # an offloaded module takes its input from anywhere
         options["device"] = parameter.device
-    offset = projection(torch.zeros(1, width, **options)).float()
-    squares = torch.zeros(offset.shape[-1], dtype=torch.float32, device=offset.device)
-    for start in range(0, width, 512):  # chunks keep the response small next to the weight itself
-        rows = torch.arange(start, min(start + 512, width))
-        probe = torch.zeros(len(rows), width, **options)
-        probe[torch.arange(len(rows)), rows] = 1
-        squares += (projection(probe).float() - offset).square().sum(0)
+    with _without_dropout(projection):
+        offset = projection(torch.zeros(1, width, **options)).float()
+        squares = torch.zeros(offset.shape[-1], dtype=torch.float32, device=offset.device)
+        for start in range(0, width, 512):  # chunks keep the response small next to the weight itself
+            rows = torch.arange(start, min(start + 512, width))
+            probe = torch.zeros(len(rows), width, **options)
+            probe[torch.arange(len(rows)), rows] = 1
+            squares += (projection(probe).float() - offset).square().sum(0)
     return squares.sqrt().cpu()
+
+
+@contextmanager
+def _without_dropout(module: nn.Module) -> Iterator[None]:
+    """In training mode adapters drop inputs at random."""
+    training = [part for part in module.modules() if part.training]
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
 
 
 def weights_stamp(modules: Iterable[nn.Module]) -> tuple:
