@@ -37,7 +37,13 @@ def fold_standardisation(layer: torch.nn.Linear, mean: torch.Tensor, std: torch.
 
 
 def save(model: LlavaForConditionalGeneration, clip: CLIPModel, folder: Path) -> None:
-    """Write model, processor and CLIP in fp16; the vision tower of `clip` must be that of `model`."""
+    """Write model, processor and CLIP in fp16; the vision tower of `clip` must be that of `model`.
+
+    >>> from pathlib import Path
+    >>> model, processor, (clip, tokenizer) = covist.tiny.build_random()
+    >>> covist.tiny.save(model, clip, Path("mine"))
+    >>> loaded = covist.tiny.load("mine")
+    """
     stored = LlavaForConditionalGeneration(model.config)
     stored.load_state_dict(model.state_dict())
     stored.set_attn_implementation("sdpa")
@@ -53,7 +59,12 @@ def save(model: LlavaForConditionalGeneration, clip: CLIPModel, folder: Path) ->
 
 
 def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Loaded:
-    """The embedded model, its processor, and its CLIP as (CLIPModel, tokenizer), ready for `covist.compress`."""
+    """The embedded model, its processor, and its CLIP as (CLIPModel, tokenizer), ready for `covist.compress`.
+
+    >>> model, processor, clip = covist.tiny.load()
+    >>> type(model).__name__
+    'LlavaForConditionalGeneration'
+    """
     folder = Path(folder)
     if not (folder / "model.safetensors").exists():
         raise CovistError(f"no trained weights in {folder}; train them with `python -m covist.tiny.train --out DIR`")
@@ -66,7 +77,12 @@ def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Lo
 
 
 def build_random(seed: int = 0, size: Size | None = None) -> Loaded:
-    """The same architecture without training, for tests that need a model but no answers."""
+    """The same architecture without training, for tests that need a model but no answers.
+
+    >>> model, processor, clip = covist.tiny.build_random(size=covist.tiny.Size(decoder_layers=4))
+    >>> len(model.model.language_model.layers)
+    4
+    """
     size = size or Size()
     model, clip = build_llava(size, seed).eval(), build_clip(size, seed).eval()
     clip.vision_model.load_state_dict(model.model.vision_tower.state_dict())
