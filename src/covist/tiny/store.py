@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import (
     AutoProcessor,
     AutoTokenizer,
@@ -73,7 +74,7 @@ def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Lo
     tower = {_TOWER + name: value for name, value in model.model.vision_tower.state_dict().items()}
     clip.load_state_dict(load_file(folder / "clip" / "text.safetensors") | tower)
     tokenizer = AutoTokenizer.from_pretrained(folder / "clip")
-    return model, AutoProcessor.from_pretrained(folder), (clip.to(dtype=dtype).eval(), tokenizer)
+    return model, AutoProcessor.from_pretrained(folder), (nn.Module.to(clip, dtype=dtype).eval(), tokenizer)
 
 
 def build_random(seed: int = 0, size: Size | None = None) -> Loaded:
