@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from covist.api.handle import Compression
 from covist.errors import CovistError
 from covist.eval.records import Answered, Records, Run
 from covist.eval.results import Results
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite, load_suite
-from covist.handle import Compression
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA, is_vanilla, split_names
 from covist.methods.registry import available_methods
