@@ -165,10 +165,12 @@ class _ImageFinder:
     def sample(self, index: int) -> Sample:
         prompt = self._prompt
         rows = prompt.valid[index].nonzero().squeeze(1)
-        sample = Sample(rows, prompt.positions[index], prompt.embeddings[index])
         spans = self._spans(index)
+        length = self._prompt_length(spans)
+        sample = Sample(rows, prompt.positions[index], prompt.embeddings[index], prompt_length=length)
         ids = None if prompt.ids is None else prompt.ids[index]
         is_text = prompt.valid[index] & ~prompt.is_image[index]
+        is_text[length:] = False
         for number, (start, signals) in enumerate(spans):
             first = spans[self._first_of_turn(ids, spans, number)]
             instruction = self._settings.reader.read(
@@ -176,6 +178,14 @@ class _ImageFinder:
             )
             sample.images.append(self._begin(index, start, signals, instruction))
         return sample
+
+    def _prompt_length(self, spans: list[tuple[int, ImageSignals]]) -> int:
+        """Tokens of the prompt in which these images came first; what follows them later has been generated.
+
+        Encoded images belong to one request, and a forward without a cache meets them again at every step.
+        """
+        length = self._prompt.embeddings.shape[1]
+        return min([signals.memo.setdefault("prompt length", length) for _, signals in spans], default=length)
 
     def _spans(self, index: int) -> list[tuple[int, ImageSignals]]:
         """(first row, signals) of each image in a sample; adjacent images are told apart by their lengths."""
