@@ -103,7 +103,7 @@ def capturing(module: Any) -> Iterator[Capture]:
 
 def execution_device(module: nn.Module) -> torch.device:
     """Where a module computes; an offloaded one keeps its weights elsewhere and says so in its hook."""
-    hooks = (getattr(part, "_hf_hook", None) for part in module.modules())
+    hooks: Iterator[Any] = (getattr(part, "_hf_hook", None) for part in module.modules())
     device = next((hook.execution_device for hook in hooks if hasattr(hook, "execution_device")), None)
     if device is None:
         device = next((parameter.device for parameter in module.parameters()), "cpu")

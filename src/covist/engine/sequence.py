@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 
 import torch
@@ -57,7 +56,7 @@ class Sample:
     positions: Tensor  # [prompt length] or [prompt length, axes], uncompressed
     embeddings: Tensor  # [prompt length, d], uncompressed
     images: list[ImageInPrompt] = field(default_factory=list)
-    prompt_length: int = sys.maxsize  # rows from here on have been generated, and no method reads them
+    generated: int = 0  # tokens at the end that are no prompt, so that no method reads them
 
     def places(self, prompt_rows: Tensor) -> Tensor:
         """Where prompt rows that are still there stand in the current sequence."""
@@ -74,7 +73,7 @@ class Sample:
     def text_after(self, image: ImageInPrompt) -> Tensor:
         """Places of all text tokens of the prompt after an image."""
         visual = torch.cat([torch.cat([other.rows, other.markers]) for other in self.images])
-        after = (self.rows >= image.start + image.length) & (self.rows < self.prompt_length)
+        after = (self.rows >= image.start + image.length) & (self.rows < len(self.embeddings) - self.generated)
         return (after & ~torch.isin(self.rows, visual)).nonzero().squeeze(1)
 
     def placed(self, method: Method) -> tuple[Tensor, int]:

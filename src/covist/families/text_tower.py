@@ -33,6 +33,9 @@ class Home:
         return cls(next(devices, torch.device("cpu")), model.dtype)
 
 
+ANYWHERE = Home()
+
+
 class TextTower:
     """Text model, text projection and visual projection of a CLIP checkpoint (its vision tower stays unloaded)."""
 
@@ -42,7 +45,7 @@ class TextTower:
         self.tokenizer = tokenizer
 
     @classmethod
-    def resolve(cls, clip: Any, home: Home = Home()) -> TextTower | None:
+    def resolve(cls, clip: Any, home: Home = ANYWHERE) -> TextTower | None:
         """From a model id, a local directory, a `(CLIPModel, tokenizer)` pair, a `TextTower`, or None.
 
         A checkpoint is loaded once per process and home; a pair that lives elsewhere is copied, not moved.
@@ -53,8 +56,12 @@ class TextTower:
             return cls._load_once(str(clip), _file_times(Path(clip)), home)
         if isinstance(clip, tuple) and len(clip) == 2 and isinstance(clip[0], CLIPModel):
             model, tokenizer = clip
-            parts = [_at(part, home) for part in (model.text_model, model.text_projection, model.visual_projection)]
-            return cls(*parts, getattr(tokenizer, "tokenizer", tokenizer))
+            return cls(
+                _at(model.text_model, home),
+                _at(model.text_projection, home),
+                _at(model.visual_projection, home),
+                getattr(tokenizer, "tokenizer", tokenizer),
+            )
         raise CovistError(
             f"clip={type(clip).__name__}: give a CLIP checkpoint (id or directory) or a pair (CLIPModel, tokenizer)"
         )
@@ -65,7 +72,7 @@ class TextTower:
         return cls.load(name, home)
 
     @classmethod
-    def load(cls, name: str, home: Home = Home()) -> TextTower:
+    def load(cls, name: str, home: Home = ANYWHERE) -> TextTower:
         """Load the text side of a checkpoint and, of the vision side, only the projection matrix."""
         try:
             text = CLIPTextModelWithProjection.from_pretrained(name, dtype=home.dtype or "auto")
@@ -77,7 +84,8 @@ class TextTower:
         projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
         projection.weight = nn.Parameter(weight.to(text.dtype), requires_grad=False)
         tokenizer = AutoTokenizer.from_pretrained(name)
-        return cls(text.text_model.to(home.device), text.text_projection.to(home.device), projection.to(home.device), tokenizer)
+        text = text.to(home.device)
+        return cls(text.text_model, text.text_projection, projection.to(home.device), tokenizer)
 
     def require_width(self, width: int) -> None:
         """Refuse a tower that belongs to a vision tower of another width."""
