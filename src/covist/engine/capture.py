@@ -70,7 +70,9 @@ class Capture:
         attention = _twin(layer.self_attn, **recorders)
         attention.config = self._config
         device = execution_device(layer)
-        args, options = _run(_twin(layer, self_attn=attention), given.hidden.to(device), **_moved(given.options, device))
+        args, options = _run(
+            _twin(layer, self_attn=attention), given.hidden.to(device), **_moved(given.options, device)
+        )
         queries, keys, values = args
         scale = options.pop("scaling", None)
         return Received(
@@ -89,7 +91,9 @@ def capturing(module: Any) -> Iterator[Capture]:
     """Register the attention function that ends a run; afterwards the registry is what it was."""
     name = f"covist-capture-{threading.get_ident()}"
     config = copy.copy(module.config)
-    config._attn_implementation_internal = name  # the public setter would reach into sub-configurations, which are shared
+    config._attn_implementation_internal = (
+        name  # the public setter would reach into sub-configurations, which are shared
+    )
     ALL_ATTENTION_FUNCTIONS[name] = _stop_at_attention
     # Projections may draw random numbers (dropout of adapters in training).
     devices = [execution_device(layer) for layer in module.layers]

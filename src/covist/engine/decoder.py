@@ -162,7 +162,9 @@ class FrozenDecoder(Decoder):
                     learned[kind] = learn_recipe(layer, given.hidden[0], rotary, capture.attend(index, given))
         shapes = {(recipe.heads, recipe.kv_heads, recipe.head_width) for recipe in learned.values()}
         if len(shapes) > 1:
-            raise CovistError(f"the layers of {type(self.module).__name__} differ in their heads, which is not supported")
+            raise CovistError(
+                f"the layers of {type(self.module).__name__} differ in their heads, which is not supported"
+            )
         return [learned[_kind(layer)] for layer in self.module.layers]
 
     def _enter(self, capture: Capture) -> LayerInput:
@@ -177,7 +179,9 @@ class FrozenDecoder(Decoder):
         ours = self.rotary(given.hidden, positions[..., None].expand(-1, -1, axes) if axes else positions)
         theirs = given.rotary
         if not isinstance(theirs, tuple) or not all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True)):
-            raise CovistError(f"{name} does not hand the angles of its rotary_emb to its layers; use another text model")
+            raise CovistError(
+                f"{name} does not hand the angles of its rotary_emb to its layers; use another text model"
+            )
         ratio = given.hidden[0].float() / embeddings.float()
         self._entry_scale = float(ratio.median())
         if not torch.allclose(ratio, ratio.median(), rtol=0.02):

@@ -52,7 +52,9 @@ class TurnMarkers:
         texts = {role: tuple(text) if isinstance(text, (list, tuple)) else (text,) for role, text in given.items()}
         for role, markers in texts.items():
             if not markers or not all(isinstance(marker, str) and marker.strip() for marker in markers):
-                raise CovistError(f"turn_markers[{role!r}]={given[role]!r}: give a text, or several, that are not empty")
+                raise CovistError(
+                    f"turn_markers[{role!r}]={given[role]!r}: give a text, or several, that are not empty"
+                )
         return cls(texts["assistant"], texts.get("user", ()))
 
 

@@ -39,8 +39,8 @@ class ClipTowerFamily(Family):
         for index in [selected] if isinstance(selected, int) else selected:
             if not (1 <= index <= count or -count <= index <= -1):
                 raise CovistError(
-                    f"vision_feature_layer={selected!r}: the vision tower has {count} encoder layers, whose outputs are "
-                    f"1 to {count} or -{count} to -1"
+                    f"vision_feature_layer={selected!r}: the vision tower has {count} encoder layers, whose outputs "
+                    f"are 1 to {count} or -{count} to -1"
                 )
 
     @property

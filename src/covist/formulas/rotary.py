@@ -38,4 +38,6 @@ def in_halves(values: Tensor, rotated: int, pairing: Pairing) -> Tensor:
     """
     turning, passing = values[..., :rotated], values[..., rotated:]
     pairs = turning.unflatten(-1, (-1, 2)).unbind(-1) if pairing == "neighbours" else turning.chunk(2, dim=-1)
-    return torch.cat([part for both in zip(pairs, passing.tensor_split(2, dim=-1), strict=True) for part in both], dim=-1)
+    return torch.cat(
+        [part for both in zip(pairs, passing.tensor_split(2, dim=-1), strict=True) for part in both], dim=-1
+    )
