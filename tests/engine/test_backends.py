@@ -8,6 +8,7 @@ from transformers import MistralConfig, MistralModel, Phi3Config, Phi3Model
 
 from covist.contract.method import AttentionRule
 from covist.engine.decoder import FrozenDecoder
+from covist.engine.layer_masks import LayerMasks
 from covist.engine.ledger import Ledger
 from covist.engine.mask import StageMask
 from covist.formulas.attention import DistanceTable
@@ -163,9 +164,8 @@ def test_layers_without_positions_get_the_weights_alone(uniform):
 
     def added(layer, **options):
         rule = AttentionRule(torch.ones(3, 1), uniform_first_layer=uniform, **options)
-        return StageMask(ledger, 5, rule, "sdpa", heads=1, prefill=True).for_layer(layer, torch.zeros(1))[
-            "attention_mask"
-        ]
+        masks = LayerMasks(rule, lambda rule: StageMask(ledger, 5, rule, "sdpa", heads=1, prefill=True))
+        return masks.for_layer(layer, torch.zeros(1))["attention_mask"]
 
     for layer in (0, 1, 2):
         expected = added(layer) if layer < 2 else added(layer, distance=table)

@@ -17,6 +17,7 @@ from covist.contract.family import Family, Removable
 from covist.contract.method import AttentionRule
 from covist.contract.signals import ImageSignals
 from covist.engine.cache import StageLayer, adopt, stage_layers
+from covist.engine.layer_masks import LayerMasks
 from covist.engine.ledger import Ledger
 from covist.engine.mask import StageMask
 from covist.engine.prefill import Prefill, Prompt, Settings
@@ -26,7 +27,7 @@ from covist.errors import CovistError
 class _Stage:
     """What the layers of one stage need in the current call."""
 
-    def __init__(self, ledger: Ledger, mask: StageMask, rotary: Rotary):
+    def __init__(self, ledger: Ledger, mask: LayerMasks, rotary: Rotary):
         self.ledger, self.mask, self.rotary = ledger, mask, rotary
 
 
@@ -259,7 +260,8 @@ class Hooks:
         """Mask and rotary embeddings of the layers from `depth` on, for the last tokens of the ledger."""
         queries = hidden.shape[1]
         decoder = self._settings.decoder
-        mask = StageMask(ledger, queries, self._rule, decoder.check_backend(), decoder.heads, prefill)
+        backend = decoder.check_backend()
+        mask = LayerMasks(self._rule, lambda rule: StageMask(ledger, queries, rule, backend, decoder.heads, prefill))
         rotary = decoder.rotary(hidden, ledger.positions[:, -queries:])
         self.call.stages[depth] = stage = _Stage(ledger, mask, rotary)
         return stage
