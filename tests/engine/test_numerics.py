@@ -76,6 +76,7 @@ def device_map():
 def test_offloaded_layers_give_the_same_result(grouped_query, strategy, compress, tmp_path, how, dtype):
     model = copy.deepcopy(grouped_query).to(dtype)
     inputs = in_dtype(ask(PROMPT), model)
+    gains = Decoder(model.model.language_model).head_gains(RANGE)
     handle = compress(model, budget=24, strategy=strategy)
     expected = greedy(model, inputs, 3)
     handle.remove()
@@ -84,8 +85,10 @@ def test_offloaded_layers_give_the_same_result(grouped_query, strategy, compress
     else:
         model = dispatch_model(model, device_map(), main_device="cpu", offload_dir=tmp_path, force_hooks=True)
     assert model.model.language_model.layers[5].self_attn.q_proj.weight.is_meta
+    # Not one digit may differ: in half precision it would grow to several percent of a logit.
+    assert torch.equal(Decoder(model.model.language_model).head_gains(RANGE), gains)
     compress(model, budget=24, strategy=strategy)
-    assert_same(greedy(model, inputs, 3), expected, 1e-4)  # gains from probes differ in the last digit
+    assert_same(greedy(model, inputs, 3), expected, 8 * torch.finfo(dtype).eps)
 
 
 # -- wrappers ----------------------------------------------------------------------------------------------------------
