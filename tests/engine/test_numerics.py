@@ -10,8 +10,8 @@ from support.llava import HEADS, TOKENS, ask, build_llava
 from support.requests import assert_same, greedy
 from torch import nn
 
-from covist.engine.compression import Compression
-from covist.engine.decoder import Decoder, row_norms
+from covist.engine.decoder import FrozenDecoder, row_norms
+from covist.handle import Compression
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 RANGE = (0.6, 1.4)
@@ -76,7 +76,7 @@ def device_map():
 def test_offloaded_layers_give_the_same_result(grouped_query, strategy, compress, tmp_path, how, dtype):
     model = copy.deepcopy(grouped_query).to(dtype)
     inputs = in_dtype(ask(PROMPT), model)
-    gains = Decoder(model.model.language_model).head_gains(RANGE)
+    gains = FrozenDecoder(model.model.language_model).head_gains(RANGE)
     handle = compress(model, budget=24, strategy=strategy)
     expected = greedy(model, inputs, 3)
     handle.remove()
@@ -86,7 +86,7 @@ def test_offloaded_layers_give_the_same_result(grouped_query, strategy, compress
         model = dispatch_model(model, device_map(), main_device="cpu", offload_dir=tmp_path, force_hooks=True)
     assert model.model.language_model.layers[5].self_attn.q_proj.weight.is_meta
     # Not one digit may differ: in half precision it would grow to several percent of a logit.
-    assert torch.equal(Decoder(model.model.language_model).head_gains(RANGE), gains)
+    assert torch.equal(FrozenDecoder(model.model.language_model).head_gains(RANGE), gains)
     compress(model, budget=24, strategy=strategy)
     assert_same(greedy(model, inputs, 3), expected, 8 * torch.finfo(dtype).eps)
 
@@ -124,11 +124,11 @@ def test_row_norms_of_wrapped_projections():
 
 def test_quantised_projections_yield_head_gains(grouped_query, strategy, compress):
     model = copy.deepcopy(grouped_query)
-    expected = Decoder(model.model.language_model).head_gains(RANGE)
+    expected = FrozenDecoder(model.model.language_model).head_gains(RANGE)
     for layer in model.model.language_model.layers:
         layer.self_attn.q_proj = Quantised(layer.self_attn.q_proj)
         layer.self_attn.k_proj = Quantised(layer.self_attn.k_proj)
-    gains = Decoder(model.model.language_model).head_gains(RANGE)
+    gains = FrozenDecoder(model.model.language_model).head_gains(RANGE)
     assert gains.shape == (8, HEADS)
     torch.testing.assert_close(gains, expected, atol=0.05, rtol=0)
     compress(model, budget=24, strategy=strategy)
@@ -143,11 +143,11 @@ def adapted(grouped_query):
 
 
 def test_lora_gains_are_those_of_the_merged_weights(adapted, grouped_query):
-    gains = Decoder(adapted.base_model.model.model.language_model).head_gains(RANGE)
+    gains = FrozenDecoder(adapted.base_model.model.model.language_model).head_gains(RANGE)
     merged = copy.deepcopy(adapted).merge_and_unload()
-    expected = Decoder(merged.model.language_model).head_gains(RANGE)
+    expected = FrozenDecoder(merged.model.language_model).head_gains(RANGE)
     torch.testing.assert_close(gains, expected, atol=1e-4, rtol=1e-4)
-    without = Decoder(grouped_query.model.language_model).head_gains(RANGE)
+    without = FrozenDecoder(grouped_query.model.language_model).head_gains(RANGE)
     assert (gains - without).abs().max() > 1e-2
 
 
