@@ -55,11 +55,5 @@ class Compression:
     def __exit__(self, *exception: object) -> None:
         self.remove()
 
-    def __getstate__(self) -> None:
-        # A copy of the hooks would go on compressing the original; the weights alone can be saved at any time.
-        raise CovistError(
-            "a model cannot be copied or pickled while it is compressed; call .remove() on its handle first"
-        )
-
     def _write_report(self, prefill: Prefill) -> None:
         self.report = build_report(prefill, self.settings.decoder)
