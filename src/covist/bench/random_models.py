@@ -44,7 +44,7 @@ class RandomModel:
     model: Any
     clip: TextTower | None
     request: Callable[[int, int], dict[str, Tensor]]
-    """`request(seed, text)`: random pixels behind and before `text` random tokens."""
+    """`request(seed, text)`: random pixels inside `text` random tokens."""
 
 
 def build_random(name: str, scale: float = 0.1, seed: int = 0) -> RandomModel:
@@ -188,7 +188,7 @@ def _qwen(geometry: Geometry, scale: float) -> RandomModel:
 
 
 def _prompt(image: list[int], text: int, random: torch.Generator) -> dict[str, Tensor]:
-    """A few tokens before the image, the rest of `text` behind it."""
+    """A few tokens before the image, the rest of `text` after it."""
     words = torch.randint(3, IMAGE_TOKEN, (max(text, 2),), generator=random).tolist()
     before = min(5, len(words) - 1)
     ids = torch.tensor([[*words[:before], *image, *words[before:]]])

@@ -43,6 +43,8 @@ def available_methods() -> dict[str, type[Method]]:
 
 def option_names(method: type[Method]) -> list[str]:
     """What the constructors of a method and of its bases take by name."""
-    constructors = (inspect.signature(vars(base)["__init__"]) for base in method.__mro__[:-1] if "__init__" in vars(base))
+    constructors = (
+        inspect.signature(vars(base)["__init__"]) for base in method.__mro__[:-1] if "__init__" in vars(base)
+    )
     items = (item for signature in constructors for item in list(signature.parameters.values())[1:])
     return list(dict.fromkeys(item.name for item in items if item.kind is not item.VAR_KEYWORD))
