@@ -31,6 +31,7 @@ def compress(
     clip: Any | None = None,
     instruction: str | None = None,
     concentration: float | None = None,
+    exact_attention: bool = False,
     **options: Any,
 ) -> Compression:
     """Compress the visual tokens of every image that `model` sees, until the handle is removed.
@@ -48,6 +49,9 @@ def compress(
     instruction: what is asked about the images, instead of reading it from the prompt.
     concentration: freeze CoViST's running concentration reference to this number, so that the result for an image
         does not depend on the images before it.
+    exact_attention: let every patch of a large image say what it attends to. By default half of them do in each head
+        where an encoder has no class token (Qwen2.5-VL) and an image has more than 2,048 patches, about 630 x 630
+        pixels; all other attention is exact anyway.
     options: settings of the method by name, as after the colon of its name: `positions="keep"`, `important=0.75`, or
         single constants of CoViST such as `weight_limit=64`.
 
@@ -61,6 +65,7 @@ def compress(
     64.0
     """
     family = family_for(model)
+    family.exact_attention = exact_attention
     chosen = _method(strategy, method, config, concentration, options)
     check_budget(budget)
     if clip is not None and not family.needs_clip_text:
