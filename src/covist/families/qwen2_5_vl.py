@@ -13,6 +13,7 @@ from transformers.vision_utils import get_vision_window_index
 
 from covist.contract.family import Family, Removable, SignalSink
 from covist.contract.signals import ImageSignals
+from covist.errors import CovistError
 from covist.families.hooks import Scratch, WrappedMethod
 from covist.families.incoming import incoming_attention, patches_that_ask
 from covist.families.registry import register_family
@@ -24,6 +25,16 @@ class Qwen25VL(Family):
     name = "qwen2.5-vl"
     model_classes = ("Qwen2_5_VLForConditionalGeneration",)
     needs_clip_text = False
+
+    def __init__(self, model: nn.Module):
+        super().__init__(model)
+        tower = self.base.visual
+        full, depth = list(tower.fullatt_block_indexes), len(tower.blocks)
+        if not full or not all(0 <= index < depth for index in full):
+            raise CovistError(
+                f"fullatt_block_indexes={full}: the vision tower has blocks 0 to {depth - 1}, and one of them at least "
+                "must see the whole image"
+            )
 
     def rotary_axes(self) -> Sequence[int]:
         sections = self.decoder.rotary_emb.mrope_section
