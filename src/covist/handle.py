@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from torch import nn
@@ -48,6 +49,18 @@ class Compression:
         self._hooks.remove()
         if self.is_active:
             del _ACTIVE[self._model]
+
+    def __repr__(self) -> str:
+        how = f"{self.settings.method.name}, budget {self.settings.budget}"
+        state = "active" if self.is_active else "removed, the model is as it was"
+        last = "no image seen yet" if self.report is None else f"last call: {self.report.summary}"
+        return f"Compression of {type(self._model).__name__} by {how} ({state})\n  {last}"
+
+    def _repr_html_(self) -> str | None:
+        """The report of the last call under the handle's own line; a notebook prints text where there is none."""
+        if self.report is None:
+            return None
+        return f"<p>{escape(repr(self).splitlines()[0])}</p>{self.report._repr_html_()}"
 
     def __enter__(self) -> Compression:
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from covist.cli.console import note
 from covist.errors import CovistError
@@ -57,7 +57,6 @@ def draw(
     answer: Answer,
     images: list[Image.Image],
     asked: str,
-    processor: Any,
     destination: Path,
     which: int = 0,
     overlay: bool = False,
@@ -72,7 +71,6 @@ def draw(
     figure = draw_answer(
         answer.report.images[which],
         images[which],
-        processor,
         method=answer.method,
         prompt=asked,
         answer=answer.text,
