@@ -132,12 +132,12 @@ class Report:
     def _title(self) -> str:
         return f"{self.method}: {self.summary}" if self.method else self.summary
 
-    def _given(self, image: Image.Image | Sequence[Image.Image] | None) -> list[Image.Image | None]:
+    def _given(self, image: Image.Image | Sequence[Image.Image] | None) -> Sequence[Image.Image | None]:
         """The original of every image, as far as it was handed over."""
         count = len(self.images)
         if image is None:
             return [None] * count
-        originals = list(image) if isinstance(image, (list, tuple)) else [image]
+        originals = list(image) if isinstance(image, Sequence) else [image]
         if len(originals) != count:
             raise CovistError(
                 f"image=: the report has {counted(count, 'image')}, got {len(originals)}; give one for each"

@@ -49,7 +49,9 @@ def run(
     check_budget(budget)  # an impossible budget is refused before anything is loaded
     images, asked = question(image, prompt)
     if overlay is not None:
-        writable_file(overlay, (".png", ".svg", ".pdf"))
+        from covist.viz.files import FIGURES  # matplotlib is slow to import
+
+        writable_file(overlay, FIGURES)
     loaded = load(model, clip, device)
     wanted = (loaded, request(loaded, images, asked), Configuration(name, budget), max_new_tokens)
     answers = list(ask_both(*wanted)) if compare else [ask(*wanted)]

@@ -129,6 +129,12 @@ class ImageReport:
                 return None
         return place
 
+    def discarded_at(self, stage: int) -> Tensor:
+        """The content tokens that nothing stands for from a stage on."""
+        gone = torch.full((self.tokens,), self.assignment_at(stage) is None)
+        gone[self.stages[stage].kept] = False
+        return gone.nonzero()[:, 0]
+
     def tokens_before(self, stage: int) -> Tensor:
         """The content tokens that a stage had to choose from."""
         return torch.arange(self.tokens) if stage == 0 else self.stages[stage - 1].kept

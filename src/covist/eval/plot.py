@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ def plot_retention(results: Results, path: str | Path) -> None:
     budgets = sorted({score.budget for line in lines for score in line.scores})
     letters = max((len(line.label) for line in lines), default=0)
     width = LEFT + PLOT * OFFSET + max(1.2, LETTER * letters + 0.15)
-    height = max(3.4, LABEL * (len(lines) + 1))
+    height = max(3.4, 1.15 * LABEL * (len(lines) + 1))
     whole = TOP + height + BOTTOM
     figure = Figure(figsize=(width, whole))
     axes = figure.add_axes((LEFT / width, BOTTOM / whole, PLOT / width, height / whole))
@@ -132,14 +132,14 @@ def _label(axes: Axes, lines: list[_Line], height: float) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)  # labels must not move it
     edge = axes.get_xlim()[1]
-    names = [("uncompressed  100", edge, 100.0, None)]
+    names: list[tuple[str, float, float, str | None]] = [("uncompressed  100", edge, 100.0, None)]
     names += [(line.label, line.scores[-1].mean_tokens, line.scores[-1].retention, line.colour) for line in lines]
     places = spread([y for _, _, y, _ in names], LABEL * (high - low) / height, low, high)
     beside = axes.get_yaxis_transform()  # x in widths of the axes, y in percent
     for (text, x, y, colour), place in zip(names, places, strict=True):
-        tie = {"color": colour or FAINT, "linewidth": 0.6, "zorder": 1}
+        tie: dict[str, Any] = {"color": colour or FAINT, "linewidth": 0.5, "alpha": 0.75, "zorder": 1}
         axes.plot([x, edge], [y, y], **tie)
         axes.plot([1, OFFSET - 0.012], [y, place], transform=beside, clip_on=False, **tie)
         weight = "bold" if colour else "normal"
-        style = {"color": colour or SOFT, "fontsize": 8.5, "weight": weight, "va": "center", "parse_math": False}
-        axes.text(OFFSET, place, text, transform=beside, **style)
+        label = axes.text(OFFSET, place, text, transform=beside, color=colour or SOFT, weight=weight, fontsize=8.5)
+        label.set(va="center", parse_math=False)

@@ -74,7 +74,7 @@ class Covist(Method):
         if instruction is not None and instruction.anchors_allowed:  # which only CLIP's space does
             negative = self.config.instruction_sign < 0
             alike, sign = ("unlike", "negative sign, as published") if negative else ("like", "positive sign")
-            asked = f"bright: {alike} the question\nin CLIP ({sign})"
+            asked = f"bright: {alike} the question\n({sign})"
         else:
             asked = "bright: attended to by\nthe question in layer 0"
         return {

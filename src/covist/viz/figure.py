@@ -182,7 +182,7 @@ def _draw_rebuilt(canvas: _Canvas, image: ImageReport, views: list[View], row: i
     """The image as each stage's representatives show it."""
     for place, stage in enumerate(image.stages):
         kept, owner = stage.kept.numpy(), owners(image, place)
-        discarded = np.setdiff1d(np.arange(image.tokens), kept) if owner is None else kept[:0]
+        discarded = image.discarded_at(place).numpy()
         painted = rebuilt(views, owner, kept)
         for number, view in enumerate(views):
             heading = f"rebuilt from {counted(len(kept), 'representative')}" if number == 0 else ""

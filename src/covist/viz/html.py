@@ -19,9 +19,9 @@ _STYLE = f"""<style>
 .covist dt {{ opacity: .65; margin: 0 }}
 .covist dd {{ margin: 0 }}
 .covist .stages {{ display: flex; flex-wrap: wrap; gap: 16px }}
-.covist figure {{ flex: 0 1 380px; min-width: 240px; margin: 0 }}
+.covist figure {{ flex: 1 1 300px; max-width: 420px; margin: 0 }}
 .covist figcaption {{ margin-bottom: 4px }}
-.covist figure svg {{ display: block; width: 100%; height: auto; overflow: visible }}
+.covist figure svg {{ display: block; width: 100%; height: auto; max-height: 640px; overflow: visible }}
 .covist svg text {{ fill: currentColor; pointer-events: none }}
 .covist .one text, .covist .all:hover + .hint {{ visibility: hidden }}
 .covist .one:hover text {{ visibility: visible }}
@@ -32,7 +32,6 @@ _STYLE = f"""<style>
 .covist .one:hover path {{ stroke: #fff; stroke-width: 2px; vector-effect: non-scaling-stroke }}
 .covist circle {{ stroke: #fff; stroke-width: 1px; vector-effect: non-scaling-stroke }}
 .covist .all:hover .one:not(:hover) circle {{ opacity: .35 }}
-.covist .gone path {{ fill: #7d8590; fill-opacity: .72 }}
 .covist .scale {{ display: inline-block; width: 120px; height: 10px; margin: 0 .4em; border-radius: 2px;
   background: linear-gradient(to right, {", ".join(WEIGHT_COLOURS)}) }}
 </style>"""
@@ -77,10 +76,14 @@ def _draw_image(image: ImageReport, views: list[View]) -> str:
         f"{draw_panel(image, views, stage, scale, name)}</figure>"
         for stage in range(len(image.stages))
     )
-    return f'{define_images(views, name)}<div class="stages">{stages}</div>{_legend(scale)}'
+    return f'{define_images(views, name)}<div class="stages">{stages}</div>{_legend(image, scale)}'
 
 
-def _legend(scale: WeightScale) -> str:
+def _legend(image: ImageReport, scale: WeightScale) -> str:
     if len(scale.examples) == 1:
-        return "<p>Every token that was kept stands with weight 1.</p>"
-    return f'<p>weight 1<span class="scale"></span>{scale.largest:.3g}, the area and colour of a disc</p>'
+        lines = ["every disc has weight 1"]
+    else:
+        lines = [f'weight 1<span class="scale"></span>{scale.largest:.3g}, the colour and area of a disc']
+    if len(image.discarded_at(-1)):
+        lines.append("hatched: discarded, nothing stands for these tokens")
+    return f"<p>{'; '.join(lines)}</p>"

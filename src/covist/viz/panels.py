@@ -147,4 +147,4 @@ def _finish(axes: Axes, view: View, title: str) -> None:
     for spine in axes.spines.values():
         spine.set_color(FAINT)
         spine.set_linewidth(0.6)
-    axes.set_title(title, fontsize=9, color=INK, pad=4)
+    axes.set_title(title, fontsize=9, color=INK, pad=6)

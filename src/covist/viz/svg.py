@@ -9,6 +9,7 @@ from io import BytesIO
 import numpy as np
 from matplotlib.colors import to_hex
 from PIL import Image
+from torch import Tensor
 
 from covist.contract.stages import ImageReport
 from covist.units import counted
@@ -16,8 +17,9 @@ from covist.viz.layout import Corner, View, outline, owners
 from covist.viz.panels import WeightScale
 
 VIEW_GAP = 1  # cells between the views of an image
-WIDEST_DISC = 0.46  # radius in cells: a disc never leaves its token
+NARROWEST_DISC, WIDEST_DISC = 0.12, 0.46  # radii in cells: a disc can be seen and never leaves its token
 NOTE_LETTERS = 46  # letters of a note that the width of a panel has room for
+TALL = 1.4  # height over width from which on a page narrows a panel
 JPEG_QUALITY = 85
 
 Place = tuple[View, int]
@@ -38,13 +40,20 @@ def image_data(view: View) -> str:
 
 
 def define_images(views: list[View], name: str) -> str:
-    """The images of all views, once; the panels of all stages refer to them by `name`."""
+    """The images of all views and the hatching, once; the panels of all stages refer to them by `name`."""
     images = "".join(
         f'<image id="{name}-{number}" width="{view.columns}" height="{view.rows}" preserveAspectRatio="none" '
         f'href="{image_data(view)}"/>'
         for number, view in enumerate(views)
     )
-    return f'<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs>{images}</defs></svg>'
+    hatching = (
+        f'<pattern id="{name}-gone" width=".5" height=".5" patternUnits="userSpaceOnUse" '
+        'patternTransform="rotate(45)"><rect width=".5" height=".5" fill="#eef0f3" fill-opacity=".8"/>'
+        '<rect width=".1" height=".5" fill="#7d8590"/></pattern>'
+    )
+    return (
+        f'<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs>{images}{hatching}</defs></svg>'
+    )
 
 
 def draw_panel(image: ImageReport, views: list[View], stage: int, scale: WeightScale, name: str) -> str:
@@ -56,14 +65,15 @@ def draw_panel(image: ImageReport, views: list[View], stage: int, scale: WeightS
     placed = stack(views)
     width = max(view.columns for view in views)
     height = placed[-1][1] + views[-1].rows
-    line = width * 1.75 / NOTE_LETTERS  # in cells
+    line = max(width, height / TALL) * 1.75 / NOTE_LETTERS  # in cells
     pixels = "".join(f'<use href="#{name}-{number}" y="{top}"/>' for number, (_, top) in enumerate(placed))
     owner = owners(image, stage)
     groups = "".join(_representatives(image, placed, stage, owner, scale, height + line))
     return (
-        f'<svg viewBox="0 0 {width} {height + 2.3 * line:.4g}" style="font-size:{line * 0.88:.3g}px" role="img" '
+        f'<svg viewBox="0 0 {width} {height + 2.3 * line:.4g}" preserveAspectRatio="xMinYMin" '
+        f'style="font-size:{line * 0.88:.3g}px" role="img" '
         f'aria-label="{image.describe_stage(stage)} kept of {image.tokens}">'
-        f'{pixels}{_discarded(image, placed, stage, owner)}<g class="all">{groups}</g>'
+        f'{pixels}{_discarded(image, placed, stage, name)}<g class="all">{groups}</g>'
         f'<text class="hint" y="{height + line:.4g}">Point at a representative.</text></svg>'
     )
 
@@ -75,20 +85,17 @@ def _representatives(
     state = image.stages[stage]
     kept, weights = state.kept.numpy(), state.weights.float().numpy()
     colours = [to_hex(colour) for colour in scale.colours(weights)]
-    radii = WIDEST_DISC * np.sqrt(weights / max(float(weights.max()), scale.largest))
+    radii = np.maximum(NARROWEST_DISC, WIDEST_DISC * np.sqrt(weights / scale.largest))
     for place, token in enumerate(kept.tolist()):
         members = kept[place : place + 1] if owner is None else np.flatnonzero(owner == token)
         ((x, y),) = _cells(placed, kept[place : place + 1])
-        where = _where(placed, token)
-        position = state.positions[place].tolist()
-        position = tuple(position) if isinstance(position, list) else position
+        where = f"token {token}: {_where(placed, token)}, position {_position(state.positions[place])}"
         stands_for = f"weight {weights[place]:.3g}, stands for {counted(len(members), 'token')}"
         yield (
-            f'<g class="one"><title>token {token}: {where}, position {position}\n{stands_for}</title>'
+            f'<g class="one"><title>{where}\n{stands_for}</title>'
             f'<path d="{_path(_cells(placed, members))}"/>'
             f'<circle cx="{x + 0.5}" cy="{y + 0.5}" r="{radii[place]:.3g}" fill="{colours[place]}"/>'
-            f'<text y="{below:.4g}">token {token}: {where}, position {position}'
-            f'<tspan x="0" dy="1.2em">{stands_for}</tspan></text></g>'
+            f'<text y="{below:.4g}">{where}<tspan x="0" dy="1.2em">{stands_for}</tspan></text></g>'
         )
 
 
@@ -99,16 +106,19 @@ def _where(placed: list[Place], token: int) -> str:
     return f"{f'view {number}, ' if len(placed) > 1 else ''}row {row}, column {column}"
 
 
-def _discarded(image: ImageReport, placed: list[Place], stage: int, owner: np.ndarray | None) -> str:
+def _position(position: Tensor) -> str:
+    """A rotary position; with several axes one number for each."""
+    return str(position.tolist()).replace("[", "(").replace("]", ")")
+
+
+def _discarded(image: ImageReport, placed: list[Place], stage: int, name: str) -> str:
     """The area that no representative stands for, if there is one."""
-    kept = image.stages[stage].kept.numpy()
-    if owner is not None or len(kept) == image.tokens:
+    gone = image.discarded_at(stage).numpy()
+    if not len(gone):
         return ""
-    gone = np.setdiff1d(np.arange(image.tokens), kept)
-    path = _path(_cells(placed, gone))
-    return (
-        f'<g class="gone"><title>discarded: nothing stands for these {len(gone)} tokens</title><path d="{path}"/></g>'
-    )
+    title = f"discarded: nothing stands for {'this token' if len(gone) == 1 else f'these {len(gone)} tokens'}"
+    path = f'<path fill="url(#{name}-gone)" d="{_path(_cells(placed, gone))}"/>'
+    return f'<g class="gone"><title>{title}</title>{path}</g>'
 
 
 def _cells(placed: list[Place], tokens: np.ndarray) -> list[Corner]:
