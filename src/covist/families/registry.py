@@ -34,7 +34,11 @@ def _import_families() -> None:
 
 
 def available_families() -> dict[str, tuple[str, ...]]:
-    """Family name -> the transformers classes it serves."""
+    """Family name -> the transformers classes it serves.
+
+    >>> covist.available_families()["llava-1.5"]
+    ('LlavaForConditionalGeneration',)
+    """
     _import_families()
     return {family.name: family.model_classes for family in dict.fromkeys(_FAMILIES.values())}
 

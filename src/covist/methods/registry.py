@@ -15,7 +15,17 @@ _METHODS: dict[str, type[Method]] = {}
 
 
 def register_method(method: type[Method]) -> type[Method]:
-    """Class decorator: make a method available as `covist.compress(..., method=method.name)`."""
+    """Class decorator: make a method available as `covist.compress(..., method=method.name)`.
+
+    >>> @covist.register_method
+    ... class Foremost(covist.Method):
+    ...     name = "foremost"
+    ...     info = covist.MethodInfo("none", "before the decoder", "nothing", "exactly K in every layer")
+    ...     def select(self, image, count):
+    ...         return image.positions.argsort()[:count]
+    >>> covist.create_method("foremost").positions
+    'keep'
+    """
     if method.name in _METHODS:
         first = _METHODS[method.name].__module__
         raise CovistError(f"a method named {method.name!r} is registered already, by {first}; choose another name")
@@ -34,7 +44,7 @@ def _import_methods() -> None:
 def available_methods() -> dict[str, type[Method]]:
     """Name -> method class, in alphabetical order.
 
-    >>> "covist-fixed" in available_methods()
+    >>> "covist-fixed" in covist.available_methods()
     True
     """
     _import_methods()

@@ -10,6 +10,10 @@ DEMO_QUESTION, DEMO_ANSWER = "where is the blue square?", "top-right"
 
 
 def demo() -> tuple[Image.Image, str, str]:
-    """A held-out image, a question about it, and the right answer."""
+    """A held-out image, a question about it, and the right answer.
+
+    >>> covist.tiny.demo()[1:]
+    ('where is the blue square?', 'top-right')
+    """
     with Image.open(DEMO_IMAGE) as image:
         return image.convert("RGB"), DEMO_QUESTION, DEMO_ANSWER

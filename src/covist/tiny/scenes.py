@@ -95,6 +95,9 @@ def sample_scene(seed: int, objects: int | None = None) -> Scene:
     """The scene of a seed: a number, a word, `objects` coloured objects (by default 2 to 12) and grey decoys.
 
     In a very crowded scene the last objects may find no room and are left out.
+
+    >>> len(covist.tiny.sample_scene(7, objects=3).objects)
+    3
     """
     rng = np.random.default_rng([seed, 0])
     layout = _Layout(rng)
@@ -164,7 +167,11 @@ def _background(rng: np.random.Generator) -> np.ndarray:
 
 
 def render(scene: Scene) -> np.ndarray:
-    """The image of a scene as uint8 [96, 96, 3]."""
+    """The image of a scene as uint8 [96, 96, 3].
+
+    >>> covist.tiny.render(covist.tiny.sample_scene(7)).shape
+    (96, 96, 3)
+    """
     rng = np.random.default_rng([scene.seed, 1])
     image = _background(rng)
     for thing in scene.things:
@@ -181,6 +188,11 @@ def render(scene: Scene) -> np.ndarray:
 
 
 def scene_image(scene: Scene) -> Image.Image:
+    """The same for Pillow.
+
+    >>> covist.tiny.scene_image(covist.tiny.sample_scene(7)).size
+    (96, 96)
+    """
     return Image.fromarray(render(scene))
 
 

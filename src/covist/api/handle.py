@@ -6,11 +6,11 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from torch import nn
 
+from covist.api.report import Report, build_report
 from covist.contract.family import Family, unwrap
 from covist.engine.hooks import Hooks
 from covist.engine.prefill import Prefill, Settings
 from covist.errors import CovistError
-from covist.report import Report, build_report
 
 # Weak on both sides: a model that is dropped while it is compressed is freed with its handle.
 _ACTIVE: WeakKeyDictionary[nn.Module, ReferenceType[Compression]] = WeakKeyDictionary()
