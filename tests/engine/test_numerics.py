@@ -11,7 +11,8 @@ from support.requests import assert_same, greedy
 from torch import nn
 
 from covist.api.handle import Compression
-from covist.engine.decoder import FrozenDecoder, row_norms
+from covist.engine.decoder import FrozenDecoder
+from covist.engine.projections import row_norms
 from covist.methods.create import create_method
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"

@@ -43,6 +43,23 @@ class Compression:
         """Whether the model is compressed; False after `remove()`."""
         return Compression.of(self._model) is self
 
+    def refresh(self) -> None:
+        """Read head gains and distance tables again after the model's weights changed.
+
+        A prefill does this by itself when adapters were switched, merged or disabled, and when weights were trained,
+        loaded or replaced. Writes through `.data` leave no trace that could be seen without reading the weights: call
+        this after them. Hooks and report stay as they are.
+
+        >>> import covist
+        >>> model, processor, clip = covist.tiny.load()
+        >>> with covist.compress(model, processor, clip=clip) as handle:
+        ...     model.model.language_model.layers[0].self_attn.q_proj.weight.data *= 0.5
+        ...     handle.refresh()
+        """
+        if not self.is_active:
+            raise CovistError("this handle has been removed; compress the model again")
+        self._hooks.refresh()
+
     def remove(self) -> None:
         """Take every hook off; the model is bit for bit what it was. A second call does nothing."""
         self._hooks.remove()

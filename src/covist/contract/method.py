@@ -47,6 +47,7 @@ class AttentionRule:
     distance: DistanceTable | None = None
     distance_keys: Literal["visual", "all"] = "visual"
     distance_in_decoding: bool = True
+    layers_without_distance: frozenset[int] = frozenset()  # layers without rotary positions: D = 1 there
     uniform_first_layer: bool = False  # in prefill, layer 0 sees the mean weight of each image, not the recorded ones
 
 

@@ -30,6 +30,18 @@ class ClipTowerFamily(Family):
             raise CovistError(
                 f"vision_feature_select_strategy must be 'default', not {config.vision_feature_select_strategy!r}"
             )
+        self._require_encoder_layers()
+
+    def _require_encoder_layers(self) -> None:
+        """The projector must read outputs of encoder layers: only those have an attention to take evidence from."""
+        selected = self.model.config.vision_feature_layer
+        count = len(self.base.vision_tower.encoder.layers)
+        for index in [selected] if isinstance(selected, int) else selected:
+            if not (1 <= index <= count or -count <= index <= -1):
+                raise CovistError(
+                    f"vision_feature_layer={selected!r}: the vision tower has {count} encoder layers, whose outputs are "
+                    f"1 to {count} or -{count} to -1"
+                )
 
     @property
     def feature_layers(self) -> list[int]:
