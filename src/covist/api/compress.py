@@ -11,6 +11,7 @@ from torch import nn
 from covist.api.handle import Compression
 from covist.config import CovistConfig
 from covist.contract.method import Method
+from covist.contract.pixels import Preprocessing
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.instruction import InstructionReader
 from covist.engine.prefill import Settings
@@ -94,6 +95,7 @@ def compress(
         reader=InstructionReader(family, processor, instruction, turn_markers),
         text_tower=text_tower,
         budget=budget,
+        preprocessing=Preprocessing.of(processor),
     )
     return Compression(family, settings)
 

@@ -35,6 +35,7 @@ class Outcome:
     withheld: float = 0.0  # evidence-weighted contribution withheld by the weight limit, Eq. 15
     assignment: Tensor | None = None  # [tokens before] index of the representative that stands for each token
     maps: dict[str, Tensor] = field(default_factory=dict)  # evidence maps over the tokens before, by name
+    captions: dict[str, str] = field(default_factory=dict)  # what bright means in a map, by the map's name
     seconds: dict[str, float] = field(default_factory=dict)  # "selection", "composition"
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from covist.contract.decoder import Rotary
 from covist.contract.instruction import Instruction, TextSpace
 from covist.contract.method import Method, Outcome
+from covist.contract.pixels import Preprocessing
 from covist.contract.signals import ImageSignals
 from covist.contract.views import DecoderView, ImageContext
 from covist.engine.decoder import FrozenDecoder
@@ -42,6 +43,7 @@ class Settings:
     reader: InstructionReader
     text_tower: TextSpace | None
     budget: int | float | str
+    preprocessing: Preprocessing = Preprocessing()  # of the images, as far as the processor is known
 
 
 @dataclass

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers.vision_utils import get_vision_window_index
 
 from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.pixels import lay_out
 from covist.contract.signals import ImageSignals
 from covist.errors import CovistError
 from covist.families.hooks import Scratch, WrappedMethod
@@ -53,7 +54,7 @@ class Qwen25VL(Family):
 
         def assemble(arguments: dict[str, Any], output: Any) -> None:
             spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
-            sink(self._images(arguments["image_grid_thw"], spans, tap.take()))
+            sink(self._images(arguments["pixel_values"], arguments["image_grid_thw"], spans, tap.take()))
 
         return [
             *tap.handles,
@@ -61,7 +62,9 @@ class Qwen25VL(Family):
             WrappedMethod(self.base, "get_video_features", lambda arguments, output: tap.take()),
         ]
 
-    def _images(self, grids: Tensor, spans: Sequence[Tensor], block: _FullAttention) -> list[ImageSignals]:
+    def _images(
+        self, pixels: Tensor, grids: Tensor, spans: Sequence[Tensor], block: _FullAttention
+    ) -> list[ImageSignals]:
         tower = self.base.visual
         window_order, _ = get_vision_window_index(grids, tower.spatial_merge_size, tower.window_size, tower.patch_size)
         signals, first = [], 0
@@ -71,7 +74,9 @@ class Qwen25VL(Family):
             order = window_order[first : first + tokens].argsort().to(span.device)  # undoes the window order
             patches = slice(first * merge**2, (first + tokens) * merge**2)
             shape = (frames, height // merge, width // merge)
-            signals.append(_image(tower, span, shape, block.of(patches), order, self.exact_attention))
+            image = _image(tower, span, shape, block.of(patches), order, self.exact_attention)
+            image.read_pixels = partial(_read_patches, pixels[patches], tower.config, image.grid)
+            signals.append(image)
             first += tokens
         return signals
 
@@ -100,6 +105,15 @@ def _image(
         pack=torch.arange(len(order), device=span.device),
         project=partial(_merge, tower.merger, block.features.shape[-1]),
     )
+
+
+def _read_patches(patches: Tensor, config: Any, grid: Grid) -> list[Tensor]:
+    """The image of each frame, from patches [patches, 3 * time * p * p] in which those of a token follow each other."""
+    merge, side = config.spatial_merge_size, config.patch_size
+    shape = (-1, merge, merge, config.in_channels, config.temporal_patch_size, side, side)
+    # An image is one moment, repeated: the first says it all.
+    cells = patches.detach().cpu().view(shape)[:, :, :, :, 0]  # [N, merge, merge, 3, p, p]
+    return lay_out(cells.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3), grid)
 
 
 def _merge(merger: nn.Module, width: int, features: Tensor) -> Tensor:

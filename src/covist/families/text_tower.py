@@ -92,8 +92,8 @@ class TextTower:
         own = self.visual_projection.weight.shape[1]
         if own != width:
             raise CovistError(
-                f"clip= projects image features of width {own}, but the model's vision tower has {width}: give the CLIP "
-                "checkpoint that this vision tower was taken from"
+                f"clip= projects image features of width {own}, but the model's vision tower has {width}: give the "
+                "CLIP checkpoint that this vision tower was taken from"
             )
 
     def encode(self, text: str) -> Tensor:
