@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from covist import ask as asking
-from covist import available_methods
+from covist import available_methods, environment
 from covist.bench import protocol
+from covist.request import answer as asking
 
 SMALL = ("--max-new-tokens", "2")
 
@@ -143,6 +143,16 @@ def test_doctor_finds_what_is_installed(covist):
     assert "torch" in covist("doctor").stdout
 
 
+def test_doctor_names_a_release_outside_the_declared_range(covist, monkeypatch):
+    monkeypatch.setattr(environment, "requires", lambda name: ["torch>=2", "transformers>=1000"])
+    ran = covist("doctor", "--json")
+    checks = {check["name"]: check for check in ran.json["checks"]}
+    assert ran.code == 1 and checks["torch"]["status"] == "ok"
+    assert checks["transformers"]["status"] == "missing"
+    assert "which is not >=1000" in checks["transformers"]["found"]
+    assert checks["transformers"]["advice"] == "pip install 'transformers>=1000'"
+
+
 def test_bench_as_json_and_file(covist, model_folder, picture, tmp_path):
     small = ("--prompts", 1, "--warmup", 1, "--repetitions", 2, "--max-new-tokens", 2, "--out", tmp_path)
     request = ("--model", model_folder, "--image", picture, "--prompt", "what is this?")
@@ -183,7 +193,7 @@ def test_eval_scores_resumes_and_writes(covist, model_folder, tmp_path):
     assert [(row["method"], row["budget"]) for row in first["results"]] == [("vanilla", 576), ("random", 32)]
     assert {"suite", "results", "versions"} <= set(first)
     second = covist(*arguments, "--limit", 2)
-    assert second.code == 0 and "about 2 pictures" in second.stdout
+    assert second.code == 0 and "about 2 images" in second.stdout
     assert {"results.json", "results.md", "retention.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
@@ -200,7 +210,7 @@ def test_unexpected_errors_exit_with_1_and_show_a_traceback_only_on_request(covi
 
 
 def test_a_value_error_that_we_did_not_raise_is_unexpected(covist, model_folder, monkeypatch):
-    monkeypatch.setattr(asking, "checked_budget", int)
+    monkeypatch.setattr(asking, "measure", lambda *arguments: int("seven"))
     ran = covist("run", "--model", model_folder)
     assert ran.code == 1 and "unexpected ValueError" in ran.stderr
 

@@ -14,13 +14,11 @@ from transformers.vision_utils import get_vision_window_index
 from covist.contract.family import Family, Removable, SignalSink
 from covist.contract.pixels import lay_out
 from covist.contract.signals import ImageSignals
+from covist.errors import CovistError
 from covist.families.hooks import Scratch, WrappedMethod
+from covist.families.incoming import incoming_attention, patches_that_ask
 from covist.families.registry import register_family
-from covist.formulas.rotary import rotate
 from covist.grid import Grid
-
-CHUNK_ELEMENTS = 1 << 22
-"""Attention logits held at a time while incoming attention is summed (16 MiB in float32)."""
 
 
 @register_family
@@ -28,6 +26,16 @@ class Qwen25VL(Family):
     name = "qwen2.5-vl"
     model_classes = ("Qwen2_5_VLForConditionalGeneration",)
     needs_clip_text = False
+
+    def __init__(self, model: nn.Module):
+        super().__init__(model)
+        tower = self.base.visual
+        full, depth = list(tower.fullatt_block_indexes), len(tower.blocks)
+        if not full or not all(0 <= index < depth for index in full):
+            raise CovistError(
+                f"fullatt_block_indexes={full}: the vision tower has blocks 0 to {depth - 1}, and one of them at least "
+                "must see the whole image"
+            )
 
     def rotary_axes(self) -> Sequence[int]:
         sections = self.decoder.rotary_emb.mrope_section
@@ -65,7 +73,8 @@ class Qwen25VL(Family):
             tokens = frames * height * width // merge**2
             order = window_order[first : first + tokens].argsort().to(span.device)  # undoes the window order
             patches = slice(first * merge**2, (first + tokens) * merge**2)
-            image = _image(tower, span, (frames, height // merge, width // merge), block.of(patches), order)
+            shape = (frames, height // merge, width // merge)
+            image = _image(tower, span, shape, block.of(patches), order, self.exact_attention)
             image.read_pixels = partial(_read_patches, pixels[patches], tower.config, image.grid)
             signals.append(image)
             first += tokens
@@ -73,7 +82,7 @@ class Qwen25VL(Family):
 
 
 def _image(
-    tower: nn.Module, span: Tensor, shape: tuple[int, int, int], block: _FullAttention, order: Tensor
+    tower: Any, span: Tensor, shape: tuple[int, int, int], block: _FullAttention, order: Tensor, exact: bool
 ) -> ImageSignals:
     frames, rows, columns = shape
 
@@ -82,8 +91,8 @@ def _image(
         return per_patch.unflatten(0, (len(order), -1))[order]
 
     def attention() -> Tensor:
-        segments = block.frames(frames)
-        incoming = torch.cat([incoming_attention(*segment) for segment in segments])  # [patches]
+        asking = patches_that_ask(len(block.keys) // frames, tower.spatial_merge_size, exact, span.device)
+        incoming = torch.cat([frame.incoming(asking) for frame in block.frames(frames)])  # [patches]
         return grouped(incoming).sum(1).view(frames, 1, rows * columns)
 
     return ImageSignals(
@@ -112,21 +121,6 @@ def _merge(merger: nn.Module, width: int, features: Tensor) -> Tensor:
     return merger(features.reshape(-1, width)).view(*features.shape[:-1], -1)
 
 
-@torch.no_grad()
-def incoming_attention(queries: Tensor, keys: Tensor) -> Tensor:
-    """Attention that each key receives, averaged over heads and queries: rotated [n, heads, w] twice -> [n].
-
-    Queries go in chunks, so that no heads x n x n matrix exists.
-    """
-    count, heads, width = queries.shape
-    transposed = keys.float().permute(1, 2, 0)  # [heads, w, n]
-    received = torch.zeros(count, dtype=torch.float32, device=queries.device)
-    for chunk in queries.split(max(1, CHUNK_ELEMENTS // (heads * count))):
-        logits = (chunk.float().transpose(0, 1) * width**-0.5) @ transposed  # [heads, chunk, n]
-        received += logits.softmax(-1).sum((0, 1))
-    return received / (heads * count)
-
-
 @dataclass(frozen=True)
 class _FullAttention:
     """What the last full-attention block saw, per patch in window order, and what feeds the merger."""
@@ -140,10 +134,14 @@ class _FullAttention:
     def of(self, patches: slice) -> _FullAttention:
         return _FullAttention(*(getattr(self, name)[patches] for name in self.__dataclass_fields__))
 
-    def frames(self, count: int) -> list[tuple[Tensor, Tensor]]:
-        """Rotated queries and keys of each frame: attention stays inside a frame."""
-        rotated = [rotate(states, self.cos[:, None], self.sin[:, None]) for states in (self.queries, self.keys)]
-        return list(zip(*(states.chunk(count) for states in rotated), strict=True))
+    def frames(self, count: int) -> list[_FullAttention]:
+        """Each frame by itself: attention stays inside a frame."""
+        length = len(self.keys) // count
+        return [self.of(slice(first, first + length)) for first in range(0, count * length, length)]
+
+    def incoming(self, asking: Sequence[Tensor]) -> Tensor:
+        """Attention that each patch receives: [patches]."""
+        return incoming_attention(self.queries, self.keys, self.cos, self.sin, asking)
 
 
 class _TowerTap:

@@ -60,7 +60,7 @@ class Covist(Method):
             instruction,
             reference,
         )
-        if not signals.memo.setdefault("counted", False):
+        if selection.concentration is not None and not signals.memo.setdefault("counted", False):
             self.tracker.update(selection.concentration)
             signals.memo["counted"] = True
         selected = perf_counter()
@@ -92,9 +92,10 @@ class Covist(Method):
             return InstructionEvidence(distribution.to(device), True, self.config.instruction_weight)
         if image.text_tower is not None or not len(image.instruction.embeddings):
             return None
-        queries = image.decoder.queries(0, image.instruction.embeddings)
-        keys = image.decoder.keys(0, image.signals.embeddings.to(image.instruction.embeddings))
-        distribution = first_layer_distribution(queries, keys)
+        decoder, text = image.decoder, image.instruction.embeddings
+        queries = decoder.queries(0, decoder.first_input(text))
+        keys = decoder.keys(0, decoder.first_input(image.signals.embeddings.to(text)))
+        distribution = first_layer_distribution(queries, keys, decoder.scale(0))
         return InstructionEvidence(distribution.to(device), False, self.config.instruction_weight_first_layer)
 
     # -- stages inside the decoder -------------------------------------------------------------------------------------
@@ -123,10 +124,13 @@ class Covist(Method):
     def _score(self, view: DecoderView) -> Tensor:
         """Relevance of the representatives to the instruction at the current depth [K]."""
         last = torch.tensor([view.last_instruction_row], device=view.visual.device)
-        factor = view.decoder.distance_table.log_factor(view.positions[last], view.positions[view.visual])[0]
-        gains = self._head_gains(view.decoder)[view.depth].to(factor.device)
+        decoder = view.decoder
+        factor = decoder.distance_table.log_factor(view.positions[last], view.positions[view.visual])[0]
+        if not self.config.distance or view.depth in decoder.layers_without_positions:
+            factor = torch.zeros_like(factor)
+        gains = self._head_gains(decoder)[view.depth].to(factor.device)
         attention = attention_score(
-            view.queries(last)[:, 0], view.keys(view.visual), factor * self.config.distance, gains
+            view.queries(last)[:, 0], view.keys(view.visual), factor, gains, decoder.scale(view.observed_layer)
         )
         texts = view.instruction_rows if len(view.instruction_rows) else last
         return internal_score(attention, value_score(view.values(texts), view.values(view.visual)), self.config.epsilon)
@@ -137,7 +141,11 @@ class Covist(Method):
         if not self.config.attention:
             return None
         distance: DistanceTable | None = decoder.distance_table if self.config.distance else None
-        return AttentionRule(scale=self._head_gains(decoder) * self._strategy_gain(decoder.layers), distance=distance)
+        return AttentionRule(
+            scale=self._head_gains(decoder) * self._strategy_gain(decoder.layers),
+            distance=distance,
+            layers_without_distance=decoder.layers_without_positions,
+        )
 
     def _head_gains(self, decoder: Decoder) -> Tensor:
         """g [layers, heads]."""

@@ -7,11 +7,11 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from torch import nn
 
+from covist.api.report import Report, build_report
 from covist.contract.family import Family, unwrap
 from covist.engine.hooks import Hooks
 from covist.engine.prefill import Prefill, Settings
 from covist.errors import CovistError
-from covist.report import Report, build_report
 
 # Weak on both sides: a model that is dropped while it is compressed is freed with its handle.
 _ACTIVE: WeakKeyDictionary[nn.Module, ReferenceType[Compression]] = WeakKeyDictionary()
@@ -44,6 +44,23 @@ class Compression:
         """Whether the model is compressed; False after `remove()`."""
         return Compression.of(self._model) is self
 
+    def refresh(self) -> None:
+        """Read head gains and distance tables again after the model's weights changed.
+
+        A prefill does this by itself when adapters were switched, merged or disabled, and when weights were trained,
+        loaded or replaced. Writes through `.data` leave no trace that could be seen without reading the weights: call
+        this after them. Hooks and report stay as they are.
+
+        >>> import covist
+        >>> model, processor, clip = covist.tiny.load()
+        >>> with covist.compress(model, processor, clip=clip) as handle:
+        ...     model.model.language_model.layers[0].self_attn.q_proj.weight.data *= 0.5
+        ...     handle.refresh()
+        """
+        if not self.is_active:
+            raise CovistError("this handle has been removed; compress the model again")
+        self._hooks.refresh()
+
     def remove(self) -> None:
         """Take every hook off; the model is bit for bit what it was. A second call does nothing."""
         self._hooks.remove()
@@ -67,12 +84,6 @@ class Compression:
 
     def __exit__(self, *exception: object) -> None:
         self.remove()
-
-    def __getstate__(self) -> None:
-        # A copy of the hooks would go on compressing the original; the weights alone can be saved at any time.
-        raise CovistError(
-            "a model cannot be copied or pickled while it is compressed; call .remove() on its handle first"
-        )
 
     def _write_report(self, prefill: Prefill) -> None:
         self.report = build_report(prefill, self.settings.decoder)
