@@ -1,5 +1,7 @@
 """Input checks of the public functions: each failure is one `ValueError` line saying what and where."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -26,17 +28,25 @@ def require_shape(where: str, name: str, tensor: Tensor, shape: tuple[int | None
 
 
 def require_finite(where: str, **tensors: Tensor) -> None:
-    """One pass and one host read for all tensors together: their sums are finite unless an element is not."""
-    sums = [tensor.sum(dtype=torch.float32) for tensor in tensors.values()]
-    if torch.stack(sums).isfinite().all():
-        return
-    for name, tensor in tensors.items():
-        require(bool(tensor.isfinite().all()), where, f"{name} contains NaN or infinite values")
+    require_sound(where, {}, **tensors)
 
 
 def require_evidence(where: str, name: str, evidence: Tensor) -> None:
     """Evidence must be finite and non-negative."""
-    low, high = evidence.aminmax()
-    if not bool((low >= 0) & (high < torch.inf)):
-        require_finite(where, **{name: evidence})
-        require(False, where, f"{name} must not be negative, its minimum is {low.item():.3g}")
+    require_sound(where, {name: evidence})
+
+
+def require_sound(where: str, evidence: dict[str, Tensor], **features: Tensor) -> None:
+    """All must be finite and `evidence` not negative: one pass and one host read for all tensors together.
+
+    Sums are finite unless an element is not, so that a closer look is needed only if one of them is not.
+    """
+    tensors = {**features, **evidence}
+    sums = [tensor.sum(dtype=torch.float32) for tensor in tensors.values()]
+    lows = [tensor.amin().float() for tensor in evidence.values()]
+    found = torch.stack(sums + lows).tolist()
+    if not all(map(math.isfinite, found)):
+        for name, tensor in tensors.items():
+            require(bool(tensor.isfinite().all()), where, f"{name} contains NaN or infinite values")
+    for name, low in zip(evidence, found[len(sums) :], strict=True):
+        require(low >= 0, where, f"{name} must not be negative, its minimum is {low:.3g}")

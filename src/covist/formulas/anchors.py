@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from covist.config import CovistConfig
-from covist.formulas.ops import first_largest
+from covist.formulas.ops import ranking
 
 INITIAL_ANCHOR_DIVISOR = 12
 NOVEL_ANCHORS = 3
@@ -26,35 +26,39 @@ def free_places(count: int) -> int:
 def instruction_anchors(distribution: Tensor, affinity: Tensor, count: int, config: CovistConfig) -> Tensor:
     """Non-redundant tokens in the order of pi [N], most relevant first -> anchors in that order, [any].
 
-    A candidate that is too similar to a kept anchor is skipped for good, so the next anchor is always the first
+    A candidate that is too similar to a kept anchor is skipped for good, so the next anchor is always the best
     candidate still allowed. The search runs to its limit without asking the device whether it is over already.
     """
     limit = min(config.anchor_limit, math.floor(config.anchor_fraction * count))
     initial = min(max(2, count // INITIAL_ANCHOR_DIVISOR), limit)
-    order = distribution.argsort(descending=True, stable=True)
-    allowed = torch.ones_like(order, dtype=torch.bool)  # along the order
-    to_initial = torch.zeros_like(distribution)
-    novel = torch.zeros_like(order[:1])
-    anchors, accepted = [order[:0]], [allowed[:0]]
-    for step in range(limit):
-        place = first_largest(allowed.int())[None]
-        anchor = order[place]
+    if limit == 0:
+        return torch.empty(0, dtype=torch.long, device=distribution.device)
+    redundant = (affinity >= config.anchor_redundancy).fill_diagonal_(True)
+    allowed = distribution[None].clone()  # [1, N], -inf for tokens out of the race
+    values, anchors = [], []
+    for _ in range(limit):
+        value, anchor = allowed.max(1)
+        values.append(value)
         anchors.append(anchor)
-        accepted.append(allowed[place] & (novel < NOVEL_ANCHORS))
-        similarity = affinity.index_select(0, anchor)[0]
-        if step < initial:
-            to_initial = torch.maximum(to_initial, similarity)
-        else:
-            novel += 1 - to_initial[anchor] > config.anchor_novelty
-        allowed &= similarity[order] < config.anchor_redundancy
-        allowed.index_fill_(0, place, False)
-    return torch.cat(anchors)[torch.cat(accepted)]
+        allowed.masked_fill_(redundant.index_select(0, anchor), -torch.inf)
+    found = torch.cat(anchors)
+    return found[(torch.cat(values) >= 0) & (_novel_before(affinity, found, initial, config) < NOVEL_ANCHORS)]
+
+
+def _novel_before(affinity: Tensor, anchors: Tensor, initial: int, config: CovistConfig) -> Tensor:
+    """How many of the anchors before each, [anchors], were unlike the `initial` first ones and not among them."""
+    to_initial = affinity.index_select(0, anchors[:initial]).amax(0)
+    novel = 1 - to_initial.index_select(0, anchors) > config.anchor_novelty
+    novel[:initial] = False
+    return novel.cumsum(0) - novel.long()
 
 
 def protected_tokens(
     attention: Tensor, anchors: Tensor, count: int, concentration: float, config: CovistConfig
 ) -> Tensor:
     """Core first, then anchors, truncated so that coverage keeps its free places -> distinct indices [any]."""
-    core = attention.argsort(descending=True, stable=True)[: core_size(count, concentration, config)]
-    extra = anchors[~torch.isin(anchors, core)]
-    return torch.cat([core, extra])[: max(0, count - free_places(count))]
+    protected = ranking(attention)[: core_size(count, concentration, config)]
+    if anchors.shape[0]:
+        in_core = torch.zeros_like(attention, dtype=torch.bool).index_fill_(0, protected, True)
+        protected = torch.cat([protected, anchors[~in_core[anchors]]])
+    return protected[: max(0, count - free_places(count))]

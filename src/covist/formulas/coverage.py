@@ -16,14 +16,17 @@ DISTANCE_TIE = 1e-6
 def affinity(keys: Tensor, embeddings: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Eq. 2: s [N, N] from raw keys [N, k] and projected embeddings [N, d]; rows are normalised here."""
     require_shape("affinity", "embeddings", embeddings, (keys.shape[0], None))
-    unit_keys = unit_rows(keys, epsilon)
-    return blend_similarities(unit_keys @ unit_keys.T, unit_rows(embeddings, epsilon))
+    return blend_similarities(cosines(unit_rows(keys, epsilon)), cosines(unit_rows(embeddings, epsilon)))
 
 
-def blend_similarities(key_cosines: Tensor, unit_embeddings: Tensor) -> Tensor:
-    """Eq. 2 given the key cosines [N, N], which are overwritten with s: no third N x N matrix is needed."""
-    cosines = (unit_embeddings @ unit_embeddings.T).clamp_(0, 1)
-    return key_cosines.clamp_(0, 1).add_(cosines).mul_(0.5)
+def cosines(unit: Tensor) -> Tensor:
+    """Between all pairs of unit rows [N, d] -> [N, N]."""
+    return unit @ unit.T
+
+
+def blend_similarities(key_cosines: Tensor, embedding_cosines: Tensor) -> Tensor:
+    """Eq. 2 given the cosines, both [N, N]: they are overwritten, the first with s, so that no third is needed."""
+    return key_cosines.clamp_(0, 1).add_(embedding_cosines.clamp_(0, 1)).mul_(0.5)
 
 
 def uniform_coefficient(count: int, concentration: float, reference: float | None, config: CovistConfig) -> float:
@@ -54,31 +57,49 @@ def region_weights(
     weights: Tensor, unit_keys: Tensor, unit_embeddings: Tensor, coordinates: Tensor, config: CovistConfig
 ) -> Tensor:
     """omega [N]: the weights w rebalanced over regions, which keeps a large region from taking the whole budget."""
-    region = assign_regions(weights, unit_keys, unit_embeddings, coordinates, config.regions)  # [N]
-    mass = weights.new_zeros(config.regions).index_add_(0, region, weights)
-    size = weights.new_zeros(config.regions).index_add_(0, region, torch.ones_like(weights))
-    target = (1 - config.region_uniform) * mass + config.region_uniform / (size > 0).sum()
-    share = torch.where(mass[region] > 0, weights / mass[region], 1 / size[region])
-    return mass_norm(target[region] * share)
+    return balance_regions(weights, cosines(unit_keys), cosines(unit_embeddings), coordinates, config)
 
 
-def assign_regions(
-    weights: Tensor, unit_keys: Tensor, unit_embeddings: Tensor, coordinates: Tensor, regions: int
+def balance_regions(
+    weights: Tensor, key_cosines: Tensor, embedding_cosines: Tensor, coordinates: Tensor, config: CovistConfig
 ) -> Tensor:
-    """Nearest of the farthest-point centres for every token, [N]; the first centre has the largest weight.
+    """`region_weights` for a caller that has the cosines [N, N] already."""
+    distances = descriptor_distances(key_cosines, embedding_cosines, coordinates)
+    region = assign_regions(weights, distances, config.regions)  # [N]
+    member = (region == torch.arange(config.regions, device=region.device)[:, None]).float()  # [regions, N]
+    mass, size = member @ weights, member.sum(-1)
+    target = (1 - config.region_uniform) * mass + config.region_uniform / (size > 0).sum()
+    # a region without weight spreads its target evenly: every member counts one
+    weightless = (mass == 0).float()
+    share = (weights + weightless[region]) * (target / (mass + weightless * size))[region]
+    return mass_norm(share)
 
-    The descriptors are concatenated in the paper; squared distances add up, so they stay apart here.
+
+def descriptor_distances(key_cosines: Tensor, embedding_cosines: Tensor, coordinates: Tensor) -> Tensor:
+    """Squared distances between the descriptors of all tokens [N, N].
+
+    The paper concatenates the descriptors. Their squared distance is `n_i + n_j - 2 <i, j>`; cosines give the inner
+    products of keys and embeddings, and one small matrix product adds the norms n and the coordinates.
     """
-    parts = ((KEY_SCALE, unit_keys), (EMBEDDING_SCALE, unit_embeddings), (COORDINATE_SCALE, coordinates - 0.5))
-    norms = [part.square().sum(-1) for _, part in parts]
-    centre = weights.argmax()
-    distances = []
-    nearest = torch.full_like(weights, torch.inf)
-    for _ in range(min(regions, weights.shape[0])):
-        distance = torch.zeros_like(weights)
-        for (scale, part), norm in zip(parts, norms, strict=True):
-            distance += scale * (norm + norm[centre] - 2 * (part @ part[centre])).clamp(min=0)
-        distances.append(distance)
-        nearest = torch.minimum(nearest, distance)
-        centre = first_largest(nearest, DISTANCE_TIE)
-    return first_largest(-torch.stack(distances), DISTANCE_TIE)
+    places = coordinates - 0.5  # [N, 2]
+    norms = (
+        KEY_SCALE * key_cosines.diagonal()
+        + EMBEDDING_SCALE * embedding_cosines.diagonal()
+        + COORDINATE_SCALE * places.square().sum(-1)
+    )[:, None]
+    one = torch.ones_like(norms)
+    left = torch.cat([-2 * COORDINATE_SCALE * places, norms, one], dim=1)  # [N, 4]
+    right = torch.cat([places, one, norms], dim=1)
+    inner = torch.add(key_cosines, embedding_cosines, alpha=EMBEDDING_SCALE / KEY_SCALE)
+    return inner.addmm_(left, right.T, beta=-2 * KEY_SCALE)
+
+
+def assign_regions(weights: Tensor, distances: Tensor, regions: int) -> Tensor:
+    """Nearest of the farthest-point centres for every token, [N]; the first centre has the largest weight."""
+    nearest = distances.index_select(0, weights.argmax())  # [1, N]
+    rows = [nearest]
+    for _ in range(1, min(regions, weights.shape[0])):
+        centre = first_largest(nearest, DISTANCE_TIE, dim=1)
+        rows.append(distances.index_select(0, centre))
+        nearest = torch.minimum(nearest, rows[-1])
+    return first_largest(-torch.cat(rows), DISTANCE_TIE)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from covist.checks import require, require_evidence, require_finite, require_shape
+from covist.checks import require, require_finite, require_shape, require_sound
 from covist.config import CovistConfig
 from covist.formulas.ops import departure_from_uniform, entropy, mass_norm, min_max, share_groups, unit_rows
 from covist.grid import Grid
@@ -57,21 +57,29 @@ def nearest_neighbours(similarity: Tensor) -> Neighbours:
 def smooth_attention(attention: Tensor, neighbours: Neighbours, grid: Grid) -> Tensor:
     """Truncate the peaks, diffuse over the key graph, then smooth inside each view: [N] -> [N] with mass 1."""
     smoothed = mass_norm(attention.float())
-    smoothed = smoothed.clamp(max=torch.quantile(smoothed, ATTENTION_PERCENTILE))
+    smoothed = smoothed.clamp(max=percentile(smoothed, ATTENTION_PERCENTILE))
     if neighbours.indices.shape[1]:
         transition = torch.softmax(neighbours.similarities / DIFFUSION_TEMPERATURE, dim=-1)  # [N, k]
         for _ in range(DIFFUSION_STEPS):
             arriving = (transition * smoothed[neighbours.indices]).sum(-1)
-            smoothed = (1 - DIFFUSION_RATE) * smoothed + DIFFUSION_RATE * arriving
+            smoothed = torch.lerp(smoothed, arriving, DIFFUSION_RATE)
     return mass_norm(grid.smooth(smoothed))
+
+
+def percentile(values: Tensor, fraction: float) -> Tensor:
+    """The value [] below which `fraction` of `values` [N] lie, linear between the two nearest."""
+    place = fraction * (values.shape[0] - 1)
+    below = math.floor(place)
+    top = values.topk(values.shape[0] - below).values  # largest first; the last is the one below the place
+    return torch.lerp(top[-1], top[-2:][0], place - below)
 
 
 def feature_distinctiveness(unit_embeddings: Tensor, grid: Grid, epsilon: float) -> Tensor:
     """How far each token stands out, globally and from its spatial neighbours: unit rows [N, d] -> [N]."""
     mean_direction = unit_rows(unit_embeddings.sum(0), epsilon)
+    similarities = torch.stack([unit_embeddings @ mean_direction, grid.neighbour_similarity(unit_embeddings)])
     # MinMax(1 - v) is MinMax(-v), which keeps the scale by which rounding is recognised
-    apart = min_max(-(unit_embeddings @ mean_direction), epsilon)
-    contrast = min_max(-grid.neighbour_similarity(unit_embeddings), epsilon)
+    apart, contrast = min_max(-similarities, epsilon)
     return GLOBAL_DISTINCTIVENESS * apart + LOCAL_DISTINCTIVENESS * contrast
 
 
@@ -90,8 +98,7 @@ def check_signals(where: str, attention: Tensor, keys: Tensor, embeddings: Tenso
     require_shape(where, "attention", attention, (grid.size,))
     require_shape(where, "keys", keys, (grid.size, None))
     require_shape(where, "embeddings", embeddings, (grid.size, None))
-    require_finite(where, attention=attention, keys=keys, embeddings=embeddings)
-    require_evidence(where, "attention", attention)
+    require_sound(where, {"attention": attention}, keys=keys, embeddings=embeddings)
 
 
 def weigh_image(
@@ -110,10 +117,10 @@ def weigh_image(
 
 def base_evidence(attention: Tensor, distinctiveness: Tensor, epsilon: float) -> Tensor:
     """Eq. 16: the two min-max-normalised maps mixed by their variances."""
-    a, s = min_max(attention, epsilon), min_max(distinctiveness, epsilon)
-    a_variance, s_variance = a.var(correction=0), s.var(correction=0)
+    maps = min_max(torch.stack([attention, distinctiveness]), epsilon)
+    (a, s), (a_variance, s_variance) = maps, maps.var(-1, correction=0)
     rho = a_variance / (a_variance + s_variance + epsilon)
-    return mass_norm(rho * a + (1 - rho) * s)
+    return mass_norm(torch.lerp(s, a, rho))  # rho a + (1 - rho) s
 
 
 def instruction_distribution(text: Tensor, patches: Tensor, config: CovistConfig) -> Tensor:
@@ -122,12 +129,11 @@ def instruction_distribution(text: Tensor, patches: Tensor, config: CovistConfig
     require(text.shape[0] > 0, "instruction_distribution", "text needs at least the end-of-sequence token")
     require_finite("instruction_distribution", text=text, patches=patches)
     cosine = unit_rows(text, config.epsilon) @ unit_rows(patches, config.epsilon).T  # u, [T, N]
-    entropies = entropy(torch.softmax(cosine / TEXT_TEMPERATURE, dim=-1))
-    kept = entropies.argsort(stable=True)[: math.ceil(text.shape[0] / 2)]
-    weights = torch.softmax(-entropies[kept] / TEXT_TEMPERATURE, dim=0)
-    dense = config.instruction_sign * (weights @ cosine[kept])
-    end = config.instruction_sign * cosine[-1]
-    return mass_norm(0.5 * min_max(dense, config.epsilon) + 0.5 * min_max(end, config.epsilon))
+    entropies, order = entropy(torch.softmax(cosine / TEXT_TEMPERATURE, dim=-1)).sort(stable=True)
+    half = math.ceil(text.shape[0] / 2)
+    weights = torch.softmax(entropies[:half] / -TEXT_TEMPERATURE, dim=0)
+    dense, end = weights @ cosine[order[:half]], cosine[-1]
+    return mass_norm(min_max(config.instruction_sign * torch.stack([dense, end]), config.epsilon).mean(0))
 
 
 def first_layer_distribution(queries: Tensor, keys: Tensor) -> Tensor:
@@ -151,5 +157,5 @@ def mix_evidence(base: Tensor, distribution: Tensor, max_weight: float, config: 
     require_shape("mix_evidence", "distribution", distribution, tuple(base.shape))
     residual = (distribution - base).clamp(min=0)
     weight = max_weight * (selectivity(distribution) / config.selectivity_scale).clamp(max=1)
-    weight = torch.where(residual.sum() > 0, weight, torch.zeros_like(weight))
-    return mass_norm((1 - weight) * base + weight * mass_norm(residual))
+    weight = weight * (residual.sum() > 0)
+    return mass_norm(torch.lerp(base, mass_norm(residual), weight))
