@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -41,10 +42,16 @@ class Grid:
         require_shape("Grid.smooth", "values", values, (self.size,))
         return torch.cat([_binomial(view).flatten() for view in self._split(values)])
 
-    def neighbour_similarity(self, unit_features: Tensor) -> Tensor:
-        """Mean cosine to the existing up/down/left/right neighbours of unit rows [N, d] -> [N]; 1 without any."""
-        require_shape("Grid.neighbour_similarity", "unit_features", unit_features, (self.size, None))
-        return torch.cat([_mean_neighbour_cosine(view).flatten() for view in self._split(unit_features)])
+    def neighbour_similarity(self, cosines: Tensor) -> Tensor:
+        """Mean cosine to the existing up/down/left/right neighbours from those of all pairs [N, N] -> [N]; 1 without any."""
+        require_shape("Grid.neighbour_similarity", "cosines", cosines, (self.size, self.size))
+        starts = accumulate((rows * columns for rows, columns in self.views), initial=0)
+        means = []
+        for start, view in zip(starts, self.views, strict=False):
+            inside = slice(start, start + view[0] * view[1])
+            pairs = cosines[inside, inside].unflatten(1, view).unflatten(0, view)
+            means.append(_mean_over_neighbours(pairs).flatten())
+        return torch.cat(means)
 
     def _split(self, values: Tensor) -> list[Tensor]:
         """[N, ...] -> one [rows, columns, ...] per view."""
@@ -59,17 +66,17 @@ def _binomial(image: Tensor) -> Tensor:
     return total / weight
 
 
-def _mean_neighbour_cosine(view: Tensor) -> Tensor:
-    """[rows, columns, d] -> [rows, columns]."""
+def _mean_over_neighbours(pairs: Tensor) -> Tensor:
+    """[rows, columns, rows, columns] -> [rows, columns]."""
+    rows, columns = pairs.shape[:2]
+    below = pairs.diagonal(1, 0, 2).diagonal(0, 0, 1)  # each cell with the one below it, [rows - 1, columns]
+    beside = pairs.diagonal(0, 0, 2).diagonal(1, 0, 1)  # each cell with the one to its right, [rows, columns - 1]
     sums = []
-    for dim, window, padding in ((0, (2, 1), (1, 0)), (1, (1, 2), (0, 1))):
-        length = view.shape[dim] - 1
-        if length > 0:
-            cosine = torch.linalg.vecdot(view.narrow(dim, 0, length), view.narrow(dim, 1, length))
-            # every cosine counts for both of its cells
-            sums.append(_add_pairs(torch.stack([cosine, torch.ones_like(cosine)]), window, padding))
+    for values, window, padding in ((below, (2, 1), (1, 0)), (beside, (1, 2), (0, 1))):
+        if values.numel():  # every value counts for both of its cells
+            sums.append(_add_pairs(torch.stack([values, torch.ones_like(values)]), window, padding))
     if not sums:
-        return view.new_ones(view.shape[:2])
+        return pairs.new_ones(rows, columns)
     total, count = sum(sums[1:], sums[0])
     return total / count
 

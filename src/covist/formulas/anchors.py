@@ -11,6 +11,8 @@ from covist.formulas.ops import ranking
 INITIAL_ANCHOR_DIVISOR = 12
 NOVEL_ANCHORS = 3
 FREE_PLACE_DIVISOR = 8
+CANDIDATES = 4
+"""Candidates read at once for every anchor that may be kept."""
 
 
 def core_size(count: int, concentration: float, config: CovistConfig) -> int:
@@ -26,31 +28,28 @@ def free_places(count: int) -> int:
 def instruction_anchors(distribution: Tensor, affinity: Tensor, count: int, config: CovistConfig) -> Tensor:
     """Non-redundant tokens in the order of pi [N], most relevant first -> anchors in that order, [any].
 
-    A candidate that is too similar to a kept anchor is skipped for good, so the next anchor is always the best
-    candidate still allowed. The search runs to its limit without asking the device whether it is over already.
+    The few numbers that decide are read once, and the host walks along the candidates. Only where nearly all of them are
+    copies of each other does it have to ask for more.
     """
     limit = min(config.anchor_limit, math.floor(config.anchor_fraction * count))
     initial = min(max(2, count // INITIAL_ANCHOR_DIVISOR), limit)
-    if limit == 0:
-        return torch.empty(0, dtype=torch.long, device=distribution.device)
-    redundant = (affinity >= config.anchor_redundancy).fill_diagonal_(True)
-    allowed = distribution[None].clone()  # [1, N], -inf for tokens out of the race
-    values, anchors = [], []
-    for _ in range(limit):
-        value, anchor = allowed.max(1)
-        values.append(value)
-        anchors.append(anchor)
-        allowed.masked_fill_(redundant.index_select(0, anchor), -torch.inf)
-    found = torch.cat(anchors)
-    return found[(torch.cat(values) >= 0) & (_novel_before(affinity, found, initial, config) < NOVEL_ANCHORS)]
-
-
-def _novel_before(affinity: Tensor, anchors: Tensor, initial: int, config: CovistConfig) -> Tensor:
-    """How many of the anchors before each, [anchors], were unlike the `initial` first ones and not among them."""
-    to_initial = affinity.index_select(0, anchors[:initial]).amax(0)
-    novel = 1 - to_initial.index_select(0, anchors) > config.anchor_novelty
-    novel[:initial] = False
-    return novel.cumsum(0) - novel.long()
+    order = distribution.argsort(descending=True, stable=True)
+    kept: list[int] = []  # places along the order
+    novel = 0
+    for start in range(0, order.shape[0], CANDIDATES * limit) if limit else ():
+        block = order[start : start + CANDIDATES * limit]
+        places = [*kept, *range(start, start + block.shape[0])]
+        similarity = affinity.index_select(0, block).index_select(1, order[places])
+        copies = similarity >= config.anchor_redundancy
+        unlike = 1 - similarity > config.anchor_novelty
+        for place, row in enumerate(torch.stack([copies, unlike], -1).tolist(), start):
+            if len(kept) == limit or novel == NOVEL_ANCHORS:
+                return order[kept]
+            to = dict(zip(places, row, strict=True))
+            if not any(to[anchor][0] for anchor in kept):
+                novel += len(kept) >= initial and all(to[anchor][1] for anchor in kept[:initial])
+                kept.append(place)
+    return order[kept]
 
 
 def protected_tokens(

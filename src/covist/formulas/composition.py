@@ -117,8 +117,9 @@ def compose(state: VisualState, kept: Tensor, evidence: Tensor, config: CovistCo
         coordinates = state.coordinates
         trust = confidence(similarity, coordinates.index_select(0, kept), coordinates.index_select(0, removed))  # q, [D]
         giving = (trust >= config.content_confidence).nonzero()[:, 0]
-        importance = (min_max(evidence, config.epsilon)[removed] + EVIDENCE_FLOOR) * trust
-        centre = centroids(state.features[removed[giving]].float(), assigned[giving], importance[giving], kept.shape[0])
+        givers = removed[giving]
+        importance = (min_max(evidence, config.epsilon)[givers] + EVIDENCE_FLOOR) * trust[giving]
+        centre = centroids(state.features[givers].float(), assigned[giving], importance, kept.shape[0])
         features = content(reduced.features.float(), centre, config)
         reduced = reduced.with_features(features.to(state.features.dtype))
     return Composition(reduced, withheld, assignment)

@@ -5,23 +5,19 @@ from torch import Tensor
 
 from covist.checks import require_shape
 from covist.config import CovistConfig
-from covist.formulas.ops import EPSILON, first_largest, mass_norm, unit_rows
+from covist.formulas.ops import EPSILON, first_largest, gram, mass_norm, unit_rows
 
 CONCENTRATION_CLIP = (0.5, 1.5)
 KEY_SCALE, EMBEDDING_SCALE, COORDINATE_SCALE = 0.425, 0.425, 0.15
 DISTANCE_TIE = 1e-6
 """Squared distances between descriptors of norm about one that are closer than this are equal."""
+VANISHING = torch.finfo(torch.float32).tiny
 
 
 def affinity(keys: Tensor, embeddings: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Eq. 2: s [N, N] from raw keys [N, k] and projected embeddings [N, d]; rows are normalised here."""
     require_shape("affinity", "embeddings", embeddings, (keys.shape[0], None))
-    return blend_similarities(cosines(unit_rows(keys, epsilon)), cosines(unit_rows(embeddings, epsilon)))
-
-
-def cosines(unit: Tensor) -> Tensor:
-    """Between all pairs of unit rows [N, d] -> [N, N]."""
-    return unit @ unit.T
+    return blend_similarities(gram(unit_rows(keys, epsilon)), gram(unit_rows(embeddings, epsilon)))
 
 
 def blend_similarities(key_cosines: Tensor, embedding_cosines: Tensor) -> Tensor:
@@ -57,7 +53,7 @@ def region_weights(
     weights: Tensor, unit_keys: Tensor, unit_embeddings: Tensor, coordinates: Tensor, config: CovistConfig
 ) -> Tensor:
     """omega [N]: the weights w rebalanced over regions, which keeps a large region from taking the whole budget."""
-    return balance_regions(weights, cosines(unit_keys), cosines(unit_embeddings), coordinates, config)
+    return balance_regions(weights, gram(unit_keys), gram(unit_embeddings), coordinates, config)
 
 
 def balance_regions(
@@ -66,13 +62,11 @@ def balance_regions(
     """`region_weights` for a caller that has the cosines [N, N] already."""
     distances = descriptor_distances(key_cosines, embedding_cosines, coordinates)
     region = assign_regions(weights, distances, config.regions)  # [N]
+    weights = weights + VANISHING  # a region without weight spreads its target evenly
     member = (region == torch.arange(config.regions, device=region.device)[:, None]).float()  # [regions, N]
-    mass, size = member @ weights, member.sum(-1)
-    target = (1 - config.region_uniform) * mass + config.region_uniform / (size > 0).sum()
-    # a region without weight spreads its target evenly: every member counts one
-    weightless = (mass == 0).float()
-    share = (weights + weightless[region]) * (target / (mass + weightless * size))[region]
-    return mass_norm(share)
+    mass = member @ weights
+    target = torch.add(config.region_uniform / (mass > 0).sum(), mass, alpha=1 - config.region_uniform)
+    return mass_norm(weights * (target / mass)[region])
 
 
 def descriptor_distances(key_cosines: Tensor, embedding_cosines: Tensor, coordinates: Tensor) -> Tensor:
@@ -82,15 +76,11 @@ def descriptor_distances(key_cosines: Tensor, embedding_cosines: Tensor, coordin
     products of keys and embeddings, and one small matrix product adds the norms n and the coordinates.
     """
     places = coordinates - 0.5  # [N, 2]
-    norms = (
-        KEY_SCALE * key_cosines.diagonal()
-        + EMBEDDING_SCALE * embedding_cosines.diagonal()
-        + COORDINATE_SCALE * places.square().sum(-1)
-    )[:, None]
+    inner = torch.add(key_cosines, embedding_cosines, alpha=EMBEDDING_SCALE / KEY_SCALE)  # [N, N], over KEY_SCALE
+    norms = torch.add(COORDINATE_SCALE * places.square().sum(-1), inner.diagonal(), alpha=KEY_SCALE)[:, None]
     one = torch.ones_like(norms)
     left = torch.cat([-2 * COORDINATE_SCALE * places, norms, one], dim=1)  # [N, 4]
     right = torch.cat([places, one, norms], dim=1)
-    inner = torch.add(key_cosines, embedding_cosines, alpha=EMBEDDING_SCALE / KEY_SCALE)
     return inner.addmm_(left, right.T, beta=-2 * KEY_SCALE)
 
 

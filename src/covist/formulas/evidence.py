@@ -8,7 +8,7 @@ from torch import Tensor
 
 from covist.checks import require, require_finite, require_shape, require_sound
 from covist.config import CovistConfig
-from covist.formulas.ops import departure_from_uniform, entropy, mass_norm, min_max, share_groups, unit_rows
+from covist.formulas.ops import departure_from_uniform, entropy, gram, mass_norm, min_max, share_groups, unit_rows
 from covist.grid import Grid
 
 ATTENTION_PERCENTILE = 0.995
@@ -30,12 +30,17 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class VisualEvidence:
-    """What the image alone says: smoothed attention (mass 1), distinctiveness, base evidence b, all [N]; and c."""
+    """What the image alone says: smoothed attention (mass 1), distinctiveness, base evidence b, all [N]; and c, []."""
 
     attention: Tensor
     distinctiveness: Tensor
     base: Tensor
-    concentration: float
+    departure: Tensor
+
+    @property
+    def concentration(self) -> float:
+        """c as a number: a host read."""
+        return float(self.departure)
 
 
 def mix_heads(attention: Tensor) -> Tensor:
@@ -74,10 +79,13 @@ def percentile(values: Tensor, fraction: float) -> Tensor:
     return torch.lerp(top[-1], top[-2:][0], place - below)
 
 
-def feature_distinctiveness(unit_embeddings: Tensor, grid: Grid, epsilon: float) -> Tensor:
-    """How far each token stands out, globally and from its spatial neighbours: unit rows [N, d] -> [N]."""
+def feature_distinctiveness(unit_embeddings: Tensor, cosines: Tensor, grid: Grid, epsilon: float) -> Tensor:
+    """How far each token stands out, globally and from its spatial neighbours -> [N].
+
+    unit_embeddings: unit rows [N, d]; cosines: between all pairs of them [N, N].
+    """
     mean_direction = unit_rows(unit_embeddings.sum(0), epsilon)
-    similarities = torch.stack([unit_embeddings @ mean_direction, grid.neighbour_similarity(unit_embeddings)])
+    similarities = torch.stack([unit_embeddings @ mean_direction, grid.neighbour_similarity(cosines)])
     # MinMax(1 - v) is MinMax(-v), which keeps the scale by which rounding is recognised
     apart, contrast = min_max(-similarities, epsilon)
     return GLOBAL_DISTINCTIVENESS * apart + LOCAL_DISTINCTIVENESS * contrast
@@ -88,30 +96,39 @@ def visual_evidence(
 ) -> VisualEvidence:
     """What attention [N], keys [N, k] and projected embeddings [N, d] say about the image, up to b of Eq. 16."""
     check_signals("visual_evidence", attention, keys, embeddings, grid)
-    unit_keys = unit_rows(keys, config.epsilon)
-    neighbours = nearest_neighbours(unit_keys @ unit_keys.T)
-    return weigh_image(attention, neighbours, unit_rows(embeddings, config.epsilon), grid, config)
+    unit_keys, unit_embeddings = unit_rows(keys, config.epsilon), unit_rows(embeddings, config.epsilon)
+    return weigh_image(attention, gram(unit_keys), unit_embeddings, gram(unit_embeddings), grid, config)
 
 
-def check_signals(where: str, attention: Tensor, keys: Tensor, embeddings: Tensor, grid: Grid) -> None:
-    """The encoder's signals must be finite, have one row per token of the grid, and no negative attention."""
-    require_shape(where, "attention", attention, (grid.size,))
+def check_signals(where: str, attention: Tensor, keys: Tensor, embeddings: Tensor, grid: Grid, **more: Tensor) -> None:
+    """The encoder's signals must be finite, have one row per token of the grid, and no negative attention.
+
+    more: further evidence [N] by its name.
+    """
+    evidence = {"attention": attention, **more}
+    for name, values in evidence.items():
+        require_shape(where, name, values, (grid.size,))
     require_shape(where, "keys", keys, (grid.size, None))
     require_shape(where, "embeddings", embeddings, (grid.size, None))
-    require_sound(where, {"attention": attention}, keys=keys, embeddings=embeddings)
+    require_sound(where, evidence, keys=keys, embeddings=embeddings)
 
 
 def weigh_image(
-    attention: Tensor, neighbours: Neighbours, unit_embeddings: Tensor, grid: Grid, config: CovistConfig
+    attention: Tensor,
+    key_cosines: Tensor,
+    unit_embeddings: Tensor,
+    embedding_cosines: Tensor,
+    grid: Grid,
+    config: CovistConfig,
 ) -> VisualEvidence:
-    """`visual_evidence` for a caller that has the key graph and the normalised embeddings already."""
-    smoothed = smooth_attention(attention, neighbours, grid)
-    distinctiveness = feature_distinctiveness(unit_embeddings, grid, config.epsilon)
+    """`visual_evidence` for a caller that has the cosines [N, N] and the normalised embeddings already."""
+    smoothed = smooth_attention(attention, nearest_neighbours(key_cosines), grid)
+    distinctiveness = feature_distinctiveness(unit_embeddings, embedding_cosines, grid, config.epsilon)
     return VisualEvidence(
         attention=smoothed,
         distinctiveness=distinctiveness,
         base=base_evidence(smoothed, distinctiveness, config.epsilon),
-        concentration=float(departure_from_uniform(smoothed)),
+        departure=departure_from_uniform(smoothed),
     )
 
 
@@ -149,13 +166,13 @@ def first_layer_distribution(queries: Tensor, keys: Tensor) -> Tensor:
 
 def selectivity(distribution: Tensor) -> Tensor:
     """sigma: half the L1 distance of pi from uniform, in [0, 1)."""
-    return 0.5 * (distribution - 1 / distribution.shape[-1]).abs().sum(-1)
+    return 0.5 * torch.linalg.vector_norm(distribution - 1 / distribution.shape[-1], 1, dim=-1)
 
 
 def mix_evidence(base: Tensor, distribution: Tensor, max_weight: float, config: CovistConfig) -> Tensor:
     """Eq. 3: add what the instruction asks for beyond the base evidence."""
     require_shape("mix_evidence", "distribution", distribution, tuple(base.shape))
     residual = (distribution - base).clamp(min=0)
-    weight = max_weight * (selectivity(distribution) / config.selectivity_scale).clamp(max=1)
-    weight = weight * (residual.sum() > 0)
+    weight = (selectivity(distribution) * (max_weight / config.selectivity_scale)).clamp(max=max_weight)
+    weight = weight * residual.any()
     return mass_norm(torch.lerp(base, mass_norm(residual), weight))

@@ -25,7 +25,7 @@ def min_max(values: Tensor, epsilon: float = EPSILON) -> Tensor:
     larger than epsilon, would be stretched into a pattern.
     """
     low, high = torch.aminmax(values, dim=-1, keepdim=True)
-    span, noise = high - low, RESOLUTION * torch.maximum(-low, high)
+    span, noise = high - low, RESOLUTION * torch.linalg.vector_norm(values, torch.inf, dim=-1, keepdim=True)
     return ((values - low) / (span + epsilon)).masked_fill(span <= noise, 0)
 
 
@@ -33,6 +33,11 @@ def unit_rows(values: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Rows divided by their Euclidean norm plus `epsilon`, in float32; a zero row stays zero."""
     values = values.float()
     return values / (torch.linalg.vector_norm(values, dim=-1, keepdim=True) + epsilon)
+
+
+def gram(rows: Tensor) -> Tensor:
+    """Inner products of all pairs of rows [N, d] -> [N, N]: the cosines if they are unit rows."""
+    return rows @ rows.T
 
 
 def entropy(probabilities: Tensor, dim: int = -1) -> Tensor:
