@@ -36,17 +36,22 @@ def require_evidence(where: str, name: str, evidence: Tensor) -> None:
     require_sound(where, {name: evidence})
 
 
-def require_sound(where: str, evidence: dict[str, Tensor], **features: Tensor) -> None:
-    """All must be finite and `evidence` not negative: one pass and one host read for all tensors together.
+def require_sound(
+    where: str, evidence: dict[str, Tensor], holds: dict[str, Tensor] | None = None, **features: Tensor
+) -> None:
+    """All must be finite and `evidence` not negative; one pass and one host read for everything together.
 
+    holds: conditions [] bool by the complaint that is raised where one is false.
     Sums are finite unless an element is not, so that a closer look is needed only if one of them is not.
     """
-    tensors = {**features, **evidence}
-    sums = [tensor.sum(dtype=torch.float32) for tensor in tensors.values()]
-    lows = [tensor.amin().float() for tensor in evidence.values()]
-    found = torch.stack(sums + lows).tolist()
+    conditions = holds or {}
+    sums = [tensor.sum(dtype=torch.float32) for tensor in features.values()]
+    ends = [end for tensor in evidence.values() for end in tensor.float().aminmax()]  # lowest, highest
+    found = torch.stack([*(held.float() for held in conditions.values()), *sums, *ends]).tolist()
+    for complaint, fulfilled in zip(conditions, found, strict=False):
+        require(bool(fulfilled), where, complaint)
     if not all(map(math.isfinite, found)):
-        for name, tensor in tensors.items():
+        for name, tensor in {**features, **evidence}.items():
             require(bool(tensor.isfinite().all()), where, f"{name} contains NaN or infinite values")
-    for name, low in zip(evidence, found[len(sums) :], strict=True):
+    for name, low in zip(evidence, found[len(conditions) + len(sums) :: 2], strict=True):
         require(low >= 0, where, f"{name} must not be negative, its minimum is {low:.3g}")

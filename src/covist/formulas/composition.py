@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from covist.checks import require, require_shape, require_sound
 from covist.config import CovistConfig
@@ -61,7 +62,8 @@ def contributions(
 def confidence(similarity: Tensor, kept_coordinates: Tensor, removed_coordinates: Tensor) -> Tensor:
     """Eqs. 17, 18: q [D] from s [D, K] and the image coordinates [K, 2], [D, 2]."""
     squared = torch.cdist(removed_coordinates, kept_coordinates, compute_mode=EXACT_DISTANCES).square_()
-    nearness = similarity + SPATIAL_WEIGHT * torch.exp(-squared / (2 * SPATIAL_WIDTH**2))  # t, [D, K]
+    spatial = squared.mul_(-1 / (2 * SPATIAL_WIDTH**2)).exp_()
+    nearness = torch.add(similarity, spatial, alpha=SPATIAL_WEIGHT)  # t, [D, K]
     count = similarity.shape[1]
     candidates = min(count, max(2, math.ceil(count / CANDIDATE_DIVISOR)))
     best = nearness.topk(candidates, dim=-1).values
@@ -69,7 +71,7 @@ def confidence(similarity: Tensor, kept_coordinates: Tensor, removed_coordinates
     if candidates == 1:
         return close
     concentrated = departure_from_uniform(torch.softmax(best / CANDIDATE_TEMPERATURE, dim=-1))
-    return close * (1 + concentrated) / 2
+    return torch.addcmul(close, close, concentrated) / 2
 
 
 def content(features: Tensor, centroids: Tensor, config: CovistConfig) -> Tensor:
@@ -150,6 +152,6 @@ def _check(state: VisualState, kept: Tensor, evidence: Tensor) -> None:
     require_shape(where, "evidence", evidence, (count,))
     require_shape(where, "kept", kept, (None,))
     require(1 <= kept.shape[0] <= count, where, f"kept must hold 1 to {count} tokens, got {kept.shape[0]}")
-    ordered = (kept[1:] > kept[:-1]).all() & (kept[0] >= 0) & (kept[-1] < count)
-    require(bool(ordered), where, f"kept must be increasing indices below {count}")
-    require_sound(where, {"evidence": evidence}, features=state.features)
+    ordered = (pad(kept, (0, 1), value=count) > pad(kept, (1, 0), value=-1)).all()
+    complaint = f"kept must be increasing indices below {count}"
+    require_sound(where, {"evidence": evidence}, {complaint: ordered}, features=state.features)

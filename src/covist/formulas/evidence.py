@@ -169,10 +169,16 @@ def selectivity(distribution: Tensor) -> Tensor:
     return 0.5 * torch.linalg.vector_norm(distribution - 1 / distribution.shape[-1], 1, dim=-1)
 
 
-def mix_evidence(base: Tensor, distribution: Tensor, max_weight: float, config: CovistConfig) -> Tensor:
-    """Eq. 3: add what the instruction asks for beyond the base evidence."""
+def mix_evidence(
+    base: Tensor, distribution: Tensor, max_weight: float, config: CovistConfig, selective: Tensor | None = None
+) -> Tensor:
+    """Eq. 3: add what the instruction asks for beyond the base evidence -> e [N].
+
+    selective: sigma of the distribution, where the caller has it already.
+    """
     require_shape("mix_evidence", "distribution", distribution, tuple(base.shape))
     residual = (distribution - base).clamp(min=0)
-    weight = (selectivity(distribution) * (max_weight / config.selectivity_scale)).clamp(max=max_weight)
+    sigma = selectivity(distribution) if selective is None else selective
+    weight = (sigma * (max_weight / config.selectivity_scale)).clamp(max=max_weight)
     weight = weight * residual.any()
     return mass_norm(torch.lerp(base, mass_norm(residual), weight))

@@ -11,6 +11,9 @@ The dense loop, for an accelerator, where launching work and waiting for it cost
 scratch in a handful of operators of fixed shape, and nothing is read back.
 """
 
+from collections.abc import Callable
+from functools import partial, reduce
+
 import torch
 from torch import Tensor
 
@@ -60,45 +63,64 @@ class _Search:
         # max(s, covered)^2 without subtracting covered^2, the first offset: a float32 difference would be rounded
         blocks = [torch.maximum(rows, covered).square_().double() @ self.omega for rows in self.affinity.split(BLOCK)]
         gains = torch.cat(blocks).masked_fill_(self.chosen, -torch.inf)
-        for _ in range(steps):
+        levels = covered.repeat(2, 1)[..., None]  # coverage before and after a step, which take turns: [2, N, 1]
+        sides, room = levels.unbind(), gains.new_empty(BLOCK, gains.shape[0])
+        for step in range(steps):
             values, tokens = (top.tolist() for top in gains.topk(min(2, gains.shape[0])))
             tied = values[0] - values[-1] <= TIE
             pick = int(first_largest(gains, TIE)) if tied else tokens[0]
             picks.append(pick)
             gains[pick].fill_(-torch.inf)
-            target = torch.maximum(covered, self.affinity[pick])
-            risen = (target > covered).nonzero().view(-1)
+            before, after = step % 2, 1 - step % 2
+            torch.maximum(sides[before], self.affinity[pick, :, None], out=sides[after])
+            risen = (sides[after] > sides[before]).nonzero()[:, 0]
             for block in risen.split(BLOCK) if risen.shape[0] > BLOCK else (risen,):
-                self._settle(gains, block, covered, target)
-            covered = target
+                bounds = levels.index_select(1, block).unbind()  # [r, 1] each
+                self._settle(gains, block, bounds[before], bounds[after], room[: block.shape[0]])
         self.chosen[picks] = True
 
-    def _settle(self, gains: Tensor, risen: Tensor, covered: Tensor, target: Tensor) -> None:
-        """Lower the `gains` [N] by what the columns `risen` [r] gained when `covered` [N] became `target` [N]."""
+    def _settle(self, gains: Tensor, risen: Tensor, low: Tensor, high: Tensor, kernel: Tensor) -> None:
+        """Lower the `gains` [N] by what the columns `risen` [r] gained from `low` to `high`; `kernel` [r, N] is room."""
         rows = self.affinity.index_select(0, risen)  # [r, N]
-        torch.maximum(rows, covered.index_select(0, risen)[:, None], out=rows)
-        torch.minimum(rows, target.index_select(0, risen)[:, None], out=rows)
-        kernel = rows.square_().double()
+        torch.maximum(rows, low, out=rows)
+        torch.minimum(rows, high, out=rows)
+        torch.mul(rows, rows, out=kernel)
         gains.addmv_(kernel.t(), self.omega.index_select(0, risen), alpha=-1)
 
     def grow_on_device(self, steps: int) -> None:
-        """The dense loop: row i of `raised` is the coverage that the tokens chosen so far would have together with i."""
+        """The dense loop. Looking for ties that rounding hides would nearly double its operators.
+
+        So the first walk takes the largest gain as it is, all its steps are checked together afterwards, and only if one
+        of them missed such a tie does a second walk look for them at every step.
+        """
+        if steps == 0:
+            return
+        picks, gains = self._walk(steps, Tensor.argmax)
+        if not torch.equal(picks, first_largest(gains, TIE, dim=1)):
+            picks, _ = self._walk(steps, partial(first_largest, tolerance=TIE))
+        self.chosen.index_fill_(0, picks, True)
+
+    def _walk(self, steps: int, choose: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Tokens chosen one by one from the gains [N] of all -> tokens [steps], gains at every step [steps, N]."""
+        # row i: the coverage that the tokens chosen so far would have together with i
         raised = torch.empty_like(self.affinity, dtype=torch.float64)
         torch.mul(self.affinity, self.affinity, out=raised).mul_(self.omega)
         raised.diagonal().add_(OWN_MASS)
-        covered, picks = _largest(raised, self.start), [self.start]
+        covered = _largest(raised, self.start)
+        picks, gains = [], []
         for _ in range(steps):
             torch.maximum(raised, covered, out=raised)
-            pick = first_largest(raised.sum(1, keepdim=True), TIE)  # [1]
-            covered = raised.index_select(0, pick)
-            picks.append(pick)
-        self.chosen.index_fill_(0, torch.cat(picks), True)
+            gains.append(raised.sum(1))
+            picks.append(choose(gains[-1]))
+            covered = raised.index_select(0, picks[-1])
+        return torch.stack(picks), torch.stack(gains)
 
 
 def _largest(affinity: Tensor, tokens: Tensor) -> Tensor:
     """The largest affinity of every token [N] to `tokens` [any]; zero without any."""
-    best = [affinity.index_select(0, part).amax(0) for part in tokens.split(BLOCK) if part.shape[0]]
-    return torch.stack(best).amax(0) if best else affinity.new_zeros(affinity.shape[0])
+    if not tokens.shape[0]:
+        return affinity.new_zeros(affinity.shape[0])
+    return reduce(torch.maximum, (affinity.index_select(0, part).amax(0) for part in tokens.split(BLOCK)))
 
 
 def fill_reserve(affinity: Tensor, chosen: Tensor, count: int) -> Tensor:

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 EPSILON = 1e-8
 RESOLUTION = 1e-6
@@ -50,7 +51,7 @@ def departure_from_uniform(probabilities: Tensor) -> Tensor:
     size = probabilities.shape[-1]
     if size == 1:
         return probabilities.new_zeros(probabilities.shape[:-1])
-    return (1 - entropy(probabilities) / math.log(size)).clamp(0, 1)
+    return torch.rsub(entropy(probabilities), 1, alpha=1 / math.log(size)).clamp(0, 1)
 
 
 def first_largest(values: Tensor, tolerance: float = 0.0, dim: int = 0) -> Tensor:
@@ -66,8 +67,8 @@ def ranking(values: Tensor) -> Tensor:
     """
     ordered, order = values.sort(descending=True)
     falls = ordered[1:] < (1 - RESOLUTION) * ordered[:-1]
-    tier = torch.nn.functional.pad(falls.cumsum(0), (1, 0))  # equal for ties
-    return (tier * values.shape[0] + order).sort().values % values.shape[0]
+    tiers = pad(falls.cumsum(0), (1, 0))  # along the order, equal for ties
+    return torch.empty_like(tiers).index_copy_(0, order, tiers).argsort(stable=True)
 
 
 def partition(mask: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -65,16 +65,15 @@ def initial_selection(
     key_cosines, embedding_cosines = gram(unit_keys), gram(unit_embeddings)
     visual = weigh_image(attention, key_cosines, unit_embeddings, embedding_cosines, grid, config)
     maps = {"attention": visual.attention, "distinctiveness": visual.distinctiveness, "combined": visual.base}
-    selective = torch.zeros_like(visual.departure)
+    sigma = torch.zeros_like(visual.departure)
     if instruction is not None:
         maps["instruction"] = mass_norm(instruction.distribution.float())
-        maps["combined"] = mix_evidence(visual.base, maps["instruction"], instruction.max_weight, config)
-        selective = selectivity(maps["instruction"])
-    concentration, selective = torch.stack([visual.departure, selective]).tolist()
+        sigma = selectivity(maps["instruction"])
+        maps["combined"] = mix_evidence(visual.base, maps["instruction"], instruction.max_weight, config, sigma)
+    concentration, selective = torch.stack([visual.departure, sigma]).tolist()
 
-    weights = coverage_weights(
-        maps["combined"], uniform_coefficient(count, concentration, reference, config), config
-    )
+    uniform = uniform_coefficient(count, concentration, reference, config)
+    weights = coverage_weights(maps["combined"], uniform, config)
     coordinates = grid.coordinates(attention.device)
     omega = balance_regions(weights, key_cosines, embedding_cosines, coordinates, config)
     affinity = blend_similarities(key_cosines, embedding_cosines)
