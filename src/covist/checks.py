@@ -8,6 +8,10 @@ from torch import Tensor
 from covist.errors import CovistError
 
 
+MOST_TOKENS = 16_384
+"""Tokens of one image whose pairwise affinities are computed: a float32 matrix of them is 1 GiB."""
+
+
 def require(condition: bool, where: str, message: str) -> None:
     if not condition:
         raise CovistError(f"{where}: {message}")
@@ -17,6 +21,16 @@ def require_count(where: str, count: int, available: int) -> None:
     """A selection must keep at least one token and no more than there are."""
     require(
         1 <= count <= available, where, f"count must be between 1 and {available} (the tokens there are), got {count}"
+    )
+
+
+def require_affordable(where: str, tokens: int) -> None:
+    """Pairwise affinities grow with the square of the tokens: beyond a limit, say so instead of running out of memory."""
+    require(
+        tokens <= MOST_TOKENS,
+        where,
+        f"{tokens} tokens are too many for pairwise affinities ({4 * tokens**2 / 2**30:.1f} GiB a matrix), the limit is "
+        f"{MOST_TOKENS}; lower the image's resolution or pass it as several images",
     )
 
 

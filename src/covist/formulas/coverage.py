@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from covist.checks import require_shape
+from covist.checks import require_affordable, require_shape
 from covist.config import CovistConfig
 from covist.formulas.ops import EPSILON, first_largest, gram, mass_norm, unit_rows
 
@@ -16,6 +16,7 @@ VANISHING = torch.finfo(torch.float32).tiny
 
 def affinity(keys: Tensor, embeddings: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Eq. 2: s [N, N] from raw keys [N, k] and projected embeddings [N, d]; rows are normalised here."""
+    require_affordable("affinity", keys.shape[0])
     require_shape("affinity", "embeddings", embeddings, (keys.shape[0], None))
     return blend_similarities(gram(unit_rows(keys, epsilon)), gram(unit_rows(embeddings, epsilon)))
 

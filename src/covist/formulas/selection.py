@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from covist.checks import require_count
+from covist.checks import require_affordable, require_count
 from covist.config import CovistConfig
 from covist.formulas.anchors import instruction_anchors, protected_tokens
 from covist.formulas.coverage import balance_regions, blend_similarities, coverage_weights, uniform_coefficient
@@ -58,6 +58,7 @@ def initial_selection(
     attention: class-token (or incoming) attention with heads mixed, [N]; keys: encoder keys, [N, k];
     embeddings: projected embeddings, [N, d]; reference: running mean of the concentration, None = not yet known.
     """
+    require_affordable("initial_selection", grid.size)
     require_count("initial_selection", count, grid.size)
     asked = {} if instruction is None else {"instruction": instruction.distribution}
     check_signals("initial_selection", attention, keys, embeddings, grid, **asked)
