@@ -19,14 +19,15 @@ from common import interleaved, verdict
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaModel
 
+from covist.contract.method import Method
+from covist.contract.signals import EncoderLayer, ImageSignals
+from covist.contract.views import DecoderView, ImageContext
 from covist.engine.decoder import Decoder
 from covist.engine.instruction import Instruction
-from covist.engine.view import DecoderView, ImageContext
-from covist.families.signals import EncoderLayer, ImageSignals
 from covist.families.text_tower import TextTower
 from covist.grid import Grid
-from covist.methods.base import Method
-from covist.methods.registry import create_method, methods
+from covist.methods.create import create_method
+from covist.methods.registry import available_methods
 from covist.schedule import Schedule
 
 LIMIT = 3.0
@@ -150,7 +151,7 @@ OURS = {"before": "covist-fixed", "inside": "covist-pro"}
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=sorted(GRIDS), choices=sorted(GRIDS))
-    parser.add_argument("--methods", nargs="+", default=list(methods()))
+    parser.add_argument("--methods", nargs="+", default=list(available_methods()))
     parser.add_argument("--repetitions", type=int, default=3)
     chosen = parser.parse_args()
     shared = build_decoder()

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from covist.errors import CovistError
 
-
 MOST_TOKENS = 16_384
 """Tokens of one image whose pairwise affinities are computed: a float32 matrix of them is 1 GiB."""
 
@@ -25,12 +24,12 @@ def require_count(where: str, count: int, available: int) -> None:
 
 
 def require_affordable(where: str, tokens: int) -> None:
-    """Pairwise affinities grow with the square of the tokens: beyond a limit, say so instead of running out of memory."""
+    """Pairwise affinities grow with the square of the tokens: beyond a limit, better a sentence than no memory."""
     require(
         tokens <= MOST_TOKENS,
         where,
-        f"{tokens} tokens are too many for pairwise affinities ({4 * tokens**2 / 2**30:.1f} GiB a matrix), the limit is "
-        f"{MOST_TOKENS}; lower the image's resolution or pass it as several images",
+        f"{tokens} tokens are too many for pairwise affinities ({4 * tokens**2 / 2**30:.1f} GiB a matrix), "
+        f"the limit is {MOST_TOKENS}; lower the image's resolution or pass it as several images",
     )
 
 

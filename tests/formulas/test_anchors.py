@@ -2,13 +2,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from formulas.inputs import STRUCTURED, array, generator, image
 from reference import coverage as reference
 
 from covist.config import CovistConfig
 from covist.formulas.anchors import core_size, instruction_anchors, protected_tokens
 from covist.formulas.coverage import affinity
 from covist.formulas.evidence import visual_evidence
+from formulas.inputs import STRUCTURED, array, generator, image
 
 CONFIG = CovistConfig()
 

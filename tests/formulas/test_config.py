@@ -38,10 +38,16 @@ def test_defaults_are_the_constants_table_of_the_paper():
     assert {name: getattr(config, name) for name in expected} == expected
 
 
-def test_presets_differ_in_strategy_only():
-    assert CovistConfig.fixed() == CovistConfig()
-    assert CovistConfig.pro().replace(strategy="fixed") == CovistConfig.fixed()
-    assert CovistConfig.pro(reserve=0.08).reserve == 0.08
+def test_the_execution_is_no_constant():
+    """Fixed or Pro is said in one place, the name of the method."""
+    with pytest.raises(ValueError, match="holds constants only; choose fixed or pro with strategy="):
+        CovistConfig.from_dict({"strategy": "pro"})
+
+
+def test_every_field_belongs_to_a_part():
+    parts = CovistConfig.parts()
+    assert set(parts) == {item.name for item in dataclasses.fields(CovistConfig)}
+    assert CovistConfig.fields_of(["attention"]) == ["epsilon", "gain_range", "attention", "head_gains", "distance"]
 
 
 def test_every_field_is_documented():
@@ -65,13 +71,13 @@ def test_cumulative_rows_add_one_step_each():
     for letter, field in steps.items():
         before, after = rows[chr(ord(letter) - 1)].to_dict(), rows[letter].to_dict()
         assert [name for name in after if after[name] != before[name]] == [field]
-    assert rows["f"] == CovistConfig.fixed() and rows["h"] == CovistConfig.pro()
+    assert rows["f"] == CovistConfig() and rows["h"] == CovistConfig()
     with pytest.raises(ValueError, match="letter must be one of a to h, got 'i'"):
         CovistConfig.cumulative_row("i")
 
 
 def test_json_round_trip(tmp_path):
-    config = CovistConfig.pro(reserve=0.08, position_span=288, gain_range=(0.5, 1.5))
+    config = CovistConfig(reserve=0.08, position_span=288, gain_range=(0.5, 1.5))
     assert CovistConfig.from_dict(config.to_dict()) == config
     config.save(tmp_path / "config.json")
     assert CovistConfig.load(tmp_path / "config.json") == config
@@ -80,7 +86,7 @@ def test_json_round_trip(tmp_path):
 @pytest.mark.parametrize(
     "field, value, allowed",
     [
-        ("strategy", "slow", "one of 'fixed', 'pro'"),
+        ("coordinate_rule", "slow", "one of 'rope', 'grid'"),
         ("reserve", 1.5, r"in \[0, 1\]"),
         ("reserve", float("nan"), r"in \[0, 1\]"),
         ("reserve", "5%", r"in \[0, 1\]"),

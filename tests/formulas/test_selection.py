@@ -2,7 +2,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from formulas.inputs import STRUCTURED, array, close, generator, image
 from reference import coverage as reference
 from reference import evidence as reference_evidence
 from reference.ops import departure
@@ -12,8 +11,9 @@ from covist.checks import MOST_TOKENS
 from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.formulas import greedy
-from covist.formulas.selection import Instruction, initial_selection
+from covist.formulas.selection import InstructionEvidence, initial_selection
 from covist.grid import Grid
+from formulas.inputs import STRUCTURED, array, close, generator, image
 
 CONFIG = CovistConfig()
 
@@ -59,7 +59,13 @@ def test_selection_with_instruction_matches_the_reference(count, anchors_allowed
     made = image(((6, 7),), seed=count)
     pi = (3 * torch.rand(made.size, generator=generator(9))).softmax(0)
     selection, _ = initial_selection(
-        made.attention, made.keys, made.embeddings, made.grid, count, CONFIG, Instruction(pi, anchors_allowed, 0.3)
+        made.attention,
+        made.keys,
+        made.embeddings,
+        made.grid,
+        count,
+        CONFIG,
+        InstructionEvidence(pi, anchors_allowed, 0.3),
     )
     kept, anchors, e = literal(made, count, array(pi), anchors_allowed)
     assert selection.kept.tolist() == kept
@@ -74,7 +80,13 @@ def test_every_structured_image_gives_exactly_count_sorted_tokens(name):
     pi = torch.rand(made.size, generator=generator()).pow(4)
     for count in {1, (made.size + 1) // 2, made.size}:
         selection, _ = initial_selection(
-            made.attention, made.keys, made.embeddings, made.grid, count, CONFIG, Instruction(pi / pi.sum(), True, 0.3)
+            made.attention,
+            made.keys,
+            made.embeddings,
+            made.grid,
+            count,
+            CONFIG,
+            InstructionEvidence(pi / pi.sum(), True, 0.3),
         )
         assert selection.kept.shape == (count,)
         assert (selection.kept.diff() > 0).all()
@@ -101,7 +113,7 @@ def test_a_flat_instruction_sets_no_anchors():
     made = image()
     flat = torch.full((made.size,), 1 / made.size)
     selection, _ = initial_selection(
-        made.attention, made.keys, made.embeddings, made.grid, 16, CONFIG, Instruction(flat, True, 0.3)
+        made.attention, made.keys, made.embeddings, made.grid, 16, CONFIG, InstructionEvidence(flat, True, 0.3)
     )
     assert not selection.anchors.any()
 
@@ -136,7 +148,7 @@ def test_impossible_requests_are_refused():
     with pytest.raises(ValueError, match=r"keys must have shape \[35, any\]"):
         initial_selection(made.attention, made.keys[1:], *arguments[2:], 5, CONFIG)
     with pytest.raises(ValueError, match="instruction must have shape"):
-        initial_selection(*arguments, 5, CONFIG, Instruction(torch.rand(3), True, 0.3))
+        initial_selection(*arguments, 5, CONFIG, InstructionEvidence(torch.rand(3), True, 0.3))
 
 
 def test_inputs_are_left_as_they_were():
@@ -155,13 +167,15 @@ def test_the_accelerator_path_selects_the_same_tokens(name, monkeypatch):
         for dense in (False, True):
             monkeypatch.setattr(greedy, "DENSE", dense)
             signals = (made.attention, made.keys, made.embeddings, made.grid, count, CONFIG)
-            found.append(initial_selection(*signals, Instruction(pi / pi.sum(), True, 0.3))[0])
+            found.append(initial_selection(*signals, InstructionEvidence(pi / pi.sum(), True, 0.3))[0])
         assert torch.equal(found[0].kept, found[1].kept)
 
 
 def test_an_image_too_large_for_pairwise_affinities_is_refused_before_they_are_computed():
     size = MOST_TOKENS + 1
-    with pytest.raises(CovistError, match=r"initial_selection: 16385 tokens are too many .* lower the image's resolution"):
+    with pytest.raises(
+        CovistError, match=r"initial_selection: 16385 tokens are too many .* lower the image's resolution"
+    ):
         initial_selection(torch.ones(size), torch.ones(size, 1), torch.ones(size, 1), Grid(((1, size),)), 4, CONFIG)
 
 

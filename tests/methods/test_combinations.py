@@ -7,8 +7,8 @@ from support.images import image, inside
 from covist.config import CovistConfig
 from covist.formulas.composition import compose
 from covist.methods.covist import CovistFixed
+from covist.methods.create import create_method
 from covist.methods.divprune import DivPrune
-from covist.methods.registry import create_method
 
 
 def test_composition_keeps_the_selectors_tokens_and_composes_the_rest():
@@ -59,7 +59,7 @@ def test_attention_is_covists_own():
 
 
 def test_an_option_that_a_method_does_not_have_is_refused():
-    with pytest.raises(ValueError, match="divprune has no option 'config'; it takes positions"):
+    with pytest.raises(ValueError, match="divprune reads no constants of CoViST: leave config= out"):
         create_method("divprune", config=CovistConfig())
 
 

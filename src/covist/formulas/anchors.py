@@ -28,8 +28,8 @@ def free_places(count: int) -> int:
 def instruction_anchors(distribution: Tensor, affinity: Tensor, count: int, config: CovistConfig) -> Tensor:
     """Non-redundant tokens in the order of pi [N], most relevant first -> anchors in that order, [any].
 
-    The few numbers that decide are read once, and the host walks along the candidates. Only where nearly all of them are
-    copies of each other does it have to ask for more.
+    The few numbers that decide are read once, and the host walks along the candidates. Only where nearly all of them
+    are copies of each other does it have to ask for more.
     """
     limit = min(config.anchor_limit, math.floor(config.anchor_fraction * count))
     initial = min(max(2, count // INITIAL_ANCHOR_DIVISOR), limit)

@@ -117,7 +117,9 @@ def compose(state: VisualState, kept: Tensor, evidence: Tensor, config: CovistCo
         reduced = reduced.replace(weights=weights)
     if config.content:
         coordinates = state.coordinates
-        trust = confidence(similarity, coordinates.index_select(0, kept), coordinates.index_select(0, removed))  # q, [D]
+        trust = confidence(
+            similarity, coordinates.index_select(0, kept), coordinates.index_select(0, removed)
+        )  # q, [D]
         giving = (trust >= config.content_confidence).nonzero()[:, 0]
         givers = removed[giving]
         importance = (min_max(evidence, config.epsilon)[givers] + EVIDENCE_FLOOR) * trust[giving]

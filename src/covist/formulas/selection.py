@@ -34,7 +34,7 @@ class Selection:
 
 
 @dataclass(frozen=True, eq=False)
-class Instruction:
+class InstructionEvidence:
     """What the instruction asks of the image: pi [N], whether it may set anchors, and its lambda_max."""
 
     distribution: Tensor
@@ -50,7 +50,7 @@ def initial_selection(
     grid: Grid,
     count: int,
     config: CovistConfig,
-    instruction: Instruction | None = None,
+    instruction: InstructionEvidence | None = None,
     reference: float | None = None,
 ) -> tuple[Selection, Tensor]:
     """Choose `count` of N tokens from the encoder's signals -> (selection, affinity s [N, N]).

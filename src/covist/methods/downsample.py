@@ -1,17 +1,17 @@
-"""Downsampling: as many tokens as a smaller picture would have given.
+"""Downsampling: as many tokens as a smaller image would have given.
 
-A CLIP tower has a fixed grid of position embeddings, and by the time a method acts the picture is encoded, so the
-picture itself cannot be resized. The nearest honest equivalent is area pooling of what the encoder made of it: the
+A CLIP tower has a fixed grid of position embeddings, and by the time a method acts the image is encoded, so the
+image itself cannot be resized. The nearest honest equivalent is area pooling of what the encoder made of it: the
 encoder features (before the projector) are averaged over K near-square cells, projected, and sit at the cell's middle
-token. It is kinder than a truly smaller picture, because the encoder saw every detail.
+token. It is kinder than a truly smaller image, because the encoder saw every detail.
 """
 
 from __future__ import annotations
 
-from covist.engine.view import ImageContext
+from covist.contract.method import Method, MethodInfo, Outcome
+from covist.contract.views import ImageContext
 from covist.methods._layout import NO_CELL, even_cells
 from covist.methods._shared import cluster_means
-from covist.methods.base import Method, MethodInfo, Outcome
 from covist.methods.registry import register_method
 from covist.state import VisualState
 

@@ -6,7 +6,7 @@ algorithm.
 Facts: before layer 2 (of 32), by the attention of layer 1, mean over heads, row of the *last prompt token only* (the
 paper speaks of the average attention received). Layers before the cut keep all tokens in their cache; original
 positions.
-Deviations: the count behind the cut follows from the layer-mean budget (576 tokens, 32 layers: 166, 98 and 30 for
+Deviations: the count after the cut follows from the layer-mean budget (576 tokens, 32 layers: 166, 98 and 30 for
 192, 128 and 64); other depths scale the layer. Every image has its own pool.
 """
 
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from covist.engine.view import DecoderView
+from covist.contract.method import MethodInfo
+from covist.contract.views import DecoderView
 from covist.methods._inside import ScoreInside, attention_to_image, last_prompt_row
-from covist.methods.base import MethodInfo
 from covist.methods.registry import register_method
 
 

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from covist.config import CovistConfig
-from covist.engine.view import DecoderView
+from covist.contract.method import MethodInfo
+from covist.contract.views import DecoderView
 from covist.formulas.internal import coordinate_signals
 from covist.formulas.ops import round_half_up
 from covist.methods._inside import DropInside, last_prompt_row
 from covist.methods._shared import largest
-from covist.methods.base import MethodInfo
 from covist.methods.registry import register_method
 from covist.state import VisualState
 
 COORDINATE_SHARE, SEED_SHARE = 1 / 6, 0.01
-QUESTION_OFFSET = 2  # the question begins two tokens behind the image
+QUESTION_OFFSET = 2  # the question begins two tokens after the image
 
 
 @register_method
