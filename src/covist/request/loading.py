@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError
 from torch import nn
 from transformers import AutoConfig, AutoProcessor
 
@@ -20,6 +22,7 @@ from covist.families.registry import available_families
 
 EMBEDDED = "tiny"
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+_NO_ANSWER = "the Hugging Face hub has no answer for it"
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class LoadedModel:
 def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "auto") -> LoadedModel:
     """Load `name` ("tiny", a folder or a hub id); `clip` is the CLIP checkpoint of its vision tower."""
     place = find_device(device)
+    if clip is not None and not Path(clip).is_dir():
+        _ask_hub_once(clip, f"unknown CLIP checkpoint {clip!r}: not a folder")
     folder = tiny.WEIGHTS if name == EMBEDDED else Path(name)
     if name == EMBEDDED or (folder / "clip" / "text.safetensors").exists():  # a folder of our own training recipe
         model, processor, (text_tower, words) = tiny.load(folder)
@@ -53,12 +58,12 @@ def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "aut
 def _supported_class(name: str) -> Any:
     """The transformers class of a checkpoint, judged by its configuration alone, before any weight is read."""
     unknown = f"unknown model {name!r}: neither {EMBEDDED!r} nor a folder with a config.json"
-    if not (Path(name) / "config.json").is_file() and not HUB_ID.fullmatch(name):
-        raise CovistError(unknown)
+    if not (Path(name) / "config.json").is_file():
+        _ask_hub_once(name, unknown)
     try:
         config = AutoConfig.from_pretrained(name)
-    except OSError:
-        raise CovistError(f"{unknown}, and the Hugging Face hub has no answer for it") from None
+    except OSError as error:
+        raise CovistError(f"{unknown}, and {_NO_ANSWER} ({_first_line(error)})") from None
     except ValueError as error:
         raise CovistError(f"cannot read the configuration of model {name!r}: {_first_line(error)}") from None
     classes = [name for family in available_families().values() for name in family]
@@ -68,6 +73,22 @@ def _supported_class(name: str) -> Any:
     if not hasattr(config, "vision_config"):
         raise CovistError(f"model {name!r} is text-only ({config.model_type}): there are no visual tokens to compress")
     raise CovistError(f"model {name!r} ({config.model_type}) is not supported; supported are {', '.join(classes)}")
+
+
+def _ask_hub_once(name: str, unknown: str) -> None:
+    """Refuse what cannot be a checkpoint of the hub, and anything not stored yet where the hub cannot be reached.
+
+    Its client would ask six times within half a minute and log every attempt.
+    """
+    if not HUB_ID.fullmatch(name):
+        raise CovistError(unknown)
+    try:
+        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+            get_hf_file_metadata(hf_hub_url(name, "config.json"))
+    except HfHubHTTPError:
+        return  # it has been reached; `from_pretrained` knows what to make of its answer
+    except Exception as error:  # of the HTTP client, whichever the hub's library brings along
+        raise CovistError(f"{unknown}, and {_NO_ANSWER} ({_first_line(error)})") from None
 
 
 def _processor(name: str, model_type: str) -> Any:
