@@ -9,8 +9,8 @@ import typer
 from rich.markup import escape
 
 from covist.cli import options
-from covist.cli.console import out, print_json
-from covist.cli.models import draw, load, question, request
+from covist.cli.console import out, print_json, print_notes
+from covist.cli.models import draw, load, question, reaches, request
 
 
 def show(
@@ -28,7 +28,7 @@ def show(
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Draw what was kept of a image, and why.
+    """Draw what was kept of an image, and why.
 
     Above: the image and the evidence maps that decided. Below: the representatives, as discs whose size and colour
     is their weight, with threads to the tokens they stand for; one panel per stage; and the image rebuilt from them.
@@ -44,8 +44,10 @@ def show(
     loaded = load(model, clip, device)
     answer = ask(loaded, request(loaded, images, asked), Configuration(name, budget), max_new_tokens)
     draw(answer, images, asked, loaded.processor, destination, which - 1)
+    notes = print_notes(reaches(answer, budget))
     if as_json:
-        print_json({"model": model, "prompt": asked, "figure": str(destination), "results": [answer.to_dict()]})
+        about = {"model": model, "prompt": asked, "budget": budget, "notes": notes, "figure": str(destination)}
+        print_json({**about, "results": [answer.to_dict()]})
     else:
         out().print(f"{escape(asked)} [bold]{escape(answer.text)}[/]")
         out().print(f"{name} at {budget}, drawn in [bold]{escape(str(destination))}[/]")

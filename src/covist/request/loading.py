@@ -16,9 +16,10 @@ from torch import nn
 from transformers import AutoConfig, AutoProcessor
 
 from covist import tiny
+from covist.engine.decoder import FrozenDecoder
 from covist.errors import CovistError
 from covist.families.qwen_processor import ImageOnlyQwenProcessor
-from covist.families.registry import available_families
+from covist.families.registry import available_families, family_for
 
 EMBEDDED = "tiny"
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
@@ -33,6 +34,16 @@ class LoadedModel:
     model: Any
     processor: Any
     clip: Any | None = None
+
+    @property
+    def dtype(self) -> str:
+        """What the weights are stored in, "float32" for example."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
+    @property
+    def attention(self) -> str:
+        """The decoder's attention backend."""
+        return FrozenDecoder(family_for(self.model).decoder).check_backend()
 
 
 def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "auto") -> LoadedModel:
