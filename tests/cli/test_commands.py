@@ -176,11 +176,13 @@ def test_models(covist):
     assert "llava-1.5" in covist("models").stdout
 
 
-def test_doctor_finds_what_is_installed(covist):
+def test_doctor_finds_what_is_installed(covist, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     ran = covist("doctor", "--json")
     checks = {check["name"]: check for check in ran.json["checks"]}
     assert checks["torch"]["status"] == "ok" and checks["torch"]["found"].startswith("2.")
     assert ran.code == (0 if ran.json["healthy"] else 1)
+    assert checks["OMP_WAIT_POLICY"]["found"] == "active" and "passive" in checks["OMP_WAIT_POLICY"]["advice"]
     assert "torch" in covist("doctor").stdout
 
 

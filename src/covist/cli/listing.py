@@ -111,7 +111,7 @@ def doctor(as_json: options.Json = False, verbose: options.Verbose = False) -> i
         print_json({"healthy": healthy, "checks": [check.to_dict() for check in found], "machine": machine()})
         return 0 if healthy else 1
     styles = {"ok": "green", "optional": "yellow", "missing": "bold red"}
-    listed = table("", "", "found", "how to get it")
+    listed = table("", "", "found", "advice")
     for column in listed.columns[1:]:
         column.justify = "left"
     for check in found:
