@@ -244,6 +244,16 @@ def test_an_interrupted_eval_says_how_to_go_on(covist, model_folder, tmp_path, m
     assert lost.code == 130 and "nothing was kept; with --out DIR" in lost.stderr
 
 
+def test_long_names_give_way_to_numbers_in_a_narrow_window(covist, model_folder, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "vispruner:important=0.75,positions=keep"
+    ran = covist("eval", "--model", model_folder, "--methods", f"random,{name}", "--budgets", "32", "--limit", 1)
+    lines = ran.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    row = next(line for line in lines if line.startswith(" vispruner:important"))
+    assert row.split()[1:3] == ["32", "32"]
+
+
 def test_a_narrower_eval_leaves_the_summary_and_says_so(covist, model_folder, tmp_path):
     arguments = ("eval", "--model", model_folder, "--methods", "random", "--budgets", "32", "--out", tmp_path)
     covist(*arguments, "--limit", 2)

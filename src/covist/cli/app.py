@@ -12,10 +12,11 @@ import warnings
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from covist import __version__
 from covist.cli import bench, evaluate, listing, plan, run, show
-from covist.cli.console import INTERRUPTED, ReaderGone, note
+from covist.cli.console import INTERRUPTED, ReaderGone, note, print_line
 from covist.errors import CovistError
 
 USER_ERROR, UNEXPECTED = 2, 1
@@ -87,7 +88,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _complain(text: str) -> None:
-    print("covist: " + " ".join(text.split()), file=sys.stderr)
+    print_line("covist: " + escape(" ".join(text.split())))
 
 
 def _keep_quiet() -> None:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from covist.cli import options
-from covist.cli.console import INTERRUPTED, number, operations, out, print_json, print_notes, progress, table
+from covist.cli.console import INTERRUPTED, number, operations, out, print_json, print_notes, progress, table_of_figures
 from covist.cli.models import load, question
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _print(results: dict[str, Any]) -> None:
 
 
 def _latency(rows: list[dict[str, Any]]) -> Table:
-    made = table("method", "K", "TTFT", "prefill", "generation", "speed-up", "token/s", "over plain")
+    made = table_of_figures("method", "K", "TTFT", "prefill", "generation", "speed-up", "token/s", "over plain")
     for row in rows:
         over = row["prefill_over_plain"]
         made.add_row(
@@ -124,7 +124,7 @@ def _latency(rows: list[dict[str, Any]]) -> Table:
 
 
 def _resources(rows: list[dict[str, Any]]) -> Table:
-    made = table("method", "K", "tokens", "FLOPs", "KV MiB", "peak MiB", "select ms", "all ms")
+    made = table_of_figures("method", "K", "tokens", "FLOPs", "KV MiB", "peak MiB", "select ms", "all ms")
     for row in rows:
         made.add_row(
             row["method"],

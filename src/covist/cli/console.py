@@ -49,8 +49,14 @@ def print_json(payload: Any) -> None:
         raise ReaderGone from None
 
 
+def print_line(text: str) -> None:
+    """To stderr, in rich's markup: broken between words in a terminal, one line in a file."""
+    console = err()
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
 def note(text: str) -> None:
-    err().print(f"[yellow]note:[/] {escape(text)}", soft_wrap=True)
+    print_line(f"[yellow]note:[/] {escape(text)}")
 
 
 def print_notes(reaches: Iterable[Reach]) -> list[str]:
@@ -68,6 +74,14 @@ def table(*columns: str) -> Table:
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for number, name in enumerate(columns):
         made.add_column(name, justify="right" if number else "left", no_wrap=not number, overflow="fold")
+    return made
+
+
+def table_of_figures(*columns: str) -> Table:
+    """For methods, whose names can be long: in a narrow window these are broken, never the numbers."""
+    made = table(*columns)
+    for number, column in enumerate(made.columns):
+        column.no_wrap = number > 0
     return made
 
 

@@ -19,7 +19,7 @@ from covist.cli.console import (
     print_json,
     print_notes,
     progress,
-    table,
+    table_of_figures,
 )
 from covist.cli.models import load
 
@@ -47,8 +47,9 @@ def evaluate(
 ) -> int:
     """Score methods on held-out images: accuracy, and the retention R of the uncompressed model's accuracy.
 
-    An interrupted run continues with the same [bold]--out[/], which holds what is finished. The summary there covers
-    every method and budget of the directory; a run over fewer images does not replace it.
+    An interrupted run continues with the same [bold]--out[/], which holds what is finished.
+    The summary there covers every method and budget of the directory.
+    A run over fewer images does not replace it.
     """
     from covist.eval import evaluate as run_suite
     from covist.eval import load_suite, method_names
@@ -96,7 +97,7 @@ def _print(results: Results, destination: Path | None) -> None:
 
 
 def _scores(results: Results) -> Table:
-    made = table("method", "K", "tokens", "accuracy", "retention", "95 %", "s/image")
+    made = table_of_figures("method", "K", "tokens", "accuracy", "retention", "95 %", "s/image")
     for score in results.scores:
         made.add_row(
             score.method,
@@ -114,7 +115,7 @@ def _scores(results: Results) -> Table:
 
 
 def _differences(results: Results) -> Table:
-    made = table("paired retention difference", "K", f"to {results.differences[0].against}", "95 %", "clear")
+    made = table_of_figures("paired retention difference", "K", f"to {results.differences[0].against}", "95 %", "clear")
     for one in results.differences:
         clear = "yes" if one.is_clear else ""
         difference = percent(one.retention, signed=True)
