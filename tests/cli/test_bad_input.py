@@ -29,7 +29,7 @@ def png(width: int, height: int) -> bytes:
 
 
 def whole_image() -> bytes:
-    return tiny.DEMO_PICTURE.read_bytes()
+    return tiny.DEMO_IMAGE.read_bytes()
 
 
 @pytest.fixture

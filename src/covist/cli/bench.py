@@ -11,8 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from covist.cli import options
-from covist.cli.console import INTERRUPTED, number, operations, out, print_json, print_notes, progress, table_of_figures
+from covist.cli.console import INTERRUPTED, out, print_json, print_notes, progress, table_of_figures
 from covist.cli.models import load, question
+from covist.units import number, operations
 
 if TYPE_CHECKING:
     from covist.bench.protocol import Bench

@@ -16,7 +16,9 @@ from covist.cli.models import draw, load, question, reaches, request
 def show(
     image: options.Images = None,
     prompt: options.Prompt = None,
-    destination: Annotated[Path, typer.Option("--out", help="The figure, PNG or SVG.")] = Path("covist.png"),
+    destination: Annotated[
+        Path, typer.Option("--out", help="The figure (PNG, SVG, PDF), or an interactive page (HTML).")
+    ] = Path("covist.png"),
     model: options.Model = "tiny",
     budget: options.Budget = "64",
     strategy: options.StrategyOption = None,
@@ -36,14 +38,15 @@ def show(
     from covist.outputs import writable_file
     from covist.request.answer import Configuration, ask
     from covist.schedule import check_budget
+    from covist.viz.files import FIGURES, PAGES
 
     name = options.method_name(strategy, method)
     check_budget(budget)  # an impossible budget is refused before anything is loaded
     images, asked = question(image, prompt)
-    writable_file(destination, (".png", ".svg"))
+    writable_file(destination, FIGURES + PAGES)
     loaded = load(model, clip, device)
     answer = ask(loaded, request(loaded, images, asked), Configuration(name, budget), max_new_tokens)
-    draw(answer, images, asked, loaded.processor, destination, which - 1)
+    draw(answer, images, asked, destination, which - 1)
     notes = print_notes(reaches(answer, budget))
     if as_json:
         about = {"model": model, "prompt": asked, "budget": budget, "notes": notes, "figure": str(destination)}

@@ -36,6 +36,7 @@ class Outcome:
     withheld: float = 0.0  # evidence-weighted contribution withheld by the weight limit, Eq. 15
     assignment: Tensor | None = None  # [tokens before] index of the representative that stands for each token
     maps: dict[str, Tensor] = field(default_factory=dict)  # evidence maps over the tokens before, by name
+    captions: dict[str, str] = field(default_factory=dict)  # what bright means in a map, by the map's name
     seconds: dict[str, float] = field(default_factory=dict)  # "selection", "composition"
 
 
@@ -48,12 +49,17 @@ class AttentionRule:
     distance: DistanceTable | None = None
     distance_keys: Literal["visual", "all"] = "visual"
     distance_in_decoding: bool = True
+    layers_without_distance: frozenset[int] = frozenset()  # layers without rotary positions: D = 1 there
     uniform_first_layer: bool = False  # in prefill, layer 0 sees the mean weight of each image, not the recorded ones
 
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """One line of `covist methods`."""
+    """What `covist methods` says about a method.
+
+    >>> covist.available_methods()["divprune"].info.acts
+    'before the decoder'
+    """
 
     paper: str
     acts: str  # where the reduction happens
@@ -63,7 +69,15 @@ class MethodInfo:
 
 
 class Method(ABC):
-    """Base of all methods; the default is a single reduction to the budget before the first decoder layer."""
+    """Base of all methods; the default is a single reduction to the budget before the first decoder layer.
+
+    >>> class EverySecond(covist.Method):
+    ...     name = "every-second"
+    ...     def select(self, image, count):
+    ...         return image.positions.argsort()[::2][:count]
+    >>> EverySecond().schedule(layers=2, budget=64, tokens=576).tokens_per_layer
+    (64, 64)
+    """
 
     name: str
     info: ClassVar[MethodInfo]

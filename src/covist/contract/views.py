@@ -17,7 +17,13 @@ from covist.state import VisualState
 
 @dataclass
 class ImageContext:
-    """One image on its way into the decoder."""
+    """One image on its way into the decoder: what `Method.select` looks at.
+
+    >>> class Loudest(covist.Method):
+    ...     name = "loudest"
+    ...     def select(self, image: covist.ImageContext, count):
+    ...         return image.signals.embeddings.norm(dim=-1).topk(count).indices
+    """
 
     signals: ImageSignals
     positions: Tensor  # [N] or [N, axes] RoPE positions of the content tokens
@@ -82,7 +88,7 @@ class DecoderView:
     def attention(self, rows: Tensor) -> Tensor:
         """The plain causal attention of `observed_layer` for some queries [heads, rows, n], without any bias."""
         keys = self.keys().repeat_interleave(self.decoder.heads // self.decoder.kv_heads, dim=0)
-        logits = self.queries(rows) @ keys.transpose(1, 2) * self.decoder.head_width**-0.5
+        logits = self.queries(rows) @ keys.transpose(1, 2) * self.decoder.scale(self.observed_layer)
         future = torch.arange(len(self.observed), device=rows.device)[None] > rows[:, None]
         return logits.masked_fill(future, float("-inf")).softmax(-1)
 

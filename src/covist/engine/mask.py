@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ class StageMask:
             self._bias = self._first_layer_bias = _bias(ledger, queries, self._rule, prefill)
             if self._rule.uniform_first_layer and prefill:
                 self._first_layer_bias = _bias(ledger, queries, self._rule, prefill, uniform=True)
+            if self._rule.layers_without_distance:
+                self._weight_bias = _bias(ledger, queries, replace(self._rule, distance=None), prefill)
         # sdpa's own causal rule says the same when nothing is biased or padded and the shapes line up
         implicit = backend == "sdpa" and self._rule is None and not ledger.padded and queries in (1, ledger.length)
         self._blocked = None if implicit else _blocked(ledger, queries)
@@ -40,6 +43,8 @@ class StageMask:
         mask = self._blocked
         if self._rule is not None:
             bias = self._first_layer_bias if layer == 0 else self._bias
+            if layer in self._rule.layers_without_distance:
+                bias = self._weight_bias
             mask = attention_bias(self._rule.scale[layer], bias, self._blocked)
         if mask is not None:
             mask = mask.to(like.device)

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.pixels import lay_out, patches_of_tiles
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.errors import CovistError
 from covist.families.hooks import Scratch, WrappedMethod
+from covist.grid import Grid
 
 
 class ClipTowerFamily(Family):
@@ -20,7 +22,7 @@ class ClipTowerFamily(Family):
 
     def __init__(self, model: nn.Module):
         super().__init__(model)
-        config = model.config
+        config = self.model.config
         if config.vision_config.model_type != "clip_vision_model":
             raise CovistError(
                 f"{type(model).__name__} with a {config.vision_config.model_type!r} tower is not supported: "
@@ -30,6 +32,18 @@ class ClipTowerFamily(Family):
             raise CovistError(
                 f"vision_feature_select_strategy must be 'default', not {config.vision_feature_select_strategy!r}"
             )
+        self._require_encoder_layers()
+
+    def _require_encoder_layers(self) -> None:
+        """The projector must read outputs of encoder layers: only those have an attention to take evidence from."""
+        selected = self.model.config.vision_feature_layer
+        count = len(self.base.vision_tower.encoder.layers)
+        for index in [selected] if isinstance(selected, int) else selected:
+            if not (1 <= index <= count or -count <= index <= -1):
+                raise CovistError(
+                    f"vision_feature_layer={selected!r}: the vision tower has {count} encoder layers, whose outputs "
+                    f"are 1 to {count} or -{count} to -1"
+                )
 
     @property
     def feature_layers(self) -> list[int]:
@@ -109,8 +123,8 @@ class ClipTowerFamily(Family):
 class _LayerTap:
     """Keeps class query, keys and class output of one encoder layer until they are taken."""
 
-    def __init__(self, layer: nn.Module):
-        self._heads = layer.self_attn.num_heads
+    def __init__(self, layer: Any):
+        self._heads: int = layer.self_attn.num_heads
         self._scratch = Scratch()
         self.handles: list[Removable] = [
             layer.self_attn.q_proj.register_forward_hook(self._keep("query", slice(0, 1))),
@@ -133,6 +147,11 @@ class _LayerTap:
         return EncoderLayer(query, keys[:, 0], keys[:, 1:], self._heads), output
 
 
-def patches_per_side(model: nn.Module) -> int:
+def read_tiles(tiles: Tensor, side: int, pack: Tensor, grid: Grid) -> list[Tensor]:
+    """The image of each view, from the tiles [tiles, 3, h, w] of an image packed as `pack` says."""
+    return lay_out(patches_of_tiles(tiles.detach().cpu(), side)[pack.cpu()], grid)
+
+
+def patches_per_side(model: Any) -> int:
     vision = model.config.vision_config
     return vision.image_size // vision.patch_size

@@ -59,7 +59,7 @@ class DistanceTable:
 def projection_energy(query_norms: Tensor, key_norms: Tensor) -> Tensor:
     """E of one layer [heads, dh / 2] from the row norms of its projections, [heads, dh] and [kv heads, dh].
 
-    Rows r and r + dh/2 form a rotary pair (split-half convention). Query heads share the key rows of their group.
+    Rows r and r + dh/2 form a rotary pair (`rotary.in_halves`). Query heads share the key rows of their group.
     """
     require_shape("projection_energy", "key_norms", key_norms, (None, query_norms.shape[-1]))
     require(query_norms.shape[0] % key_norms.shape[0] == 0, "projection_energy", "heads must be a multiple of kv heads")
@@ -73,13 +73,24 @@ def head_frequency(energy: Tensor, inverse_frequencies: Tensor) -> Tensor:
 
 
 def head_gains(
-    energies: Sequence[Tensor], inverse_frequencies: Tensor, gain_range: tuple[float, float] = (0.6, 1.4)
+    energies: Sequence[Tensor | None], inverse_frequencies: Tensor, gain_range: tuple[float, float] = (0.6, 1.4)
 ) -> Tensor:
-    """Eq. 10: gains [layers, heads] from the energies [heads, r] of all layers; extrema over all of them."""
-    frequency = torch.stack([head_frequency(energy.double(), inverse_frequencies) for energy in energies])
+    """Eq. 10: gains [layers, heads] from the energies [heads, r] of all layers; extrema over all of them.
+
+    A layer without rotary has no energy (None): its gain is 1, and it has no part in the extrema.
+    """
+    frequencies = {
+        layer: head_frequency(energy.double(), inverse_frequencies)
+        for layer, energy in enumerate(energies)
+        if energy is not None
+    }
+    require(len(frequencies) > 0, "head_gains", "no layer has rotary positions")
+    rotated = torch.stack(list(frequencies.values()))  # [rotated layers, heads]
     low, high = gain_range
-    relative = (frequency - frequency.min()) / (frequency.max() - frequency.min() + EPSILON)
-    return (low + (high - low) * relative).float()
+    relative = (rotated - rotated.min()) / (rotated.max() - rotated.min() + EPSILON)
+    gains = torch.ones(len(energies), rotated.shape[1], dtype=torch.float64, device=rotated.device)
+    gains[list(frequencies)] = low + (high - low) * relative
+    return gains.float()
 
 
 def log_contribution(log_weights: Tensor, log_factor: Tensor | float = 0.0) -> Tensor:

@@ -21,9 +21,9 @@ def create_method(name: str, **options: Any) -> Method:
     `+csc` and `+sca` add CoViST's composition and attention to another method. Options are those of the method; where
     CoViST has a part in it also the fields of `CovistConfig`, one by one or as `config=CovistConfig(...)`.
 
-    >>> create_method("vispruner:important=0.75").important
+    >>> covist.create_method("vispruner:important=0.75").important
     0.75
-    >>> create_method("divprune+csc+sca", weight_limit=64).name
+    >>> covist.create_method("divprune+csc+sca", weight_limit=64).name
     'divprune+csc+sca'
     """
     parsed = parse_name(name)
