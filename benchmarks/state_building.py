@@ -31,8 +31,8 @@ VIEWS = {576: ((24, 24),), 2880: ((24, 24), (48, 48))}
 EXTRA_MATRICES = 3.0
 PHASES = {
     selection: (
-        "unit_rows nearest_neighbours blend_similarities weigh_image mix_evidence instruction_anchors "
-        "protected_tokens region_weights greedy_coverage fill_reserve"
+        "unit_rows gram blend_similarities weigh_image mix_evidence instruction_anchors protected_tokens "
+        "balance_regions greedy_coverage fill_reserve"
     ),
     composition: "correspondence contributions confidence centroids content",
 }

@@ -43,7 +43,7 @@ class Grid:
         return torch.cat([_binomial(view).flatten() for view in self.split(values)])
 
     def neighbour_similarity(self, cosines: Tensor) -> Tensor:
-        """Mean cosine to the up/down/left/right neighbours that exist, from all cosines [N, N] -> [N]; 1 without any."""
+        """Mean cosine to the up/down/left/right neighbours that exist, given all pairs [N, N] -> [N]; 1 without any."""
         require_shape("Grid.neighbour_similarity", "cosines", cosines, (self.size, self.size))
         starts = accumulate((rows * columns for rows, columns in self.views), initial=0)
         means = []
@@ -60,7 +60,7 @@ class Grid:
 
 
 def _binomial(image: Tensor) -> Tensor:
-    """(1, 2, 1) is (1, 1) applied twice, in both directions; dividing by the weights present renormalises at borders."""
+    """(1, 2, 1) is (1, 1) applied twice, in both directions; dividing by the weights present is for the borders."""
     layers = torch.stack([image, torch.ones_like(image)])  # [2, rows, columns]
     total, weight = _add_pairs(_add_pairs(layers, (2, 2), padding=(1, 1)), (2, 2), padding=(0, 0))
     return total / weight

@@ -2,10 +2,10 @@
 
 The gain of token i is `sum_j omega_j max(kappa_ij - covered_j, 0)`. There are two loops with the same result.
 
-The sparse loop, for a CPU: choosing a token raises the coverage of a few columns j only, and every gain falls by exactly
-`omega_j (clip(kappa_ij, old_j, new_j) - old_j)` over these. Summed in float64, this keeps all gains exact for about
-N^2 log K operations instead of N^2 K. Rows serve as columns, since the kernel is symmetric, and coverage is kept in units
-of s, whose square is the kernel: there is no second N x N matrix.
+The sparse loop, for a CPU: choosing a token raises the coverage of a few columns j only, and every gain falls by
+exactly `omega_j (clip(kappa_ij, old_j, new_j) - old_j)` over these. Summed in float64, this keeps all gains exact for
+about N^2 log K operations instead of N^2 K. Rows serve as columns, since the kernel is symmetric, and coverage is kept
+in units of s, whose square is the kernel: there is no second N x N matrix.
 
 The dense loop, for an accelerator, where launching work and waiting for it cost more than the work: every gain from
 scratch in a handful of operators of fixed shape, and nothing is read back.
@@ -80,7 +80,7 @@ class _Search:
         self.chosen[picks] = True
 
     def _settle(self, gains: Tensor, risen: Tensor, low: Tensor, high: Tensor, kernel: Tensor) -> None:
-        """Lower the `gains` [N] by what the columns `risen` [r] gained from `low` to `high`; `kernel` [r, N] is room."""
+        """Lower the `gains` [N] by what the columns `risen` [r] gained from `low` to `high`; `kernel` [r, N]: room."""
         rows = self.affinity.index_select(0, risen)  # [r, N]
         torch.maximum(rows, low, out=rows)
         torch.minimum(rows, high, out=rows)
@@ -90,8 +90,8 @@ class _Search:
     def grow_on_device(self, steps: int) -> None:
         """The dense loop. Looking for ties that rounding hides would nearly double its operators.
 
-        So the first walk takes the largest gain as it is, all its steps are checked together afterwards, and only if one
-        of them missed such a tie does a second walk look for them at every step.
+        So the first walk takes the largest gain as it is, all its steps are checked together afterwards, and only if
+        one of them missed such a tie does a second walk look for them at every step.
         """
         if steps == 0:
             return
