@@ -73,7 +73,7 @@ class Bench:
 
     def compressed(self, handle: covist.Compression, encoded: dict[str, Any]) -> object:
         # Every repetition builds the state anew: what is remembered about the image is forgotten first.
-        for signals in handle._call.signals:
+        for signals in handle._hooks.call.signals:
             signals.memo.clear()
             for name in ("attention", "keys", "hidden", "embeddings"):
                 signals.__dict__.pop(name, None)

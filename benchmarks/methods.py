@@ -19,14 +19,14 @@ from common import interleaved, verdict
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaModel
 
+from covist.contract.method import Method
+from covist.contract.signals import EncoderLayer, ImageSignals
+from covist.contract.views import DecoderView, ImageContext
 from covist.engine.decoder import Decoder
 from covist.engine.instruction import Instruction
-from covist.engine.view import DecoderView, ImageContext
-from covist.families.signals import EncoderLayer, ImageSignals
 from covist.families.text_tower import TextTower
 from covist.grid import Grid
-from covist.methods.base import Method
-from covist.methods.registry import create_method, methods
+from covist.methods.create import create_method, methods
 from covist.schedule import Schedule
 
 LIMIT = 3.0

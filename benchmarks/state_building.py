@@ -160,7 +160,7 @@ def compare_greedy(size: int, count: int, least: float) -> bool:
 
 
 def compare_building(size: int, count: int, most: float) -> bool:
-    generator, grid, config = torch.Generator().manual_seed(size), Grid(VIEWS[size]), CovistConfig.fixed()
+    generator, grid, config = torch.Generator().manual_seed(size), Grid(VIEWS[size]), CovistConfig()
     keys, embeddings = clustered(size, KEY_WIDTH, generator), clustered(size, EMBEDDING_WIDTH, generator)
     attention = torch.rand(size, generator=generator) ** 3
     instruction = selection.Instruction((3 * torch.rand(size, generator=generator)).softmax(0), True, 0.3)

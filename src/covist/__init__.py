@@ -4,34 +4,69 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from covist import eval, tiny, viz
     from covist.api import compress
     from covist.config import CovistConfig
-    from covist.engine.compression import Compression
-    from covist.engine.report import Report
-    from covist.families.registry import supported_models
-    from covist.methods.registry import methods as available_methods
+    from covist.contract.method import Method, MethodInfo
+    from covist.contract.views import ImageContext
+    from covist.errors import CovistError
+    from covist.families.registry import available_families
+    from covist.formulas.concentration import ConcentrationTracker
+    from covist.handle import Compression
+    from covist.methods.create import create_method
+    from covist.methods.registry import available_methods, register_method
+    from covist.report import Report
+    from covist.state import VisualState
 
 __version__ = "0.1.0"
-__all__ = ["Compression", "CovistConfig", "Report", "available_methods", "compress", "supported_models"]
+__all__ = [
+    "Compression",
+    "ConcentrationTracker",
+    "CovistConfig",
+    "CovistError",
+    "ImageContext",
+    "Method",
+    "MethodInfo",
+    "Report",
+    "VisualState",
+    "available_families",
+    "available_methods",
+    "compress",
+    "create_method",
+    "eval",
+    "register_method",
+    "tiny",
+    "viz",
+]
 
 # Looked up on first use: `covist --help` must not wait for torch and transformers.
-_HOMES = {
-    "Compression": ("covist.engine.compression", "Compression"),
-    "CovistConfig": ("covist.config", "CovistConfig"),
-    "Report": ("covist.engine.report", "Report"),
-    "available_methods": ("covist.methods.registry", "methods"),
-    "compress": ("covist.api", "compress"),
-    "supported_models": ("covist.families.registry", "supported_models"),
+_MODULES = {
+    "Compression": "covist.handle",
+    "ConcentrationTracker": "covist.formulas.concentration",
+    "CovistConfig": "covist.config",
+    "CovistError": "covist.errors",
+    "ImageContext": "covist.contract.views",
+    "Method": "covist.contract.method",
+    "MethodInfo": "covist.contract.method",
+    "Report": "covist.report",
+    "VisualState": "covist.state",
+    "available_families": "covist.families.registry",
+    "available_methods": "covist.methods.registry",
+    "compress": "covist.api",
+    "create_method": "covist.methods.create",
+    "register_method": "covist.methods.registry",
 }
+_SUBMODULES = ("eval", "tiny", "viz")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name in _SUBMODULES:
+        return import_module(f"covist.{name}")
+    if name not in _MODULES:
         raise AttributeError(f"module 'covist' has no attribute {name!r}")
-    module, attribute = _HOMES[name]
-    globals()[name] = value = getattr(import_module(module), attribute)
+    globals()[name] = value = getattr(import_module(_MODULES[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return [*__all__, "__version__"]

@@ -8,16 +8,16 @@ from typing import Any
 from torch import nn
 
 from covist.config import CovistConfig
-from covist.engine.compression import Compression
-from covist.engine.decoder import Decoder
+from covist.contract.method import Method
+from covist.engine.decoder import FrozenDecoder
 from covist.engine.instruction import InstructionReader
 from covist.engine.prefill import Settings
 from covist.errors import CovistError
 from covist.families.registry import family_for
 from covist.families.text_tower import TextTower
-from covist.methods.base import Method
-from covist.methods.registry import create_method
-from covist.schedule import resolve_budget
+from covist.handle import Compression
+from covist.methods.create import create_method
+from covist.schedule import check_budget
 
 
 def compress(
@@ -30,29 +30,42 @@ def compress(
     config: CovistConfig | None = None,
     clip: Any | None = None,
     instruction: str | None = None,
-    positions: str | None = None,
     concentration: float | None = None,
+    **options: Any,
 ) -> Compression:
     """Compress the visual tokens of every image that `model` sees, until the handle is removed.
 
-    model: a supported vision-language model (see `covist.supported_models()`), unmodified.
+    model: a supported vision-language model (see `covist.available_families()`), unmodified.
     processor: its processor or tokenizer; needed to read the instruction's text and to find the assistant turn.
     budget: visual tokens per image, as a count (64), a fraction (0.11) or a percentage ("11%"); a layer mean for
         methods that reduce inside the decoder. A budget of all tokens or more changes nothing.
     strategy: "fixed" (default) or "pro", CoViST's two executions.
-    method: another registered method by name (see `covist.available_methods()`) or a `Method` object. A name may end
-        in `+csc`, `+sca` or both: "divprune+csc+sca" is DivPrune's selection with CoViST's composition and attention.
-    config: constants of CoViST; `strategy` defaults to its strategy.
+    method: another method by name, or a `Method` object. Names are those of the command line: "vispruner",
+        "vispruner:important=0.75", "divprune+csc+sca:weight_limit=64" (DivPrune's selection with CoViST's composition
+        and attention); see `covist.available_methods()`.
+    config: constants of CoViST, for methods that it has a part in.
     clip: the CLIP checkpoint whose vision tower the model uses (id, directory, or `(CLIPModel, tokenizer)`).
     instruction: what is asked about the images, instead of reading it from the prompt.
-    positions: "keep" or "reindex"; default is what the method's paper does.
     concentration: freeze CoViST's running concentration reference to this number, so that the result for an image
         does not depend on the images before it.
+    options: settings of the method by name, as after the colon of its name: `positions="keep"`, `important=0.75`, or
+        single constants of CoViST such as `weight_limit=64`.
+
+    >>> import covist
+    >>> model, processor, clip = covist.tiny.load()
+    >>> image, question, answer = covist.tiny.demo()
+    >>> inputs = processor(images=image, text=covist.tiny.prompt_for(question), return_tensors="pt")
+    >>> with covist.compress(model, processor, budget=64, clip=clip) as handle:
+    ...     output = model.generate(**inputs, max_new_tokens=8)
+    >>> handle.report.mean_tokens
+    64.0
     """
     family = family_for(model)
-    chosen = _method(strategy, method, config, positions, concentration)
-    resolve_budget(budget, 1)  # an impossible budget is refused here, not in the middle of a request
-    text_tower = TextTower.resolve(clip) if family.needs_clip_text else None
+    chosen = _method(strategy, method, config, concentration, options)
+    check_budget(budget)
+    if clip is not None and not family.needs_clip_text:
+        raise CovistError(f"{family.name} has no CLIP vision tower, so clip= cannot serve it; leave it out")
+    text_tower = TextTower.resolve(clip)
     if chosen.uses_clip_text and family.needs_clip_text and text_tower is None:
         warnings.warn(
             "no clip= given: instruction and image meet in the decoder's space, not in CLIP's (weaker, and without "
@@ -63,7 +76,7 @@ def compress(
         raise CovistError("instruction= needs the processor (or clip=) to be read")
     settings = Settings(
         method=chosen,
-        decoder=Decoder(family.decoder, family.rotary_axes()),
+        decoder=FrozenDecoder(family.decoder, family.rotary_axes()),
         reader=InstructionReader(family, processor, instruction),
         text_tower=text_tower,
         budget=budget,
@@ -75,28 +88,24 @@ def _method(
     strategy: str | None,
     method: str | Method | None,
     config: CovistConfig | None,
-    positions: str | None,
     concentration: float | None,
+    options: dict[str, Any],
 ) -> Method:
-    if isinstance(method, Method):
-        if any(option is not None for option in (strategy, config, positions, concentration)):
-            raise CovistError(
-                "a Method object has its options already: give config= and positions= to its constructor, and freeze "
-                "its tracker in place of concentration="
-            )
-        return method
-    if config is not None and not isinstance(config, CovistConfig):
-        raise CovistError(f"config={type(config).__name__}: give a CovistConfig")
     if strategy not in (None, "fixed", "pro"):
         raise CovistError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
     if method is not None and strategy is not None:
         raise CovistError("give either strategy= (CoViST) or method=, not both")
-    name = method or f"covist-{strategy or (config.strategy if config else 'fixed')}"
-    options: dict[str, Any] = {} if positions is None else {"positions": positions}
-    if config is not None:
-        is_covist = name in ("covist-fixed", "covist-pro")
-        options["config"] = config.replace(strategy=name.removeprefix("covist-")) if is_covist else config
-    chosen = create_method(name, **options)
-    if concentration is not None and hasattr(chosen, "tracker"):
+    if isinstance(method, Method):
+        if config is not None or concentration is not None or options:
+            raise CovistError(
+                "a Method object has its options already: give them to its constructor, and freeze its tracker in "
+                "place of concentration="
+            )
+        return method
+    given = {} if config is None else {"config": config}
+    chosen = create_method(method or f"covist-{strategy or 'fixed'}", **given, **options)
+    if concentration is not None:
+        if chosen.tracker is None:
+            raise CovistError(f"{chosen.name} has no concentration reference to freeze; leave concentration= out")
         chosen.tracker.freeze(concentration)
     return chosen

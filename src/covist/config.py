@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,21 +12,29 @@ from covist.errors import CovistError
 COVERAGE_RESERVE = 0.05
 
 
-def _number(default: float, doc: str, low: float = 0.0, high: float = float("inf")) -> Any:
-    """A numeric constant with its documentation and the closed range it must lie in."""
-    return field(default=default, metadata={"doc": doc, "range": (low, high)})
+class _Part:
+    """Fields of one part of the method; a method that has no such part does not read them."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def documented(self, default: Any, doc: str, **metadata: Any) -> Any:
+        return field(default=default, metadata={"doc": doc, "part": self.name, **metadata})
+
+    def number(self, default: float, doc: str, low: float = 0.0, high: float = float("inf")) -> Any:
+        """A numeric constant with its documentation and the closed range it must lie in."""
+        return self.documented(default, doc, range=(low, high))
+
+    def choice(self, default: Any, doc: str, *choices: Any) -> Any:
+        return self.documented(default, doc, choices=choices)
+
+    def switch(self, doc: str) -> Any:
+        return self.choice(True, doc, True, False)
 
 
-def _choice(default: Any, doc: str, *choices: Any) -> Any:
-    return field(default=default, metadata={"doc": doc, "choices": choices})
-
-
-def _switch(doc: str) -> Any:
-    return _choice(True, doc, True, False)
-
-
-def _documented(default: Any, doc: str) -> Any:
-    return field(default=default, metadata={"doc": doc})
+_ALL, _EVIDENCE, _SELECTION = _Part("everything"), _Part("evidence"), _Part("selection")
+_COMPOSITION, _ATTENTION = _Part("composition"), _Part("attention")
+_POSITIONS, _PROGRESS = _Part("positions"), _Part("progressive execution")
 
 
 @dataclass(frozen=True)
@@ -36,67 +44,86 @@ class CovistConfig:
     `CovistConfig.describe()` lists every field with its meaning; the text lives in the field's metadata.
     """
 
-    strategy: Literal["fixed", "pro"] = _choice(
-        "fixed", "one reduction before the decoder (fixed) or two more inside it (pro)", "fixed", "pro"
-    )
-    epsilon: float = _number(1e-8, "numerical constant of every denominator", 1e-12, 1e-3)
+    epsilon: float = _ALL.number(1e-8, "numerical constant of every denominator", 1e-12, 1e-3)
 
     # Evidence and coverage (Eqs. 3-5)
-    evidence_exponent: float = _number(1.5, "beta, Eq. 4: exponent that sharpens the evidence")
-    uniform_coefficients: tuple[tuple[int, float], ...] = _documented(
+    evidence_exponent: float = _SELECTION.number(1.5, "beta, Eq. 4: exponent that sharpens the evidence")
+    uniform_coefficients: tuple[tuple[int, float], ...] = _SELECTION.documented(
         ((64, 0.40), (128, 0.30), (192, 0.25)), "u, Eq. 4: (count, coefficient) knots, linear between, flat outside"
     )
-    uniform_multiplier: float = _number(1.0, "factor on u, for the sensitivity study")
-    uniform_ceiling: float = _number(0.60, "largest u after adapting to the attention's concentration", 0.0, 1.0)
-    instruction_weight: float = _number(0.30, "lambda_max, Eq. 3: largest share of the instruction residual", 0.0, 1.0)
-    instruction_weight_first_layer: float = _number(0.15, "lambda_max on the first-layer route", 0.0, 1.0)
-    instruction_sign: int = _choice(-1, "sign of the text-patch cosine; -1 is the paper's convention", -1, 1)
-    selectivity_scale: float = _number(0.10, "sigma_0, Eq. 3: selectivity at which lambda_max is reached", 1e-6, 1.0)
-    regions: int = _number(16, "N_r: number of regions that share the coverage weights", 1)
-    region_uniform: float = _number(0.10, "share of the regional weight that is spread evenly", 0.0, 1.0)
+    uniform_multiplier: float = _SELECTION.number(1.0, "factor on u, for the sensitivity study")
+    uniform_ceiling: float = _SELECTION.number(
+        0.60, "largest u after adapting to the attention's concentration", 0.0, 1.0
+    )
+    instruction_weight: float = _EVIDENCE.number(
+        0.30, "lambda_max, Eq. 3: largest share of the instruction residual", 0.0, 1.0
+    )
+    instruction_weight_first_layer: float = _EVIDENCE.number(0.15, "lambda_max on the first-layer route", 0.0, 1.0)
+    instruction_sign: int = _EVIDENCE.choice(-1, "sign of the text-patch cosine; -1 is the paper's convention", -1, 1)
+    selectivity_scale: float = _EVIDENCE.number(
+        0.10, "sigma_0, Eq. 3: selectivity at which lambda_max is reached", 1e-6, 1.0
+    )
+    regions: int = _SELECTION.number(16, "N_r: number of regions that share the coverage weights", 1)
+    region_uniform: float = _SELECTION.number(0.10, "share of the regional weight that is spread evenly", 0.0, 1.0)
 
     # Protected tokens
-    core_base: float = _number(0.25, "protected core: fraction of the count at concentration 0", 0.0, 1.0)
-    core_slope: float = _number(0.45, "protected core: added fraction per square root of the concentration", 0.0, 1.0)
-    anchor_selectivity: float = _number(0.05, "selectivity below which an instruction gets no anchors", 0.0, 1.0)
-    anchor_fraction: float = _number(0.25, "anchors: at most this fraction of the count", 0.0, 1.0)
-    anchor_limit: int = _number(24, "anchors: at most this many")
-    anchor_novelty: float = _number(0.20, "novelty above which an added anchor counts as novel", 0.0, 1.0)
-    anchor_redundancy: float = _number(0.95, "similarity to a kept anchor at which a candidate is skipped", 0.0, 1.0)
-    reserve: float = _number(COVERAGE_RESERVE, "rho_r: fraction kept for the largest coverage gaps", 0.0, 1.0)
+    core_base: float = _SELECTION.number(0.25, "protected core: fraction of the count at concentration 0", 0.0, 1.0)
+    core_slope: float = _SELECTION.number(
+        0.45, "protected core: added fraction per square root of the concentration", 0.0, 1.0
+    )
+    anchor_selectivity: float = _SELECTION.number(
+        0.05, "selectivity below which an instruction gets no anchors", 0.0, 1.0
+    )
+    anchor_fraction: float = _SELECTION.number(0.25, "anchors: at most this fraction of the count", 0.0, 1.0)
+    anchor_limit: int = _SELECTION.number(24, "anchors: at most this many")
+    anchor_novelty: float = _SELECTION.number(0.20, "novelty above which an added anchor counts as novel", 0.0, 1.0)
+    anchor_redundancy: float = _SELECTION.number(
+        0.95, "similarity to a kept anchor at which a candidate is skipped", 0.0, 1.0
+    )
+    reserve: float = _SELECTION.number(COVERAGE_RESERVE, "rho_r: fraction kept for the largest coverage gaps", 0.0, 1.0)
 
     # Composition (Eqs. 6-8)
-    transfer_exponent: float = _number(2.0, "gamma, Eq. 7: exponent of the similarity in the transfer")
-    weight_limit: float = _number(8.0, "m_max, Eq. 7: largest weight of a representative", 1.0)
-    content_step: float = _number(0.15, "alpha, Eq. 8: step towards the centroid of the removed tokens")
-    content_confidence: float = _number(0.75, "tau, Eq. 8: confidence below which a token gives no content", 0.0, 1.0)
+    transfer_exponent: float = _COMPOSITION.number(2.0, "gamma, Eq. 7: exponent of the similarity in the transfer")
+    weight_limit: float = _COMPOSITION.number(8.0, "m_max, Eq. 7: largest weight of a representative", 1.0)
+    content_step: float = _COMPOSITION.number(0.15, "alpha, Eq. 8: step towards the centroid of the removed tokens")
+    content_confidence: float = _COMPOSITION.number(
+        0.75, "tau, Eq. 8: confidence below which a token gives no content", 0.0, 1.0
+    )
 
     # Attention (Eqs. 9, 10)
-    gain_range: tuple[float, float] = _documented((0.6, 1.4), "g_min and g_max, Eq. 10: range of the head gains")
-    first_stage_gain: float = _number(0.8, "u_l, Eq. 9: strategy gain of pro before its first internal reduction")
+    gain_range: tuple[float, float] = _ATTENTION.documented(
+        (0.6, 1.4), "g_min and g_max, Eq. 10: range of the head gains"
+    )
+    first_stage_gain: float = _PROGRESS.number(
+        0.8, "u_l, Eq. 9: strategy gain of pro before its first internal reduction"
+    )
 
     # Progressive execution
-    stage_depths: tuple[float, float] = _documented(
+    stage_depths: tuple[float, float] = _PROGRESS.documented(
         (14 / 32, 24 / 32), "depths of the internal reductions, per layer count"
     )
-    first_stage_ratio: float = _number(1.5, "K1 / K: count of the first stage", 1.0)
-    last_stage_ratio: float = _number(0.25, "K3 / K: count of the last stage", 0.0, 1.0)
-    coordinate_quota: float = _number(0.10, "internal selection: fraction for coordinate tokens", 0.0, 1.0)
-    spatial_quota: float = _number(0.125, "internal selection: fraction for stratified spatial tokens", 0.0, 1.0)
-    coordinate_rule: Literal["rope", "grid"] = _choice(
+    first_stage_ratio: float = _PROGRESS.number(1.5, "K1 / K: count of the first stage", 1.0)
+    last_stage_ratio: float = _PROGRESS.number(0.25, "K3 / K: count of the last stage", 0.0, 1.0)
+    coordinate_quota: float = _PROGRESS.number(0.10, "internal selection: fraction for coordinate tokens", 0.0, 1.0)
+    spatial_quota: float = _PROGRESS.number(
+        0.125, "internal selection: fraction for stratified spatial tokens", 0.0, 1.0
+    )
+    coordinate_rule: Literal["rope", "grid"] = _PROGRESS.choice(
         "rope", "coordinate tokens by rotary index (rope) or by normalised image coordinates (grid)", "rope", "grid"
     )
 
     # Switches of the paper's studies
-    contributions: bool = _switch("compose the weights (Eq. 7); off: weights stay as inherited")
-    content: bool = _switch("compose the features (Eq. 8); off: features stay as they are")
-    attention: bool = _switch("add the attention bias (Eq. 9); off: the bias is zero")
-    head_gains: bool = _switch("head-dependent gains (Eq. 10); off: every gain is one")
-    distance: bool = _switch("distance factor of Eq. 9; off: the bias is the weight alone")
-    position_span: int | Literal["rule"] | None = _documented(
+    contributions: bool = _COMPOSITION.switch("compose the weights (Eq. 7); off: weights stay as inherited")
+    content: bool = _COMPOSITION.switch("compose the features (Eq. 8); off: features stay as they are")
+    attention: bool = _ATTENTION.switch("add the attention bias (Eq. 9); off: the bias is zero")
+    head_gains: bool = _ATTENTION.switch("head-dependent gains (Eq. 10); off: every gain is one")
+    distance: bool = _ATTENTION.switch("distance factor of Eq. 9; off: the bias is the weight alone")
+    position_span: int | Literal["rule"] | None = _POSITIONS.documented(
         None, 'positions of the image: None = the original span, "rule" = min(N, round(4.5 K)), or a number'
     )
-    inheritance: bool = _switch("internal reductions of pro inherit the state; off: they start from ordinary tokens")
+    inheritance: bool = _PROGRESS.switch(
+        "internal reductions of pro inherit the state; off: they start from ordinary tokens"
+    )
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -106,23 +133,13 @@ class CovistConfig:
         _check_structured(self)
 
     @classmethod
-    def fixed(cls, **overrides: Any) -> "CovistConfig":
-        """CoViST-Fixed: the main configuration, reduced once before the first decoder layer."""
-        return cls(**{"strategy": "fixed", **overrides})
-
-    @classmethod
-    def pro(cls, **overrides: Any) -> "CovistConfig":
-        """CoViST-Pro: the main configuration with two further reductions inside the decoder."""
-        return cls(**{"strategy": "pro", **overrides})
-
-    @classmethod
     def cumulative_row(cls, letter: str) -> "CovistConfig":
-        """The configuration of row (a) to (h) of the paper's cumulative study."""
+        """The constants of row (a) to (h) of the paper's cumulative study; (g) and (h) are meant for CoViST-Pro."""
         if letter not in tuple("abcdefgh"):
             raise CovistError(f"CovistConfig.cumulative_row: letter must be one of a to h, got {letter!r}")
         if letter in "gh":
-            return cls.pro(inheritance=letter == "h")
-        return cls.fixed(
+            return cls(inheritance=letter == "h")
+        return cls(
             contributions=letter >= "b",
             reserve=COVERAGE_RESERVE if letter >= "c" else 0.0,
             head_gains=letter >= "d",
@@ -142,6 +159,8 @@ class CovistConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> "CovistConfig":
         if not isinstance(values, Mapping):
             raise CovistError(f"CovistConfig: expected the fields by name, got {values!r}")
+        if "strategy" in values:
+            raise CovistError("CovistConfig holds constants only; choose fixed or pro with strategy= or method=")
         unknown = sorted(set(values) - {item.name for item in fields(cls)})
         if unknown:
             raise CovistError(f"CovistConfig: unknown field {', '.join(unknown)}")
@@ -154,6 +173,16 @@ class CovistConfig:
     @classmethod
     def load(cls, path: str | Path) -> "CovistConfig":
         return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+
+    @classmethod
+    def fields_of(cls, parts: Iterable[str]) -> list[str]:
+        """Names of the fields that methods with these parts read."""
+        return [name for name, part in cls.parts().items() if part in {_ALL.name, *parts}]
+
+    @classmethod
+    def parts(cls) -> dict[str, str]:
+        """Field -> the part of the method that reads it."""
+        return {item.name: item.metadata["part"] for item in fields(cls)}
 
     @classmethod
     def describe(cls) -> str:

@@ -23,7 +23,7 @@ class Geometry:
     intermediate: int
     heads: int
     kv_heads: int
-    tokens: int  # content tokens of one picture at the paper's resolution
+    tokens: int  # content tokens of one image at the paper's resolution
     newlines: int
     budgets: tuple[int, ...]
 
@@ -97,7 +97,7 @@ def make_plan(
     text: float = 64.0,
     config: CovistConfig | None = None,
 ) -> Plan:
-    """The schedule of one picture of `tokens` content tokens behind `text` text tokens (a mean may be fractional)."""
+    """The schedule of one image of `tokens` content tokens after `text` text tokens (a mean may be fractional)."""
     layers = geometry.layers if layers is None else layers
     tokens = geometry.tokens if tokens is None else tokens
     newlines = geometry.newlines if newlines is None else newlines
@@ -105,7 +105,7 @@ def make_plan(
         raise CovistError(f"text and newlines must be finite and not negative, got {text:g} and {newlines}")
     if tokens < 1:
         raise CovistError(f"tokens must be at least 1, got {tokens}")
-    count = checked_budget(budget, tokens)
+    count = resolve_budget(budget, tokens)
     if strategy == "fixed":
         schedule = fixed_schedule(layers, count, tokens)
     elif strategy == "pro":
@@ -117,12 +117,3 @@ def make_plan(
     flops, flops_full = (decoder_flops(n, geometry.hidden, geometry.intermediate) for n in (compressed, full))
     cache, cache_full = (kv_bytes(n, geometry.kv_heads, geometry.head_width, HALF) for n in (compressed, full))
     return Plan(geometry.name, strategy, count, tokens, text, newlines, schedule, flops, flops_full, cache, cache_full)
-
-
-def checked_budget(budget: int | float | str, tokens: int) -> int:
-    """`resolve_budget` for people: asking for more tokens than there are is a slip, not a wish."""
-    resolve_budget(budget, 1)  # refuse what is no budget at all before comparing it
-    wanted = str(budget).strip()
-    if wanted.isdigit() and int(wanted) > tokens:
-        raise CovistError(f"budget {wanted} is more than the {tokens} visual tokens of the picture")
-    return resolve_budget(budget, tokens)

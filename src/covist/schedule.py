@@ -39,7 +39,7 @@ def fixed_schedule(layers: int, budget: int, tokens: int) -> Schedule:
 def progressive_schedule(layers: int, budget: int, tokens: int, config: CovistConfig | None = None) -> Schedule:
     """CoViST-Pro: three stages whose layer average is the budget, as far as `tokens` allows."""
     _check(layers, budget, tokens)
-    config = config or CovistConfig.pro()
+    config = config or CovistConfig()
     if budget >= tokens:
         return fixed_schedule(layers, budget, tokens)
     first_cut, second_cut = progressive_cuts(layers, config)
@@ -60,8 +60,16 @@ def progressive_cuts(layers: int, config: CovistConfig) -> tuple[int, int]:
     return first, second
 
 
+def check_budget(budget: int | float | str) -> None:
+    """Refuse what is no budget at all, before any image is there to resolve it for."""
+    resolve_budget(budget, 1)
+
+
 def resolve_budget(budget: int | float | str, tokens: int) -> int:
-    """A budget as a token count: `64`, `"64"`, `0.11` or `"11%"` of `tokens`; never more than `tokens`."""
+    """A budget as a token count: `64`, `"64"`, `0.11` or `"11%"` of `tokens`.
+
+    A budget of all tokens or more means all of them: nothing is removed.
+    """
     value: Any = budget
     if isinstance(budget, str):
         text = budget.strip()

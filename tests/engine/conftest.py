@@ -7,7 +7,7 @@ import torch
 from support.llava import build_clip, build_llava, processor
 
 import covist
-from covist.methods.base import Method
+from covist.contract.method import Method
 
 FROZEN = 0.05
 """A concentration reference that makes results independent of the order of tests."""

@@ -6,11 +6,11 @@ from support.llava import ask
 from support.requests import greedy, step_logits
 from transformers import MistralConfig, MistralModel, Phi3Config, Phi3Model
 
-from covist.engine.decoder import Decoder
+from covist.contract.method import AttentionRule
+from covist.engine.decoder import FrozenDecoder
 from covist.engine.ledger import Ledger
 from covist.engine.mask import StageMask
 from covist.formulas.attention import DistanceTable
-from covist.methods.base import AttentionRule
 
 PROMPTS = ("USER: where <image> what color is this ? ASSISTANT:", "USER: is there a word ? ASSISTANT:", "<image> what")
 
@@ -78,7 +78,7 @@ def test_flash_attention_names_the_backends_to_use(multi_head, compress, name):
 def test_decoders_that_cannot_be_followed_say_why(decoder, config, reason):
     small = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "pad_token_id": 0}
     with pytest.raises(ValueError, match=reason):
-        Decoder(decoder(config(**small, num_attention_heads=2, num_key_value_heads=2)))
+        FrozenDecoder(decoder(config(**small, num_attention_heads=2, num_key_value_heads=2)))
 
 
 # -- masks in the form of each backend ---------------------------------------------------------------------------------

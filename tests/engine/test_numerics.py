@@ -10,8 +10,8 @@ from support.llava import HEADS, TOKENS, ask, build_llava
 from support.requests import assert_same, greedy
 from torch import nn
 
-from covist.engine.compression import Compression
-from covist.engine.decoder import Decoder, row_norms
+from covist.engine.decoder import FrozenDecoder, row_norms
+from covist.handle import Compression
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 RANGE = (0.6, 1.4)
@@ -121,11 +121,11 @@ def test_row_norms_of_wrapped_projections():
 
 def test_quantised_projections_yield_head_gains(grouped_query, strategy, compress):
     model = copy.deepcopy(grouped_query)
-    expected = Decoder(model.model.language_model).head_gains(RANGE)
+    expected = FrozenDecoder(model.model.language_model).head_gains(RANGE)
     for layer in model.model.language_model.layers:
         layer.self_attn.q_proj = Quantised(layer.self_attn.q_proj)
         layer.self_attn.k_proj = Quantised(layer.self_attn.k_proj)
-    gains = Decoder(model.model.language_model).head_gains(RANGE)
+    gains = FrozenDecoder(model.model.language_model).head_gains(RANGE)
     assert gains.shape == (8, HEADS)
     torch.testing.assert_close(gains, expected, atol=0.05, rtol=0)
     compress(model, budget=24, strategy=strategy)
@@ -140,11 +140,11 @@ def adapted(grouped_query):
 
 
 def test_lora_gains_are_those_of_the_merged_weights(adapted, grouped_query):
-    gains = Decoder(adapted.base_model.model.model.language_model).head_gains(RANGE)
+    gains = FrozenDecoder(adapted.base_model.model.model.language_model).head_gains(RANGE)
     merged = copy.deepcopy(adapted).merge_and_unload()
-    expected = Decoder(merged.model.language_model).head_gains(RANGE)
+    expected = FrozenDecoder(merged.model.language_model).head_gains(RANGE)
     torch.testing.assert_close(gains, expected, atol=1e-4, rtol=1e-4)
-    without = Decoder(grouped_query.model.language_model).head_gains(RANGE)
+    without = FrozenDecoder(grouped_query.model.language_model).head_gains(RANGE)
     assert (gains - without).abs().max() > 1e-2
 
 

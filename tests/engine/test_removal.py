@@ -13,9 +13,9 @@ from support.requests import assert_same, greedy, step_logits
 from torch import nn
 
 import covist
+from covist.contract.signals import ImageSignals
 from covist.engine.prefill import Prefill
 from covist.engine.sequence import Batch
-from covist.families.signals import ImageSignals
 from covist.methods.covist import CovistFixed, CovistPro
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
@@ -170,7 +170,7 @@ def test_error_in_the_middle_leaves_the_model_usable(multi_head, strategy, compr
     with pytest.raises(Failure):
         greedy(multi_head, ask(PROMPT, seeds=(8,)), 2)
     hook.remove()
-    call = handle._call
+    call = handle._hooks.call
     assert call.prefill is None and not call.stages and call.is_image is None and not call.cache_layers
     assert_same(greedy(multi_head, text, 2), plain_text, 0)
     assert_same(greedy(multi_head, inputs, 2), expected, 0)

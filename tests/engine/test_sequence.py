@@ -6,10 +6,10 @@ from support.llava import IMAGE, LAYERS, TOKEN_ID, TOKENS, ask
 from support.requests import greedy, kept_keys
 
 from covist.config import CovistConfig
+from covist.contract.method import Method, Outcome
 from covist.engine.ledger import Ledger
 from covist.engine.sequence import Batch, ImageInPrompt, Sample
 from covist.grid import Grid
-from covist.methods.base import Method, Outcome
 from covist.methods.covist import CovistFixed
 from covist.schedule import Schedule
 from covist.state import VisualState
@@ -88,7 +88,7 @@ def test_markers_survive_and_keep_their_positions():
 
 def test_shortened_spans_of_images_with_markers():
     """Two images of six rows with a marker each, on three positions each: text moves up by three per image."""
-    method = CovistFixed(CovistConfig.fixed(position_span=3))
+    method = CovistFixed(CovistConfig(position_span=3))
     sequence = sample(16, image(1, 6, [0, 4], markers=(5,)), image(9, 6, [0, 4], markers=(5,)))
     # rows:                      0  1  5  6  7  8 | 9 13 14 15
     assert sequence.rows.tolist() == [0, 1, 5, 6, 7, 8, 9, 13, 14, 15]

@@ -3,7 +3,6 @@
 import pytest
 from support.families import llava_next, llava_next_processor, picture, qwen, qwen_processor
 
-from covist.eval import build_method
 from covist.eval.subject import Subject
 from covist.eval.suite import Item
 from covist.tiny import Question
@@ -28,7 +27,7 @@ def test_a_batch_with_a_shared_image_answers_like_single_requests(family):
     model, processor = build(), build_processor()
     processor.chat_template = TEMPLATE.replace("PLACEHOLDER", placeholder)
     subject, item = Subject(model, processor), ITEM
-    with subject.compressed(build_method("covist-fixed"), 6, 0.2) as handle:
+    with subject.compressed(create_method("covist-fixed"), 6, 0.2) as handle:
         together = subject.answer(item)
         kept = [image.stages[0].indices.tolist() for image in handle.report.images]
         for row, question in enumerate(item.questions):

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from covist.eval import build_method, evaluate, load_suite
+from covist.eval import evaluate, load_suite
 from covist.eval.subject import Subject
 
 METHODS = "covist-fixed,random:positions=keep"
@@ -138,7 +138,7 @@ def test_a_batch_with_a_shared_image_answers_like_single_requests(untrained):
     model, processor, clip = untrained
     subject, item = Subject(*untrained), load_suite("scenes").item(1)
     for name in ("vanilla", "covist-fixed"):
-        with subject.compressed(build_method(name), 24, 0.2):
+        with subject.compressed(create_method(name), 24, 0.2):
             together = subject.answer(item)
             for question, answer in zip(item.questions, together, strict=True):
                 prompt = f"USER: <image>\n{question.question} ASSISTANT:"
@@ -153,7 +153,7 @@ def test_interventions_keep_the_representatives_of_the_main_configuration(untrai
     subject, item = Subject(*untrained), load_suite("scenes").item(0)
     kept = []
     for name in ("covist-fixed", f"covist-fixed:{setting}"):
-        with subject.compressed(build_method(name), 24, 0.2) as handle:
+        with subject.compressed(create_method(name), 24, 0.2) as handle:
             subject.answer(item)
             kept.append([image.stages[0].indices.tolist() for image in handle.report.images])
     assert kept[0] == kept[1]

@@ -6,7 +6,7 @@ from support.families import llava_next, llava_next_processor, picture, qwen, qw
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 
 import covist
-from covist.methods.registry import create_method
+from covist.methods.create import create_method
 
 PINPOINTS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 NEXT = {640: (960, 576, 160), 320: (480, 288, 80), 160: (240, 144, 40)}

@@ -14,7 +14,7 @@ from covist.families.llava_next import LlavaNext
 @pytest.fixture
 def toy_family(monkeypatch):
     """A family outside the package, registered for one test: a model class of its own and one decorated class."""
-    covist.supported_models()  # imports the families that ship, so that the copy below holds them
+    covist.available_families()  # imports the families that ship, so that the copy below holds them
     monkeypatch.setattr(registry, "_FAMILIES", dict(registry._FAMILIES))
 
     class ToyForConditionalGeneration(LlavaNextForConditionalGeneration):
@@ -29,7 +29,7 @@ def toy_family(monkeypatch):
 
 
 def test_the_three_families_of_the_paper_are_listed():
-    assert covist.supported_models() == {
+    assert covist.available_families() == {
         "llava-1.5": ("LlavaForConditionalGeneration",),
         "llava-next": ("LlavaNextForConditionalGeneration",),
         "qwen2.5-vl": ("Qwen2_5_VLForConditionalGeneration",),
@@ -38,7 +38,7 @@ def test_the_three_families_of_the_paper_are_listed():
 
 def test_one_decorated_class_adds_a_family_that_compresses(toy_family):
     model_class, family = toy_family
-    assert covist.supported_models()["toy"] == ("ToyForConditionalGeneration",)
+    assert covist.available_families()["toy"] == ("ToyForConditionalGeneration",)
     plain = llava_next()
     model = model_class(plain.config).eval()
     model.load_state_dict(plain.state_dict())
@@ -56,12 +56,12 @@ def test_an_unknown_model_is_told_the_families_and_how_to_add_one():
     with pytest.raises(ValueError, match="Unheard is not a supported model.*") as refused:
         covist.compress(Unheard())
     message = str(refused.value)
-    assert all(classes[0] in message for classes in covist.supported_models().values())
+    assert all(classes[0] in message for classes in covist.available_families().values())
     assert "@register_family" in message
 
 
 def _first_tokens():
-    from covist.methods.base import Method
+    from covist.contract.method import Method
 
     class FirstTokens(Method):
         name = "first-tokens"

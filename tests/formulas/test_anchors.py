@@ -2,12 +2,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from formulas.inputs import STRUCTURED, array, generator
 from reference import coverage as reference
 
 from covist.config import CovistConfig
 from covist.formulas.anchors import core_size, instruction_anchors, protected_tokens
 from covist.formulas.coverage import affinity
+from formulas.inputs import STRUCTURED, array, generator
 
 CONFIG = CovistConfig()
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from formulas.inputs import array, close, generator
 from reference import attention as reference
 
-from covist.formulas.attention import DistanceTable, attention_bias, head_gains, projection_energy
+from covist.formulas.attention import DistanceTable, attention_bias, head_gains, log_contribution, projection_energy
+from formulas.inputs import array, close, generator
 
 THETA = 10000.0 ** (-torch.arange(0, 16, 2) / 16)
 AXES = [0, 0, 1, 1, 1, 2, 2, 2]
@@ -75,7 +75,8 @@ def test_one_axis_per_frequency_is_required(axes):
 def test_bias_matches_the_reference():
     scale, weights = torch.tensor([0.6, 1.3]), torch.tensor([1.0, 2.5, 8.0])
     queries, keys = torch.tensor([40, 41]), torch.tensor([3, 17, 30])
-    found = attention_bias(scale, weights.log(), DistanceTable(THETA).log_factor(queries, keys))
+    contribution = log_contribution(weights.log()[None], DistanceTable(THETA).log_factor(queries, keys))[None]
+    found = attention_bias(scale, contribution, torch.zeros_like(contribution))
     expected = [
         [
             [

@@ -2,13 +2,13 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from formulas.inputs import STRUCTURED, array, close, generator, random_state
 from reference import composition as reference
 
 from covist.config import CovistConfig
 from covist.formulas.composition import compose, confidence, content, drop, forget_history
 from covist.formulas.coverage import affinity
 from covist.state import VisualState
+from formulas.inputs import STRUCTURED, array, close, generator, random_state
 
 CONFIG = CovistConfig()
 

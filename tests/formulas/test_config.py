@@ -39,9 +39,9 @@ def test_defaults_are_the_constants_table_of_the_paper():
 
 
 def test_presets_differ_in_strategy_only():
-    assert CovistConfig.fixed() == CovistConfig()
-    assert CovistConfig.pro().replace(strategy="fixed") == CovistConfig.fixed()
-    assert CovistConfig.pro(reserve=0.08).reserve == 0.08
+    assert CovistConfig() == CovistConfig()
+    assert CovistConfig().replace(strategy="fixed") == CovistConfig()
+    assert CovistConfig(reserve=0.08).reserve == 0.08
 
 
 def test_every_field_is_documented():
@@ -65,13 +65,13 @@ def test_cumulative_rows_add_one_step_each():
     for letter, field in steps.items():
         before, after = rows[chr(ord(letter) - 1)].to_dict(), rows[letter].to_dict()
         assert [name for name in after if after[name] != before[name]] == [field]
-    assert rows["f"] == CovistConfig.fixed() and rows["h"] == CovistConfig.pro()
+    assert rows["f"] == CovistConfig() and rows["h"] == CovistConfig()
     with pytest.raises(ValueError, match="letter must be one of a to h, got 'i'"):
         CovistConfig.cumulative_row("i")
 
 
 def test_json_round_trip(tmp_path):
-    config = CovistConfig.pro(reserve=0.08, position_span=288, gain_range=(0.5, 1.5))
+    config = CovistConfig(reserve=0.08, position_span=288, gain_range=(0.5, 1.5))
     assert CovistConfig.from_dict(config.to_dict()) == config
     config.save(tmp_path / "config.json")
     assert CovistConfig.load(tmp_path / "config.json") == config

@@ -2,12 +2,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from formulas.inputs import STRUCTURED, array, close, generator
 from reference import coverage as reference
 
 from covist.config import CovistConfig
 from covist.formulas import coverage
 from covist.formulas.ops import unit_rows
+from formulas.inputs import STRUCTURED, array, close, generator
 
 CONFIG = CovistConfig()
 

@@ -2,13 +2,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from formulas.inputs import STRUCTURED, array, close, generator
 from reference import evidence as reference
 
 from covist.config import CovistConfig
 from covist.formulas import evidence
 from covist.formulas.ops import unit_rows
 from covist.grid import Grid
+from formulas.inputs import STRUCTURED, array, close, generator
 
 CONFIG = CovistConfig()
 

@@ -2,12 +2,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from formulas.inputs import STRUCTURED, array, generator
 from reference import coverage as reference
 from state_building import Launches, naive_greedy
 
 from covist.formulas.coverage import affinity
 from covist.formulas.greedy import _Search, fill_reserve, greedy_coverage
+from formulas.inputs import STRUCTURED, array, generator
 
 
 def kernel_inputs(size, seed, clusters=4):

@@ -2,7 +2,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from formulas.inputs import array, close, generator, random_state
 from reference import internal as reference
 
 from covist.config import CovistConfig
@@ -16,8 +15,9 @@ from covist.formulas.internal import (
 )
 from covist.grid import Grid
 from covist.state import VisualState
+from formulas.inputs import array, close, generator, random_state
 
-CONFIG = CovistConfig.pro()
+CONFIG = CovistConfig()
 THETA = 10000.0 ** (-torch.arange(0, 16, 2) / 16)
 
 

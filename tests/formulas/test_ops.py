@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from formulas.inputs import close
 from reference import ops as reference
 
 from covist.formulas import ops
+from formulas.inputs import close
 
 numbers = st.lists(st.floats(0, 10, width=32), min_size=1, max_size=12)
 

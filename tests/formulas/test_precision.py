@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from formulas.inputs import image
 
 from covist.config import CovistConfig
 from covist.formulas.composition import compose
 from covist.formulas.selection import initial_selection
 from covist.state import VisualState
+from formulas.inputs import image
 
 CONFIG = CovistConfig()
 MADE = image()

@@ -58,7 +58,7 @@ def test_a_budget_of_the_whole_image_reduces_nothing():
 
 
 def test_stage_ratios_come_from_the_config():
-    config = CovistConfig.pro(first_stage_ratio=1.0, last_stage_ratio=1.0)
+    config = CovistConfig(first_stage_ratio=1.0, last_stage_ratio=1.0)
     assert set(progressive_schedule(32, 64, 576, config).tokens_per_layer) == {64}
 
 

@@ -2,13 +2,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from formulas.inputs import STRUCTURED, array, close, generator, image
 from reference import coverage as reference
 from reference import evidence as reference_evidence
 from reference.ops import departure
 
 from covist.config import CovistConfig
 from covist.formulas.selection import Instruction, initial_selection
+from formulas.inputs import STRUCTURED, array, close, generator, image
 
 CONFIG = CovistConfig()
 

@@ -2,13 +2,13 @@ import pickle
 
 import pytest
 import torch
-from formulas.inputs import random_state
 
 import covist.state
 from covist.config import CovistConfig
 from covist.formulas.composition import compose
 from covist.grid import Grid
 from covist.state import VisualState
+from formulas.inputs import random_state
 
 FIELDS = ("features", "indices", "positions", "weights", "affinity", "anchors")
 

@@ -10,7 +10,7 @@ from support.llava import LAYERS, TOKENS, ask, build_clip, build_llava, processo
 from support.requests import assert_same, greedy, kept_keys, sample_of
 
 import covist
-from covist.methods.registry import create_method, methods
+from covist.methods.create import create_method, methods
 
 COMBINATIONS = ["divprune+csc+sca", "uniform+csc", "fastv+csc+sca", "pyramiddrop+csc", "tome+sca", "restore-holov+sca"]
 NAMES = [*methods(), *COMBINATIONS]

@@ -7,11 +7,11 @@ from reference.ops import ranking
 from support.images import BEFORE, image, inside
 
 from covist.methods._inside import DropInside
+from covist.methods.create import create_method, methods
 from covist.methods.dart import Dart
 from covist.methods.fastv import FastV
 from covist.methods.ivcprune import IVCPrune
 from covist.methods.pyramiddrop import PyramidDrop
-from covist.methods.registry import create_method, methods
 from covist.methods.sparsevlm import SparseVLM, split_places
 from covist.methods.sparsevlm_plus import SparseVLMPlus
 from covist.methods.vscan import VScan
@@ -34,7 +34,7 @@ def reduced(method, kv_heads, count, seed=0, depth=2, views=((5, 7),), copies=1)
 @pytest.mark.parametrize("count", [1, 8, 34])
 def test_fastv_follows_the_last_prompt_token_in_the_layer_before(kv_heads, count):
     _, view, state = reduced(FastV(), kv_heads, count)
-    assert view.observed_layer == 1 and view.last != len(view.hidden) - 1
+    assert view.observed_layer == 1 and view.last_instruction_row != len(view.hidden) - 1
     score = literal.last_row_score(view, len(view.hidden) - 1)
     assert state.indices.tolist() == sorted(ranking(score)[:count])
 
@@ -43,12 +43,12 @@ def test_fastv_follows_the_last_prompt_token_in_the_layer_before(kv_heads, count
 def test_last_instruction_token_in_the_next_layer(kv_heads, method):
     _, view, state = reduced(method, kv_heads, 9)
     assert view.observed_layer == view.depth == 2
-    assert state.indices.tolist() == sorted(ranking(literal.last_row_score(view, view.last))[:9])
+    assert state.indices.tolist() == sorted(ranking(literal.last_row_score(view, view.last_instruction_row))[:9])
 
 
 def test_instruction_before_the_image_leaves_the_score_to_the_last_prompt_token():
     state, view = inside(image(), 2, 2)
-    view.last = BEFORE - 1
+    view.last_instruction_row = BEFORE - 1
     score = literal.last_row_score(view, len(view.hidden) - 1)
     assert PyramidDrop().reduce(state, view, 9).state.indices.tolist() == sorted(ranking(score)[:9])
 

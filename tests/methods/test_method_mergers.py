@@ -8,10 +8,10 @@ from reference.selectors import class_attention
 from support.images import ENCODER_HEADS, image
 
 from covist.methods._shared import layer_attention, received_attention
+from covist.methods.create import create_method, methods
 from covist.methods.divprune import DivPrune
 from covist.methods.downsample import Downsample
 from covist.methods.prumerge import PruMerge, PruMergePlus
-from covist.methods.registry import create_method, methods
 from covist.methods.tome import ToMe
 from covist.methods.visionzip import VisionZip
 from covist.methods.vispruner import VisPruner

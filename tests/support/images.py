@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaModel
 
-from covist.engine.decoder import Decoder
-from covist.engine.instruction import Instruction
-from covist.engine.view import DecoderView, ImageContext
-from covist.families.signals import EncoderLayer, ImageSignals
+from covist.contract.instruction import Instruction
+from covist.contract.signals import EncoderLayer, ImageSignals
+from covist.contract.views import DecoderView, ImageContext
+from covist.engine.decoder import FrozenDecoder
 from covist.grid import Grid
 from covist.state import VisualState
 
@@ -38,7 +38,7 @@ class FakeText:
         return features @ self._weight.T
 
 
-def decoder(kv_heads: int = HEADS, seed: int = 0) -> Decoder:
+def decoder(kv_heads: int = HEADS, seed: int = 0) -> FrozenDecoder:
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=8,
@@ -50,7 +50,7 @@ def decoder(kv_heads: int = HEADS, seed: int = 0) -> Decoder:
         initializer_range=0.4,
         attn_implementation="eager",
     )
-    return Decoder(LlamaModel(config).eval())
+    return FrozenDecoder(LlamaModel(config).eval())
 
 
 def image(
@@ -125,8 +125,8 @@ def inside(
         visual=visual,
         text=text,
         text_embeddings=torch.cat([context.instruction.embeddings, torch.randn(1, WIDTH, generator=generator)]),
-        instruction=text[:-1],
-        last=int(text[-2]),
+        instruction_rows=text[:-1],
+        last_instruction_row=int(text[-2]),
         signals=context.signals,
     )
     return context.initial_state().with_features(hidden[visual]), view

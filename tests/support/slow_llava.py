@@ -14,7 +14,7 @@ import torch
 from reference import attention, composition
 from torch import Tensor, nn
 
-from covist.engine.report import ImageReport
+from covist.contract.stages import ImageReport
 
 
 class _Image:

@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from covist.engine.report import ImageReport, Report, StageReport
+from covist.contract.stages import ImageReport, StageReport
 from covist.grid import Grid
+from covist.report import Report
 from covist.request.answer import Answer
 from covist.viz import draw_answer, draw_overlay, draw_report, save_figure, seen_views
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from covist.engine.report import ImageReport, StageReport
+from covist.contract.stages import ImageReport, StageReport
 from covist.grid import Grid
 from covist.viz.layout import owners, rebuilt, seen_views, tokens_before
 

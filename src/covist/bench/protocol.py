@@ -8,38 +8,28 @@ them because a busy machine has outliers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from statistics import mean, median
 from typing import Any
 
 import torch
 
-from covist.api import compress
-from covist.bench.workloads import Request, Workload
-from covist.engine.compression import Compression
-from covist.engine.decoder import Decoder
-from covist.engine.report import Report
+from covist.bench.workloads import Workload
+from covist.engine.decoder import FrozenDecoder
 from covist.environment import machine, versions
 from covist.errors import CovistError
-from covist.eval.variants import VANILLA, build_method
 from covist.families.registry import family_for
-from covist.plan import checked_budget, geometry_named
+from covist.methods.create import create_method
+from covist.methods.grammar import VANILLA
+from covist.plan import geometry_named
+from covist.report import Report
+from covist.request.answer import Configuration, compressed
+from covist.request.inputs import Request
 from covist.request.timing import Measurement, measure, measure_plain_decoder
-from covist.schedule import decoder_flops
+from covist.request.tokens import VisualTokens, mean_content, uncompressed_flops, visual_tokens
+from covist.schedule import check_budget
 
 MIB = 2**20
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """A method at a budget; vanilla has none."""
-
-    method: str
-    budget: int | str | None = None
-
-    def __str__(self) -> str:
-        return self.method if self.budget is None else f"{self.method} {self.budget}"
 
 
 @dataclass
@@ -56,7 +46,9 @@ def configurations(methods: Sequence[str], budgets: Sequence[int | str]) -> list
     """Vanilla first (every ratio refers to it), then each method at each budget."""
     others = [name for name in methods if name != VANILLA]
     for name in others:
-        build_method(name)  # an unknown name is refused before anything is timed
+        create_method(name)  # an unknown name is refused before anything is timed
+    for budget in budgets:
+        check_budget(budget)
     return [Configuration(VANILLA), *(Configuration(name, budget) for name in others for budget in budgets)]
 
 
@@ -73,12 +65,10 @@ class Bench:
             raise CovistError("a benchmark needs at least one prompt and one repetition")
         self.workload, self.plan, self.repetitions = workload, list(plan), repetitions
         self.records = {configuration: Record() for configuration in plan}
-        self._family = family_for(workload.model)
-        self._decoder = Decoder(self._family.decoder)
-        tokens = min(map(self._image_tokens, workload.requests))
-        for configuration in plan:
-            if configuration.budget is not None:
-                checked_budget(configuration.budget, tokens)
+        self._decoder = FrozenDecoder(family_for(workload.loaded.model).decoder)
+        self._tokens: list[VisualTokens] = [
+            tokens for request in workload.requests for tokens in visual_tokens(workload.loaded.model, request)
+        ]
 
     @property
     def steps(self) -> int:
@@ -94,33 +84,19 @@ class Bench:
             for configuration in self.plan:
                 record = self.records[configuration]
                 self._run(configuration, self.workload.requests, record, advance)
-                record.plain.append(measure_plain_decoder(self.workload.model, round(self._mean_length(record))))
+                record.plain.append(measure_plain_decoder(self.workload.loaded.model, round(self._mean_length(record))))
 
     def _run(
         self, configuration: Configuration, requests: Sequence[Request], record: Record, advance: Callable[[str], None]
     ) -> None:
         torch.manual_seed(0)
-        with self._compression(configuration) as handle:
+        with compressed(self.workload.loaded, configuration, instruction=self.workload.instruction) as handle:
             for request in requests:
-                record.requests.append(measure(self.workload.model, request, self.workload.max_new_tokens))
-                record.prompt_length = request["input_ids"].shape[1]
+                record.requests.append(measure(self.workload.loaded.model, request, self.workload.max_new_tokens))
+                record.prompt_length = request.length
                 if handle is not None and handle.report is not None:
                     record.reports.append(handle.report)
                 advance(str(configuration))
-
-    def _compression(self, configuration: Configuration) -> AbstractContextManager[Compression | None]:
-        workload = self.workload
-        method = build_method(configuration.method)
-        if method is None or configuration.budget is None:
-            return nullcontext()
-        return compress(
-            workload.model,
-            workload.processor,
-            method=method,
-            budget=configuration.budget,
-            clip=workload.clip,
-            instruction=workload.instruction,
-        )
 
     # -- summing up ----------------------------------------------------------------------------------------------------
 
@@ -138,7 +114,7 @@ class Bench:
                 "warmup": len(workload.warmup),
                 "repetitions": self.repetitions,
                 "max_new_tokens": workload.max_new_tokens,
-                "dtype": str(next(workload.model.parameters()).dtype).removeprefix("torch."),
+                "dtype": str(next(workload.loaded.model.parameters()).dtype).removeprefix("torch."),
                 "attention": self._decoder.check_backend(),
             },
             "results": rows,
@@ -154,6 +130,7 @@ class Bench:
         return {
             **asdict(configuration),
             "mean_tokens": self._mean_tokens(record),
+            "markers": mean(tokens.markers for tokens in self._tokens),
             "requests": len(took),
             "ttft_ms": _milliseconds([item.ttft for item in took]),
             "prefill_ms": _milliseconds([item.prefill for item in took]),
@@ -171,14 +148,8 @@ class Bench:
         }
 
     def _mean_tokens(self, record: Record) -> float:
-        """Visual tokens, markers included, averaged over layers and requests."""
-        if record.reports:
-            images = [image for report in record.reports for image in report.images]
-            return mean(image.mean_tokens + image.markers for image in images)
-        return mean(map(self._image_tokens, self.workload.requests))
-
-    def _image_tokens(self, request: Request) -> int:
-        return int(self._family.image_mask(request["input_ids"], None).sum())
+        """Visual tokens per image, averaged over layers, images and requests."""
+        return mean(report.mean_tokens for report in record.reports) if record.reports else mean_content(self._tokens)
 
     def _mean_length(self, record: Record) -> float:
         """Sequence length averaged over layers, of the last request."""
@@ -190,11 +161,7 @@ class Bench:
     def _flops(self, record: Record) -> float:
         if record.reports:
             return mean(report.flops for report in record.reports)
-        decoder = self._decoder
-        lengths = [request["input_ids"].shape[1] for request in self.workload.requests]
-        return mean(
-            decoder_flops([length] * decoder.layers, decoder.hidden, decoder.intermediate) for length in lengths
-        )
+        return mean(uncompressed_flops(self.workload.loaded.model, request) for request in self.workload.requests)
 
 
 def _milliseconds(seconds: Sequence[float]) -> dict[str, float] | None:

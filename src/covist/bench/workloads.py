@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from PIL import Image
 
 from covist.bench.random_models import build_random
 from covist.errors import CovistError
 from covist.eval.suite import load_suite
-from covist.request.answer import prepare
+from covist.request.inputs import Request, prepare
 from covist.request.loading import LoadedModel, find_device
-
-Request = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -31,9 +28,7 @@ class Workload:
     """Warm-up requests are disjoint from the timed ones wherever there are enough different ones."""
 
     name: str
-    model: Any
-    processor: Any | None
-    clip: Any | None
+    loaded: LoadedModel
     warmup: Sequence[Request]
     requests: Sequence[Request]
     max_new_tokens: int
@@ -41,21 +36,21 @@ class Workload:
 
 
 def scene_workload(loaded: LoadedModel, volume: Volume) -> Workload:
-    """Questions about the held-out scenes, one per picture."""
+    """Questions about the held-out scenes, one per image."""
     wanted = volume.prompts + volume.warmup
     items = load_suite("scenes").items(wanted)
     if len(items) < wanted:
-        raise CovistError(f"the suite has {len(items)} pictures, fewer than {wanted} prompts with warm-up")
+        raise CovistError(f"the suite has {len(items)} images, fewer than {wanted} prompts with warm-up")
     requests = [
         prepare(loaded, [item.image], item.questions[item.number % len(item.questions)].question) for item in items
     ]
     return _of_model(loaded, "scenes", requests, volume)
 
 
-def picture_workload(loaded: LoadedModel, images: Sequence[Image.Image], prompt: str, volume: Volume) -> Workload:
-    """One question about the user's own pictures, asked again and again."""
+def image_workload(loaded: LoadedModel, images: Sequence[Image.Image], prompt: str, volume: Volume) -> Workload:
+    """One question about the user's own images, asked again and again."""
     request = prepare(loaded, images, prompt)
-    return _of_model(loaded, "own pictures", [request] * (volume.prompts + volume.warmup), volume)
+    return _of_model(loaded, "own images", [request] * (volume.prompts + volume.warmup), volume)
 
 
 def geometry_workload(name: str, scale: float, text: int, volume: Volume, device: str = "auto") -> Workload:
@@ -63,27 +58,23 @@ def geometry_workload(name: str, scale: float, text: int, volume: Volume, device
     place = find_device(device)
     random = build_random(name, scale)
     requests = [
-        {key: value.to(place) for key, value in random.request(seed, text).items()}
+        Request.of_inputs({key: value.to(place) for key, value in random.request(seed, text).items()})
         for seed in range(volume.prompts + volume.warmup)
     ]
     return Workload(
         name=f"{name} x {scale:g}, random weights",
-        model=random.model.to(place),
-        processor=None,
-        clip=random.clip,
+        loaded=LoadedModel(name, random.model.to(place), None, random.clip),
         warmup=requests[volume.prompts :],
         requests=requests[: volume.prompts],
         max_new_tokens=volume.max_new_tokens,
-        instruction=None if random.clip is None else "is there a square in the picture?",
+        instruction=None if random.clip is None else "is there a square in the image?",
     )
 
 
 def _of_model(loaded: LoadedModel, what: str, requests: Sequence[Request], volume: Volume) -> Workload:
     return Workload(
         name=f"{loaded.name}, {what}",
-        model=loaded.model,
-        processor=loaded.processor,
-        clip=loaded.clip,
+        loaded=loaded,
         warmup=requests[volume.prompts :],
         requests=requests[: volume.prompts],
         max_new_tokens=volume.max_new_tokens,

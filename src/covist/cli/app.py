@@ -5,7 +5,6 @@ Exit codes: 0 done; 1 unexpected error; 2 wrong input, told in one line; 130 int
 
 from __future__ import annotations
 
-import dis
 import os
 import sys
 import traceback
@@ -17,6 +16,7 @@ import typer
 from covist import __version__
 from covist.cli import bench, evaluate, listing, plan, run, show
 from covist.cli.console import note
+from covist.errors import CovistError
 
 USER_ERROR, UNEXPECTED, INTERRUPTED = 2, 1, 130
 
@@ -78,24 +78,12 @@ def _run(arguments: list[str]) -> int:
         if hasattr(error, "format_message"):  # what typer makes of wrong options
             _complain(f"{error.format_message()} (see covist --help)")
             return USER_ERROR
-        if _is_user_error(error):
+        if isinstance(error, CovistError):
             _complain(str(error))
             return USER_ERROR
         hint = "" if verbose else "; --verbose shows where"
         _complain(f"unexpected {type(error).__name__}: {error}{hint}")
         return UNEXPECTED
-
-
-def _is_user_error(error: Exception) -> bool:
-    """Our own library refuses bad input by raising a `ValueError`; one that comes from elsewhere is a bug."""
-    place = error.__traceback__
-    if not isinstance(error, ValueError) or place is None:
-        return False
-    while place.tb_next is not None:
-        place = place.tb_next
-    ours = place.tb_frame.f_globals.get("__name__", "").split(".")[0] == "covist"
-    # A builtin that refuses its arguments has no frame of its own and would seem to be ours.
-    return ours and dis.opname[place.tb_frame.f_code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
 
 
 def _complain(text: str) -> None:

@@ -49,12 +49,13 @@ def bench(
     model and, for prefill, to the plain decoder run on a prompt of the compressed length: what no method undercuts.
     """
     from covist.bench.protocol import Bench, configurations, default_budgets
-    from covist.bench.workloads import Volume, geometry_workload, picture_workload, scene_workload
-    from covist.eval.variants import split_names
+    from covist.bench.workloads import Volume, geometry_workload, image_workload, scene_workload
+    from covist.methods.grammar import split_names
+    from covist.methods.registry import available_methods
     from covist.outputs import writable_directory, write_json
 
     wanted = default_budgets(geometry) if budgets is None else options.split(budgets, "--budgets")
-    plan = configurations(split_names(methods), wanted)
+    plan = configurations(split_names(methods, list(available_methods())), wanted)
     if destination is not None:
         writable_directory(destination)
     volume = Volume(prompts, warmup, max_new_tokens)
@@ -63,8 +64,8 @@ def bench(
     elif model == "tiny" and image is None and prompt is None:
         workload = scene_workload(load(model, clip, device), volume)
     else:
-        pictures, asked = question(image, prompt)
-        workload = picture_workload(load(model, clip, device), pictures, asked, volume)
+        images, asked = question(image, prompt)
+        workload = image_workload(load(model, clip, device), images, asked, volume)
     run = Bench(workload, plan, repetitions)
     interrupted = _run_with_bar(run)
     results = {**run.results(), "complete": not interrupted}

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    suite: Annotated[str, typer.Option(help="Which pictures and questions.")] = "scenes",
+    suite: Annotated[str, typer.Option(help="Which images and questions.")] = "scenes",
     methods: Annotated[
         str, typer.Option(help="Names with commas, or all; vanilla is always run. Variants: covist-fixed:content=off.")
     ] = "covist-fixed,covist-pro,random,downsample",
-    budgets: Annotated[str, typer.Option(help="Visual tokens per picture, with commas.")] = "192,128,64,32",
-    limit: Annotated[int | None, typer.Option(help="Only the first N pictures.", show_default="all")] = None,
+    budgets: Annotated[str, typer.Option(help="Visual tokens per image, with commas.")] = "192,128,64,32",
+    limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
     model: options.Model = "tiny",
     destination: Annotated[
         Path | None,
@@ -35,19 +35,18 @@ def evaluate(
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Score methods on held-out pictures: accuracy, and the retention R of the uncompressed model's accuracy.
+    """Score methods on held-out images: accuracy, and the retention R of the uncompressed model's accuracy.
 
     An interrupted run continues with the same [bold]--out[/], which holds what is finished.
     """
-    from covist.eval import build_method, load_suite, split_names
     from covist.eval import evaluate as run_suite
+    from covist.eval import load_suite, method_names
     from covist.outputs import writable_directory
-    from covist.schedule import resolve_budget
+    from covist.schedule import check_budget
 
-    for name in split_names(methods):
-        build_method(name)  # a bad name, suite or budget is refused before anything is loaded
+    method_names(methods)  # a bad name, suite or budget is refused before anything is loaded
     for budget in options.split(budgets, "--budgets"):
-        resolve_budget(budget, 1)
+        check_budget(budget)
     load_suite(suite)
     if destination is not None:
         writable_directory(destination)
@@ -72,7 +71,7 @@ def evaluate(
 
 def _print(results: Results, destination: Path | None) -> None:
     console = out()
-    console.print(f"\n[bold]{results.suite}[/]: {results.questions} questions about {results.images} pictures")
+    console.print(f"\n[bold]{results.suite}[/]: {results.questions} questions about {results.images} images")
     console.print(_scores(results))
     if results.differences:
         console.print(_differences(results))
@@ -81,7 +80,7 @@ def _print(results: Results, destination: Path | None) -> None:
 
 
 def _scores(results: Results) -> Table:
-    made = table("method", "K", "tokens", "accuracy", "retention", "95 %", "s/picture")
+    made = table("method", "K", "tokens", "accuracy", "retention", "95 %", "s/image")
     for score in results.scores:
         made.add_row(
             score.method,

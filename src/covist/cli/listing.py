@@ -33,9 +33,9 @@ def methods(as_json: options.Json = False, verbose: options.Verbose = False) -> 
 
 def models(as_json: options.Json = False, verbose: options.Verbose = False) -> None:
     """List the supported model families."""
-    from covist.families.registry import supported_models
+    from covist.families.registry import available_families
 
-    families = supported_models()
+    families = available_families()
     if as_json:
         print_json({"models": [{"family": name, "classes": list(classes)} for name, classes in families.items()]})
         return

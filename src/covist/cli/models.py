@@ -1,8 +1,7 @@
-"""What `run`, `show` and `bench` do first: a model, pictures, a question."""
+"""What `run`, `show` and `bench` do first: a model, images, a question."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,8 @@ from covist.errors import CovistError
 if TYPE_CHECKING:
     from PIL import Image
 
+    from covist.request.answer import Answer
+    from covist.request.inputs import Request
     from covist.request.loading import LoadedModel
 
 
@@ -25,28 +26,56 @@ def load(name: str, clip: str | None, device: str) -> LoadedModel:
 
 
 def question(images: list[Path] | None, prompt: str | None) -> tuple[list[Image.Image], str]:
-    """The user's pictures and question, or the bundled ones if neither is given."""
+    """The user's images and question, or the bundled ones if neither is given."""
     from covist.request.images import load_image
 
     if images is None and prompt is None:
         from covist import tiny
 
-        picture, asked, _ = tiny.demo()
-        return [picture], asked
+        image, asked, _ = tiny.demo()
+        return [image], asked
     if prompt is not None and not prompt.strip():
         raise CovistError("--prompt is empty")
     if not images:
         raise CovistError("--prompt needs an --image to ask about; leave both out for the bundled example")
     if prompt is None:
-        raise CovistError("--image needs a --prompt: what should be asked about the picture?")
+        raise CovistError("--image needs a --prompt: what should be asked about the image?")
     return [load_image(path) for path in images], prompt
 
 
-def request(loaded: LoadedModel, pictures: list[Image.Image], asked: str) -> Mapping[str, Any]:
-    """The model's inputs; tells which words of the question it cannot read."""
-    from covist.request.answer import prepare, unknown_words
+def request(loaded: LoadedModel, images: list[Image.Image], asked: str) -> Request:
+    """The model's inputs; notes which words of the question it cannot read."""
+    from covist.request.inputs import prepare, unknown_words
 
-    inputs = prepare(loaded, pictures, asked)
+    made = prepare(loaded, images, asked)
     if words := unknown_words(loaded, asked):
         note(f"the model has no word for {', '.join(words)}")
-    return inputs
+    return made
+
+
+def draw(
+    answer: Answer,
+    images: list[Image.Image],
+    asked: str,
+    processor: Any,
+    destination: Path,
+    which: int = 0,
+    overlay: bool = False,
+) -> None:
+    """Write the figure of what an answer was based on, for image number `which` of the prompt."""
+    from covist.viz import draw_answer, save_figure
+
+    if answer.report is None:
+        raise CovistError(f"{answer.method} compresses nothing, so there is nothing to draw")
+    if not 0 <= which < len(images):
+        raise CovistError(f"there is no image number {which + 1}; the prompt has {len(images)}")
+    figure = draw_answer(
+        answer.report.images[which],
+        images[which],
+        processor,
+        method=answer.method,
+        prompt=asked,
+        answer=answer.text,
+        overlay=overlay,
+    )
+    save_figure(figure, destination)

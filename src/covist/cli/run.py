@@ -11,7 +11,7 @@ from rich.table import Table
 
 from covist.cli import options
 from covist.cli.console import milliseconds, number, operations, out, print_json, share, size, table
-from covist.cli.models import load, question, request
+from covist.cli.models import draw, load, question, request
 
 if TYPE_CHECKING:
     from covist.request.answer import Answer
@@ -26,7 +26,7 @@ def run(
     method: options.MethodOption = None,
     compare: Annotated[bool, typer.Option("--compare", help="Run the uncompressed model beside it.")] = False,
     overlay: Annotated[
-        Path | None, typer.Option(help="Draw the representatives on the picture (PNG or SVG).", show_default=False)
+        Path | None, typer.Option(help="Draw the representatives on the image (PNG or SVG).", show_default=False)
     ] = None,
     clip: options.Clip = None,
     device: options.Device = "auto",
@@ -34,29 +34,26 @@ def run(
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Answer a question about a picture with compressed visual tokens.
+    """Answer a question about a image with compressed visual tokens.
 
-    Without arguments: a bundled picture, a question about it, the embedded model.
+    Without arguments: a bundled image, a question about it, the embedded model.
     With [bold]--compare[/] the uncompressed model answers too, and the table shows what was saved.
     """
     from covist.outputs import writable_file
-    from covist.request.answer import ask
+    from covist.request.answer import Configuration, ask
     from covist.request.answer import compare as ask_both
-    from covist.schedule import resolve_budget
+    from covist.schedule import check_budget
 
     name = options.method_name(strategy, method)
-    resolve_budget(budget, 1)  # an impossible budget is refused before anything is loaded
-    pictures, asked = question(image, prompt)
+    check_budget(budget)  # an impossible budget is refused before anything is loaded
+    images, asked = question(image, prompt)
     if overlay is not None:
         writable_file(overlay, (".png", ".svg"))
     loaded = load(model, clip, device)
-    inputs = request(loaded, pictures, asked)
-    wanted = (loaded, inputs, name, budget, max_new_tokens)
+    wanted = (loaded, request(loaded, images, asked), Configuration(name, budget), max_new_tokens)
     answers = list(ask_both(*wanted)) if compare else [ask(*wanted)]
     if overlay is not None:
-        from covist.viz import draw_answer, save_figure
-
-        save_figure(draw_answer(answers[-1], pictures, asked, loaded.processor, overlay=True), overlay)
+        draw(answers[-1], images, asked, loaded.processor, overlay, overlay=True)
     if as_json:
         _print_json(model, asked, budget, answers)
     else:
@@ -79,8 +76,6 @@ def _print(asked: str, answers: list[Answer], overlay: Path | None) -> None:
 
 def _single(answer: Answer) -> Table:
     """One answer, with what the uncompressed decoder would have needed (computed, not timed)."""
-    from covist.request.answer import uncompressed_tokens
-
     report, said = answer.report, f"[bold]{escape(answer.text)}[/]"
     if report is None:
         sides = table("", answer.method)
@@ -88,9 +83,7 @@ def _single(answer: Answer) -> Table:
     else:
         sides = table("", "uncompressed", answer.method, "left")
         sides.add_row("answer", "[dim]--compare asks it[/]", said, "")
-        _add_costs(
-            sides, (uncompressed_tokens(report), report.kv_bytes_uncompressed, report.flops_uncompressed), answer
-        )
+        _add_costs(sides, (report.tokens, report.kv_bytes_uncompressed, report.flops_uncompressed), answer)
     for label, seconds in _times(answer).items():
         sides.add_row(label, *([] if report is None else [""]), milliseconds(seconds))
     return sides

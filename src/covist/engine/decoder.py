@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
+from covist.contract.decoder import Decoder, Rotary
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable, head_gains, projection_energy
-
-Rotary = tuple[Tensor, Tensor]  # cos and sin, [tokens, head width] each
+from covist.formulas.rotary import rotate
 
 BACKENDS = ("eager", "sdpa", "flex_attention")
 
 
-class Decoder:
+class FrozenDecoder(Decoder):
     """A decoder-only text model seen through its modules, so that wrapped and sharded projections keep working."""
 
-    def __init__(self, module: nn.Module, rotary_axes: Sequence[int] | None = None):
+    def __init__(self, module: Any, rotary_axes: Sequence[int] | None = None):
         _require_plain_attention(module)
         self.module = module
         self.rotary_axes = rotary_axes
@@ -72,6 +72,10 @@ class Decoder:
         """Hidden states [tokens, d] after the input norm of a layer."""
         return self.module.layers[layer].input_layernorm(hidden)
 
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """Hidden states [tokens, d] after the norm that ends the decoder."""
+        return self.module.norm(hidden)
+
     def queries(self, layer: int, hidden: Tensor, rotary: Rotary | None = None) -> Tensor:
         """[heads, tokens, head width] in float32, rotated if `rotary` is given."""
         return self._project("q_proj", layer, hidden, rotary)
@@ -89,7 +93,7 @@ class Decoder:
         # A layer on another device answers there; the method's arithmetic stays where it is.
         states = projection(self.normed(layer, hidden)).to(hidden.device, torch.float32)
         states = states.view(hidden.shape[0], -1, self.head_width).transpose(0, 1)
-        return states if rotary is None else rotate(states, rotary)
+        return states if rotary is None else rotate(states, *rotary)
 
     @cached_property
     def projection_energies(self) -> list[Tensor]:
@@ -121,13 +125,6 @@ def _require_plain_attention(module: nn.Module) -> None:
             f"{type(module).__name__} keeps its keys in {', '.join(sorted(caches))}, which cannot hold a compressed "
             "prompt; a sliding window is switched off by text_config.sliding_window=None when the model is loaded"
         )
-
-
-def rotate(states: Tensor, rotary: Rotary) -> Tensor:
-    """Apply RoPE in the split-half convention to [heads, tokens, head width]."""
-    cos, sin = (part.float().to(states.device) for part in rotary)
-    first, second = states.chunk(2, dim=-1)
-    return states * cos + torch.cat([-second, first], dim=-1) * sin
 
 
 @torch.no_grad()

@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from covist.contract.family import Family
+from covist.contract.instruction import Instruction
 from covist.errors import CovistError
-from covist.families.base import Family
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """The instruction that belongs to an image.
-
-    `rows` are its prompt tokens; `last` is the last of them, or the last prompt token where there is none. `text` and
-    `embeddings` are those of an explicit instruction, if one was given in place of the prompt's.
-    """
-
-    rows: Tensor  # [I] prompt rows
-    last: int
-    text: str
-    embeddings: Tensor  # [J, d] decoder input embeddings
-    read_pieces: Callable[[], list[str]] = list
-
-    @cached_property
-    def pieces(self) -> list[str]:
-        """The text that each of the J tokens adds; empty strings where it cannot be known."""
-        return self.read_pieces() or [""] * len(self.embeddings)
 
 
 class InstructionReader:
@@ -40,7 +19,7 @@ class InstructionReader:
 
     def __init__(self, family: Family, processor: Any | None, override: str | None):
         self._markers, self._roles = family.assistant_markers, family.role_markers
-        self._tokenizer = getattr(processor, "tokenizer", processor)
+        self._tokenizer: Any = getattr(processor, "tokenizer", processor)
         if processor is not None and not hasattr(self._tokenizer, "decode"):
             raise CovistError(f"processor={type(processor).__name__}: give the model's processor or its tokenizer")
         self._embed = family.base.get_input_embeddings
@@ -50,7 +29,7 @@ class InstructionReader:
         """Read the instruction of the images whose first one ends before row `first_image_end`.
 
         `ids` [n] are the sample's prompt tokens (None if only embeddings are known), `is_text` [n] marks its valid
-        text tokens. The instruction is the text behind the image up to the assistant turn; if that is empty, the
+        text tokens. The instruction is the text after the image up to the assistant turn; if that is empty, the
         turn's text before the image.
         """
         rows = is_text.nonzero().squeeze(1)

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from covist.contract.method import AttentionRule
 from covist.engine.ledger import Ledger
-from covist.methods.base import AttentionRule
+from covist.formulas.attention import attention_bias, log_contribution
 
 BLOCKED = torch.finfo(torch.float32).min
 
@@ -39,7 +40,7 @@ class StageMask:
         mask = self._blocked
         if self._rule is not None:
             bias = self._first_layer_bias if layer == 0 else self._bias
-            mask = torch.addcmul(self._blocked, bias, self._rule.scale[layer].to(bias.device).view(1, -1, 1, 1))
+            mask = attention_bias(self._rule.scale[layer], bias, self._blocked)
         if mask is not None:
             mask = mask.to(like.device)
             if like.dtype != mask.dtype:  # a new tensor, in which the lowest float32 may have become infinite
@@ -61,16 +62,17 @@ def _blocked(ledger: Ledger, queries: int) -> Tensor:
 
 
 def _bias(ledger: Ledger, queries: int, rule: AttentionRule, prefill: bool, uniform: bool = False) -> Tensor:
-    """[batch, 1, queries, keys]: log m + log(2 - D) before the gains of layer and head."""
-    bias = torch.zeros_like(ledger.log_weight)[:, None].expand(-1, queries, -1)
+    """[batch, 1, queries or 1, keys]: the contributions of Eq. 9, before the gains of layer and head."""
+    factor: Tensor | float = 0.0
     if rule.distance is not None and (prefill or rule.distance_in_decoding):
         factor = rule.distance.log_factor(ledger.positions[:, -queries:], ledger.positions, ledger.reach)
         # "all" means all keys of a prompt with a reduced image; any other prompt of the batch is the plain model's
         biased = ledger.visual if rule.distance_keys == "visual" else ledger.visual.any(1, keepdim=True)
-        bias = factor.masked_fill_(~biased[:, None], 0.0)
+        factor = factor.masked_fill_(~biased[:, None], 0.0)
+    weights = torch.zeros_like(ledger.log_weight)
     if rule.weights:
-        bias = bias + (_mean_log_weight(ledger) if uniform else ledger.log_weight)[:, None]
-    return bias[:, None]
+        weights = _mean_log_weight(ledger) if uniform else ledger.log_weight
+    return log_contribution(weights[:, None], factor)[:, None]
 
 
 def _mean_log_weight(ledger: Ledger) -> Tensor:

@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covist.engine.decoder import Decoder, Rotary
-from covist.engine.instruction import Instruction, InstructionReader
+from covist.contract.decoder import Rotary
+from covist.contract.instruction import Instruction, TextSpace
+from covist.contract.method import Method, Outcome
+from covist.contract.signals import ImageSignals
+from covist.contract.views import DecoderView, ImageContext
+from covist.engine.decoder import FrozenDecoder
+from covist.engine.instruction import InstructionReader
 from covist.engine.ledger import Ledger
 from covist.engine.sequence import Batch, ImageInPrompt, Sample
-from covist.engine.view import DecoderView, ImageContext
 from covist.errors import CovistError
-from covist.families.signals import ImageSignals
-from covist.families.text_tower import TextTower
-from covist.methods.base import Method, Outcome
 from covist.schedule import resolve_budget
 
 
@@ -37,9 +38,9 @@ class Settings:
     """How a handle compresses."""
 
     method: Method
-    decoder: Decoder
+    decoder: FrozenDecoder
     reader: InstructionReader
-    text_tower: TextTower | None
+    text_tower: TextSpace | None
     budget: int | float | str
 
 
@@ -95,7 +96,7 @@ class Prefill:
         layer = self.settings.method.observed_layer(depth)
         observed = self.observed.pop(layer, hidden)
         home, device = self.ledger.positions.device, hidden.device  # the decoder may be spread over devices
-        hidden, observed, rotary = hidden.to(home), observed.to(home), tuple(part.to(home) for part in rotary)
+        hidden, observed, rotary = hidden.to(home), observed.to(home), (rotary[0].to(home), rotary[1].to(home))
         shorter = []
         for index, sample in enumerate(self.batch.samples):
             own = [self.batch.unpad(states, index) for states in (hidden, observed, *rotary, self.ledger.positions)]
@@ -136,7 +137,7 @@ class Prefill:
         sin: Tensor,
         positions: Tensor,
     ) -> DecoderView:
-        text = sample.text_behind(image)
+        text = sample.text_after(image)
         return DecoderView(
             depth=depth,
             decoder=self.settings.decoder,
@@ -148,8 +149,8 @@ class Prefill:
             visual=sample.places(image.kept_rows),
             text=text,
             text_embeddings=sample.embeddings[sample.rows[text]],
-            instruction=sample.places(image.instruction.rows),
-            last=int(sample.places(torch.tensor([image.instruction.last], device=sample.rows.device))),
+            instruction_rows=sample.places(image.instruction.rows),
+            last_instruction_row=int(sample.places(torch.tensor([image.instruction.last], device=sample.rows.device))),
             signals=image.signals,
         )
 
@@ -159,7 +160,7 @@ class _ImageFinder:
 
     def __init__(self, settings: Settings, prompt: Prompt, signals: list[ImageSignals]):
         self._settings, self._prompt, self._signals = settings, prompt, signals
-        self._begun: dict[Any, Outcome] = {}
+        self._begun: dict[Any, list[tuple[Tensor, Outcome]]] = {}
 
     def sample(self, index: int) -> Sample:
         prompt = self._prompt

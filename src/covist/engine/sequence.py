@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from covist.engine.instruction import Instruction
+from covist.contract.instruction import Instruction
+from covist.contract.method import Method, Outcome
+from covist.contract.signals import ImageSignals
 from covist.engine.ledger import Ledger
-from covist.families.signals import ImageSignals
 from covist.formulas.positions import compress_positions
-from covist.methods.base import Method, Outcome
 from covist.schedule import Schedule
 from covist.state import VisualState
 
@@ -69,8 +69,8 @@ class Sample:
             keep &= ~content | torch.isin(self.rows, image.kept_rows)
         self.rows = self.rows[keep]
 
-    def text_behind(self, image: ImageInPrompt) -> Tensor:
-        """Places of all text tokens behind an image."""
+    def text_after(self, image: ImageInPrompt) -> Tensor:
+        """Places of all text tokens after an image."""
         visual = torch.cat([torch.cat([other.rows, other.markers]) for other in self.images])
         return ((self.rows >= image.start + image.length) & ~torch.isin(self.rows, visual)).nonzero().squeeze(1)
 
@@ -145,7 +145,8 @@ class Batch:
                     places = sample.places(image.kept_rows)
                     number[places] = index
                     weight[places] = image.state.weights.log()
-            positions.append(placed), shifts.append(shift), numbers.append(number), weights.append(weight)
+            for rows, own in ((positions, placed), (shifts, shift), (numbers, number), (weights, weight)):
+                rows.append(own)
         lengths = [len(sample.rows) for sample in self.samples]
         padded = self.pad(positions)
         return Ledger(
@@ -164,7 +165,7 @@ class Batch:
         """Hidden states [batch, width, d] at the original prompt length [batch, length, d].
 
         A prompt row that is gone shows the state of the last row before it that is still there, so that the
-        prediction for the first text token behind an image is the compressed model's own.
+        prediction for the first text token after an image is the compressed model's own.
         """
         prompt = torch.arange(length, device=hidden.device)
         restored = []

@@ -5,8 +5,7 @@ print(results.to_markdown())
 """
 
 from covist.eval.results import Difference, Results, Score
-from covist.eval.runner import evaluate
+from covist.eval.runner import evaluate, method_names
 from covist.eval.suite import SUITES, Suite, load_suite
-from covist.eval.variants import build_method, split_names
 
-__all__ = ["SUITES", "Difference", "Results", "Score", "Suite", "build_method", "evaluate", "load_suite", "split_names"]
+__all__ = ["SUITES", "Difference", "Results", "Score", "Suite", "evaluate", "load_suite", "method_names"]

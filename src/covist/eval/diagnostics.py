@@ -1,6 +1,6 @@
 """How far a method moves the decoder's attention output, the quantity that Proposition 1 bounds.
 
-For text tokens behind the image, every layer's attention output per head is compared with that of the uncompressed
+For text tokens after the image, every layer's attention output per head is compared with that of the uncompressed
 model on the same prompt. In layer 0 queries, text keys and text values are the same in both, as the proposition
 assumes; deeper layers also show what earlier layers have added up. The attention mass on the image tells in which
 direction an error goes: below the uncompressed mass the image is heard too little, above it too much.
@@ -19,15 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from covist.eval.runner import method_names
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, load_suite
-from covist.eval.variants import VANILLA, build_method, split_names
 from covist.families.registry import family_for
+from covist.methods.grammar import VANILLA
+from covist.request.answer import Configuration, compressed
 
 
 @dataclass(frozen=True)
 class AttentionGap:
-    """Means over prompts, text tokens behind the image, and heads; one entry per decoder layer."""
+    """Means over prompts, text tokens after the image, and heads; one entry per decoder layer."""
 
     method: str
     error: list[float]  # |y - y'| / |y| of the attention output
@@ -44,7 +46,7 @@ class _Observation:
 
 def attention_gaps(
     methods: str | Iterable[str],
-    budget: int | float | str = 64,
+    budget: int | str = 64,
     *,
     suite: str = "scenes",
     limit: int = 8,
@@ -53,13 +55,13 @@ def attention_gaps(
     """Compare methods with the uncompressed model on the first `limit` images; vanilla comes first."""
     asked, subject = load_suite(suite), Subject.resolve(model)
     items = asked.items(limit)
-    names = [VANILLA, *(name for name in split_names(methods) if name != VANILLA)]
+    names = [VANILLA, *(name for name in method_names(methods) if name != VANILLA)]
     concentration = subject.concentration(asked)
     gaps: list[AttentionGap] = []
     reference: list[_Observation] = []
     with _eager_attention(subject):
         for name in names:
-            with subject.compressed(build_method(name), budget, concentration):
+            with compressed(subject.loaded, Configuration(name, budget), concentration=concentration):
                 seen = [_observe(subject, item, row) for item in items for row in range(len(item.questions))]
             reference = reference or seen
             gaps.append(_gap(name, seen, reference))
@@ -77,17 +79,17 @@ def _gap(name: str, seen: list[_Observation], reference: list[_Observation]) -> 
 
 @torch.inference_mode()
 def _observe(subject: Subject, item: Item, row: int) -> _Observation:
-    """Run one prompt and read every layer's attention for the text behind the image."""
-    prepared, model = subject.prepare(item), subject.model
-    valid = prepared.prompts["attention_mask"][row].bool()
-    ids = prepared.prompts["input_ids"][row][valid]
+    """Run one prompt and read every layer's attention for the text after the image."""
+    request, model = subject.request(item), subject.model
+    valid = request.prompts["attention_mask"][row].bool()
+    ids = request.prompts["input_ids"][row][valid]
     image = (ids == model.config.image_token_id).nonzero()[:, 0]
-    before, behind = int(image[0]), len(ids) - int(image[-1]) - 1
-    encoded = model.get_image_features(**prepared.image, return_dict=True)
+    before, after = int(image[0]), len(ids) - int(image[-1]) - 1
+    encoded = model.get_image_features(**request.images, return_dict=True)
     with _read_attention(subject) as layers:
         model(input_ids=ids[None], attention_mask=torch.ones_like(ids)[None], mm_encoder_outputs={"image": encoded})
-    outputs = [heads[0, -behind:].transpose(0, 1) for heads, _ in layers]
-    masses = [weights[0, :, -behind:, before : weights.shape[-1] - behind].sum(-1) for _, weights in layers]
+    outputs = [heads[0, -after:].transpose(0, 1) for heads, _ in layers]
+    masses = [weights[0, :, -after:, before : weights.shape[-1] - after].sum(-1) for _, weights in layers]
     return _Observation(torch.stack(outputs), torch.stack(masses))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from covist.eval.variants import VANILLA
+from covist.methods.grammar import VANILLA
 
 if TYPE_CHECKING:
     from covist.eval.results import Results

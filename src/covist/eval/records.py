@@ -14,17 +14,14 @@ from typing import Any
 
 from covist.errors import CovistError
 from covist.outputs import writable_directory, write_json
+from covist.request.answer import Configuration
 
 
 @dataclass(frozen=True)
-class Run:
-    """One method at one budget."""
+class Run(Configuration):
+    """A method at a budget that is a number of tokens."""
 
-    method: str
     budget: int
-
-    def __str__(self) -> str:
-        return f"{self.method} {self.budget}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Records:
             self._adopt_settings()
 
     def of(self, run: Run) -> dict[int, Answered]:
-        """Picture number -> answers, read from the directory when a run is first asked for."""
+        """Image number -> answers, read from the directory when a run is first asked for."""
         if run not in self._answers:
             self._answers[run] = self._read(run)
         return self._answers[run]

@@ -16,7 +16,7 @@ from covist.eval.records import Answered, Records, Run
 from covist.eval.statistics import Bootstrap, Interval, Tally, estimate
 from covist.eval.suite import Item, Suite
 from covist.eval.tables import markdown
-from covist.eval.variants import VANILLA
+from covist.methods.grammar import VANILLA
 from covist.outputs import write_json
 
 _DIGITS = 2

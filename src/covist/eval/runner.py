@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,7 +15,11 @@ from covist.eval.records import Answered, Records, Run
 from covist.eval.results import Results
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite, load_suite
-from covist.eval.variants import VANILLA, build_method, split_names
+from covist.handle import Compression
+from covist.methods.create import create_method
+from covist.methods.grammar import VANILLA, is_vanilla, split_names
+from covist.methods.registry import available_methods
+from covist.request.answer import compressed
 from covist.schedule import resolve_budget
 
 Progress = Callable[[int, int, str], None]
@@ -35,7 +39,7 @@ def evaluate(
 ) -> Results:
     """Answer a suite with every method at every budget, and with the uncompressed model as the reference.
 
-    methods: names as a list or as text with commas; `covist.eval.variants` says which there are.
+    methods: names as a list or as text with commas; `covist.methods.grammar` says which there are.
     budgets: visual tokens per image, as `covist.compress` takes them.
     limit: use only the first images of the suite (each has up to eight questions).
     model: a name ("tiny", a folder, a hub id), a `LoadedModel`, or a tuple (model, processor, clip).
@@ -43,12 +47,10 @@ def evaluate(
         continues what was interrupted, and may name more methods, budgets or images. None writes nothing.
     seed: of the bootstrap and of torch's generator (`random:seed=1` makes that method draw other tokens).
     """
-    names, asked = split_names(methods), load_suite(suite)
-    for name in names:
-        build_method(name)  # a bad name is refused before the work begins
+    names, asked = method_names(methods), load_suite(suite)
     items = asked.items(limit)
     subject = Subject.resolve(model)
-    runs = _runs(names, budgets, subject.tokens(items[0]))
+    runs = _runs(names, budgets, round(subject.tokens(items[0])))
     settings = {"suite": suite, "suite_version": asked.fingerprint(), "model": subject.fingerprint, "seed": seed}
     records = Records(out, {**settings, "concentration": None})
     evaluation = _Evaluation(subject, asked, items, records, seed)
@@ -61,6 +63,15 @@ def evaluate(
         if out is not None and runs[0] in finished:
             results.write(out)
     return results
+
+
+def method_names(methods: str | Iterable[str]) -> list[str]:
+    """The names of methods to evaluate; a bad one is refused before the work begins."""
+    names = split_names(methods, list(available_methods()))
+    for name in names:
+        if not is_vanilla(name):
+            create_method(name)
+    return names
 
 
 def _runs(names: list[str], budgets: str | Iterable[int | float | str], tokens: int) -> list[Run]:
@@ -96,22 +107,22 @@ class _Evaluation:
         if progress:
             progress(done, total, "finished")
 
-    def _compressed(self, run: Run) -> Any:
-        method = build_method(run.method)
-        reference = self._concentration() if hasattr(method, "tracker") else None
-        return self.subject.compressed(method, run.budget, reference)
+    def _compressed(self, run: Run) -> AbstractContextManager[Compression | None]:
+        tracks = not run.is_vanilla and create_method(run.method).tracker is not None
+        return compressed(self.subject.loaded, run, concentration=self._concentration() if tracks else None)
 
     def _concentration(self) -> float:
         if self.records.settings["concentration"] is None:
             self.records.settle("concentration", round(self.subject.concentration(self.suite), 6))
         return self.records.settings["concentration"]
 
-    def _answer(self, item: Item, handle: Any) -> Answered:
+    def _answer(self, item: Item, handle: Compression | None) -> Answered:
         # Seeded per image, so that an interrupted run draws the same as an uninterrupted one.
         torch.manual_seed(self.seed * self.suite.size + item.number)
-        self.subject.prepare(item)
+        self.subject.request(item)
         started = perf_counter()
         answers = self.subject.answer(item)
         seconds = perf_counter() - started
-        tokens = float(self.subject.tokens(item)) if handle is None else handle.report.mean_tokens
+        report = None if handle is None else handle.report
+        tokens = self.subject.tokens(item) if report is None else report.mean_tokens
         return Answered(item.number, answers, round(seconds, 4), tokens)

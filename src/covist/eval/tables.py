@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from covist.eval.variants import VANILLA
+from covist.methods.grammar import VANILLA
 
 if TYPE_CHECKING:
     from covist.eval.results import Results, Score

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.errors import CovistError
-from covist.families.base import Family, Removable, Scratch, SignalSink, WrappedMethod
-from covist.families.signals import EncoderLayer, ImageSignals
+from covist.families.hooks import Scratch, WrappedMethod
 
 
 class ClipTowerFamily(Family):

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.families.clip_tower import ClipTowerFamily, patches_per_side
 from covist.families.registry import register_family
-from covist.families.signals import EncoderLayer, ImageSignals
 from covist.grid import Grid
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
+from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.families.clip_tower import ClipTowerFamily, patches_per_side
 from covist.families.registry import register_family
-from covist.families.signals import EncoderLayer, ImageSignals
 from covist.grid import Grid
 
 NEWLINE = -1

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from transformers.vision_utils import get_vision_window_index
 
-from covist.families.base import Family, Removable, Scratch, SignalSink, WrappedMethod
+from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.signals import ImageSignals
+from covist.families.hooks import Scratch, WrappedMethod
 from covist.families.registry import register_family
-from covist.families.signals import ImageSignals
+from covist.formulas.rotary import rotate
 from covist.grid import Grid
 
 CHUNK_ELEMENTS = 1 << 22
@@ -126,15 +128,8 @@ class _FullAttention:
 
     def frames(self, count: int) -> list[tuple[Tensor, Tensor]]:
         """Rotated queries and keys of each frame: attention stays inside a frame."""
-        rotated = [_rotate(states, self.cos, self.sin) for states in (self.queries, self.keys)]
+        rotated = [rotate(states, self.cos[:, None], self.sin[:, None]) for states in (self.queries, self.keys)]
         return list(zip(*(states.chunk(count) for states in rotated), strict=True))
-
-
-def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The tower's rotary embedding, split-half, in float32: [patches, heads, w]."""
-    states = states.float()
-    first, second = states.chunk(2, dim=-1)
-    return states * cos[:, None].float() + torch.cat([-second, first], dim=-1) * sin[:, None].float()
 
 
 class _TowerTap:

@@ -8,8 +8,8 @@ from functools import cache
 
 from torch import nn
 
+from covist.contract.family import Family, unwrap
 from covist.errors import CovistError
-from covist.families.base import Family
 
 _FAMILIES: dict[str, type[Family]] = {}
 
@@ -28,15 +28,10 @@ def _import_families() -> None:
         importlib.import_module(f"covist.families.{module.name}")
 
 
-def supported_models() -> dict[str, tuple[str, ...]]:
+def available_families() -> dict[str, tuple[str, ...]]:
     """Family name -> the transformers classes it serves."""
     _import_families()
     return {family.name: family.model_classes for family in dict.fromkeys(_FAMILIES.values())}
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside wrappers such as PEFT's."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def family_for(model: nn.Module) -> Family:
@@ -46,7 +41,7 @@ def family_for(model: nn.Module) -> Family:
     for ancestor in type(unwrapped).__mro__:
         if ancestor.__name__ in _FAMILIES:
             return _FAMILIES[ancestor.__name__](unwrapped)
-    known = ", ".join(f"{name} ({', '.join(classes)})" for name, classes in supported_models().items())
+    known = ", ".join(f"{name} ({', '.join(classes)})" for name, classes in available_families().items())
     raise CovistError(
         f"{type(unwrapped).__name__} is not a supported model. Supported: {known}. "
         "To add a family, write one file in covist/families with a Family subclass under @register_family."

@@ -82,6 +82,11 @@ def head_gains(
     return (low + (high - low) * relative).float()
 
 
-def attention_bias(scale: Tensor, log_weights: Tensor, log_factor: Tensor) -> Tensor:
-    """Eq. 9: bias [heads, q, k] from scale u_l g_lh [heads], log m [k] and log(2 - D) [q, k]."""
-    return scale[:, None, None] * (log_weights + log_factor)
+def log_contribution(log_weights: Tensor, log_factor: Tensor | float = 0.0) -> Tensor:
+    """log[m_i (2 - D)] of Eq. 9: log m [..., 1, k] and log(2 - D) [..., q, k] -> [..., q, k]."""
+    return log_weights + log_factor
+
+
+def attention_bias(scale: Tensor, contribution: Tensor, mask: Tensor) -> Tensor:
+    """Eq. 9 on top of an additive mask: scale u_l g_lh [heads], the others [..., 1, q, k] -> [..., heads, q, k]."""
+    return torch.addcmul(mask, contribution, scale.to(contribution.device).view(-1, 1, 1))

@@ -34,7 +34,7 @@ class Selection:
 
 
 @dataclass(frozen=True, eq=False)
-class Instruction:
+class InstructionEvidence:
     """What the instruction asks of the image: pi [N], whether it may set anchors, and its lambda_max."""
 
     distribution: Tensor
@@ -50,7 +50,7 @@ def initial_selection(
     grid: Grid,
     count: int,
     config: CovistConfig,
-    instruction: Instruction | None = None,
+    instruction: InstructionEvidence | None = None,
     reference: float | None = None,
 ) -> tuple[Selection, Tensor]:
     """Choose `count` of N tokens from the encoder's signals -> (selection, affinity s [N, N]).
@@ -93,7 +93,7 @@ def _cover(affinity: Tensor, omega: Tensor, protected: Tensor, count: int, confi
     return fill_reserve(affinity, chosen, count - covered)
 
 
-def _check_request(count: int, instruction: Instruction | None, tokens: int) -> None:
+def _check_request(count: int, instruction: InstructionEvidence | None, tokens: int) -> None:
     where = "initial_selection"
     require_count(where, count, tokens)
     if instruction is not None:

@@ -6,19 +6,17 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from covist.contract.method import Method, Outcome
+from covist.contract.views import DecoderView
 from covist.formulas.ops import round_half_up
 from covist.methods._shared import largest
-from covist.methods.base import Method, Outcome
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
-
-if TYPE_CHECKING:
-    from covist.engine.view import DecoderView
 
 PUBLISHED_LAYERS = 32
 """Depth of the decoder for which the published layer indices are meant; other depths scale them."""
@@ -102,7 +100,7 @@ def last_prompt_row(view: DecoderView) -> Tensor:
 
 def last_instruction_row(view: DecoderView) -> Tensor:
     """The row of the last instruction token [1], or of the last prompt token if the image stands behind it."""
-    row = torch.tensor([view.last], device=view.visual.device)
+    row = torch.tensor([view.last_instruction_row], device=view.visual.device)
     return torch.where(row > view.visual[-1], row, last_prompt_row(view))
 
 

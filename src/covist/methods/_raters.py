@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from covist.engine.view import DecoderView
+from covist.contract.views import DecoderView
 from covist.methods._inside import ScoreInside, inside_schedule, last_prompt_row
 from covist.schedule import Schedule
 

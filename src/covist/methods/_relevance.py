@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.engine.view import ImageContext
+from covist.contract.views import ImageContext
 from covist.methods._shared import cosine
 
 ANSWER_HINTS = (

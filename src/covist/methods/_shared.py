@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.families.signals import EncoderLayer, ImageSignals
+from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.formulas import ops
 from covist.formulas.ops import unit_rows
 
@@ -43,7 +43,7 @@ def largest(scores: Tensor, count: int) -> Tensor:
     return scores.argsort(descending=True, stable=True)[:count]
 
 
-def first_largest(scores: Tensor) -> Tensor:
+def first_best(scores: Tensor) -> Tensor:
     """The lowest index whose score [N] is the largest up to rounding, so that noise does not decide between ties."""
     return ops.first_largest(scores, TIE * scores.max().abs())
 
@@ -77,7 +77,7 @@ def greedy_max_coverage(rows: Tensor, count: int, priority: Tensor | None = None
     free = torch.ones_like(gains, dtype=torch.bool)
     chosen = []
     for _ in range(count):
-        best = first_largest((gains.clamp(min=0) * priority).masked_fill(~free, -torch.inf))
+        best = first_best((gains.clamp(min=0) * priority).masked_fill(~free, -torch.inf))
         free[best] = False
         chosen.append(best)
         risen = (rows[:, best] > covered).nonzero()[:, 0]

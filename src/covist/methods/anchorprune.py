@@ -14,11 +14,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.engine.view import ImageContext
+from covist.contract.method import Method, MethodInfo
+from covist.contract.views import ImageContext
 from covist.formulas.ops import mass_norm, round_half_up
 from covist.methods._relevance import clip_relevance, embedding_cosines
-from covist.methods._shared import cosine, first_largest, largest, received_attention
-from covist.methods.base import Method, MethodInfo
+from covist.methods._shared import cosine, first_best, largest, received_attention
 from covist.methods.registry import register_method
 
 FIRST_ANCHORS, ANCHOR_LIMIT = 5 / 32, 0.5
@@ -66,7 +66,7 @@ def expand(start: Tensor, saliency: Tensor, features: Tensor, count: int) -> Ten
     free = torch.ones_like(saliency, dtype=torch.bool)
     free[start] = False
     for _ in range(count - len(start)):
-        best = first_largest((saliency * nearest).masked_fill(~free, -torch.inf))
+        best = first_best((saliency * nearest).masked_fill(~free, -torch.inf))
         chosen.append(best)
         free[best] = False
         nearest = torch.minimum(nearest, distance[best])

@@ -14,10 +14,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.engine.view import ImageContext
+from covist.contract.method import Method, MethodInfo
+from covist.contract.views import ImageContext
 from covist.methods._relevance import clip_relevance, embedding_cosines, spread
 from covist.methods._shared import cosine
-from covist.methods.base import Method, MethodInfo
 from covist.methods.registry import register_method
 
 RELEVANCE_WEIGHT = 0.5  # theta of the exponential form

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from covist.config import CovistConfig
-from covist.engine.decoder import Decoder
-from covist.engine.view import DecoderView, ImageContext
+from covist.contract.decoder import Decoder
+from covist.contract.method import AttentionRule, Method, Outcome
+from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.composition import Composition, compose
 from covist.formulas.coverage import affinity
 from covist.formulas.evidence import mix_evidence, mix_heads, visual_evidence
 from covist.formulas.ops import mass_norm
 from covist.methods._inside import DropInside
-from covist.methods.base import AttentionRule, Method, Outcome
 from covist.methods.covist import Covist
 from covist.schedule import Schedule
 from covist.state import VisualState
@@ -46,13 +46,12 @@ class Combined(Method):
             raise CovistError(
                 f"{base.name} writes the content of its tokens itself: +csc needs a method that only selects"
             )
-        self.name = "+".join([base.name, *(part for part in PARTS if part in parts)])  # type: ignore[misc]
+        self.name = "+".join([base.name, *(part for part in PARTS if part in parts)])
         self._base, self._parts = base, parts
         self._covist = Covist(config)
-        reads_evidence = COMPOSITION in parts and not isinstance(base, DropInside)
-        self.uses_clip_text = base.uses_clip_text or reads_evidence  # type: ignore[misc]
-        self.encoder_layers = base.encoder_layers  # type: ignore[misc]
-        self.prunes_earlier_layers = base.prunes_earlier_layers  # type: ignore[misc]
+        self.uses_clip_text = base.uses_clip_text or "evidence" in parts_read(base, parts)
+        self.encoder_layers = base.encoder_layers
+        self.prunes_earlier_layers = base.prunes_earlier_layers
         if options.get("positions") is None:
             self.positions = "keep" if ATTENTION in parts else base.positions
 
@@ -87,7 +86,7 @@ class Combined(Method):
         signals, config = image.signals, self._covist.config
         attention = mass_norm(signals.packed(mix_heads(signals.attention)))
         visual = visual_evidence(attention, signals.keys, signals.embeddings, image.grid, config)
-        instruction = self._covist.instruction(image)
+        instruction = self._covist.instruction_evidence(image)
         if instruction is None:
             return visual.base
         return mix_evidence(visual.base, instruction.distribution.float(), instruction.max_weight, config)
@@ -95,6 +94,12 @@ class Combined(Method):
     def attention_rule(self, decoder: Decoder) -> AttentionRule | None:
         method = self._covist if ATTENTION in self._parts else self._base
         return method.attention_rule(decoder)
+
+
+def parts_read(base: Method, parts: set[str]) -> tuple[str, ...]:
+    """Parts of `CovistConfig` that a combination reads; inside the decoder the evidence is uniform."""
+    composition = ("composition",) if isinstance(base, DropInside) else ("composition", "evidence")
+    return (composition if COMPOSITION in parts else ()) + (("attention",) if ATTENTION in parts else ())
 
 
 def _composed(outcome: Outcome, composition: Composition, started: float) -> Outcome:

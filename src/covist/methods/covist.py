@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from covist.config import CovistConfig
-from covist.engine.decoder import Decoder
-from covist.engine.view import DecoderView, ImageContext
+from covist.contract.decoder import Decoder
+from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome
+from covist.contract.views import DecoderView, ImageContext
+from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable
 from covist.formulas.composition import Composition, compose, drop, forget_history
 from covist.formulas.concentration import ConcentrationTracker
@@ -19,8 +21,7 @@ from covist.formulas.evidence import first_layer_distribution, instruction_distr
 from covist.formulas.internal import attention_score, internal_score, internal_selection, spatial_subsample, value_score
 from covist.formulas.ops import mass_norm
 from covist.formulas.positions import resolve_span
-from covist.formulas.selection import Instruction, Selection, initial_selection
-from covist.methods.base import AttentionRule, Method, MethodInfo, Outcome
+from covist.formulas.selection import InstructionEvidence, Selection, initial_selection
 from covist.methods.registry import register_method
 from covist.schedule import Schedule, fixed_schedule, progressive_cuts, progressive_schedule
 from covist.state import VisualState
@@ -30,12 +31,14 @@ class Covist(Method):
     """Coverage-guided selection, conserved contributions, state-conditioned attention."""
 
     uses_clip_text = True
+    tracker: ConcentrationTracker
 
     def __init__(self, config: CovistConfig | None = None, tracker: ConcentrationTracker | None = None, **options: Any):
         super().__init__(**options)
+        if config is not None and not isinstance(config, CovistConfig):
+            raise CovistError(f"config={type(config).__name__}: give a CovistConfig")
         self.config = config or CovistConfig()
         self.tracker = tracker or ConcentrationTracker()
-        """Running reference of the attention concentration; freeze it to make results independent of history."""
 
     # -- initial stage: CSI, then CSC ----------------------------------------------------------------------------------
 
@@ -53,7 +56,7 @@ class Covist(Method):
             image.grid,
             count,
             self.config,
-            self.instruction(image),
+            self.instruction_evidence(image),
             reference,
         )
         if not signals.memo.setdefault("counted", False):
@@ -65,18 +68,18 @@ class Covist(Method):
         )
         return _outcome(selection, composition, started, selected)
 
-    def instruction(self, image: ImageContext) -> Instruction | None:
+    def instruction_evidence(self, image: ImageContext) -> InstructionEvidence | None:
         """The instruction distribution: CLIP's text space where there is one, else the first decoder layer."""
         device = image.signals.embeddings.device
         if image.text_features is not None and image.patch_text_features is not None:
             distribution = instruction_distribution(image.text_features, image.patch_text_features, self.config)
-            return Instruction(distribution.to(device), True, self.config.instruction_weight)
+            return InstructionEvidence(distribution.to(device), True, self.config.instruction_weight)
         if image.text_tower is not None or not len(image.instruction.embeddings):
             return None
         queries = image.decoder.queries(0, image.instruction.embeddings)
         keys = image.decoder.keys(0, image.signals.embeddings.to(image.instruction.embeddings))
         distribution = first_layer_distribution(queries, keys)
-        return Instruction(distribution.to(device), False, self.config.instruction_weight_first_layer)
+        return InstructionEvidence(distribution.to(device), False, self.config.instruction_weight_first_layer)
 
     # -- stages inside the decoder -------------------------------------------------------------------------------------
 
@@ -102,13 +105,13 @@ class Covist(Method):
 
     def _score(self, view: DecoderView) -> Tensor:
         """Relevance of the representatives to the instruction at the current depth [K]."""
-        last = torch.tensor([view.last], device=view.visual.device)
+        last = torch.tensor([view.last_instruction_row], device=view.visual.device)
         factor = view.decoder.distance_table.log_factor(view.positions[last], view.positions[view.visual])[0]
         gains = self._head_gains(view.decoder)[view.depth].to(factor.device)
         attention = attention_score(
             view.queries(last)[:, 0], view.keys(view.visual), factor * self.config.distance, gains
         )
-        texts = view.instruction if len(view.instruction) else last
+        texts = view.instruction_rows if len(view.instruction_rows) else last
         return internal_score(attention, value_score(view.values(texts), view.values(view.visual)), self.config.epsilon)
 
     # -- attention and positions ---------------------------------------------------------------------------------------
@@ -136,6 +139,7 @@ class Covist(Method):
 @register_method
 class CovistFixed(Covist):
     name = "covist-fixed"
+    reads_constants = ("evidence", "selection", "composition", "attention", "positions")
     info = MethodInfo(
         paper="CoViST: Visual Token Compression via Composable States",
         acts="before the decoder",
@@ -150,15 +154,13 @@ class CovistFixed(Covist):
 @register_method
 class CovistPro(Covist):
     name = "covist-pro"
+    reads_constants = (*CovistFixed.reads_constants, "progressive execution")
     info = MethodInfo(
         paper="CoViST: Visual Token Compression via Composable States",
         acts="before the decoder and before layers 14/32 and 24/32",
         signals="as covist-fixed, then queries, keys and values of the decoder",
         budget="layer average K: 1.5 K, then less, then K/4",
     )
-
-    def __init__(self, config: CovistConfig | None = None, **options: Any):
-        super().__init__(config or CovistConfig.pro(), **options)
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         return progressive_schedule(layers, budget, tokens, self.config)

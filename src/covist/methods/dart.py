@@ -14,11 +14,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.engine.view import DecoderView
+from covist.contract.method import MethodInfo
+from covist.contract.views import DecoderView
 from covist.methods._inside import DropInside
 from covist.methods._layout import allot
 from covist.methods._shared import cosine, largest
-from covist.methods.base import MethodInfo
 from covist.methods.registry import register_method
 from covist.state import VisualState
 
@@ -45,7 +45,7 @@ class Dart(DropInside):
         image_pivots = largest(norms[view.visual], min(PIVOTS, count))
         text_pivots = view.text[largest(norms[view.text], PIVOTS)]
         rows = torch.cat([view.visual[image_pivots], text_pivots])
-        normed = view.decoder.module.norm(view.hidden)
+        normed = view.decoder.final_norm(view.hidden)
         return spread_from(image_pivots, cosine(normed[rows], normed[view.visual]), count)
 
 

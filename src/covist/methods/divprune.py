@@ -13,9 +13,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.engine.view import ImageContext
-from covist.methods._shared import cosine, first_largest
-from covist.methods.base import Method, MethodInfo
+from covist.contract.method import Method, MethodInfo
+from covist.contract.views import ImageContext
+from covist.methods._shared import cosine, first_best
 from covist.methods.registry import register_method
 
 
@@ -38,11 +38,11 @@ class DivPrune(Method):
 def farthest_tokens(distance: Tensor, count: int) -> Tensor:
     """Greedy max-min over distances [N, N] -> [count] in the order of choice."""
     to_others = distance.clone().fill_diagonal_(torch.inf)
-    chosen = [first_largest(to_others.amin(0))]
+    chosen = [first_best(to_others.amin(0))]
     nearest = distance[chosen[0]].clone()
     nearest[chosen[0]] = -torch.inf
     for _ in range(count - 1):
-        best = first_largest(nearest)
+        best = first_best(nearest)
         chosen.append(best)
         nearest = torch.minimum(nearest, distance[best])
         nearest[best] = -torch.inf

@@ -8,10 +8,10 @@ token. It is kinder than a truly smaller picture, because the encoder saw every 
 
 from __future__ import annotations
 
-from covist.engine.view import ImageContext
+from covist.contract.method import Method, MethodInfo, Outcome
+from covist.contract.views import ImageContext
 from covist.methods._layout import NO_CELL, even_cells
 from covist.methods._shared import cluster_means
-from covist.methods.base import Method, MethodInfo, Outcome
 from covist.methods.registry import register_method
 from covist.state import VisualState
 

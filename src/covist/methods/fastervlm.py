@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from covist.engine.view import ImageContext
+from covist.contract.method import Method, MethodInfo
+from covist.contract.views import ImageContext
 from covist.methods._shared import largest, received_attention
-from covist.methods.base import Method, MethodInfo
 from covist.methods.registry import register_method
 
 

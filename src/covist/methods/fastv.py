@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from covist.engine.view import DecoderView
+from covist.contract.method import MethodInfo
+from covist.contract.views import DecoderView
 from covist.methods._inside import ScoreInside, attention_to_image, last_prompt_row
-from covist.methods.base import MethodInfo
 from covist.methods.registry import register_method
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.engine.view import ImageContext
+from covist.contract.method import Method, MethodInfo
+from covist.contract.views import ImageContext
 from covist.methods._shared import cosine, largest, received_attention
-from covist.methods.base import Method, MethodInfo
 from covist.methods.registry import register_method
 
 CHUNKS = 16

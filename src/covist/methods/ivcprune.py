@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from covist.config import CovistConfig
-from covist.engine.view import DecoderView
+from covist.contract.method import MethodInfo
+from covist.contract.views import DecoderView
 from covist.formulas.internal import coordinate_signals
 from covist.formulas.ops import round_half_up
 from covist.methods._inside import DropInside, last_prompt_row
 from covist.methods._shared import largest
-from covist.methods.base import MethodInfo
 from covist.methods.registry import register_method
 from covist.state import VisualState
 

@@ -17,10 +17,10 @@ import re
 import torch
 from torch import Tensor
 
-from covist.engine.view import ImageContext
+from covist.contract.method import Method, MethodInfo
+from covist.contract.views import ImageContext
 from covist.methods._relevance import ANSWER_HINTS, embedding_cosines
 from covist.methods._shared import cosine, greedy_max_coverage
-from covist.methods.base import Method, MethodInfo
 from covist.methods.registry import register_method
 
 TEXT_TEMPERATURE, VISUAL_TEMPERATURE, VISUAL_SHARE = 0.02, 0.2, 0.5

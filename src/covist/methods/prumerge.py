@@ -17,10 +17,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from covist.engine.view import ImageContext
-from covist.families.signals import ImageSignals
+from covist.contract.method import Method, MethodInfo, Outcome
+from covist.contract.signals import ImageSignals
+from covist.contract.views import ImageContext
 from covist.methods._shared import cosine, largest, received_attention, without
-from covist.methods.base import Method, MethodInfo, Outcome
 from covist.methods.registry import register_method
 from covist.state import VisualState
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
+from covist.contract.method import Method
 from covist.errors import CovistError
-from covist.methods.base import Method
 
-_METHODS: dict[str, Callable[..., Method]] = {}
+_METHODS: dict[str, type[Method]] = {}
 
 
 def register_method(method: type[Method]) -> type[Method]:
     """Class decorator: make a method available as `covist.compress(..., method=method.name)`."""
+    if method.name in _METHODS:
+        raise CovistError(
+            f"a method named {method.name!r} is registered already, by {_METHODS[method.name].__module__}"
+        )
     _METHODS[method.name] = method
     return method
 
@@ -28,42 +30,17 @@ def _import_methods() -> None:
         importlib.import_module(f"covist.methods.{module.name}")
 
 
-def methods() -> dict[str, Any]:
-    """Name -> method class, in alphabetical order."""
+def available_methods() -> dict[str, type[Method]]:
+    """Name -> method class, in alphabetical order.
+
+    >>> "covist-fixed" in available_methods()
+    True
+    """
     _import_methods()
     return dict(sorted(_METHODS.items()))
 
 
-def create_method(name: str, **options: Any) -> Method:
-    """Build a method by name; `+csc` and `+sca` add CoViST's composition and attention to any other method.
-
-    options: those of the method; `config`, in a combination, holds the constants of CoViST's parts.
-    """
-    combination = importlib.import_module("covist.methods.combined")
-    known = methods()
-    base, *parts = name.split("+")
-    if base not in known:
-        raise CovistError(f"unknown method {base!r}; choose one of {', '.join(known)}")
-    if not parts:
-        return _build(known[base], options)
-    unknown = set(parts) - set(combination.PARTS)
-    if unknown:
-        raise CovistError(
-            f"{name!r}: a method can be combined with {' and '.join(combination.PARTS)}, not {min(unknown)!r}"
-        )
-    own = {option: options.pop(option) for option in ("config", "positions") if option in options}
-    return combination.Combined(_build(known[base], options), set(parts), **own)
-
-
-def _build(method: type[Method], options: dict[str, Any]) -> Method:
-    taken = _option_names(method)
-    for option in options:
-        if option not in taken:
-            raise CovistError(f"{method.name} has no option {option!r}; it takes {', '.join(taken)}")
-    return method(**options)
-
-
-def _option_names(method: type[Method]) -> list[str]:
+def option_names(method: type[Method]) -> list[str]:
     """What the constructors of a method and of its bases take by name."""
     constructors = (inspect.signature(base.__init__) for base in method.__mro__[:-1] if "__init__" in vars(base))
     items = (item for signature in constructors for item in list(signature.parameters.values())[1:])

@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from covist.engine.decoder import Decoder
-from covist.engine.view import ImageContext
+from covist.contract.decoder import Decoder
+from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
+from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.methods._shared import cluster_means, cosine, largest, without
-from covist.methods.base import AttentionRule, Method, MethodInfo, Outcome, plain_rule
 from covist.methods.divprune import DivPrune
 from covist.methods.holov import HoloV
 from covist.methods.registry import register_method

@@ -13,10 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from covist.engine.view import ImageContext
+from covist.contract.method import Method, MethodInfo
+from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.methods._shared import cosine, greedy_max_coverage, received_attention
-from covist.methods.base import Method, MethodInfo
 from covist.methods.registry import register_method
 
 

@@ -17,11 +17,11 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from covist.engine.view import DecoderView
+from covist.contract.method import MethodInfo, Outcome
+from covist.contract.views import DecoderView
 from covist.methods._inside import attention_to_image
 from covist.methods._raters import PAPER, RatedInside, raters
 from covist.methods._shared import cluster_means, largest
-from covist.methods.base import MethodInfo, Outcome
 from covist.methods.registry import register_method
 from covist.state import VisualState
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.engine.decoder import Decoder
-from covist.engine.view import ImageContext
+from covist.contract.decoder import Decoder
+from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
+from covist.contract.views import ImageContext
 from covist.methods._shared import cosine
-from covist.methods.base import AttentionRule, Method, MethodInfo, Outcome, plain_rule
 from covist.methods.registry import register_method
 from covist.state import VisualState
 

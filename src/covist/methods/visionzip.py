@@ -15,11 +15,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.engine.view import ImageContext
-from covist.families.signals import ImageSignals
+from covist.contract.method import Method, MethodInfo, Outcome
+from covist.contract.signals import ImageSignals
+from covist.contract.views import ImageContext
 from covist.formulas.ops import round_half_up
 from covist.methods._shared import cluster_means, cosine, largest, received_attention, without
-from covist.methods.base import Method, MethodInfo, Outcome
 from covist.methods.registry import register_method
 from covist.state import VisualState
 

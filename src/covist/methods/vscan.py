@@ -15,12 +15,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.engine.view import DecoderView, ImageContext
+from covist.contract.method import MethodInfo, Outcome
+from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import round_half_up
 from covist.grid import Grid
 from covist.methods._inside import PUBLISHED_LAYERS, ScoreInside, attention_to_image, last_instruction_row
 from covist.methods._shared import cluster_means, cosine, largest, layer_attention, received_attention
-from covist.methods.base import MethodInfo, Outcome
 from covist.methods.registry import register_method
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState

@@ -1,24 +1,36 @@
-"""Ask a model about pictures, with or without compression, and say what it cost."""
+"""Run a request, with or without compression, and say what it cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
-from PIL import Image
-
 from covist.api import compress
-from covist.engine.decoder import Decoder
-from covist.engine.report import Report
 from covist.errors import CovistError
-from covist.eval.variants import VANILLA, build_method
-from covist.families.registry import family_for
-from covist.plan import checked_budget
+from covist.handle import Compression
+from covist.methods.create import create_method
+from covist.methods.grammar import VANILLA, is_vanilla
+from covist.report import Report
+from covist.request.inputs import Request
 from covist.request.loading import LoadedModel
-from covist.request.prompts import chat_prompt
-from covist.request.timing import Measurement, measure
-from covist.schedule import decoder_flops
+from covist.request.timing import Measurement, measure, median_of
+from covist.request.tokens import mean_content, uncompressed_flops, visual_tokens
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A method at a budget; vanilla needs no budget."""
+
+    method: str
+    budget: int | str | None = None
+
+    def __str__(self) -> str:
+        return self.method if self.budget is None else f"{self.method} {self.budget}"
+
+    @property
+    def is_vanilla(self) -> bool:
+        return is_vanilla(self.method)
 
 
 @dataclass(frozen=True)
@@ -27,7 +39,7 @@ class Answer:
 
     method: str
     text: str
-    mean_tokens: float  # visual tokens, layer mean, per image
+    mean_tokens: float  # visual tokens per image, averaged over layers and images
     flops: float  # decoder prefill, Eq. 19
     measurement: Measurement
     report: Report | None = None
@@ -41,83 +53,66 @@ class Answer:
             "kv_bytes": took.kv_bytes,
             "flops": self.flops,
             "seconds": {"ttft": took.ttft, "prefill": took.prefill, "generation": took.generation},
+            "requests": took.requests,
             "new_tokens": took.new_tokens,
             "report": None if self.report is None else self.report.to_dict(),
         }
 
 
-def prepare(loaded: LoadedModel, images: Sequence[Image.Image], prompt: str) -> Mapping[str, Any]:
-    """Model inputs for one question about one or more pictures, on the model's device."""
-    if not prompt.strip():
-        raise CovistError("the prompt is empty")
-    if not images:
-        raise CovistError("the prompt has no image: there is nothing to compress")
-    text = chat_prompt(loaded.processor, prompt, len(images))
-    try:
-        inputs = loaded.processor(images=list(images), text=text, return_tensors="pt")
-    except ValueError as error:  # an extreme shape, for example
-        raise CovistError(f"the processor of {loaded.name} refuses the picture: {error}") from error
-    return inputs.to(loaded.model.device)
+def compressed(
+    loaded: LoadedModel,
+    configuration: Configuration,
+    *,
+    instruction: str | None = None,
+    concentration: float | None = None,
+) -> AbstractContextManager[Compression | None]:
+    """The model under a configuration for the length of a `with` block; vanilla leaves it as it is.
 
-
-def ask_vanilla(loaded: LoadedModel, inputs: Mapping[str, Any], max_new_tokens: int = 128) -> Answer:
-    """The model as it is."""
-    took = measure(loaded.model, inputs, max_new_tokens)
-    decoder = Decoder(family_for(loaded.model).decoder)
-    lengths = [inputs["input_ids"].shape[1]] * decoder.layers
-    flops = decoder_flops(lengths, decoder.hidden, decoder.intermediate)
-    return Answer(VANILLA, _text(loaded, took), tokens_per_image(loaded, inputs), flops, took)
+    concentration: what to freeze the running reference to, for methods that have one.
+    """
+    if configuration.is_vanilla or configuration.budget is None:
+        return nullcontext()
+    method = create_method(configuration.method)
+    if method.tracker is not None and concentration is not None:
+        method.tracker.freeze(concentration)
+    return compress(
+        loaded.model,
+        loaded.processor,
+        budget=configuration.budget,
+        method=method,
+        clip=loaded.clip,
+        instruction=instruction,
+    )
 
 
 def ask(
-    loaded: LoadedModel, inputs: Mapping[str, Any], method: str, budget: int | str, max_new_tokens: int = 128
+    loaded: LoadedModel,
+    request: Request,
+    configuration: Configuration,
+    max_new_tokens: int = 128,
+    *,
+    warmup: int = 0,
+    repetitions: int = 1,
 ) -> Answer:
-    """The same with the visual tokens compressed to `budget`."""
-    chosen = build_method(method)
-    if chosen is None:
-        return ask_vanilla(loaded, inputs, max_new_tokens)
-    checked_budget(budget, int(tokens_per_image(loaded, inputs)))
-    with compress(loaded.model, loaded.processor, budget=budget, method=chosen, clip=loaded.clip) as handle:
-        took = measure(loaded.model, inputs, max_new_tokens)
-        report = handle.report
+    """Answer a request; its times are medians over `repetitions`, after `warmup` requests that are not timed."""
+    with compressed(loaded, configuration) as handle:
+        for _ in range(warmup):
+            measure(loaded.model, request, max_new_tokens)
+        took = median_of([measure(loaded.model, request, max_new_tokens) for _ in range(repetitions)])
+        report = None if handle is None else handle.report
+    text = loaded.processor.batch_decode(took.output, skip_special_tokens=True)[0].strip()
+    if handle is None:
+        tokens = mean_content(visual_tokens(loaded.model, request))
+        return Answer(VANILLA, text, tokens, uncompressed_flops(loaded.model, request), took)
     if report is None:
         raise CovistError("the model saw no image in this prompt")
-    return Answer(method, _text(loaded, took), report.mean_tokens, report.flops, took, report)
+    return Answer(configuration.method, text, report.mean_tokens, report.flops, took, report)
 
 
 def compare(
-    loaded: LoadedModel, inputs: Mapping[str, Any], method: str, budget: int | str, max_new_tokens: int = 128
+    loaded: LoadedModel, request: Request, configuration: Configuration, max_new_tokens: int = 128, repetitions: int = 3
 ) -> tuple[Answer, Answer]:
-    """Uncompressed and compressed, both timed after a first request that pays for warming up."""
-    ask(loaded, inputs, method, budget, max_new_tokens)
-    vanilla = ask_vanilla(loaded, inputs, max_new_tokens)
-    compressed = ask(loaded, inputs, method, budget, max_new_tokens)
-    if compressed.report is not None:  # it tells picture content from markers, which the prompt alone does not
-        vanilla = replace(vanilla, mean_tokens=uncompressed_tokens(compressed.report))
-    return vanilla, compressed
-
-
-def tokens_per_image(loaded: LoadedModel, inputs: Mapping[str, Any]) -> float:
-    """Mean number of image tokens, markers included, of the pictures in a prompt."""
-    mask = family_for(loaded.model).image_mask(inputs["input_ids"], None)
-    starts = mask & ~mask.roll(1, dims=1)
-    return float(mask.sum() / starts.sum().clamp(min=1))
-
-
-def uncompressed_tokens(report: Report) -> float:
-    """Mean number of content tokens of the pictures, which is what a budget counts."""
-    return sum(image.tokens for image in report.images) / len(report.images)
-
-
-def unknown_words(loaded: LoadedModel, prompt: str) -> list[str]:
-    """Words of a prompt that the tokenizer has no token for (a small vocabulary has many)."""
-    tokenizer = loaded.processor.tokenizer
-    unknown = getattr(tokenizer, "unk_token_id", None)
-    if unknown is None:
-        return []
-    words = dict.fromkeys(prompt.split())
-    return [word for word in words if unknown in tokenizer(word, add_special_tokens=False).input_ids]
-
-
-def _text(loaded: LoadedModel, took: Measurement) -> str:
-    return loaded.processor.batch_decode(took.output, skip_special_tokens=True)[0].strip()
+    """Uncompressed and compressed, both warm, with the medians of a few requests."""
+    timing: dict[str, int] = {"warmup": 1, "repetitions": repetitions}
+    plain = ask(loaded, request, Configuration(VANILLA), max_new_tokens, **timing)
+    return plain, ask(loaded, request, configuration, max_new_tokens, **timing)

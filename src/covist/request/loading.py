@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoProcessor
 from covist import tiny
 from covist.errors import CovistError
 from covist.families.qwen_processor import ImageOnlyQwenProcessor
-from covist.families.registry import supported_models
+from covist.families.registry import available_families
 
 EMBEDDED = "tiny"
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
@@ -29,7 +29,7 @@ class LoadedModel:
     name: str
     model: Any
     processor: Any
-    clip: Any | None
+    clip: Any | None = None
 
 
 def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "auto") -> LoadedModel:
@@ -61,7 +61,7 @@ def _supported_class(name: str) -> Any:
         raise CovistError(f"{unknown}, and the Hugging Face hub has no answer for it") from None
     except ValueError as error:
         raise CovistError(f"cannot read the configuration of model {name!r}: {_first_line(error)}") from None
-    classes = [name for family in supported_models().values() for name in family]
+    classes = [name for family in available_families().values() for name in family]
     own = next((item for item in config.architectures or () if item in classes), None)
     if own is not None:
         return getattr(transformers, own)

@@ -7,10 +7,11 @@ generation  the whole `generate` call: encoding, compression, prefill and decodi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -19,18 +20,20 @@ from torch import Tensor, nn
 from transformers.generation.streamers import BaseStreamer
 
 from covist.families.registry import family_for
+from covist.request.inputs import Request
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Seconds and bytes of one request."""
+    """Seconds and bytes of one request, or medians over several."""
 
     ttft: float
     prefill: float
     generation: float
     output: Tensor  # [batch, new tokens]
     kv_bytes: int  # keys and values stored by the prefill, over all layers
-    peak_bytes: int | None  # allocated on the accelerator, or resident on the CPU where the system tells
+    peak_bytes: int | None  # allocated on the accelerator, or resident on the CPU where the system reports it
+    requests: int = 1  # how many requests the times are medians of
 
     @property
     def new_tokens(self) -> int:
@@ -70,15 +73,27 @@ class _Marks(BaseStreamer):
 
 
 @torch.no_grad()
-def measure(model: Any, inputs: Mapping[str, Any], max_new_tokens: int = 128) -> Measurement:
-    """Answer greedily with natural stopping and take the times; compression, if any, is the caller's."""
+def generate(model: Any, request: Request, max_new_tokens: int, **options: Any) -> Tensor:
+    """Greedy answers with natural stopping, [prompts, new tokens]; compression, if any, is the caller's."""
+    written = model.generate(
+        **request.inputs(model),
+        do_sample=False,
+        num_beams=1,
+        use_cache=True,
+        max_new_tokens=max_new_tokens,
+        **options,
+    )
+    return written[:, request.length :]
+
+
+@torch.no_grad()
+def measure(model: Any, request: Request, max_new_tokens: int = 128) -> Measurement:
+    """Answer one prompt and take the times."""
     device = model.device
     with _marked(model, device) as marks, _peak_memory(device) as peak:
         synchronise(device)
         started = perf_counter()
-        output = model.generate(
-            **inputs, do_sample=False, num_beams=1, use_cache=True, max_new_tokens=max_new_tokens, streamer=marks
-        )
+        output = generate(model, request, max_new_tokens, streamer=marks)
         synchronise(device)
         ended = perf_counter()
     times = marks.times
@@ -86,10 +101,16 @@ def measure(model: Any, inputs: Mapping[str, Any], max_new_tokens: int = 128) ->
         ttft=times["first token"] - started,
         prefill=times["first pass"] - times["decoder entry"],
         generation=ended - started,
-        output=output[:, inputs["input_ids"].shape[1] :],
+        output=output,
         kv_bytes=marks.kv_bytes,
         peak_bytes=peak[-1],
     )
+
+
+def median_of(measurements: Sequence[Measurement]) -> Measurement:
+    """The last of several measurements of one request, with the median of each time."""
+    times = {name: median(getattr(one, name) for one in measurements) for name in ("ttft", "prefill", "generation")}
+    return replace(measurements[-1], **times, requests=len(measurements))
 
 
 @torch.no_grad()
@@ -135,7 +156,7 @@ def _marked(model: Any, device: torch.device) -> Iterator[_Marks]:
 
 @contextmanager
 def _peak_memory(device: torch.device) -> Iterator[list[int | None]]:
-    """A list whose last item is, after the block, the peak in bytes; None where the system does not tell."""
+    """A list whose last item is, after the block, the peak in bytes; None where the system does not report it."""
     peak: list[int | None] = [None]
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

@@ -7,8 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from covist.errors import CovistError
-from covist.request.answer import Answer
+from covist.contract.stages import ImageReport
 from covist.viz.figure import draw_overlay, draw_report
 from covist.viz.layout import seen_views
 
@@ -16,19 +15,21 @@ LINE = 92  # letters of the title that a figure has room for
 
 
 def draw_answer(
-    answer: Answer, pictures: list[Image.Image], prompt: str, processor: Any, which: int = 0, overlay: bool = False
+    report: ImageReport,
+    image: Image.Image,
+    processor: Any | None,
+    *,
+    method: str,
+    prompt: str,
+    answer: str,
+    overlay: bool = False,
 ) -> Figure:
-    """What an answer was based on, for picture number `which` of the prompt."""
-    if answer.report is None:
-        raise CovistError(f"{answer.method} compresses nothing, so there is nothing to draw")
-    if not 0 <= which < len(pictures):
-        raise CovistError(f"there is no picture number {which + 1}; the prompt has {len(pictures)}")
-    image = answer.report.images[which]
-    views = seen_views(pictures[which], image.grid, processor)
-    how = "" if len(image.stages) == 1 else "on average "
-    subtitle = f"{answer.method}: {how}{image.mean_tokens:.4g} of {image.tokens} visual tokens per layer"
+    """What the answer to a prompt was based on, for one image of it."""
+    views = seen_views(image, report.grid, processor)
+    how = "" if len(report.stages) == 1 else "on average "
+    subtitle = f"{method}: {how}{report.mean_tokens:.4g} of {report.tokens} visual tokens per layer"
     draw = draw_overlay if overlay else draw_report
-    return draw(image, views, _headline(prompt, answer.text), subtitle)
+    return draw(report, views, _headline(prompt, answer), subtitle)
 
 
 def _headline(prompt: str, answer: str) -> str:

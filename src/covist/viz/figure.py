@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from covist.engine.report import ImageReport
+from covist.contract.stages import ImageReport
 from covist.errors import CovistError
 from covist.viz.layout import View, owners, rebuilt, tokens_before
 from covist.viz.panels import (

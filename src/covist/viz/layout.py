@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from covist.engine.report import ImageReport
+from covist.contract.stages import ImageReport
 from covist.grid import Grid
 
 PANEL_PIXELS = 480

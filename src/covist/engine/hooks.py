@@ -1,31 +1,26 @@
-"""The handle that `covist.compress` returns: hooks that run a method inside an unmodified model."""
+"""Hooks that run a method inside an unmodified model."""
 
 from __future__ import annotations
 
 import inspect
 import threading
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
 
+from covist.contract.decoder import Rotary
+from covist.contract.family import Family, Removable
+from covist.contract.method import AttentionRule
+from covist.contract.signals import ImageSignals
 from covist.engine.cache import StageLayer, adopt, stage_layers
-from covist.engine.decoder import Rotary
 from covist.engine.ledger import Ledger
 from covist.engine.mask import StageMask
 from covist.engine.prefill import Prefill, Prompt, Settings
-from covist.engine.report import Report, build_report
 from covist.errors import CovistError
-from covist.families.base import Family, Removable
-from covist.families.registry import unwrap
-from covist.families.signals import ImageSignals
-from covist.methods.base import AttentionRule
-
-# Weak on both sides: a model that is dropped while it is compressed is freed with its handle.
-_ACTIVE: WeakKeyDictionary[nn.Module, ReferenceType[Compression]] = WeakKeyDictionary()
 
 
 class _Stage:
@@ -43,7 +38,7 @@ class _Call(threading.local):
         self.is_image: Tensor | None = None
         self.signals: list[ImageSignals] = []  # of the images encoded last, until others are encoded
         self.awaited = False  # whether their features have yet to come with a prompt
-        self.brings_pictures = False
+        self.brings_images = False
         self.prefill: Prefill | None = None
         self.stages: dict[int, _Stage] = {}  # first layer of a stage -> the stage, in order of depth
         self.cache_layers: list[StageLayer] = []
@@ -52,58 +47,28 @@ class _Call(threading.local):
         self.length = 0  # tokens of this call
 
 
-class Compression:
-    """Visual token compression on one model, active from construction until `remove()` or the end of a `with` block."""
+class Hooks:
+    """Runs a method inside an unmodified model, from construction until `remove()`."""
 
-    def __init__(self, family: Family, settings: Settings):
-        if Compression.of(family.model) is not None:
-            raise CovistError(
-                "this model is compressed already; to replace that, call .remove() on its handle first "
-                "(covist.Compression.of(model) finds it)"
-            )
+    def __init__(self, family: Family, settings: Settings, finished: Callable[[Prefill], None]):
+        """`finished` is called after every prefill with images."""
         settings.decoder.check_backend()
-        self.settings = settings
-        self.report: Report | None = None
-        """What the last prefill with images did."""
-        self._family = family
+        self._family, self._settings, self._finished = family, settings, finished
         self._rule: AttentionRule | None = settings.method.attention_rule(settings.decoder)
         self._warned: set[str] = set()
-        self._call = _Call()
-        self._hooks: list[Removable] = self._install()
-        _ACTIVE[family.model] = ref(self)
-
-    # -- life of the handle ------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def of(model: nn.Module) -> Compression | None:
-        """The handle that compresses `model` now, if any."""
-        handle = _ACTIVE.get(unwrap(model))
-        return None if handle is None else handle()
+        self.call = _Call()
+        self._installed: list[Removable] = self._install()
 
     def remove(self) -> None:
-        """Take every hook off; the model is bit for bit what it was. A second call does nothing."""
-        for hook in self._hooks:
+        """Take every hook off; a second call does nothing."""
+        for hook in self._installed:
             hook.remove()
-        self._hooks, self._call = [], _Call()
-        if Compression.of(self._family.model) is self:
-            del _ACTIVE[self._family.model]
-
-    def __enter__(self) -> Compression:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.remove()
-
-    def __getstate__(self) -> None:
-        # A copy of the hooks would go on compressing the original; the weights alone can be saved at any time.
-        raise CovistError(
-            "a model cannot be copied or pickled while it is compressed; call .remove() on its handle first"
-        )
+        self._installed, self.call = [], _Call()
 
     def _install(self) -> list[Removable]:
         decoder = self._family.decoder
         return [
-            *self._family.capture(self._keep_signals, self.settings.method.encoder_layers),
+            *self._family.capture(self._keep_signals, self._settings.method.encoder_layers),
             self._family.base.register_forward_pre_hook(self._see_prompt, with_kwargs=True),
             decoder.register_forward_pre_hook(self._enter_decoder, with_kwargs=True),
             *(
@@ -118,17 +83,17 @@ class Compression:
     # -- hooks, in the order in which a call meets them ---------------------------------------------------------------
 
     def _keep_signals(self, signals: list[ImageSignals]) -> None:
-        self._call.signals, self._call.awaited = signals, True
+        self.call.signals, self.call.awaited = signals, True
 
     def _see_prompt(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        call, family = self._call, self._family
+        call, family = self.call, self._family
         if args:
             kwargs = {**inspect.signature(module.forward).bind_partial(*args).arguments, **kwargs}
         input_ids = kwargs.get("input_ids")
         call.input_ids = input_ids
-        call.brings_pictures = family.brings_pictures(kwargs)
+        call.brings_images = family.brings_images(kwargs)
         # While decoding there is nothing to see; not asking the device for image tokens keeps the steps free of waits.
-        if not (call.brings_pictures or call.awaited):
+        if not (call.brings_images or call.awaited):
             return
         reason = family.passthrough_reason(input_ids, kwargs)
         if reason is not None:
@@ -139,15 +104,15 @@ class Compression:
         is_image = family.image_mask(input_ids, kwargs.get("inputs_embeds"))
         if not bool(is_image.any()):
             return
-        if not call.brings_pictures:
+        if not call.brings_images:
             raise CovistError(
                 "image tokens came without their features: a prefill in chunks cannot be compressed; "
                 "drop `prefill_chunk_size`"
             )
         call.is_image = is_image
 
-    def _enter_decoder(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
-        call = self._call
+    def _enter_decoder(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
+        call = self.call
         cache = kwargs.get("past_key_values")
         has_images = call.is_image is not None
         if not has_images and not stage_layers(cache):
@@ -171,7 +136,7 @@ class Compression:
     def _enter_layer(
         self, index: int, module: nn.Module, args: tuple, kwargs: dict[str, Any]
     ) -> tuple[tuple, dict] | None:
-        call = self._call
+        call = self.call
         if not call.stages:
             return None
         hidden = args[0] if args else kwargs["hidden_states"]
@@ -189,21 +154,21 @@ class Compression:
         return (hidden, *args[1:]), kwargs
 
     def _leave_decoder(self, module: nn.Module, args: tuple, output: Any) -> Any:
-        call = self._call
+        call = self.call
         if call.prefill is not None:
-            if self.settings.method.prunes_earlier_layers and call.cache_layers:
+            if self._settings.method.prunes_earlier_layers and call.cache_layers:
                 self._prune_earlier_layers()
             for layer in call.cache_layers:
                 layer.removed = call.seen + call.length - layer.kept
                 layer.right_padded = call.prefill.right_padded
             output.last_hidden_state = call.prefill.batch.restore_rows(output.last_hidden_state, call.length)
-            self.report = build_report(call.prefill, self.settings.decoder)
+            self._finished(call.prefill)
         return output
 
     def _forget_call(self, module: nn.Module, args: tuple, output: Any) -> None:
         """Runs after errors too, so that nothing of a call is left for the next one."""
-        call = self._call
-        call.awaited &= not call.brings_pictures
+        call = self.call
+        call.awaited &= not call.brings_images
         call.input_ids = call.is_image = call.prefill = None
         call.stages, call.cache_layers, call.past = {}, [], []
 
@@ -217,16 +182,16 @@ class Compression:
             cache = kwargs.get("past_key_values")
             seen = cache.get_seq_length() if cache is not None else 0
             positions = torch.arange(seen, seen + length, device=embeddings.device)[None]
-        positions = self.settings.decoder.per_axis(positions)
+        positions = self._settings.decoder.per_axis(positions)
         mask = kwargs.get("attention_mask")
         if mask is not None and getattr(mask, "ndim", None) != 2:
             raise CovistError("compression derives its own masks: pass a 2-D attention_mask or none")
         valid = torch.ones(batch, length, dtype=torch.bool, device=embeddings.device)
         if mask is not None:
             valid = mask[:, -length:].to(embeddings.device) != 0
-        is_image = self._call.is_image
+        is_image = self.call.is_image
         return Prompt(
-            ids=self._call.input_ids,
+            ids=self.call.input_ids,
             is_image=torch.zeros_like(valid) if is_image is None else is_image.to(embeddings.device),
             embeddings=embeddings,
             positions=positions.to(embeddings.device).expand(batch, *positions.shape[1:]),
@@ -234,9 +199,9 @@ class Compression:
         )
 
     def _begin_prefill(self, prompt: Prompt, kwargs: dict[str, Any]) -> dict[str, Any]:
-        call = self._call
+        call = self.call
         with torch.no_grad(), _without_autocast(prompt.embeddings):
-            call.prefill, embeddings = Prefill.begin(self.settings, prompt, call.signals)
+            call.prefill, embeddings = Prefill.begin(self._settings, prompt, call.signals)
         text = _text_ledger(call.seen, prompt, kwargs.get("attention_mask"))
         call.past = [layer.ledger or text for layer in call.cache_layers]
         return self._decoder_kwargs(kwargs, embeddings, self._open_stage(0, call.prefill.ledger, embeddings))
@@ -244,7 +209,7 @@ class Compression:
     def _continue(self, prompt: Prompt, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Decoding, or a further turn of text: every stage's ledger grows by the new tokens."""
         text = Ledger.of_text(prompt.positions, prompt.valid)
-        for depth, layer in enumerate(self._call.cache_layers):
+        for depth, layer in enumerate(self.call.cache_layers):
             if layer.owns_ledger:
                 if layer.ledger.length != layer.kept:
                     raise CovistError(
@@ -252,7 +217,7 @@ class Compression:
                     )
                 layer.ledger.append(text)
                 self._prepare_stage(depth, layer.ledger, prompt.embeddings, prefill=False)
-        return self._decoder_kwargs(kwargs, prompt.embeddings, self._call.stages[0])
+        return self._decoder_kwargs(kwargs, prompt.embeddings, self.call.stages[0])
 
     def _decoder_kwargs(self, kwargs: dict[str, Any], embeddings: Tensor, stage: _Stage) -> dict[str, Any]:
         positions = stage.ledger.positions[:, -embeddings.shape[1] :]
@@ -263,12 +228,12 @@ class Compression:
 
     def _past_changes(self, index: int) -> bool:
         """Whether the cache held another stage from layer `index` on when this prefill began."""
-        past = self._call.past
+        past = self.call.past
         return bool(past) and past[index] is not None and past[index] is not past[index - 1]
 
     def _open_stage(self, depth: int, ledger: Ledger, hidden: Tensor) -> _Stage:
         """Begin a stage of a prefill: the cache layers from `depth` on share its ledger, behind what they held."""
-        call = self._call
+        call = self.call
         if call.cache_layers:
             past = call.past[depth]
             ledger = ledger.copy() if past is None else past.concat(ledger)
@@ -280,15 +245,15 @@ class Compression:
     def _prepare_stage(self, depth: int, ledger: Ledger, hidden: Tensor, prefill: bool) -> _Stage:
         """Mask and rotary embeddings of the layers from `depth` on, for the last tokens of the ledger."""
         queries = hidden.shape[1]
-        decoder = self.settings.decoder
+        decoder = self._settings.decoder
         mask = StageMask(ledger, queries, self._rule, decoder.check_backend(), decoder.heads, prefill)
         rotary = decoder.rotary(hidden, ledger.positions[:, -queries:])
-        self._call.stages[depth] = stage = _Stage(ledger, mask, rotary)
+        self.call.stages[depth] = stage = _Stage(ledger, mask, rotary)
         return stage
 
     def _prune_earlier_layers(self) -> None:
         """Apply the last selection to the cache of every layer before it."""
-        call = self._call
+        call = self.call
         last = max(call.stages)
         for depth, layer in enumerate(call.cache_layers[:last]):
             columns = call.prefill.columns_of_survivors(depth, layer.kept).to(layer.keys.device)  # [batch, kept]

@@ -3,47 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor
-
-from covist.engine.decoder import Decoder
-from covist.grid import Grid
+from covist.contract.stages import ImageReport, StageReport
+from covist.engine.decoder import FrozenDecoder
+from covist.engine.prefill import Prefill
+from covist.engine.sequence import ImageInPrompt
 from covist.schedule import decoder_flops, kv_bytes
-
-if TYPE_CHECKING:
-    from covist.engine.prefill import Prefill
-    from covist.engine.sequence import ImageInPrompt
-
-
-@dataclass(frozen=True)
-class StageReport:
-    """An image's state from one depth on. Tensors are on the CPU."""
-
-    depth: int
-    indices: Tensor  # [K] original content tokens of the representatives
-    positions: Tensor  # [K] or [K, axes]
-    weights: Tensor  # [K]
-    withheld: float  # Eq. 15
-    assignment: Tensor | None  # [tokens before] representative that stands for each token
-    maps: dict[str, Tensor]  # evidence maps over the tokens before
-
-
-@dataclass(frozen=True)
-class ImageReport:
-    """One image of the call."""
-
-    sample: int
-    grid: Grid
-    tokens: int  # content tokens before compression
-    markers: int  # newline tokens, kept in every layer
-    budget: int
-    tokens_per_layer: tuple[int, ...]
-    stages: tuple[StageReport, ...]
-
-    @property
-    def mean_tokens(self) -> float:
-        return sum(self.tokens_per_layer) / len(self.tokens_per_layer)
 
 
 @dataclass(frozen=True)
@@ -59,8 +25,13 @@ class Report:
     seconds: dict[str, float]  # selection, composition, rest
 
     @property
+    def tokens(self) -> float:
+        """Visual tokens before compression, averaged over images."""
+        return sum(image.tokens for image in self.images) / len(self.images)
+
+    @property
     def mean_tokens(self) -> float:
-        """Layer mean of the visual tokens, averaged over images."""
+        """Visual tokens after compression, averaged over layers and images."""
         return sum(image.mean_tokens for image in self.images) / len(self.images)
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,7 +67,7 @@ class Report:
         }
 
 
-def build_report(prefill: Prefill, decoder: Decoder) -> Report:
+def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
     """Sum up a finished prefill."""
     images, texts = [], []
     flops = flops_before = cache = cache_before = 0.0

@@ -8,10 +8,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from covist.engine.decoder import Decoder, Rotary
-from covist.engine.instruction import Instruction
-from covist.families.signals import ImageSignals
-from covist.families.text_tower import TextTower
+from covist.contract.decoder import Decoder, Rotary
+from covist.contract.instruction import Instruction, TextSpace
+from covist.contract.signals import ImageSignals
 from covist.grid import Grid
 from covist.state import VisualState
 
@@ -24,7 +23,7 @@ class ImageContext:
     positions: Tensor  # [N] or [N, axes] RoPE positions of the content tokens
     instruction: Instruction
     decoder: Decoder
-    text_tower: TextTower | None = None
+    text_tower: TextSpace | None = None
 
     @property
     def grid(self) -> Grid:
@@ -61,10 +60,10 @@ class DecoderView:
     positions: Tensor  # [n] or [n, axes]
     rotary: Rotary  # cos and sin [n, head width]
     visual: Tensor  # [K] rows of the image's representatives
-    text: Tensor  # [T] rows of the text tokens behind the image
+    text: Tensor  # [T] rows of the text tokens after the image
     text_embeddings: Tensor  # [T, d] what they were before the first layer
-    instruction: Tensor  # [I] rows of the instruction tokens
-    last: int  # row of the last instruction token
+    instruction_rows: Tensor  # [I]
+    last_instruction_row: int
     signals: ImageSignals
 
     def queries(self, rows: Tensor, rotate: bool = True) -> Tensor:

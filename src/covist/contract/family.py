@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
@@ -12,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from covist.families.signals import ImageSignals
+from covist.contract.signals import ImageSignals
 
 SignalSink = Callable[[list[ImageSignals]], None]
 
@@ -36,15 +33,15 @@ class Family(ABC):
     role_markers: ClassVar[tuple[str, ...]] = ("USER:", "[INST]", "<|im_start|>user", "### Human:", "\n")
 
     def __init__(self, model: nn.Module):
-        self.model = model
+        self.model: Any = model  # of a transformers class, whose attributes torch declares as tensors or modules
 
     @property
-    def base(self) -> nn.Module:
+    def base(self) -> Any:
         """The module that receives `input_ids` and scatters image features into the prompt."""
         return self.model.model
 
     @property
-    def decoder(self) -> nn.Module:
+    def decoder(self) -> Any:
         """The text model: `layers`, `norm`, `rotary_emb`."""
         return self.base.language_model
 
@@ -53,10 +50,11 @@ class Family(ABC):
         token = self.model.config.image_token_id
         if input_ids is not None:
             return input_ids == token
+        assert inputs_embeds is not None, "a model is given token ids or embeddings"
         embedding = self.base.get_input_embeddings()(torch.tensor(token, device=inputs_embeds.device))
         return (inputs_embeds == embedding).all(-1)
 
-    def brings_pictures(self, arguments: dict[str, Any]) -> bool:
+    def brings_images(self, arguments: dict[str, Any]) -> bool:
         """Whether a call of `base` hands visual input over, raw or encoded; `image_mask` says where it goes."""
         encoded = arguments.get("mm_encoder_outputs") or {}
         raw = (arguments.get(name) for name in ("pixel_values", "pixel_values_videos"))
@@ -79,42 +77,6 @@ class Family(ABC):
         """
 
 
-class Scratch(threading.local):
-    """What the hooks of one call leave for each other; every thread has its own, so requests do not mix."""
-
-    def __init__(self) -> None:
-        self._left: dict[str, Any] = {}
-
-    def leave(self, name: str, value: Any) -> None:
-        self._left[name] = value
-
-    def take(self) -> dict[str, Any]:
-        """Everything that was left; nothing stays behind."""
-        left, self._left = self._left, {}
-        return left
-
-
-class WrappedMethod:
-    """Call `after(arguments, output)` whenever `owner.name(...)` returns; `remove()` restores the original.
-
-    The wrapper is an instance attribute in front of the class's method, so removal is exact. `functools.wraps` keeps
-    the signature visible, because `generate` filters its arguments by it.
-    """
-
-    def __init__(self, owner: nn.Module, name: str, after: Callable[[dict[str, Any], Any], None]):
-        original = getattr(owner, name)
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            output = original(*args, **kwargs)
-            after(signature.bind(*args, **kwargs).arguments, output)
-            return output
-
-        self._owner, self._name = owner, name
-        self._before = {name: owner.__dict__[name]} if name in owner.__dict__ else {}
-        setattr(owner, name, wrapper)
-
-    def remove(self) -> None:
-        self._owner.__dict__.pop(self._name, None)
-        self._owner.__dict__.update(self._before)
+def unwrap(model: Any) -> nn.Module:
+    """The model inside wrappers such as PEFT's."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -1,9 +1,10 @@
 import pytest
 
 from covist import CovistConfig
-from covist.eval.variants import build_method, split_names
 from covist.methods.covist import CovistFixed, CovistPro
-from covist.methods.registry import methods
+from covist.methods.create import create_method
+from covist.methods.grammar import split_names
+from covist.methods.registry import available_methods
 
 
 def test_settings_stay_with_their_method_when_text_is_split_at_commas():
@@ -12,7 +13,7 @@ def test_settings_stay_with_their_method_when_text_is_split_at_commas():
 
 
 def test_all_stands_for_every_registered_method():
-    assert split_names("vanilla,all,random") == ["vanilla", *methods()]
+    assert split_names("vanilla,all,random") == ["vanilla", *available_methods()]
 
 
 def test_names_are_taken_once_and_in_order():
@@ -25,43 +26,43 @@ def test_no_name_at_all_is_refused():
 
 
 def test_vanilla_is_no_method():
-    assert build_method("vanilla") is None
+    assert create_method("vanilla") is None
 
 
 @pytest.mark.parametrize("letter", "abcdefgh")
 def test_rows_are_the_configurations_of_the_cumulative_study(letter):
-    method = build_method(f"covist-row-{letter}")
+    method = create_method(f"covist-row-{letter}")
     assert method.config == CovistConfig.cumulative_row(letter)
     assert isinstance(method, CovistPro if letter in "gh" else CovistFixed)
 
 
 def test_settings_change_the_configuration():
-    method = build_method("covist-pro:content=off,position_span=rule,gain_range=0.8/1.2,regions=4,reserve=0")
-    expected = CovistConfig.pro(content=False, position_span="rule", gain_range=(0.8, 1.2), regions=4, reserve=0)
+    method = create_method("covist-pro:content=off,position_span=rule,gain_range=0.8/1.2,regions=4,reserve=0")
+    expected = CovistConfig(content=False, position_span="rule", gain_range=(0.8, 1.2), regions=4, reserve=0)
     assert method.config == expected
     assert isinstance(method, CovistPro)
 
 
 def test_a_row_can_be_changed_too():
-    assert build_method("covist-row-a:attention=off").config == CovistConfig.cumulative_row("a").replace(
+    assert create_method("covist-row-a:attention=off").config == CovistConfig.cumulative_row("a").replace(
         attention=False
     )
 
 
 def test_settings_of_other_methods_are_their_options():
-    assert build_method("random:positions=keep,seed=4").seed == 4
-    assert build_method("random:positions=keep").positions == "keep"
-    assert build_method("covist-fixed:positions=reindex,content=off").positions == "reindex"
+    assert create_method("random:positions=keep,seed=4").seed == 4
+    assert create_method("random:positions=keep").positions == "keep"
+    assert create_method("covist-fixed:positions=reindex,content=off").positions == "reindex"
 
 
 def test_a_selection_takes_covists_composition_and_attention():
-    assert build_method("divprune+csc+sca").name == "divprune+csc+sca"
-    assert build_method("divprune+sca").positions == "keep"
-    assert build_method("divprune+csc+sca:positions=reindex").positions == "reindex"
+    assert create_method("divprune+csc+sca").name == "divprune+csc+sca"
+    assert create_method("divprune+sca").positions == "keep"
+    assert create_method("divprune+csc+sca:positions=reindex").positions == "reindex"
 
 
 def test_a_combination_takes_the_settings_of_both_sides():
-    method = build_method("vispruner+csc:important=0.75,content=off")
+    method = create_method("vispruner+csc:important=0.75,content=off")
     assert method._base.important == 0.75 and method._covist.config == CovistConfig(content=False)
 
 
@@ -83,4 +84,4 @@ def test_a_combination_takes_the_settings_of_both_sides():
 )
 def test_bad_names_say_what_is_wrong(name, message):
     with pytest.raises(ValueError, match=message):
-        build_method(name)
+        create_method(name)

@@ -11,25 +11,25 @@ from __future__ import annotations
 from abc import ABC
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from covist.contract.decoder import Decoder
+from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable
+from covist.formulas.concentration import ConcentrationTracker
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
-
-if TYPE_CHECKING:
-    from covist.engine.view import DecoderView, ImageContext
 
 Positions = Literal["keep", "reindex"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a reduction made of an image: the new state, and what the report and the pictures show of it."""
+    """What a reduction made of an image: the new state, and what reports and drawings show of it."""
 
     state: VisualState
     withheld: float = 0.0  # evidence-weighted contribution withheld by the weight limit, Eq. 15
@@ -64,18 +64,23 @@ class MethodInfo:
 class Method(ABC):
     """Base of all methods; the default is a single reduction to the budget before the first decoder layer."""
 
-    name: ClassVar[str]
+    name: str
     info: ClassVar[MethodInfo]
     default_positions: ClassVar[Positions] = "keep"
-    encoder_layers: ClassVar[tuple[int | float, ...]] = ()
+    encoder_layers: tuple[int | float, ...] = ()
     """Encoder layers to capture besides the one that feeds the projector: indices, or fractions of the tower's depth.
     A family without a class token has nothing to capture there."""
-    uses_clip_text: ClassVar[bool] = False
+    uses_clip_text: bool = False
     """Whether the method reads CLIP's text space (and so wants `clip=`)."""
-    writes_content: ClassVar[bool] = False
+    writes_content: bool = False
     """Whether it merges tokens itself; then it cannot be combined with another composition."""
-    prunes_earlier_layers: ClassVar[bool] = False
+    prunes_earlier_layers: bool = False
     """Whether the last selection is applied to the cache of the layers before it as well, once prefill is done."""
+    reads_constants: ClassVar[tuple[str, ...]] = ()
+    """Parts of `CovistConfig` that the method reads: their fields are settings of it, and it takes `config`."""
+    tracker: ConcentrationTracker | None = None
+    """Running reference of the attention concentration, if the method has one; freeze it to make results independent
+    of history."""
 
     def __init__(self, positions: Positions | None = None):
         if positions not in (None, "keep", "reindex"):
@@ -111,12 +116,12 @@ class Method(ABC):
         """Shrink a state inside the decoder, before layer `view.depth`."""
         raise TypeError(f"{self.name} does not reduce inside the decoder")
 
-    def attention_rule(self, decoder: Any) -> AttentionRule | None:
+    def attention_rule(self, decoder: Decoder) -> AttentionRule | None:
         """What to add to the attention logits; None leaves the decoder's attention as it is."""
         return None
 
     def position_span(self, length: int, budget: int) -> int:
-        """How many positions an image span of `length` tokens occupies; the text behind it follows."""
+        """How many positions an image span of `length` tokens occupies; the text after it follows."""
         return length
 
 

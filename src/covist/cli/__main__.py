@@ -1,3 +1,0 @@
-from covist.cli.app import main
-
-main()

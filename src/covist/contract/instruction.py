@@ -1,0 +1,43 @@
+"""What the user asked about an image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """The instruction that belongs to an image.
+
+    `rows` are its prompt tokens; `last` is the last of them, or the last prompt token where there is none. `text` and
+    `embeddings` are those of an explicit instruction, if one was given in place of the prompt's.
+    """
+
+    rows: Tensor  # [I] prompt rows
+    last: int
+    text: str
+    embeddings: Tensor  # [J, d] decoder input embeddings
+    read_pieces: Callable[[], list[str]] = list
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """The text that each of the J tokens adds; empty strings where it cannot be known."""
+        return self.read_pieces() or [""] * len(self.embeddings)
+
+
+class TextSpace(Protocol):
+    """CLIP's text space: instruction and patches in one place."""
+
+    def encode(self, text: str) -> Tensor:
+        """Projected token features [T, p], BOS dropped and EOS last."""
+
+    def encode_segments(self, text: str) -> Tensor:
+        """Projected pooled features [M, p] of a text of any length, one for each part that fits."""
+
+    def project_patches(self, features: Tensor) -> Tensor:
+        """Patch features [N, v] in the text space [N, p]."""

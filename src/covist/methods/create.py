@@ -1,0 +1,88 @@
+"""A method from its name and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from covist.config import CovistConfig
+from covist.contract.method import Method
+from covist.errors import CovistError
+from covist.methods.combined import PARTS, Combined, parts_read
+from covist.methods.grammar import VANILLA, MethodName, parse_name
+from covist.methods.registry import available_methods, option_names
+
+_ROW = "covist-row-"
+
+
+def create_method(name: str, **options: Any) -> Method:
+    """Build a method by its name, with settings after a colon or as keywords.
+
+    `+csc` and `+sca` add CoViST's composition and attention to another method. Options are those of the method; where
+    CoViST has a part in it also the fields of `CovistConfig`, one by one or as `config=CovistConfig(...)`.
+
+    >>> create_method("vispruner:important=0.75").important
+    0.75
+    >>> create_method("divprune+csc+sca", weight_limit=64).name
+    'divprune+csc+sca'
+    """
+    parsed = parse_name(name)
+    for option in parsed.settings:
+        if option in options:
+            raise CovistError(f"{name!r} and the keyword argument both set {option}")
+    options = {**parsed.settings, **options}
+    if parsed.base.startswith(_ROW) and not parsed.parts:
+        letter = parsed.base.removeprefix(_ROW)
+        options.setdefault("config", CovistConfig.cumulative_row(letter))
+        parsed = MethodName(f"covist-{'pro' if letter in 'gh' else 'fixed'}", (), {})
+    method = _registered(parsed.base)
+    return _combine(name, method, parsed.parts, options) if parsed.parts else _build(method, options)
+
+
+def _registered(base: str) -> type[Method]:
+    known = available_methods()
+    if base == VANILLA:
+        raise CovistError("vanilla is the uncompressed model; choose a method that compresses")
+    if base not in known:
+        choices = ", ".join([VANILLA, *known, f"{_ROW}a to {_ROW}h"])
+        raise CovistError(f"unknown method {base!r}; choose one of {choices}")
+    return known[base]
+
+
+def _combine(name: str, method: type[Method], parts: tuple[str, ...], options: dict[str, Any]) -> Method:
+    unknown = set(parts) - set(PARTS)
+    if unknown:
+        raise CovistError(f"{name!r}: a method can be combined with {' and '.join(PARTS)}, not {min(unknown)!r}")
+    own = {option: options[option] for option in options if option in option_names(method) and option != "positions"}
+    base = _build(method, own)
+    rest = {option: value for option, value in options.items() if option not in own}
+    rest = _collect_config(name, parts_read(base, set(parts)), rest, {"config", "positions"}, option_names(method))
+    return Combined(base, set(parts), **rest)
+
+
+def _build(method: type[Method], options: dict[str, Any]) -> Method:
+    taken = option_names(method)
+    return method(**_collect_config(method.name, method.reads_constants, options, taken, taken))
+
+
+def _collect_config(
+    name: str, parts: Iterable[str], options: dict[str, Any], taken: Iterable[str], shown: Iterable[str]
+) -> dict[str, Any]:
+    """Gather the options that are constants of CoViST in `config`; refuse what nothing would read.
+
+    taken: options that the constructor has itself; shown: those to name in an error.
+    """
+    constants = CovistConfig.fields_of(parts) if parts else []
+    for option in options:
+        if option == "config" and not parts:
+            raise CovistError(f"{name} reads no constants of CoViST: leave config= out")
+        if option in taken or option in constants:
+            continue
+        if option in CovistConfig.parts() and parts:
+            raise CovistError(f"{name} does not read {option!r}, a constant of CoViST's {CovistConfig.parts()[option]}")
+        raise CovistError(f"{name} has no option {option!r}; it takes {', '.join([*shown, *constants])}")
+    given = {option: value for option, value in options.items() if option in constants}
+    rest = {option: value for option, value in options.items() if option not in constants}
+    if given:
+        rest["config"] = (rest.get("config") or CovistConfig()).replace(**given)
+    return rest
