@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from formulas.inputs import array
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import attention as reference
 
 from covist.formulas.attention import DistanceTable
 from covist.formulas.cosine_series import GRID_SIDE, CosineSeries, error_bound, fit_series
+from formulas.inputs import array
 
 THETA = 10000.0 ** (-torch.arange(0, 128, 2) / 128)  # LLaVA-1.5
 AXES = [0] * 16 + [1] * 24 + [2] * 24  # Qwen2.5-VL

@@ -12,7 +12,7 @@ and `cosine_series.error_bound` says how good that is. The further columns of a 
     key:                    [ x rounded,  rest,  a_1 cos w_1 p,  a_1 sin w_1 p,  ... ]      x = log m + constant
 
 Values get zeros, and the output is cut back to its own dimensions. Keys that are not biased get zeros too, so that
-their logits stay as they were. `rest` is what half precision takes off `x`; `rounding_bound` says what remains of it.
+their logits stay as they were. `x` is split in two, so that half precision carries it; `rounding_bound` says how well.
 """
 
 import torch
@@ -33,7 +33,7 @@ def terms_in(columns: int) -> int:
 
 def widen(states: Tensor, columns: Tensor) -> Tensor:
     """States [..., heads, n, d] followed by columns [..., heads or 1, n, c]: [..., heads, n, d + c]."""
-    return torch.cat([states, columns.expand(*states.shape[:-1], -1)], -1)
+    return torch.cat([states, columns.to(states).expand(*states.shape[:-1], -1)], -1)
 
 
 class WideHeads:
@@ -55,20 +55,17 @@ class WideHeads:
         self._size = REACH
         self._tables: dict[torch.device, Tensor] = {}
 
-    def key_columns(
-        self, log_weight: Tensor, positions: Tensor, biased: Tensor, dtype: torch.dtype, limit: int | None = None
-    ) -> Tensor:
-        """[..., k, columns], the same for all heads.
+    def key_columns(self, log_weight: Tensor, positions: Tensor, biased: Tensor, limit: int | None = None) -> Tensor:
+        """[..., k, columns] in float32, the same for all heads.
 
         log_weight: log m of visual keys and 0 elsewhere, [..., k]. positions: [..., k, axes]. biased: which keys take
         the distance factor, [..., k]. limit: a bound on the positions that the caller knows; otherwise it is read.
         """
         weight = log_weight.float() + self.series.constant * biased
-        rounded = weight.to(dtype)
+        rounded = weight.bfloat16().float()  # also exact in the other types that a kernel may compute in
         waves = self._waves(positions, limit) * self.series.amplitudes.to(weight).repeat_interleave(2)
-        waves = (waves * biased[..., None]).to(dtype)
-        split = torch.stack([rounded, (weight - rounded.float()).to(dtype)], -1)
-        return F.pad(torch.cat([split, waves], -1), (0, self._unused))
+        split = torch.stack([rounded, weight - rounded], -1)
+        return F.pad(torch.cat([split, waves * biased[..., None]], -1), (0, self._unused))
 
     def query_waves(self, positions: Tensor, limit: int | None = None) -> Tensor:
         """What the query columns of all layers share, [..., q, columns] in float32, from positions [..., q, axes]."""
@@ -76,25 +73,26 @@ class WideHeads:
         waves[..., :WEIGHT_COLUMNS] = 1
         return waves
 
-    def query_columns(self, scale: Tensor, waves: Tensor, scaling: float, dtype: torch.dtype) -> Tensor:
-        """[..., heads, q, columns] for a kernel that multiplies by `scaling`.
+    def query_columns(self, scale: Tensor, waves: Tensor, scaling: float) -> Tensor:
+        """[..., heads, q, columns] in float32 for a kernel that multiplies by `scaling`.
 
         scale: u_l g_lh of the layer, [heads]. waves: `query_waves` of the queries.
         """
-        return (waves[..., None, :, :] * (scale.to(waves) / scaling)[:, None, None]).to(dtype)
+        return waves[..., None, :, :] * (scale.to(waves) / scaling)[:, None, None]
 
     def rounding_bound(self, dtype: torch.dtype, log_weight: float) -> float:
-        """How far rounding the columns to `dtype` can move the bias of a key whose log m is given, per unit of gain.
+        """How far a kernel in `dtype` can move the bias of a key whose log m is given, per unit of gain.
 
-        The query rounds once. The weight of a key has twice the digits of `dtype`, so a bias rounded to `dtype` itself
-        is no better; a wave rounds on both sides.
+        The weight of a key is split, so that only the query's column rounds: a bias that is rounded to `dtype` itself
+        is no better. A wave rounds on both sides.
         """
         kind = torch.finfo(dtype)
         unit, lowest = (
             kind.eps / 2,
             kind.tiny * kind.eps / 2,
         )  # of normal numbers relatively, of the smallest absolutely
-        weight = abs(log_weight + self.series.constant) * (unit + unit**2 + unit**3)
+        rest = unit * torch.finfo(torch.bfloat16).eps / 2
+        weight = abs(log_weight + self.series.constant) * (unit + (1 + unit) * rest)
         waves = float(self.series.amplitudes.abs().sum()) * (2 * unit + unit**2)
         return weight + waves + self.columns * lowest
 
