@@ -4,6 +4,7 @@ import pytest
 import torch
 from support import flash
 from support.cases import CASES
+from support.conversations import ONE, padded_conversation, single_conversation
 from support.llava import ask
 from support.requests import greedy, step_logits
 from transformers import LlamaConfig, LlamaModel
@@ -11,31 +12,14 @@ from transformers import LlamaConfig, LlamaModel
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.interface import backend_of
 
-ONE = "USER: where <image> what color is this ? ASSISTANT:"
-PROMPTS = (ONE, "USER: is there a word ? ASSISTANT:", "<image> what")
-
 
 @pytest.fixture
 def flash_on(monkeypatch):
     return lambda model, name=flash.FLASH: flash.switch_on(monkeypatch, model, name)
 
 
-def conversation(model):
-    """Padded prefill, decoding, and a second turn."""
-    first = greedy(model, ask(*PROMPTS), 3)
-    ids = torch.cat([first.sequences, torch.tensor([[5, 13, 14]]).expand(3, -1)], 1)
-    attention = torch.cat([ask(*PROMPTS)["attention_mask"], torch.ones(3, 6, dtype=torch.long)], 1)
-    second = greedy(model, {"input_ids": ids, "attention_mask": attention}, 2, past_key_values=first.past_key_values)
-    return torch.cat([step_logits(first), step_logits(second)])
-
-
-def alone(model):
-    """One prompt, whose positions have gaps that flash attention must not take for packed sequences."""
-    return step_logits(greedy(model, ask(ONE), 3))
-
-
 @pytest.mark.parametrize("name", [flash.FLASH, flash.HUB_KERNEL])
-@pytest.mark.parametrize("request_of", [conversation, alone])
+@pytest.mark.parametrize("request_of", [padded_conversation, single_conversation])
 def test_the_weights_are_those_of_an_explicit_bias(model, strategy, compress, flash_on, request_of, name):
     compress(model, budget=24, strategy=strategy, distance=False)
     expected = request_of(model)
@@ -48,9 +32,9 @@ def test_with_the_same_series_every_rule_is_that_of_an_explicit_bias(model, meth
     frozen = {} if method.startswith("covist") else {"concentration": None}
     compress(model, budget=24, method=method, **frozen)
     flash.put_series_into_masks(monkeypatch)
-    expected = conversation(model), alone(model)
+    expected = padded_conversation(model), single_conversation(model)
     flash_on(model)
-    torch.testing.assert_close((conversation(model), alone(model)), expected, atol=2e-4, rtol=2e-4)
+    torch.testing.assert_close((padded_conversation(model), single_conversation(model)), expected, atol=2e-4, rtol=2e-4)
 
 
 @pytest.mark.parametrize("case", CASES[1:3], ids=lambda case: case.name)
@@ -67,12 +51,12 @@ def test_the_series_in_place_of_the_factor_moves_the_answer_less_than_leaving_th
     model, strategy, compress, flash_on
 ):
     handle = compress(model, budget=24, strategy=strategy)
-    exact = alone(model)[0].softmax(-1)
+    exact = single_conversation(model)[0].softmax(-1)
     flash_on(model)
-    with_series = alone(model)[0].softmax(-1)
+    with_series = single_conversation(model)[0].softmax(-1)
     handle.remove()
     compress(model, budget=24, strategy=strategy, distance=False)
-    without = alone(model)[0].softmax(-1)
+    without = single_conversation(model)[0].softmax(-1)
     moved = [(0.5 * (found - exact).abs().sum()).item() for found in (with_series, without)]
     assert 0 < moved[0] < 0.5 * moved[1]
 
@@ -107,16 +91,16 @@ def test_half_precision_is_as_good_as_with_an_explicit_bias(compress, flash_on, 
 def test_the_attention_of_the_model_comes_back(model, compress, flash_on):
     flash_on(model)
     config = model.config.text_config
-    plain = alone(model)
+    plain = single_conversation(model)
     handle = compress(model, budget=24)
     assert config._attn_implementation == flash.FLASH
-    alone(model)
+    single_conversation(model)
     assert config._attn_implementation == f"covist:{flash.FLASH}"
     assert backend_of(model.model.language_model) == flash.FLASH
     assert model.config.vision_config._attn_implementation == "sdpa"
     handle.remove()
     assert config._attn_implementation == flash.FLASH
-    assert torch.equal(alone(model), plain)
+    assert torch.equal(single_conversation(model), plain)
 
 
 def test_prompts_without_images_are_the_plain_models(model, compress, flash_on):
@@ -124,23 +108,23 @@ def test_prompts_without_images_are_the_plain_models(model, compress, flash_on):
     text = ask("USER: is there a word ? ASSISTANT:", "what")
     plain = step_logits(greedy(model, text))
     compress(model, budget=24)
-    alone(model)  # our function stands in front of the kernel from here on
+    single_conversation(model)  # our function stands in front of the kernel from here on
     assert torch.equal(step_logits(greedy(model, text)), plain)
 
 
 def test_a_budget_of_all_tokens_is_the_plain_model(model, strategy, compress, flash_on):
     flash_on(model)
-    plain = conversation(model)
+    plain = padded_conversation(model)
     compress(model, budget=144, strategy=strategy)
-    torch.testing.assert_close(conversation(model), plain, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(padded_conversation(model), plain, atol=1e-5, rtol=1e-5)
 
 
 def test_the_backend_may_be_changed_at_any_time(model, compress, flash_on):
     handle = compress(model, budget=24, distance=False)
-    expected = alone(model)
+    expected = single_conversation(model)
     for name in (flash.FLASH, "eager", flash.HUB_KERNEL, "sdpa"):
         flash_on(model, name)
-        torch.testing.assert_close(alone(model), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(single_conversation(model), expected, atol=1e-4, rtol=1e-4)
     handle.remove()
     assert model.config.text_config._attn_implementation == "sdpa"
 

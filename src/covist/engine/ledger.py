@@ -53,10 +53,6 @@ class Ledger:
         """A ledger that can grow on its own (the tensors are never written in place)."""
         return replace(self)
 
-    def first(self, keys: int) -> Ledger:
-        """The first `keys` keys, which is what the last of them can see."""
-        return replace(self, **{name: getattr(self, name)[:, :keys] for name in _PER_KEY})
-
     def append(self, text: Ledger) -> None:
         """Add text keys, whose positions are the uncompressed ones."""
         vars(self).update(vars(self.concat(text)))

@@ -21,24 +21,32 @@ ELEMENTS_AT_ONCE = 2**24
 
 
 class StageMask:
-    """Masks of one stage for the queries of the current call, which are the last `queries` keys of the ledger.
+    """Masks of one stage for `queries` tokens of the ledger that end at `end`: the last ones, unless it is given.
 
     Only the part that does not depend on the layer is kept, [batch, 1, queries, keys]; a layer's mask is one fused
     multiply-add that lives as long as the layer runs.
     """
 
     def __init__(
-        self, ledger: Ledger, queries: int, rule: AttentionRule | None, backend: str, heads: int, prefill: bool
+        self,
+        ledger: Ledger,
+        queries: int,
+        rule: AttentionRule | None,
+        backend: str,
+        heads: int,
+        prefill: bool,
+        end: int | None = None,
     ):
+        end = ledger.length if end is None else end
         self._rule = rule if ledger.reduced else None
         self._is_flex, self._heads = backend == "flex_attention", heads
         self._bias = self._first_layer_bias = None
         if self._rule is not None:
-            self._bias = self._first_layer_bias = _bias(ledger, queries, self._rule, prefill)
+            self._bias = self._first_layer_bias = _bias(ledger, queries, end, self._rule, prefill)
             if self._rule.uniform_first_layer and prefill:
-                self._first_layer_bias = _bias(with_mean_weights(ledger), queries, self._rule, prefill)
+                self._first_layer_bias = _bias(with_mean_weights(ledger), queries, end, self._rule, prefill)
         implicit = backend == "sdpa" and self._rule is None and is_plainly_causal(ledger, queries)
-        self._blocked = None if implicit else _blocked(ledger, queries)
+        self._blocked = None if implicit else _blocked(ledger, queries, end)
 
     def for_layer(self, layer: int, like: Tensor) -> dict[str, Any]:
         """Keyword arguments of a layer that carry its mask, in the form its attention backend takes."""
@@ -58,8 +66,8 @@ class StageMask:
 class ChunkedMask:
     """Masks of a stage for scaled dot product attention, made for `chunk` queries at a time while a layer attends.
 
-    A mask differs per head, so that one for all queries grows with heads x queries x keys. The queries of a chunk see
-    what the last tokens of a shorter prompt would see: the same bias over the keys up to theirs, and no others.
+    A mask differs per head, so that one for all queries grows with heads x queries x keys. The queries of a chunk need
+    the keys up to their own, and no others.
     """
 
     def __init__(self, ledger: Ledger, queries: int, rule: AttentionRule | None, heads: int, prefill: bool, chunk: int):
@@ -83,7 +91,7 @@ class ChunkedMask:
         for start in range(0, self._queries, self._chunk):
             part = query[:, :, start : start + self._chunk]  # [batch, heads, chunk, width]
             end = ledger.length - self._queries + start + part.shape[2]
-            mask = self._mask(ledger.first(end), part.shape[2]).for_layer(layer, part)["attention_mask"]
+            mask = self._mask(ledger, part.shape[2], end=end).for_layer(layer, part)["attention_mask"]
             chunks.append(_grouped_attention(part, key[:, :, :end], value[:, :, :end], mask, **arguments))
         return torch.cat(chunks, 2).transpose(1, 2), None
 
@@ -107,26 +115,26 @@ def is_plainly_causal(ledger: Ledger, queries: int) -> bool:
     return not ledger.padded and queries in (1, ledger.length)
 
 
-def _blocked(ledger: Ledger, queries: int) -> Tensor:
-    """[batch, 1, queries, keys]: 0 where a query may look, the lowest number elsewhere.
+def _blocked(ledger: Ledger, queries: int, end: int) -> Tensor:
+    """[batch, 1, queries, end]: 0 where a query may look, the lowest number elsewhere.
 
     A padded query may look at itself, so that its row of the softmax stays finite.
     """
-    key = torch.arange(ledger.length, device=ledger.valid.device)
+    key = torch.arange(end, device=ledger.valid.device)
     own = key[-queries:, None]
-    visible = (key <= own) & ledger.valid[:, None] | (key == own)
+    visible = (key <= own) & ledger.valid[:, None, :end] | (key == own)
     return torch.zeros(visible.shape, dtype=torch.float32, device=key.device).masked_fill_(~visible, BLOCKED)[:, None]
 
 
-def _bias(ledger: Ledger, queries: int, rule: AttentionRule, prefill: bool) -> Tensor:
-    """[batch, 1, queries or 1, keys]: the contributions of Eq. 9, before the gains of layer and head."""
+def _bias(ledger: Ledger, queries: int, end: int, rule: AttentionRule, prefill: bool) -> Tensor:
+    """[batch, 1, queries or 1, end]: the contributions of Eq. 9, before the gains of layer and head."""
     factor: Tensor | float = 0.0
     table = distance_of(rule, prefill)
     if table is not None:
-        factor = table.log_factor(ledger.positions[:, -queries:], ledger.positions, ledger.reach)
-        factor = factor.masked_fill_(~biased_keys(ledger, rule)[:, None], 0.0)
+        factor = table.log_factor(ledger.positions[:, end - queries : end], ledger.positions[:, :end], ledger.reach)
+        factor = factor.masked_fill_(~biased_keys(ledger, rule)[:, None, :end], 0.0)
     weights = ledger.log_weight if rule.weights else torch.zeros_like(ledger.log_weight)
-    return log_contribution(weights[:, None], factor)[:, None]
+    return log_contribution(weights[:, None, :end], factor)[:, None]
 
 
 def distance_of(rule: AttentionRule, prefill: bool) -> DistanceTable | None:
