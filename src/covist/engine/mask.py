@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate, islice
 from typing import Any
 
 import torch
@@ -85,15 +86,19 @@ class ChunkedMask:
 
     def _attend(self, layer: int, own: Carrier, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Attended:
         """`own` is sdpa's function, which would repeat grouped keys for every chunk; torch itself is asked instead."""
-        ledger = self._first_layer_ledger if layer == 0 else self._ledger
         arguments = {"scale": options.get("scaling"), "dropout_p": options.get("dropout", 0.0)}
-        chunks = []
-        for start in range(0, self._queries, self._chunk):
-            part = query[:, :, start : start + self._chunk]  # [batch, heads, chunk, width]
-            end = ledger.length - self._queries + start + part.shape[2]
-            mask = self._mask(ledger, part.shape[2], end=end).for_layer(layer, part)["attention_mask"]
-            chunks.append(_grouped_attention(part, key[:, :, :end], value[:, :, :end], mask, **arguments))
-        return torch.cat(chunks, 2).transpose(1, 2), None
+        parts = query.split(self._chunk, 2)  # [batch, heads, chunk, width] each
+        ends = accumulate((part.shape[2] for part in parts), initial=self._ledger.length - self._queries)
+        outputs = [
+            _grouped_attention(part, key[:, :, :end], value[:, :, :end], self._mask_of(layer, part, end), **arguments)
+            for part, end in zip(parts, islice(ends, 1, None), strict=True)
+        ]
+        return torch.cat(outputs, 2).transpose(1, 2), None
+
+    def _mask_of(self, layer: int, part: Tensor, end: int) -> Tensor:
+        """Of the queries `part`, whose last one is token `end` of the ledger."""
+        ledger = self._first_layer_ledger if layer == 0 else self._ledger
+        return self._mask(ledger, part.shape[2], end=end).for_layer(layer, part)["attention_mask"]
 
 
 def queries_at_once(ledger: Ledger, heads: int) -> int:
