@@ -26,7 +26,8 @@ from covist.engine.decoder import Decoder
 from covist.engine.instruction import Instruction
 from covist.families.text_tower import TextTower
 from covist.grid import Grid
-from covist.methods.create import create_method, methods
+from covist.methods.create import create_method
+from covist.methods.registry import available_methods
 from covist.schedule import Schedule
 
 LIMIT = 3.0
@@ -150,7 +151,7 @@ OURS = {"before": "covist-fixed", "inside": "covist-pro"}
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=sorted(GRIDS), choices=sorted(GRIDS))
-    parser.add_argument("--methods", nargs="+", default=list(methods()))
+    parser.add_argument("--methods", nargs="+", default=list(available_methods()))
     parser.add_argument("--repetitions", type=int, default=3)
     chosen = parser.parse_args()
     shared = build_decoder()

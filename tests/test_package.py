@@ -39,6 +39,26 @@ def test_public_names_are_there_and_documented():
         _ = covist.nonsense
 
 
+def test_dir_shows_only_what_is_public():
+    assert sorted(dir(covist)) == sorted([*covist.__all__, "__version__"])
+    expected = """compress Compression CovistConfig Method MethodInfo register_method create_method available_methods
+        available_families ImageContext VisualState ConcentrationTracker CovistError tiny eval viz"""
+    assert set(expected.split()) <= set(covist.__all__)
+
+
+def test_importing_the_package_waits_for_nothing_heavy_and_finds_its_submodules():
+    program = (
+        "import sys, covist\n"
+        "print(sorted({'torch', 'transformers', 'matplotlib'} & set(sys.modules)))\n"
+        "print(covist.tiny.demo()[1], covist.eval.load_suite('scenes').name, covist.viz.__name__)"
+    )
+    assert run(sys.executable, "-c", program) == "[]\nwhere is the blue square? scenes covist.viz\n"
+
+
+def test_the_package_runs_as_a_module():
+    assert run(sys.executable, "-m", "covist", "--version") == f"covist {covist.__version__}\n"
+
+
 def test_the_wheel_is_typed_and_small_and_carries_the_embedded_model(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())

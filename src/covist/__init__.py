@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from covist import eval, tiny, viz
-    from covist.api import compress
+    from covist.api.compress import compress
+    from covist.api.handle import Compression
+    from covist.api.report import Report
     from covist.config import CovistConfig
     from covist.contract.method import Method, MethodInfo
     from covist.contract.views import ImageContext
     from covist.errors import CovistError
     from covist.families.registry import available_families
     from covist.formulas.concentration import ConcentrationTracker
-    from covist.handle import Compression
     from covist.methods.create import create_method
     from covist.methods.registry import available_methods, register_method
-    from covist.report import Report
     from covist.state import VisualState
 
 __version__ = "0.1.0"
@@ -41,18 +41,18 @@ __all__ = [
 
 # Looked up on first use: `covist --help` must not wait for torch and transformers.
 _MODULES = {
-    "Compression": "covist.handle",
+    "Compression": "covist.api.handle",
     "ConcentrationTracker": "covist.formulas.concentration",
     "CovistConfig": "covist.config",
     "CovistError": "covist.errors",
     "ImageContext": "covist.contract.views",
     "Method": "covist.contract.method",
     "MethodInfo": "covist.contract.method",
-    "Report": "covist.report",
+    "Report": "covist.api.report",
     "VisualState": "covist.state",
     "available_families": "covist.families.registry",
     "available_methods": "covist.methods.registry",
-    "compress": "covist.api",
+    "compress": "covist.api.compress",
     "create_method": "covist.methods.create",
     "register_method": "covist.methods.registry",
 }

@@ -42,6 +42,11 @@ class CovistConfig:
     """The constants of CoViST. The defaults are the paper's main configuration, shared by all models.
 
     `CovistConfig.describe()` lists every field with its meaning; the text lives in the field's metadata.
+
+    >>> config = covist.CovistConfig(weight_limit=64)
+    >>> config.save("constants.json")
+    >>> covist.CovistConfig.load("constants.json") == config
+    True
     """
 
     epsilon: float = _ALL.number(1e-8, "numerical constant of every denominator", 1e-12, 1e-3)

@@ -2,4 +2,11 @@
 
 
 class CovistError(ValueError):
-    """Bad input, in one line that says what was wrong and what to do."""
+    """Bad input, in one line that says what was wrong and what to do.
+
+    >>> try:
+    ...     covist.create_method("magic")
+    ... except covist.CovistError as error:
+    ...     print(error)
+    unknown method 'magic'; choose one of ...
+    """

@@ -26,6 +26,12 @@ class VisualState:
                that never composes did not compute them
     anchors:   part of G: surviving instruction anchors, [K], bool
     grid:      layout of the original tokens, from which coordinates derive
+
+    >>> import torch
+    >>> from covist.grid import Grid
+    >>> state = covist.VisualState.initial(torch.rand(6, 4), torch.arange(6), None, Grid(((2, 3),)))
+    >>> state.restrict(torch.tensor([0, 4])).indices.tolist()
+    [0, 4]
     """
 
     features: Tensor

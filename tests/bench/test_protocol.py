@@ -3,10 +3,11 @@
 import pytest
 
 from covist import tiny
-from covist.bench.protocol import Bench, Configuration, configurations
+from covist.bench.protocol import Bench, configurations
 from covist.bench.random_models import build_random
-from covist.bench.workloads import Volume, geometry_workload, picture_workload, scene_workload
+from covist.bench.workloads import Volume, geometry_workload, image_workload, scene_workload
 from covist.plan import GEOMETRIES, make_plan
+from covist.request.answer import Configuration
 from covist.request.loading import LoadedModel
 
 SIZE = tiny.Size(vision_layers=2, text_layers=1, decoder_layers=4)
@@ -24,9 +25,9 @@ def test_vanilla_comes_first_and_once():
 
 def test_warm_up_prompts_are_not_timed_and_not_repeated(loaded):
     workload = scene_workload(loaded, Volume(prompts=2, warmup=1, max_new_tokens=1))
-    texts = [request["input_ids"].tolist() for request in (*workload.warmup, *workload.requests)]
-    pictures = [request["pixel_values"].sum().item() for request in (*workload.warmup, *workload.requests)]
-    assert len(texts) == 3 and len(set(pictures)) == 3
+    texts = [request.prompts["input_ids"].tolist() for request in (*workload.warmup, *workload.requests)]
+    images = [request.images["pixel_values"].sum().item() for request in (*workload.warmup, *workload.requests)]
+    assert len(texts) == 3 and len(set(images)) == 3
     steps = []
     bench = Bench(workload, configurations(["covist-fixed"], [32]), repetitions=2)
     bench.run(steps.append)
@@ -36,7 +37,7 @@ def test_warm_up_prompts_are_not_timed_and_not_repeated(loaded):
 
 def test_configurations_take_turns(loaded):
     image, question, _ = tiny.demo()
-    workload = picture_workload(loaded, [image], question, Volume(prompts=1, warmup=0, max_new_tokens=1))
+    workload = image_workload(loaded, [image], question, Volume(prompts=1, warmup=0, max_new_tokens=1))
     steps = []
     Bench(workload, configurations(["random"], [32]), repetitions=2).run(steps.append)
     assert steps == ["vanilla", "random 32", "vanilla", "random 32"]
@@ -44,7 +45,7 @@ def test_configurations_take_turns(loaded):
 
 def test_figures_of_the_rows(loaded):
     image, question, _ = tiny.demo()
-    workload = picture_workload(loaded, [image], question, Volume(prompts=2, warmup=0, max_new_tokens=2))
+    workload = image_workload(loaded, [image], question, Volume(prompts=2, warmup=0, max_new_tokens=2))
     bench = Bench(workload, configurations(["covist-pro"], [32]), repetitions=1)
     bench.run()
     vanilla, pro = bench.results()["results"]
@@ -66,9 +67,9 @@ def test_the_plain_decoder_runs_on_the_compressed_length(loaded, monkeypatch):
         "covist.bench.protocol.measure_plain_decoder", lambda model, length: lengths.append(length) or 1.0
     )
     image, question, _ = tiny.demo()
-    workload = picture_workload(loaded, [image], question, Volume(prompts=1, warmup=0, max_new_tokens=1))
+    workload = image_workload(loaded, [image], question, Volume(prompts=1, warmup=0, max_new_tokens=1))
     Bench(workload, configurations(["covist-fixed"], [32]), repetitions=1).run()
-    prompt = workload.requests[0]["input_ids"].shape[1]
+    prompt = workload.requests[0].length
     assert lengths == [prompt, prompt - 576 + 32]
 
 
@@ -78,7 +79,7 @@ def test_random_models_have_the_tokens_and_stages_of_their_geometry(name):
     request = random.request(0, 20)
     image_tokens = int((request["input_ids"] == random.model.config.image_token_id).sum())
     assert image_tokens == geometry.tokens + geometry.newlines
-    assert request["input_ids"].shape[1] - image_tokens in (20, 22)  # a family may put markers around the picture
+    assert request["input_ids"].shape[1] - image_tokens in (20, 22)  # a family may put markers around the image
     decoder = random.model.config.text_config
     assert decoder.num_hidden_layers == geometry.layers
     assert decoder.hidden_size // decoder.num_attention_heads == geometry.head_width
@@ -96,3 +97,13 @@ def test_a_geometry_is_compressed_as_planned():
 def test_too_many_prompts_for_the_suite(loaded):
     with pytest.raises(ValueError, match="fewer than"):
         scene_workload(loaded, Volume(prompts=100_000, warmup=1))
+
+
+def test_newlines_are_counted_apart():
+    """A visual token is a content token; LLaVA-NeXT's newlines are no visual tokens."""
+    workload = geometry_workload("llava-next-7b", 0.01, 20, Volume(prompts=1, warmup=0, max_new_tokens=1), "cpu")
+    bench = Bench(workload, configurations(["random"], [160]), repetitions=1)
+    bench.run()
+    vanilla, random = bench.results()["results"]
+    assert (vanilla["mean_tokens"], vanilla["markers"]) == (2880, 48)
+    assert (random["mean_tokens"], random["markers"]) == (160, 48)

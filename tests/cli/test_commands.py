@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from covist import ask as asking
 from covist import available_methods
 from covist.bench import protocol
+from covist.request import answer as asking
 
 SMALL = ("--max-new-tokens", "2")
 
@@ -183,7 +183,7 @@ def test_eval_scores_resumes_and_writes(covist, model_folder, tmp_path):
     assert [(row["method"], row["budget"]) for row in first["results"]] == [("vanilla", 576), ("random", 32)]
     assert {"suite", "results", "versions"} <= set(first)
     second = covist(*arguments, "--limit", 2)
-    assert second.code == 0 and "about 2 pictures" in second.stdout
+    assert second.code == 0 and "about 2 images" in second.stdout
     assert {"results.json", "results.md", "retention.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
@@ -200,7 +200,7 @@ def test_unexpected_errors_exit_with_1_and_show_a_traceback_only_on_request(covi
 
 
 def test_a_value_error_that_we_did_not_raise_is_unexpected(covist, model_folder, monkeypatch):
-    monkeypatch.setattr(asking, "checked_budget", int)
+    monkeypatch.setattr(asking, "measure", lambda *arguments: int("seven"))
     ran = covist("run", "--model", model_folder)
     assert ran.code == 1 and "unexpected ValueError" in ran.stderr
 

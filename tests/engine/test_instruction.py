@@ -35,16 +35,16 @@ def words_of(ids, rows):
 
 
 CASES = {
-    "behind the image": ("USER: <image> what color ? ASSISTANT:", "what color?"),
+    "after the image": ("USER: <image> what color ? ASSISTANT:", "what color?"),
     "only up to the assistant": ("USER: <image> what color ? ASSISTANT: red USER: where ? ASSISTANT:", "what color?"),
     "no assistant turn": ("<image> what color ?", "what color?"),
-    "before the image if nothing is behind it": ("USER: what color ? <image> ASSISTANT:", "what color?"),
+    "before the image if nothing is after it": ("USER: what color ? <image> ASSISTANT:", "what color?"),
     "image at the very end": ("USER: what color ? <image>", "what color?"),
     "the turn's own text, not an earlier turn's": (
         "USER: where is the word ? ASSISTANT: left USER: what color ? <image> ASSISTANT:",
         "what color?",
     ),
-    "behind wins over before": ("USER: where is this ? <image> what color ? ASSISTANT:", "what color?"),
+    "after wins over before": ("USER: where is this ? <image> what color ? ASSISTANT:", "what color?"),
     "nothing at all": ("USER: <image> ASSISTANT:", ""),
 }
 
@@ -90,11 +90,11 @@ def test_explicit_instruction_replaces_text_and_embeddings(read, multi_head):
 def test_without_a_processor_everything_behind_the_image_counts(multi_head, compress):
     handle = compress(multi_head, budget=24, processor=None)
     multi_head(**ask("USER: where <image> what color ?"))
-    behind = handle.report.images[0].stages[0].maps["instruction"]
+    after = handle.report.images[0].stages[0].maps["instruction"]
     handle.remove()
     handle = compress(multi_head, budget=24)
     multi_head(**ask("USER: where <image> what color ?"))
-    assert torch.equal(handle.report.images[0].stages[0].maps["instruction"], behind)
+    assert torch.equal(handle.report.images[0].stages[0].maps["instruction"], after)
 
 
 def test_explicit_instruction_needs_something_that_can_read_it(multi_head, compress, clip):

@@ -10,8 +10,8 @@ from support.llava import HEADS, TOKENS, ask, build_llava
 from support.requests import assert_same, greedy
 from torch import nn
 
+from covist.api.handle import Compression
 from covist.engine.decoder import FrozenDecoder, row_norms
-from covist.handle import Compression
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 RANGE = (0.6, 1.4)

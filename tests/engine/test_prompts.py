@@ -92,7 +92,7 @@ def test_shortened_span_moves_the_text_behind_it(multi_head, compress):
 
 
 def test_removed_history_numbers_the_image_contiguously(multi_head, compress):
-    compress(multi_head, budget=24, config=CovistConfig.cumulative_row("g"))
+    compress(multi_head, budget=24, strategy="pro", config=CovistConfig.cumulative_row("g"))
     output = greedy(multi_head, ask("what <image> color"), 1)
     last = output.past_key_values.layers[-1].ledger
     start = int(output.past_key_values.layers[0].ledger.positions[0, 2])

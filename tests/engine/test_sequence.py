@@ -120,7 +120,7 @@ class LateCut(Method):
 
 @pytest.mark.parametrize("opening", [None, ("USER: what ? ASSISTANT:", "USER: where is the word ? ASSISTANT:")])
 def test_pruned_earlier_caches_hold_the_survivors(multi_head, compress, opening):
-    """In a padded batch with a sample without an image, as the first turn or behind a padded turn of text."""
+    """In a padded batch with a sample without an image, as the first turn or after a padded turn of text."""
     inputs = ask("USER: <image> what color is this ? ASSISTANT:", "USER: is there ? ASSISTANT:")
     text = int(inputs["attention_mask"][0].sum()) - TOKENS
     turns = [inputs] if opening is None else [ask(*opening), inputs]

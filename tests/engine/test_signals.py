@@ -102,7 +102,7 @@ def test_internal_stages_score_and_select_as_written(model, compress):
     hidden, rows, tokens, affinity, coordinates = slow.seen[first.depth]
     block = model.model.language_model.layers[first.depth]
     normed = block.input_layernorm(hidden)
-    visual = [rows.index(2 + token) for token in tokens]  # behind the start token and USER:
+    visual = [rows.index(2 + token) for token in tokens]  # after the start token and USER:
     asking = len(rows) - 2  # the last token before ASSISTANT:
     instruction = list(range(visual[-1] + 1, asking + 1))
 

@@ -5,6 +5,7 @@ from support.families import llava_next, llava_next_processor, picture, qwen, qw
 
 from covist.eval.subject import Subject
 from covist.eval.suite import Item
+from covist.request.answer import Configuration, compressed
 from covist.tiny import Question
 
 TEMPLATE = (
@@ -26,14 +27,14 @@ def test_a_batch_with_a_shared_image_answers_like_single_requests(family):
     build, build_processor, placeholder = FAMILIES[family]
     model, processor = build(), build_processor()
     processor.chat_template = TEMPLATE.replace("PLACEHOLDER", placeholder)
-    subject, item = Subject(model, processor), ITEM
-    with subject.compressed(create_method("covist-fixed"), 6, 0.2) as handle:
+    subject, item = Subject.resolve((model, processor)), ITEM
+    with compressed(subject.loaded, Configuration("covist-fixed", 6), concentration=0.2) as handle:
         together = subject.answer(item)
         kept = [image.stages[0].indices.tolist() for image in handle.report.images]
         for row, question in enumerate(item.questions):
             prompt = f"USER: {placeholder}{question.question} ASSISTANT:"
             inputs = processor(text=[prompt], images=[item.image], return_tensors="pt")
-            output = model.generate(**inputs, max_new_tokens=subject.prepare(item).answer_tokens, do_sample=False)
+            output = model.generate(**inputs, max_new_tokens=subject._answer_tokens(item), do_sample=False)
             alone = processor.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
             assert alone == [together[row]]
             assert handle.report.images[0].stages[0].indices.tolist() == kept[row]

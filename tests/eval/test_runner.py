@@ -5,6 +5,7 @@ import torch
 
 from covist.eval import evaluate, load_suite
 from covist.eval.subject import Subject
+from covist.request.answer import Configuration, compressed
 
 METHODS = "covist-fixed,random:positions=keep"
 
@@ -136,9 +137,9 @@ def test_bad_requests_are_refused_with_one_line(untrained, methods, budgets, mes
 
 def test_a_batch_with_a_shared_image_answers_like_single_requests(untrained):
     model, processor, clip = untrained
-    subject, item = Subject(*untrained), load_suite("scenes").item(1)
+    subject, item = Subject.resolve(untrained), load_suite("scenes").item(1)
     for name in ("vanilla", "covist-fixed"):
-        with subject.compressed(create_method(name), 24, 0.2):
+        with compressed(subject.loaded, Configuration(name, 24), concentration=0.2):
             together = subject.answer(item)
             for question, answer in zip(item.questions, together, strict=True):
                 prompt = f"USER: <image>\n{question.question} ASSISTANT:"
@@ -150,10 +151,10 @@ def test_a_batch_with_a_shared_image_answers_like_single_requests(untrained):
 
 @pytest.mark.parametrize("setting", ["content=off", "attention=off", "content=off,attention=off"])
 def test_interventions_keep_the_representatives_of_the_main_configuration(untrained, setting):
-    subject, item = Subject(*untrained), load_suite("scenes").item(0)
+    subject, item = Subject.resolve(untrained), load_suite("scenes").item(0)
     kept = []
     for name in ("covist-fixed", f"covist-fixed:{setting}"):
-        with subject.compressed(create_method(name), 24, 0.2) as handle:
+        with compressed(subject.loaded, Configuration(name, 24), concentration=0.2) as handle:
             subject.answer(item)
             kept.append([image.stages[0].indices.tolist() for image in handle.report.images])
     assert kept[0] == kept[1]

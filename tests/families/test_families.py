@@ -138,7 +138,7 @@ def test_sampled_sequences_share_one_state(family, strategy, compress):
 
 
 def test_further_turns_of_text_continue_from_the_cache(family, strategy, compress):
-    """The follow-up question behind a kept cache equals the whole conversation, if the states are the same."""
+    """The follow-up question after a kept cache equals the whole conversation, if the states are the same."""
     handle = compress(family, budget=12, strategy=strategy, instruction="what")
     first = greedy(family.model, family.ask(ONE), 2)
     more = torch.cat([first.sequences, family.ask("and that ?")["input_ids"]], 1)

@@ -40,7 +40,7 @@ def test_layout_follows_the_models_packing_at_every_aspect_ratio(height, width):
     assert len(layout.pack.unique()) == len(layout.pack) == layout.grid.size == int(layout.content.sum())
     for rows, columns in layout.grid.views[1:]:
         lines = layout.content[SIDE * SIDE :].view(rows, columns + 1)
-        assert lines[:, :-1].all() and not lines[:, -1].any()  # one newline behind every row, nowhere else
+        assert lines[:, :-1].all() and not lines[:, -1].any()  # one newline after every row, nowhere else
 
 
 @given(height=st.integers(8, 400), width=st.integers(8, 400))

@@ -38,10 +38,16 @@ def test_defaults_are_the_constants_table_of_the_paper():
     assert {name: getattr(config, name) for name in expected} == expected
 
 
-def test_presets_differ_in_strategy_only():
-    assert CovistConfig() == CovistConfig()
-    assert CovistConfig().replace(strategy="fixed") == CovistConfig()
-    assert CovistConfig(reserve=0.08).reserve == 0.08
+def test_the_execution_is_no_constant():
+    """Fixed or Pro is said in one place, the name of the method."""
+    with pytest.raises(ValueError, match="holds constants only; choose fixed or pro with strategy="):
+        CovistConfig.from_dict({"strategy": "pro"})
+
+
+def test_every_field_belongs_to_a_part():
+    parts = CovistConfig.parts()
+    assert set(parts) == {item.name for item in dataclasses.fields(CovistConfig)}
+    assert CovistConfig.fields_of(["attention"]) == ["epsilon", "gain_range", "attention", "head_gains", "distance"]
 
 
 def test_every_field_is_documented():
@@ -80,7 +86,7 @@ def test_json_round_trip(tmp_path):
 @pytest.mark.parametrize(
     "field, value, allowed",
     [
-        ("strategy", "slow", "one of 'fixed', 'pro'"),
+        ("coordinate_rule", "slow", "one of 'rope', 'grid'"),
         ("reserve", 1.5, r"in \[0, 1\]"),
         ("reserve", float("nan"), r"in \[0, 1\]"),
         ("reserve", "5%", r"in \[0, 1\]"),

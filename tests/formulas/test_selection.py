@@ -7,7 +7,7 @@ from reference import evidence as reference_evidence
 from reference.ops import departure
 
 from covist.config import CovistConfig
-from covist.formulas.selection import Instruction, initial_selection
+from covist.formulas.selection import InstructionEvidence, initial_selection
 from formulas.inputs import STRUCTURED, array, close, generator, image
 
 CONFIG = CovistConfig()
@@ -54,7 +54,13 @@ def test_selection_with_instruction_matches_the_reference(count, anchors_allowed
     made = image(((6, 7),), seed=count)
     pi = (3 * torch.rand(made.size, generator=generator(9))).softmax(0)
     selection, _ = initial_selection(
-        made.attention, made.keys, made.embeddings, made.grid, count, CONFIG, Instruction(pi, anchors_allowed, 0.3)
+        made.attention,
+        made.keys,
+        made.embeddings,
+        made.grid,
+        count,
+        CONFIG,
+        InstructionEvidence(pi, anchors_allowed, 0.3),
     )
     kept, anchors, e = literal(made, count, array(pi), anchors_allowed)
     assert selection.kept.tolist() == kept
@@ -69,7 +75,13 @@ def test_every_structured_image_gives_exactly_count_sorted_tokens(name):
     pi = torch.rand(made.size, generator=generator()).pow(4)
     for count in {1, (made.size + 1) // 2, made.size}:
         selection, _ = initial_selection(
-            made.attention, made.keys, made.embeddings, made.grid, count, CONFIG, Instruction(pi / pi.sum(), True, 0.3)
+            made.attention,
+            made.keys,
+            made.embeddings,
+            made.grid,
+            count,
+            CONFIG,
+            InstructionEvidence(pi / pi.sum(), True, 0.3),
         )
         assert selection.kept.shape == (count,)
         assert (selection.kept.diff() > 0).all()
@@ -96,7 +108,7 @@ def test_a_flat_instruction_sets_no_anchors():
     made = image()
     flat = torch.full((made.size,), 1 / made.size)
     selection, _ = initial_selection(
-        made.attention, made.keys, made.embeddings, made.grid, 16, CONFIG, Instruction(flat, True, 0.3)
+        made.attention, made.keys, made.embeddings, made.grid, 16, CONFIG, InstructionEvidence(flat, True, 0.3)
     )
     assert not selection.anchors.any()
 
@@ -131,7 +143,7 @@ def test_impossible_requests_are_refused():
     with pytest.raises(ValueError, match=r"keys must have shape \[35, any\]"):
         initial_selection(made.attention, made.keys[1:], *arguments[2:], 5, CONFIG)
     with pytest.raises(ValueError, match="instruction must have shape"):
-        initial_selection(*arguments, 5, CONFIG, Instruction(torch.rand(3), True, 0.3))
+        initial_selection(*arguments, 5, CONFIG, InstructionEvidence(torch.rand(3), True, 0.3))
 
 
 def test_inputs_are_left_as_they_were():

@@ -10,10 +10,11 @@ from support.llava import LAYERS, TOKENS, ask, build_clip, build_llava, processo
 from support.requests import assert_same, greedy, kept_keys, sample_of
 
 import covist
-from covist.methods.create import create_method, methods
+from covist.methods.create import create_method
+from covist.methods.registry import available_methods
 
 COMBINATIONS = ["divprune+csc+sca", "uniform+csc", "fastv+csc+sca", "pyramiddrop+csc", "tome+sca", "restore-holov+sca"]
-NAMES = [*methods(), *COMBINATIONS]
+NAMES = [*available_methods(), *COMBINATIONS]
 BUDGET = 40  # one uncompressed layer of the eight takes 18 of it
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 TWO_IMAGES = "USER: where <image> and <image> what color is the left object ? ASSISTANT:"
@@ -143,7 +144,7 @@ def test_position_policies(model, name, positions):
 
 def test_default_positions_are_the_published_ones(name):
     base, *parts = name.split("+")
-    published = "keep" if "sca" in parts else methods()[base].default_positions
+    published = "keep" if "sca" in parts else available_methods()[base].default_positions
     assert create_method(name).positions == published
 
 
@@ -175,7 +176,7 @@ def test_clip_text_is_used_where_it_is_given(model, name):
 
 
 def test_every_method_says_what_it_is():
-    for name, method in methods().items():
+    for name, method in available_methods().items():
         assert method.name == name and method.default_positions in ("keep", "reindex")
         assert all((method.info.paper, method.info.acts, method.info.signals, method.info.budget))
 

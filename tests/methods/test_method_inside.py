@@ -7,16 +7,17 @@ from reference.ops import ranking
 from support.images import BEFORE, image, inside
 
 from covist.methods._inside import DropInside
-from covist.methods.create import create_method, methods
+from covist.methods.create import create_method
 from covist.methods.dart import Dart
 from covist.methods.fastv import FastV
 from covist.methods.ivcprune import IVCPrune
 from covist.methods.pyramiddrop import PyramidDrop
+from covist.methods.registry import available_methods
 from covist.methods.sparsevlm import SparseVLM, split_places
 from covist.methods.sparsevlm_plus import SparseVLMPlus
 from covist.methods.vscan import VScan
 
-INSIDE = [name for name, method in methods().items() if issubclass(method, DropInside)]
+INSIDE = [name for name, method in available_methods().items() if issubclass(method, DropInside)]
 
 
 @pytest.fixture(params=[4, 2], ids=["multi-head", "grouped-query"])

@@ -8,16 +8,17 @@ from reference.selectors import class_attention
 from support.images import ENCODER_HEADS, image
 
 from covist.methods._shared import layer_attention, received_attention
-from covist.methods.create import create_method, methods
+from covist.methods.create import create_method
 from covist.methods.divprune import DivPrune
 from covist.methods.downsample import Downsample
 from covist.methods.prumerge import PruMerge, PruMergePlus
+from covist.methods.registry import available_methods
 from covist.methods.tome import ToMe
 from covist.methods.visionzip import VisionZip
 from covist.methods.vispruner import VisPruner
 from covist.methods.vscan import VScan
 
-MERGERS = [name for name, method in methods().items() if method.writes_content and name != "sparsevlm"]
+MERGERS = [name for name, method in available_methods().items() if method.writes_content and name != "sparsevlm"]
 
 
 def project(context, features):
@@ -124,7 +125,7 @@ def test_restore_biases_all_keys_in_prefill_only_and_layer_zero_uniformly():
     rule = create_method("restore-holov").attention_rule(image().decoder)
     assert rule.distance is not None and rule.distance_keys == "all" and not rule.distance_in_decoding
     assert rule.uniform_first_layer and rule.weights and rule.scale.unique().tolist() == [1.0]
-    assert methods()["restore-holov"].default_positions == "keep"
+    assert available_methods()["restore-holov"].default_positions == "keep"
 
 
 def test_restore_uses_its_base():

@@ -3,30 +3,34 @@ import pytest
 from covist import CovistConfig
 from covist.methods.covist import CovistFixed, CovistPro
 from covist.methods.create import create_method
-from covist.methods.grammar import split_names
+from covist.methods.grammar import is_vanilla, split_names
 from covist.methods.registry import available_methods
 
 
 def test_settings_stay_with_their_method_when_text_is_split_at_commas():
     text = "vanilla, covist-fixed:content=off,attention=off,random"
-    assert split_names(text) == ["vanilla", "covist-fixed:content=off,attention=off", "random"]
+    assert split_names(text, []) == ["vanilla", "covist-fixed:content=off,attention=off", "random"]
 
 
 def test_all_stands_for_every_registered_method():
-    assert split_names("vanilla,all,random") == ["vanilla", *available_methods()]
+    assert split_names("vanilla,all,random", list(available_methods())) == ["vanilla", *available_methods()]
 
 
 def test_names_are_taken_once_and_in_order():
-    assert split_names(["random", "vanilla", "random"]) == ["random", "vanilla"]
+    assert split_names(["random", "vanilla", "random"], []) == ["random", "vanilla"]
 
 
 def test_no_name_at_all_is_refused():
     with pytest.raises(ValueError, match="no method given"):
-        split_names(" , ")
+        split_names(" , ", [])
 
 
 def test_vanilla_is_no_method():
-    assert create_method("vanilla") is None
+    assert is_vanilla("vanilla") and not is_vanilla("random")
+    with pytest.raises(ValueError, match="vanilla is the uncompressed model"):
+        create_method("vanilla")
+    with pytest.raises(ValueError, match="vanilla has no settings"):
+        is_vanilla("vanilla:content=off")
 
 
 @pytest.mark.parametrize("letter", "abcdefgh")
@@ -61,6 +65,14 @@ def test_a_selection_takes_covists_composition_and_attention():
     assert create_method("divprune+csc+sca:positions=reindex").positions == "reindex"
 
 
+def test_settings_may_be_keywords_too():
+    assert create_method("vispruner", important=0.75).important == 0.75
+    combined = create_method("divprune+csc+sca:content=off", weight_limit=64)
+    assert combined._covist.config == CovistConfig(content=False, weight_limit=64)
+    with pytest.raises(ValueError, match="both set important"):
+        create_method("vispruner:important=0.5", important=0.75)
+
+
 def test_a_combination_takes_the_settings_of_both_sides():
     method = create_method("vispruner+csc:important=0.75,content=off")
     assert method._base.important == 0.75 and method._covist.config == CovistConfig(content=False)
@@ -70,14 +82,21 @@ def test_a_combination_takes_the_settings_of_both_sides():
     ("name", "message"),
     [
         ("nonsense", "unknown method 'nonsense'; choose one of vanilla, .*covist-fixed.*covist-row-a to covist-row-h"),
-        ("nonsense+csc", r"unknown method 'nonsense\+csc'; choose one of"),
+        ("nonsense+csc", "unknown method 'nonsense'; choose one of"),
         ("divprune+magic", "a method can be combined with csc and sca, not 'magic'"),
         ("covist-row-z", "letter must be one of a to h"),
-        ("covist-fixed:colour=red", "CovistConfig: unknown field colour"),
-        ("vispruner+sca:colour=red", "vispruner has no option 'colour'; it takes important, positions"),
+        (
+            "covist-fixed:colour=red",
+            "has no option 'colour'; it takes config, tracker, positions, epsilon",
+        ),
+        ("covist-fixed:first_stage_gain=1", "does not read 'first_stage_gain', a constant of CoViST's progressive"),
+        ("divprune+sca:reserve=0.5", r"divprune\+sca does not read 'reserve', a constant of CoViST's selection"),
+        ("divprune+csc:gain_range=1/1", r"divprune\+csc does not read 'gain_range', a constant of CoViST's attention"),
+        ("fastv+csc:instruction_weight=0", "does not read 'instruction_weight', a constant of CoViST's evidence"),
+        ("divprune:weight_limit=9", "divprune has no option 'weight_limit'; it takes positions"),
+        ("vispruner+sca:colour=red", r"vispruner\+sca has no option 'colour'; it takes important, positions, epsilon"),
         ("covist-fixed:content", "'content' is not of the form field=value"),
         ("covist-fixed:content=7", "CovistConfig.content must be one of True, False"),
-        ("vanilla:content=off", "vanilla has no settings"),
         ("random:colour=red", "random has no option 'colour'; it takes seed, positions"),
         ("vispruner:important=most", "important='most': choose a share between 0 and 1"),
     ],

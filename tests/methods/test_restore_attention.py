@@ -57,12 +57,12 @@ def seen():
 def test_bias(seen, layer, decoding):
     prefill, decode, stage, start, length, frequencies = seen
     visual = (start + stage.indices).tolist()
-    behind = list(range(start + TOKENS, length + decoding))
-    positions = [*range(start), *visual, *behind]
+    after = list(range(start + TOKENS, length + decoding))
+    positions = [*range(start), *visual, *after]
     own = stage.weights.tolist()
     if layer == 0 and not decoding:
         own = [TOKENS / BUDGET] * BUDGET
-    sizes = [1.0] * start + own + [1.0] * len(behind)
+    sizes = [1.0] * start + own + [1.0] * len(after)
     queries = 1 if decoding else len(positions)
     mask = (decode if decoding else prefill)[layer][0]
     for head in mask:

@@ -5,7 +5,7 @@ from safetensors import safe_open
 from torch.testing import assert_close
 from transformers import AutoModelForImageTextToText, AutoProcessor, CLIPModel, LlavaForConditionalGeneration
 
-from covist.tiny import Size, build_random, picture, prompt_for, questions_for, sample_scene, save
+from covist.tiny import Size, build_random, prompt_for, questions_for, sample_scene, save, scene_image
 from covist.tiny.data import SceneBank
 from covist.tiny.decoder import DecoderTrainer
 from covist.tiny.model import build_clip, build_llava
@@ -37,7 +37,7 @@ def test_random_models_share_the_tower_with_their_clip():
 def test_encoding_patches_equals_the_stock_tower(tmp_path):
     bank = SceneBank(tmp_path, 0, 1)
     tower = build_clip(SMALL).vision_model
-    pixels = build_random(size=SMALL)[1].image_processor(picture(sample_scene(0)), return_tensors="pt").pixel_values
+    pixels = build_random(size=SMALL)[1].image_processor(scene_image(sample_scene(0)), return_tensors="pt").pixel_values
     with torch.no_grad():
         expected = tower(pixels, output_hidden_states=True)
         features, pooled = encode(tower, bank.batch([0])[0], EVERYWHERE)
@@ -59,7 +59,7 @@ def test_packed_questions_get_the_logits_they_would_get_alone(tmp_path):
         answers = packed.answered[0].nonzero()[:, 0]
         processor = build_random(size=SMALL)[1]
         for place, item in zip(answers, questions, strict=True):
-            inputs = processor(images=picture(sample_scene(0)), text=prompt_for(item.question), return_tensors="pt")
+            inputs = processor(images=scene_image(sample_scene(0)), text=prompt_for(item.question), return_tensors="pt")
             assert_close(logits[place], model(**inputs).logits[0, -1], atol=2e-4, rtol=1e-3)
 
 
@@ -69,7 +69,7 @@ def test_a_saved_folder_is_read_by_the_auto_classes(tmp_path):
     auto = AutoModelForImageTextToText.from_pretrained(tmp_path)
     assert isinstance(auto, LlavaForConditionalGeneration)
     inputs = AutoProcessor.from_pretrained(tmp_path)(
-        images=picture(sample_scene(1)), text=prompt_for("is there a ring?"), return_tensors="pt"
+        images=scene_image(sample_scene(1)), text=prompt_for("is there a ring?"), return_tensors="pt"
     )
     assert auto.generate(**inputs, max_new_tokens=2, do_sample=False).shape[1] > inputs.input_ids.shape[1]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from covist.tiny import glyphs, scenes
-from covist.tiny.scenes import COLORS, GRID, IMAGE_SIZE, PATCH, SIZES, patch_owners, picture, render, sample_scene
+from covist.tiny.scenes import COLORS, GRID, IMAGE_SIZE, PATCH, SIZES, patch_owners, render, sample_scene, scene_image
 
 SEEDS = range(40)
 
@@ -20,7 +20,7 @@ def test_one_seed_gives_one_picture():
 
 
 def test_a_picture_is_what_the_renderer_drew():
-    image = picture(sample_scene(3))
+    image = scene_image(sample_scene(3))
     assert image.size == (IMAGE_SIZE, IMAGE_SIZE) and image.mode == "RGB"
     assert np.array_equal(np.asarray(image), render(sample_scene(3)))
 

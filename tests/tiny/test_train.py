@@ -15,9 +15,9 @@ from covist.tiny.train import main, train_decoder, train_vision
 from covist.tiny.vision import VISION_PHASES, VisionPhase, VisionTrainer
 
 SMALL = Size(width=64, vision_layers=2, text_layers=1, decoder_layers=2, decoder_mlp=128)
-WINDOWS = (VisionPhase("windows", 1.0, pictures=6, window=6, views=2),)
-CAPTIONED = (VisionPhase("tiles", 1.0, pictures=4, tiles=2),)
-SAMPLED = (DecoderPhase("sampled", 1.0, pictures=2, sampled=48),)
+WINDOWS = (VisionPhase("windows", 1.0, images=6, window=6, views=2),)
+CAPTIONED = (VisionPhase("tiles", 1.0, images=4, tiles=2),)
+SAMPLED = (DecoderPhase("sampled", 1.0, images=2, sampled=48),)
 
 
 @pytest.fixture(scope="module")

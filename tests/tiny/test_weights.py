@@ -7,17 +7,17 @@ import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from covist.tiny import (
-    DEMO_PICTURE,
+    DEMO_IMAGE,
     FAMILIES,
     HELD_OUT_SEEDS,
     WEIGHTS,
     demo,
     load,
-    picture,
     prompt_for,
     questions_for,
     render,
     sample_scene,
+    scene_image,
 )
 from covist.tiny.captions import true_names
 from covist.tiny.demonstration import DEMO_SEED
@@ -57,7 +57,7 @@ def test_the_demonstration_is_a_held_out_scene_and_is_answered(loaded):
     image, question, answer = demo()
     assert DEMO_SEED in HELD_OUT_SEEDS
     assert image.tobytes() == render(sample_scene(DEMO_SEED)).tobytes()
-    assert DEMO_PICTURE.stat().st_size < 50_000
+    assert DEMO_IMAGE.stat().st_size < 50_000
     assert answers(*loaded[:2], image, [question]) == [answer]
 
 
@@ -65,7 +65,7 @@ def test_every_family_is_answered_on_held_out_scenes(loaded):
     hits = defaultdict(list)
     for scene in SCENES:
         items = questions_for(scene)
-        replies = answers(*loaded[:2], picture(scene), [item.question for item in items])
+        replies = answers(*loaded[:2], scene_image(scene), [item.question for item in items])
         for item, reply in zip(items, replies, strict=True):
             hits[item.family].append(reply == item.answer)
     assert set(hits) == set(FAMILIES)
@@ -82,9 +82,9 @@ def test_clip_tells_true_captions_from_false_ones(loaded):
     captions = [" and ".join(f"a {thing.color} {thing.shape}" for thing in scene.objects[:3]) for scene in SCENES]
     told = [{f"{thing.color} {thing.shape}" for thing in scene.objects[:3]} for scene in SCENES]
     with torch.no_grad():
-        pixels = processor.image_processor([picture(scene) for scene in SCENES], return_tensors="pt").pixel_values
+        pixels = processor.image_processor([scene_image(scene) for scene in SCENES], return_tensors="pt").pixel_values
         tokens = tokenizer(captions, padding=True, return_tensors="pt")
-        scores = clip(pixel_values=pixels, **tokens).logits_per_text  # [captions, pictures]
+        scores = clip(pixel_values=pixels, **tokens).logits_per_text  # [captions, images]
     wins = [
         float(scores[i, i] > scores[i, j])
         for i in range(len(SCENES))

@@ -9,8 +9,6 @@ from PIL import Image
 
 from covist.contract.stages import ImageReport, StageReport
 from covist.grid import Grid
-from covist.report import Report
-from covist.request.answer import Answer
 from covist.viz import draw_answer, draw_overlay, draw_report, save_figure, seen_views
 
 SQUARE, WIDE, TALL = Grid(((6, 6),)), Grid(((3, 9),)), Grid(((25, 7),))
@@ -137,9 +135,8 @@ def test_threads_are_explained_only_where_there_are_any():
 
 @pytest.mark.parametrize("asked", ["short?", "what costs $5, and what $6_?", "why " * 200])
 def test_the_title_keeps_the_answer_inside_the_figure(tmp_path, asked):
-    report = Report((image_report(SQUARE, (8,)),), (10,), 1.0, 1.0, 1.0, 1.0, {})
-    answer = Answer("covist-fixed", "because", 8.0, 1.0, None, report)
-    figure = draw_answer(answer, [Image.new("RGB", (60, 60))], asked, processor=None)
+    said = {"method": "covist-fixed", "prompt": asked, "answer": "because"}
+    figure = draw_answer(image_report(SQUARE, (8,)), Image.new("RGB", (60, 60)), None, **said)
     title = figure.texts[0]
     assert title.get_text().endswith("because") and title.get_text().startswith(asked[:12].strip())
     assert title.get_window_extent().x1 < figure.bbox.x1

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from covist.api.report import Report
 from covist.bench.workloads import Workload
 from covist.engine.decoder import FrozenDecoder
 from covist.environment import machine, versions
@@ -22,7 +23,6 @@ from covist.families.registry import family_for
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA
 from covist.plan import geometry_named
-from covist.report import Report
 from covist.request.answer import Configuration, compressed
 from covist.request.inputs import Request
 from covist.request.timing import Measurement, measure, measure_plain_decoder

@@ -67,7 +67,8 @@ def geometry_workload(name: str, scale: float, text: int, volume: Volume, device
         warmup=requests[volume.prompts :],
         requests=requests[: volume.prompts],
         max_new_tokens=volume.max_new_tokens,
-        instruction=None if random.clip is None else "is there a square in the image?",
+        # In words of the random tower's vocabulary, which is that of the embedded model.
+        instruction=None if random.clip is None else "is there a square in the picture?",
     )
 
 

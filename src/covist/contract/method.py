@@ -52,7 +52,11 @@ class AttentionRule:
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """One line of `covist methods`."""
+    """What `covist methods` says about a method.
+
+    >>> covist.available_methods()["divprune"].info.acts
+    'before the decoder'
+    """
 
     paper: str
     acts: str  # where the reduction happens
@@ -62,7 +66,15 @@ class MethodInfo:
 
 
 class Method(ABC):
-    """Base of all methods; the default is a single reduction to the budget before the first decoder layer."""
+    """Base of all methods; the default is a single reduction to the budget before the first decoder layer.
+
+    >>> class EverySecond(covist.Method):
+    ...     name = "every-second"
+    ...     def select(self, image, count):
+    ...         return image.positions.argsort()[::2][:count]
+    >>> EverySecond().schedule(layers=2, budget=64, tokens=576).tokens_per_layer
+    (64, 64)
+    """
 
     name: str
     info: ClassVar[MethodInfo]

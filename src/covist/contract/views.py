@@ -17,7 +17,13 @@ from covist.state import VisualState
 
 @dataclass
 class ImageContext:
-    """One image on its way into the decoder."""
+    """One image on its way into the decoder: what `Method.select` looks at.
+
+    >>> class Loudest(covist.Method):
+    ...     name = "loudest"
+    ...     def select(self, image: covist.ImageContext, count):
+    ...         return image.signals.embeddings.norm(dim=-1).topk(count).indices
+    """
 
     signals: ImageSignals
     positions: Tensor  # [N] or [N, axes] RoPE positions of the content tokens

@@ -63,6 +63,12 @@ class Hooks:
             hook.remove()
         self._installed, self.call = [], _Call()
 
+    def __getstate__(self) -> None:
+        # A copy of the hooks would go on compressing the original; the weights alone can be saved at any time.
+        raise CovistError(
+            "a model cannot be copied or pickled while it is compressed; call .remove() on its handle first"
+        )
+
     def _install(self) -> list[Removable]:
         decoder = self._family.decoder
         return [

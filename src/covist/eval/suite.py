@@ -13,7 +13,7 @@ from functools import cached_property
 from PIL import Image
 
 from covist.errors import CovistError
-from covist.tiny import FAMILIES, HELD_OUT_SEEDS, Question, picture, questions_for, sample_scene
+from covist.tiny import FAMILIES, HELD_OUT_SEEDS, Question, questions_for, sample_scene, scene_image
 
 SCENES = 320  # with one question per family, where the scene offers one: about 2,500 questions
 _PROBED = 8  # items that a fingerprint reads
@@ -62,13 +62,18 @@ def scene_seeds() -> Sequence[int]:
 
 def _scene_item(number: int) -> Item:
     scene = sample_scene(scene_seeds()[number])
-    return Item(number, tuple(questions_for(scene)), lambda: picture(scene))
+    return Item(number, tuple(questions_for(scene)), lambda: scene_image(scene))
 
 
 SUITES = {"scenes": Suite("scenes", tuple(FAMILIES), SCENES, _scene_item)}
 
 
 def load_suite(name: str) -> Suite:
+    """A suite by its name.
+
+    >>> covist.eval.load_suite("scenes").size
+    320
+    """
     if name not in SUITES:
         raise CovistError(f"unknown suite {name!r}; choose one of {', '.join(SUITES)}")
     return SUITES[name]

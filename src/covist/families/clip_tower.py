@@ -20,7 +20,7 @@ class ClipTowerFamily(Family):
 
     def __init__(self, model: nn.Module):
         super().__init__(model)
-        config = model.config
+        config = self.model.config
         if config.vision_config.model_type != "clip_vision_model":
             raise CovistError(
                 f"{type(model).__name__} with a {config.vision_config.model_type!r} tower is not supported: "
@@ -109,8 +109,8 @@ class ClipTowerFamily(Family):
 class _LayerTap:
     """Keeps class query, keys and class output of one encoder layer until they are taken."""
 
-    def __init__(self, layer: nn.Module):
-        self._heads = layer.self_attn.num_heads
+    def __init__(self, layer: Any):
+        self._heads: int = layer.self_attn.num_heads
         self._scratch = Scratch()
         self.handles: list[Removable] = [
             layer.self_attn.q_proj.register_forward_hook(self._keep("query", slice(0, 1))),
@@ -133,6 +133,6 @@ class _LayerTap:
         return EncoderLayer(query, keys[:, 0], keys[:, 1:], self._heads), output
 
 
-def patches_per_side(model: nn.Module) -> int:
+def patches_per_side(model: Any) -> int:
     vision = model.config.vision_config
     return vision.image_size // vision.patch_size

@@ -1,4 +1,4 @@
-"""LLaVA-NeXT: a base view and an unpadded high-resolution grid per image, a newline token behind every grid row."""
+"""LLaVA-NeXT: a base view and an unpadded high-resolution grid per image, a newline token after every grid row."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class LlavaNext(ClipTowerFamily):
         content = sources != NEWLINE
         views = [(side, side)]
         high_resolution = int(content.sum()) - side * side
-        if high_resolution:  # unpadding may leave nothing of an extremely long and narrow picture
+        if high_resolution:  # unpadding may leave nothing of an extremely long and narrow image
             rows = int((~content).sum())
             views.append((rows, high_resolution // rows))
         return PackedLayout(Grid(tuple(views)), content, sources[content])

@@ -10,6 +10,7 @@ from torch import nn
 
 from covist.contract.family import Family, unwrap
 from covist.errors import CovistError
+from covist.plugins import load_plugins
 
 _FAMILIES: dict[str, type[Family]] = {}
 
@@ -17,6 +18,9 @@ _FAMILIES: dict[str, type[Family]] = {}
 def register_family(family: type[Family]) -> type[Family]:
     """Class decorator: make a family known under each of its model classes."""
     for model_class in family.model_classes:
+        if model_class in _FAMILIES:
+            first = _FAMILIES[model_class]
+            raise CovistError(f"{model_class} is served already, by the family {first.name} of {first.__module__}")
         _FAMILIES[model_class] = family
     return family
 
@@ -26,10 +30,15 @@ def _import_families() -> None:
     package = importlib.import_module("covist.families")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"covist.families.{module.name}")
+    load_plugins("covist.families")
 
 
 def available_families() -> dict[str, tuple[str, ...]]:
-    """Family name -> the transformers classes it serves."""
+    """Family name -> the transformers classes it serves.
+
+    >>> covist.available_families()["llava-1.5"]
+    ('LlavaForConditionalGeneration',)
+    """
     _import_families()
     return {family.name: family.model_classes for family in dict.fromkeys(_FAMILIES.values())}
 
@@ -44,5 +53,5 @@ def family_for(model: nn.Module) -> Family:
     known = ", ".join(f"{name} ({', '.join(classes)})" for name, classes in available_families().items())
     raise CovistError(
         f"{type(unwrapped).__name__} is not a supported model. Supported: {known}. "
-        "To add a family, write one file in covist/families with a Family subclass under @register_family."
+        "To add a family, write one file with a Family subclass under @register_family (CONTRIBUTING.md)."
     )

@@ -16,6 +16,11 @@ class ConcentrationTracker:
 
     Read it before an image and update it after. Frozen to a number, the output for an image no longer depends on
     what was seen before it.
+
+    >>> tracker = covist.ConcentrationTracker()
+    >>> tracker.freeze(0.05)
+    >>> tracker.read()
+    0.05
     """
 
     def __init__(self, decay: float = DECAY, warm_up: int = WARM_UP):

@@ -26,12 +26,12 @@ def cut_depths(layers: int, budget: int, tokens: int, cuts: Sequence[int], share
     """Where the reductions happen in a decoder of `layers` layers, given their layers in one of 32.
 
     The layers before the first cut see all tokens. Where these alone would take more than `share` of the budget, the
-    first cut moves forward and the others keep their proportions behind it.
+    first cut moves forward and the others keep their proportions after it.
     """
     affordable = math.floor(share * layers * budget / tokens)
     first = max(1, min(round_half_up(cuts[0] * layers / PUBLISHED_LAYERS), affordable))
-    behind = [(cut - cuts[0]) / (PUBLISHED_LAYERS - cuts[0]) for cut in cuts]
-    depths = [first + round_half_up((layers - first) * part) for part in behind]
+    after = [(cut - cuts[0]) / (PUBLISHED_LAYERS - cuts[0]) for cut in cuts]
+    depths = [first + round_half_up((layers - first) * part) for part in after]
     return sorted({depth for depth in depths if depth < layers})
 
 
@@ -40,7 +40,7 @@ def inside_schedule(
 ) -> Schedule:
     """All tokens up to the first cut, then counts in the proportions of `shape` whose layer mean is the budget.
 
-    If the full-length layers exceed the budget even with the earliest cut, one token is left behind it and the mean
+    If the full-length layers exceed the budget even with the earliest cut, one token is left after it and the mean
     is what the report says.
     """
     depths = cut_depths(layers, budget, tokens, cuts, share)
@@ -65,7 +65,7 @@ class DropInside(Method):
     cuts: ClassVar[tuple[int, ...]]
     """Layers before which tokens are dropped, in a decoder of 32 layers."""
     shape: ClassVar[tuple[float, ...]] = (1.0,)
-    """Counts behind the cuts, in proportion."""
+    """Counts after the cuts, in proportion."""
     untouched_share: ClassVar[float] = 0.9
     """Largest share of the budget that the layers before the first cut may take."""
 
@@ -99,7 +99,7 @@ def last_prompt_row(view: DecoderView) -> Tensor:
 
 
 def last_instruction_row(view: DecoderView) -> Tensor:
-    """The row of the last instruction token [1], or of the last prompt token if the image stands behind it."""
+    """The row of the last instruction token [1], or of the last prompt token if the image stands after it."""
     row = torch.tensor([view.last_instruction_row], device=view.visual.device)
     return torch.where(row > view.visual[-1], row, last_prompt_row(view))
 

@@ -24,7 +24,7 @@ class RatedInside(ScoreInside):
     cuts = (3, 7, 16)
     untouched_share = 0.75
     presets: ClassVar[dict[int, tuple[float, ...]]]
-    """Published counts behind the cuts for a budget."""
+    """Published counts after the cuts for a budget."""
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         nearest = min(self.presets, key=lambda published: abs(published / PUBLISHED_TOKENS - budget / tokens))
@@ -35,9 +35,9 @@ class RatedInside(ScoreInside):
 
 
 def raters(view: DecoderView) -> Tensor:
-    """Rows of the text tokens behind the image that it points to more than on average.
+    """Rows of the text tokens after the image that it points to more than on average.
 
-    Without text behind the image the last prompt token rates; where no token stands out, all of them do.
+    Without text after the image the last prompt token rates; where no token stands out, all of them do.
     """
     if not len(view.text):
         return last_prompt_row(view)

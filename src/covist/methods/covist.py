@@ -59,7 +59,7 @@ class Covist(Method):
             self.instruction_evidence(image),
             reference,
         )
-        if not signals.memo.setdefault("counted", False):
+        if selection.concentration is not None and not signals.memo.setdefault("counted", False):
             self.tracker.update(selection.concentration)
             signals.memo["counted"] = True
         selected = perf_counter()

@@ -21,9 +21,9 @@ def create_method(name: str, **options: Any) -> Method:
     `+csc` and `+sca` add CoViST's composition and attention to another method. Options are those of the method; where
     CoViST has a part in it also the fields of `CovistConfig`, one by one or as `config=CovistConfig(...)`.
 
-    >>> create_method("vispruner:important=0.75").important
+    >>> covist.create_method("vispruner:important=0.75").important
     0.75
-    >>> create_method("divprune+csc+sca", weight_limit=64).name
+    >>> covist.create_method("divprune+csc+sca", weight_limit=64).name
     'divprune+csc+sca'
     """
     parsed = parse_name(name)
@@ -56,7 +56,9 @@ def _combine(name: str, method: type[Method], parts: tuple[str, ...], options: d
     own = {option: options[option] for option in options if option in option_names(method) and option != "positions"}
     base = _build(method, own)
     rest = {option: value for option, value in options.items() if option not in own}
-    rest = _collect_config(name, parts_read(base, set(parts)), rest, {"config", "positions"}, option_names(method))
+    plain_name = name.partition(":")[0]
+    shown = option_names(method)
+    rest = _collect_config(plain_name, parts_read(base, set(parts)), rest, {"config", "positions"}, shown)
     return Combined(base, set(parts), **rest)
 
 

@@ -6,7 +6,7 @@ algorithm.
 Facts: before layer 2 (of 32), by the attention of layer 1, mean over heads, row of the *last prompt token only* (the
 paper speaks of the average attention received). Layers before the cut keep all tokens in their cache; original
 positions.
-Deviations: the count behind the cut follows from the layer-mean budget (576 tokens, 32 layers: 166, 98 and 30 for
+Deviations: the count after the cut follows from the layer-mean budget (576 tokens, 32 layers: 166, 98 and 30 for
 192, 128 and 64); other depths scale the layer. Every image has its own pool.
 """
 

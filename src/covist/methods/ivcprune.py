@@ -26,7 +26,7 @@ from covist.methods.registry import register_method
 from covist.state import VisualState
 
 COORDINATE_SHARE, SEED_SHARE = 1 / 6, 0.01
-QUESTION_OFFSET = 2  # the question begins two tokens behind the image
+QUESTION_OFFSET = 2  # the question begins two tokens after the image
 
 
 @register_method

@@ -5,7 +5,7 @@ Licence of the authors' code: Apache-2.0; written from a description of the algo
 Facts: rows softmax(cos(words, projected tokens) / 0.02) / m and half of softmax(cos of encoder features / 0.2) / n
 are stacked; greedy maximum coverage over the columns. Words are the question's tokens (input embeddings of the
 decoder) without answer hints and stop words; if nothing is left, all of them.
-Deviations: the stock processor does not pad pictures to a square, so no border is excluded. Stop words are dropped
+Deviations: the stock processor does not pad images to a square, so no border is excluded. Stop words are dropped
 for every family, and each image has its own pool. Our stop list has the published categories, not the published
 words.
 """

@@ -8,7 +8,7 @@ Facts: before layers 8, 16 and 24 of 32, by the attention of the last instructio
 renumbered after every drop. The published setting keeps 1/2, 1/4, 1/8, a layer mean of 270 of 576.
 Our presets for other budgets: the halving stays, and the counts are solved for the layer mean. Where the layers
 before the first drop would take more than half of the budget, the first drop moves forward and the others divide what
-is behind it (192 of 576: layers 5, 14, 23). The published setting is reproduced at its own mean.
+is after it (192 of 576: layers 5, 14, 23). The published setting is reproduced at its own mean.
 """
 
 from __future__ import annotations

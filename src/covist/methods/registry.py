@@ -9,16 +9,26 @@ from functools import cache
 
 from covist.contract.method import Method
 from covist.errors import CovistError
+from covist.plugins import load_plugins
 
 _METHODS: dict[str, type[Method]] = {}
 
 
 def register_method(method: type[Method]) -> type[Method]:
-    """Class decorator: make a method available as `covist.compress(..., method=method.name)`."""
+    """Class decorator: make a method available as `covist.compress(..., method=method.name)`.
+
+    >>> @covist.register_method
+    ... class Foremost(covist.Method):
+    ...     name = "foremost"
+    ...     info = covist.MethodInfo("none", "before the decoder", "nothing", "exactly K in every layer")
+    ...     def select(self, image, count):
+    ...         return image.positions.argsort()[:count]
+    >>> covist.create_method("foremost").positions
+    'keep'
+    """
     if method.name in _METHODS:
-        raise CovistError(
-            f"a method named {method.name!r} is registered already, by {_METHODS[method.name].__module__}"
-        )
+        first = _METHODS[method.name].__module__
+        raise CovistError(f"a method named {method.name!r} is registered already, by {first}; choose another name")
     _METHODS[method.name] = method
     return method
 
@@ -28,12 +38,13 @@ def _import_methods() -> None:
     package = importlib.import_module("covist.methods")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"covist.methods.{module.name}")
+    load_plugins("covist.methods")  # after our own, so that a name that is taken twice stays ours
 
 
 def available_methods() -> dict[str, type[Method]]:
     """Name -> method class, in alphabetical order.
 
-    >>> "covist-fixed" in available_methods()
+    >>> "covist-fixed" in covist.available_methods()
     True
     """
     _import_methods()
@@ -42,6 +53,8 @@ def available_methods() -> dict[str, type[Method]]:
 
 def option_names(method: type[Method]) -> list[str]:
     """What the constructors of a method and of its bases take by name."""
-    constructors = (inspect.signature(base.__init__) for base in method.__mro__[:-1] if "__init__" in vars(base))
+    constructors = (
+        inspect.signature(vars(base)["__init__"]) for base in method.__mro__[:-1] if "__init__" in vars(base)
+    )
     items = (item for signature in constructors for item in list(signature.parameters.values())[1:])
     return list(dict.fromkeys(item.name for item in items if item.kind is not item.VAR_KEYWORD))

@@ -2,7 +2,7 @@
 
 Paper: "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference", ICML 2025.
 Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
-Facts: raters are the text tokens behind the image that its input embeddings point to more than on average. After
+Facts: raters are the text tokens after the image that its input embeddings point to more than on average. After
 layers 2, 6 and 15 of 32 the raters' attention in that layer scores the tokens; of the removed, the best 30% are
 clustered by density peaks on the layer's output and their means stay: published counts do not include them, ours do.
 Positions are renumbered.

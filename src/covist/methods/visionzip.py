@@ -41,7 +41,8 @@ class VisionZip(Method):
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
         signals = image.signals
-        has_class = signals.class_features is not None
+        class_features = signals.class_features
+        has_class = class_features is not None
         dominant_places = max(1, round_half_up(DOMINANT_SHARE * count))
         contextual_places = count - dominant_places
         dominant = largest(received_attention(signals), dominant_places - has_class)
@@ -56,8 +57,8 @@ class VisionZip(Method):
             merged, members = merge_context(signals, targets, others)
             features[targets] = merged.to(features.dtype)
             weights[targets] += members
-        if has_class:
-            features[others[0]] = signals.project(signals.class_features[:1])[0].to(features.dtype)
+        if class_features is not None:
+            features[others[0]] = signals.project(class_features[:1])[0].to(features.dtype)
             kept.append(others[:1])
         return Outcome(state.replace(features=features, weights=weights).restrict(torch.cat(kept).sort().values))
 

@@ -6,12 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from covist.api import compress
+from covist.api.compress import compress
+from covist.api.handle import Compression
+from covist.api.report import Report
 from covist.errors import CovistError
-from covist.handle import Compression
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA, is_vanilla
-from covist.report import Report
 from covist.request.inputs import Request
 from covist.request.loading import LoadedModel
 from covist.request.timing import Measurement, measure, median_of

@@ -63,19 +63,17 @@ def prepare(loaded: LoadedModel, images: Sequence[Image.Image], *prompts: str) -
     if not images:
         raise CovistError("the prompt has no image: there is nothing to compress")
     texts = [chat_prompt(loaded.processor, prompt, len(images)) for prompt in prompts]
-    options = {"padding": True, "padding_side": "left", "return_tensors": "pt"} if len(texts) > 1 else {}
     try:
         single = _encode(loaded, images, texts[:1])
-        if len(texts) == 1:
-            return Request.of_inputs(single)
-        every = _encode(loaded, list(images) * len(texts), texts, **options)
+        every = _encode(loaded, list(images) * len(texts), texts) if len(texts) > 1 else single
     except ValueError as error:  # an extreme shape, for example
         raise CovistError(f"the processor of {loaded.name} refuses the image: {error}") from error
     return Request(Request.of_inputs(every).prompts, Request.of_inputs(single).images)
 
 
-def _encode(loaded: LoadedModel, images: Sequence[Image.Image], texts: list[str], **options: Any) -> dict[str, Tensor]:
-    encoded = loaded.processor(images=list(images), text=texts, return_tensors="pt", **options)
+def _encode(loaded: LoadedModel, images: Sequence[Image.Image], texts: list[str]) -> dict[str, Tensor]:
+    padding: dict[str, Any] = {"padding": True, "padding_side": "left"} if len(texts) > 1 else {}
+    encoded = loaded.processor(images=list(images), text=texts, return_tensors="pt", **padding)
     return dict(encoded.to(loaded.model.device))
 
 

@@ -4,15 +4,15 @@ model, processor, clip = covist.tiny.load()
 image, question, answer = covist.tiny.demo()
 """
 
-from covist.tiny.demonstration import DEMO_PICTURE, demo
+from covist.tiny.demonstration import DEMO_IMAGE, demo
 from covist.tiny.model import Size
 from covist.tiny.questions import FAMILIES, Question, questions_for
-from covist.tiny.scenes import HELD_OUT_SEEDS, Scene, picture, render, sample_scene
+from covist.tiny.scenes import HELD_OUT_SEEDS, Scene, render, sample_scene, scene_image
 from covist.tiny.store import WEIGHTS, build_random, load, save
 from covist.tiny.text import prompt_for
 
 __all__ = [
-    "DEMO_PICTURE",
+    "DEMO_IMAGE",
     "FAMILIES",
     "HELD_OUT_SEEDS",
     "WEIGHTS",
@@ -22,10 +22,10 @@ __all__ = [
     "build_random",
     "demo",
     "load",
-    "picture",
     "prompt_for",
     "questions_for",
     "render",
     "sample_scene",
+    "scene_image",
     "save",
 ]

@@ -1,4 +1,4 @@
-"""Captions for the contrastive loss, and which captions happen to be true of other pictures of the batch."""
+"""Captions for the contrastive loss, and which captions happen to be true of other images of the batch."""
 
 import numpy as np
 import torch
@@ -37,9 +37,9 @@ def caption(things: list[Thing], rng: np.random.Generator, most: int = 3) -> tup
 
 
 def caption_batch(visible: list[list[Thing]], rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids and mask of one caption per picture, and `allowed` [captions, pictures]: the pair may be contrasted.
+    """Token ids and mask of one caption per image, and `allowed` [captions, images]: the pair may be contrasted.
 
-    A caption that is also true of another picture is no negative for it.
+    A caption that is also true of another image is no negative for it.
     """
     captions, mentions = zip(*(caption(things, rng) for things in visible), strict=True)
     truths = [{name for thing in things for name in true_names(thing)} for things in visible]

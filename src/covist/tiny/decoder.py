@@ -1,4 +1,4 @@
-"""Training projector and decoder on the frozen tower, whose features are computed once per picture.
+"""Training projector and decoder on the frozen tower, whose features are computed once per image.
 
 The curriculum widens what the decoder sees: one patch per thing teaches it to match words with things, all patches
 come last.
@@ -34,9 +34,9 @@ QUESTIONS = {
 class DecoderPhase:
     name: str
     share: float  # of the time of the decoder stage
-    pictures: int  # per step
+    images: int  # per step
     sampled: int | None = None  # patches shown, things preferred; None shows all
-    rounds: int = 1  # of QUESTIONS per picture
+    rounds: int = 1  # of QUESTIONS per image
 
     @property
     def questions(self) -> dict[str, int]:
@@ -44,10 +44,10 @@ class DecoderPhase:
 
 
 DECODER_PHASES = (
-    DecoderPhase("24 patches", 0.20, pictures=12, sampled=24),  # hardly more than one per thing
-    DecoderPhase("96 patches", 0.25, pictures=8, sampled=96),
-    DecoderPhase("240 patches", 0.15, pictures=8, sampled=240, rounds=2),  # all things, some background
-    DecoderPhase("all patches", 0.40, pictures=6, rounds=2),
+    DecoderPhase("24 patches", 0.20, images=12, sampled=24),  # hardly more than one per thing
+    DecoderPhase("96 patches", 0.25, images=8, sampled=96),
+    DecoderPhase("240 patches", 0.15, images=8, sampled=240, rounds=2),  # all things, some background
+    DecoderPhase("all patches", 0.40, images=6, rounds=2),
 )
 
 
@@ -89,7 +89,7 @@ class Standardise(torch.nn.Module):
 
 
 def choose_places(sampled: int | None, owners: np.ndarray, rng: np.random.Generator) -> Tensor:
-    """Which patches of each picture are shown, [n, t]: all, or `sampled` of them.
+    """Which patches of each image are shown, [n, t]: all, or `sampled` of them.
 
     First one patch of every thing, then more patches of things, then background.
     """
@@ -104,7 +104,7 @@ def choose_places(sampled: int | None, owners: np.ndarray, rng: np.random.Genera
 
 
 class DecoderTrainer:
-    """Projector and decoder behind standardised tower features, with one step of any phase."""
+    """Projector and decoder after standardised tower features, with one step of any phase."""
 
     def __init__(self, model: LlavaForConditionalGeneration, bank: SceneBank, out: Path, seed: int):
         self.model, self.bank = model, bank
@@ -139,7 +139,7 @@ class DecoderTrainer:
 
     def step(self, phase: DecoderPhase, number: int) -> tuple[Tensor, dict[str, float]]:
         rng = np.random.default_rng([self.seed, 4, number])
-        indices = rng.integers(min(MOST_SCENES, len(self.bank)), size=phase.pictures)
+        indices = rng.integers(min(MOST_SCENES, len(self.bank)), size=phase.images)
         scenes = [self.bank.scene(int(index)) for index in indices]
         asked = [questions_for(scene, number, phase.questions) for scene in scenes]
         packed, features = pack(asked), self.cache(indices)

@@ -47,7 +47,7 @@ class Muon(torch.optim.Optimizer):
 
 
 class Optimiser:
-    """Both optimisers behind one schedule: warm-up, plateau, linear decay to zero. Read-outs are left to AdamW."""
+    """Both optimisers under one schedule: warm-up, plateau, linear decay to zero. Read-outs are left to AdamW."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Many questions packed behind one visual prefix: the main saving of the decoder's training.
+"""Many questions packed after one visual prefix: the main saving of the decoder's training.
 
     <s> USER: [patches] | question 1, answer 1 | question 2, answer 2 | ...
 
@@ -26,7 +26,7 @@ _TOKENIZER = build_tokenizer()
 
 @dataclass(frozen=True)
 class Packed:
-    """The text of a batch behind its visual prefixes; n pictures, s text tokens."""
+    """The text of a batch after its visual prefixes; n images, s text tokens."""
 
     ids: Tensor  # [n, s]
     positions: Tensor  # [n, s]

@@ -1,6 +1,6 @@
 """Learning where to look: from the words of a question to the patches, and the places, of the things they are about.
 
-Answers alone leave the decoder for a long time on the plateau where it names just some digit or colour of the picture,
+Answers alone leave the decoder for a long time on the plateau where it names just some digit or colour of the image,
 and relations stay at chance; with this loss both end within minutes. Nothing of it is part of the exported model.
 """
 
@@ -15,12 +15,12 @@ from covist.tiny.packing import PREFIX, Packed
 from covist.tiny.questions import Question
 from covist.tiny.scenes import GRID, IMAGE_SIZE, PATCH, Scene, Thing
 
-POINTING_LAYER, LOCATING_LAYER = 3, 5  # after them, a word knows its patches, and where in the picture they are
+POINTING_LAYER, LOCATING_LAYER = 3, 5  # after them, a word knows its patches, and where in the image they are
 
 
 @dataclass(frozen=True)
 class PointingTarget:
-    """What the words of one picture's questions should look at; p words point."""
+    """What the words of one image's questions should look at; p words point."""
 
     tokens: Tensor  # [p], places in the text
     patches: Tensor  # [p, t], 1 where a shown patch belongs to a thing the word is about
@@ -69,7 +69,7 @@ def _patches_of(
 def pointing_targets(
     scenes: list[Scene], asked: list[list[Question]], packed: Packed, shown: np.ndarray, places: np.ndarray
 ) -> list[PointingTarget]:
-    """Targets per picture; `shown` are the owners of the shown patches, `places` where these stand, both [n, t].
+    """Targets per image; `shown` are the owners of the shown patches, `places` where these stand, both [n, t].
 
     To count is to look at every thing once, so those questions point at a single patch of each.
     """

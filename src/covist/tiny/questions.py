@@ -174,6 +174,10 @@ def questions_for(scene: Scene, seed: int = 0, per_family: int | Mapping[str, in
     """Up to `per_family` different questions of every family, or as many as a mapping from family to number says.
 
     The same scene and seed give the same questions.
+
+    >>> scene = covist.tiny.sample_scene(covist.tiny.HELD_OUT_SEEDS[0])
+    >>> len({question.family for question in covist.tiny.questions_for(scene)})
+    7
     """
     wanted = dict.fromkeys(FAMILIES, per_family) if isinstance(per_family, int) else per_family
     if unknown := set(wanted) - set(FAMILIES):

@@ -1,4 +1,4 @@
-"""Scenes: what is in the picture (`sample_scene`), how it looks (`render`) and which patch shows what (`patch_owners`).
+"""Scenes: what is in the image (`sample_scene`), how it looks (`render`) and which patch shows what (`patch_owners`).
 
 Everything follows from the seed. The seed ranges below never meet, so held-out scenes are unseen by construction.
 """
@@ -95,6 +95,9 @@ def sample_scene(seed: int, objects: int | None = None) -> Scene:
     """The scene of a seed: a number, a word, `objects` coloured objects (by default 2 to 12) and grey decoys.
 
     In a very crowded scene the last objects may find no room and are left out.
+
+    >>> len(covist.tiny.sample_scene(7, objects=3).objects)
+    3
     """
     rng = np.random.default_rng([seed, 0])
     layout = _Layout(rng)
@@ -130,7 +133,7 @@ def _shape_distance(shape: str, dx: np.ndarray, dy: np.ndarray, radius: float) -
 
 
 def _mask(thing: Thing) -> tuple[slice, slice, np.ndarray]:
-    """Where a thing lies in the picture and how much of each pixel it covers."""
+    """Where a thing lies in the image and how much of each pixel it covers."""
     if thing.char:
         half_width, half_height = glyphs.WIDTH / 2, glyphs.HEIGHT / 2
         top, left = int(thing.y - half_height), int(thing.x - half_width)
@@ -164,9 +167,13 @@ def _background(rng: np.random.Generator) -> np.ndarray:
 
 
 def render(scene: Scene) -> np.ndarray:
-    """The picture of a scene as uint8 [96, 96, 3]."""
+    """The image of a scene as uint8 [96, 96, 3].
+
+    >>> covist.tiny.render(covist.tiny.sample_scene(7)).shape
+    (96, 96, 3)
+    """
     rng = np.random.default_rng([scene.seed, 1])
-    picture = _background(rng)
+    image = _background(rng)
     for thing in scene.things:
         rows, columns, cover = _mask(thing)
         if thing.char:
@@ -175,12 +182,17 @@ def render(scene: Scene) -> np.ndarray:
             paint = np.full(3, rng.uniform(165, 200))
         else:
             paint = np.array(COLORS[thing.color]) * 255 + rng.normal(0, 10, 3)
-        window = picture[rows, columns]
+        window = image[rows, columns]
         window += cover[..., None] * (paint.astype(np.float32) - window) * 0.94  # a little noise shines through
-    return np.clip(picture + 0.5, 0, 255).astype(np.uint8)
+    return np.clip(image + 0.5, 0, 255).astype(np.uint8)
 
 
-def picture(scene: Scene) -> Image.Image:
+def scene_image(scene: Scene) -> Image.Image:
+    """The same for Pillow.
+
+    >>> covist.tiny.scene_image(covist.tiny.sample_scene(7)).size
+    (96, 96)
+    """
     return Image.fromarray(render(scene))
 
 

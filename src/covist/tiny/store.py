@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import (
     AutoProcessor,
     AutoTokenizer,
@@ -37,7 +38,13 @@ def fold_standardisation(layer: torch.nn.Linear, mean: torch.Tensor, std: torch.
 
 
 def save(model: LlavaForConditionalGeneration, clip: CLIPModel, folder: Path) -> None:
-    """Write model, processor and CLIP in fp16; the vision tower of `clip` must be that of `model`."""
+    """Write model, processor and CLIP in fp16; the vision tower of `clip` must be that of `model`.
+
+    >>> from pathlib import Path
+    >>> model, processor, (clip, tokenizer) = covist.tiny.build_random()
+    >>> covist.tiny.save(model, clip, Path("mine"))
+    >>> loaded = covist.tiny.load("mine")
+    """
     stored = LlavaForConditionalGeneration(model.config)
     stored.load_state_dict(model.state_dict())
     stored.set_attn_implementation("sdpa")
@@ -53,7 +60,12 @@ def save(model: LlavaForConditionalGeneration, clip: CLIPModel, folder: Path) ->
 
 
 def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Loaded:
-    """The embedded model, its processor, and its CLIP as (CLIPModel, tokenizer), ready for `covist.compress`."""
+    """The embedded model, its processor, and its CLIP as (CLIPModel, tokenizer), ready for `covist.compress`.
+
+    >>> model, processor, clip = covist.tiny.load()
+    >>> type(model).__name__
+    'LlavaForConditionalGeneration'
+    """
     folder = Path(folder)
     if not (folder / "model.safetensors").exists():
         raise CovistError(f"no trained weights in {folder}; train them with `python -m covist.tiny.train --out DIR`")
@@ -62,11 +74,16 @@ def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Lo
     tower = {_TOWER + name: value for name, value in model.model.vision_tower.state_dict().items()}
     clip.load_state_dict(load_file(folder / "clip" / "text.safetensors") | tower)
     tokenizer = AutoTokenizer.from_pretrained(folder / "clip")
-    return model, AutoProcessor.from_pretrained(folder), (clip.to(dtype=dtype).eval(), tokenizer)
+    return model, AutoProcessor.from_pretrained(folder), (nn.Module.to(clip, dtype=dtype).eval(), tokenizer)
 
 
 def build_random(seed: int = 0, size: Size | None = None) -> Loaded:
-    """The same architecture without training, for tests that need a model but no answers."""
+    """The same architecture without training, for tests that need a model but no answers.
+
+    >>> model, processor, clip = covist.tiny.build_random(size=covist.tiny.Size(decoder_layers=4))
+    >>> len(model.model.language_model.layers)
+    4
+    """
     size = size or Size()
     model, clip = build_llava(size, seed).eval(), build_clip(size, seed).eval()
     clip.vision_model.load_state_dict(model.model.vision_tower.state_dict())

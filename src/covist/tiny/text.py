@@ -43,6 +43,11 @@ CHAT_TEMPLATE = (
 
 
 def prompt_for(question: str) -> str:
+    """A question about one image in the embedded model's chat format.
+
+    >>> covist.tiny.prompt_for("where is it?")
+    'USER: <image>\\nwhere is it? ASSISTANT:'
+    """
     return f"USER: {IMAGE}\n{question} ASSISTANT:"
 
 

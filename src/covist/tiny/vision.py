@@ -1,7 +1,7 @@
-"""Training the tower: what every patch shows (dense heads), and what the picture shows (captions).
+"""Training the tower: what every patch shows (dense heads), and what the image shows (captions).
 
 The curriculum widens what the tower sees at once: small windows teach glyphs and shapes at a fraction of the cost of
-whole pictures, scattered tiles teach distance, and whole pictures come last.
+whole images, scattered tiles teach distance, and whole images come last.
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ BACKGROUND_WEIGHT = 0.3  # three patches of four show nothing
 class VisionPhase:
     name: str
     share: float  # of the time of the vision stage
-    pictures: int  # per step
+    images: int  # per step
     window: int | None = None  # side of the square of patches shown
-    tiles: int | None = None  # tiles shown of the 4x4 that make up the picture
-    views: int = 1  # windows per picture
+    tiles: int | None = None  # tiles shown of the 4x4 that make up the image
+    views: int = 1  # windows per image
 
     @property
     def captioned(self) -> bool:
@@ -35,15 +35,15 @@ class VisionPhase:
 
 
 VISION_PHASES = (
-    VisionPhase("6x6 windows", 0.24, pictures=32, window=6, views=4),
-    VisionPhase("12x12 windows", 0.24, pictures=48, window=12),
-    VisionPhase("4 tiles of 16", 0.20, pictures=48, tiles=4),
-    VisionPhase("all patches", 0.32, pictures=12),
+    VisionPhase("6x6 windows", 0.24, images=32, window=6, views=4),
+    VisionPhase("12x12 windows", 0.24, images=48, window=12),
+    VisionPhase("4 tiles of 16", 0.20, images=48, tiles=4),
+    VisionPhase("all patches", 0.32, images=12),
 )
 
 
 def encode(tower: CLIPVisionModel, patches: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Run the tower on some patches of each picture, every patch at its own place.
+    """Run the tower on some patches of each image, every patch at its own place.
 
     patches [n, t, 48] and places [n, t] -> penultimate patch features [n, t, width], class feature [n, width].
     """
@@ -75,7 +75,7 @@ class Heads(nn.Module):
 
 
 def choose_places(phase: VisionPhase, owners: Tensor, generator: torch.Generator) -> Tensor:
-    """Which patches of each picture are shown, [n, t]."""
+    """Which patches of each image are shown, [n, t]."""
     count = len(owners)
     if phase.tiles:
         rows, columns = torch.meshgrid(torch.arange(GRID), torch.arange(GRID), indexing="ij")
@@ -128,11 +128,11 @@ def contents_target(owners: Tensor, tables: Tensor) -> Tensor:
 
 
 def contrastive_loss(clip: CLIPModel, pooled: Tensor, captions: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """InfoNCE with the pairs that are true by accident left out; also how often a picture finds its caption."""
+    """InfoNCE with the pairs that are true by accident left out; also how often a image finds its caption."""
     ids, mask, allowed = captions
     text = F.normalize(clip.get_text_features(input_ids=ids, attention_mask=mask).pooler_output, dim=-1)
     image = F.normalize(clip.visual_projection(pooled), dim=-1)
-    logits = clip.logit_scale.clamp(max=4.0).exp() * text @ image.T  # [captions, pictures]
+    logits = clip.logit_scale.clamp(max=4.0).exp() * text @ image.T  # [captions, images]
     logits = logits.masked_fill(~allowed, -1e4)
     own = torch.arange(len(logits))
     loss = (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
@@ -149,7 +149,7 @@ class VisionTrainer:
 
     def step(self, phase: VisionPhase, number: int) -> tuple[Tensor, dict[str, float]]:
         rng = np.random.default_rng([self.seed, 3, number])
-        indices = rng.integers(len(self.bank), size=phase.pictures)
+        indices = rng.integers(len(self.bank), size=phase.images)
         patches, owners, tables = (part.repeat_interleave(phase.views, 0) for part in self.bank.batch(indices))
         places = choose_places(phase, owners, torch.Generator().manual_seed(int(rng.integers(1 << 30))))
         owners = owners.gather(1, places)

@@ -6,11 +6,11 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from torch import nn
 
+from covist.api.report import Report, build_report
 from covist.contract.family import Family, unwrap
 from covist.engine.hooks import Hooks
 from covist.engine.prefill import Prefill, Settings
 from covist.errors import CovistError
-from covist.report import Report, build_report
 
 # Weak on both sides: a model that is dropped while it is compressed is freed with its handle.
 _ACTIVE: WeakKeyDictionary[nn.Module, ReferenceType[Compression]] = WeakKeyDictionary()
@@ -54,12 +54,6 @@ class Compression:
 
     def __exit__(self, *exception: object) -> None:
         self.remove()
-
-    def __getstate__(self) -> None:
-        # A copy of the hooks would go on compressing the original; the weights alone can be saved at any time.
-        raise CovistError(
-            "a model cannot be copied or pickled while it is compressed; call .remove() on its handle first"
-        )
 
     def _write_report(self, prefill: Prefill) -> None:
         self.report = build_report(prefill, self.settings.decoder)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from covist.api.handle import Compression
 from covist.config import CovistConfig
 from covist.contract.method import Method
 from covist.engine.decoder import FrozenDecoder
@@ -15,7 +16,6 @@ from covist.engine.prefill import Settings
 from covist.errors import CovistError
 from covist.families.registry import family_for
 from covist.families.text_tower import TextTower
-from covist.handle import Compression
 from covist.methods.create import create_method
 from covist.schedule import check_budget
 

@@ -1,0 +1,81 @@
+"""Methods and families of other packages: the example plugin, really installed, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLUGIN = Path(__file__).parent.parent / "examples" / "plugin"
+BROKEN = {
+    "missing": "import nothing_of_this_name",
+    "taken": "import covist\n\n\n@covist.register_method\nclass Other(covist.Method):\n    name = 'random'\n",
+}
+
+
+def install(folder: Path, target: Path) -> Path:
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(target)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(folder)], check=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    return install(PLUGIN, tmp_path_factory.mktemp("site"))
+
+
+def python(site: Path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+
+
+def test_an_installed_method_is_listed_and_runs(installed):
+    program = """
+import json, covist
+from covist.eval import evaluate
+from covist.request.answer import Configuration, ask
+from covist.request.inputs import prepare
+from covist.request.loading import LoadedModel
+small = covist.tiny.build_random(size=covist.tiny.Size(vision_layers=2, text_layers=1, decoder_layers=2))
+image, question, _ = covist.tiny.demo()
+loaded = LoadedModel("small", *small)
+answer = ask(loaded, prepare(loaded, [image], question), Configuration("loudest+sca", 16), 1)
+scores = evaluate("loudest", "16", limit=1, model=loaded).scores
+print(json.dumps([answer.mean_tokens, [score.method for score in scores]]))
+"""
+    listed = python(installed, "-m", "covist", "methods", "--json")
+    assert "loudest" in [entry["name"] for entry in json.loads(listed.stdout)["methods"]], listed.stderr
+    ran = python(installed, "-c", program)
+    assert json.loads(ran.stdout or "null") == [16.0, ["vanilla", "loudest"]], ran.stderr
+
+
+def test_an_installed_family_serves_its_model(installed):
+    program = """
+import covist
+from covist.tiny import Size, build_random
+model, processor, clip = build_random(size=Size(vision_layers=2, text_layers=1, decoder_layers=2))
+class MyLlavaForConditionalGeneration(type(model)):
+    pass
+model.__class__ = MyLlavaForConditionalGeneration
+image, question, _ = covist.tiny.demo()
+inputs = processor(images=image, text=covist.tiny.prompt_for(question), return_tensors="pt")
+with covist.compress(model, processor, budget=16, clip=clip, concentration=0.1) as handle:
+    model.generate(**inputs, max_new_tokens=1)
+print(covist.available_families()["my-llava"], handle.report.mean_tokens)
+"""
+    ran = python(installed, "-c", program)
+    assert ran.stdout == "('MyLlavaForConditionalGeneration',) 16.0\n", ran.stderr
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_plugin_that_fails_is_left_out_with_a_note_and_everything_else_works(tmp_path, kind):
+    folder = tmp_path / "plugin"
+    folder.mkdir()
+    text = (PLUGIN / "pyproject.toml").read_text(encoding="utf-8").replace("loudest", f"broken_{kind}")
+    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
+    (folder / f"covist_broken_{kind}.py").write_text(BROKEN[kind], encoding="utf-8")
+    ran = python(install(folder, tmp_path / "site"), "-m", "covist", "methods", "--json")
+    assert "covist-fixed" in [entry["name"] for entry in json.loads(ran.stdout)["methods"]]
+    assert f"plugin 'broken_{kind}' of package covist-broken_{kind} is left out" in ran.stderr
