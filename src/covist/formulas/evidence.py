@@ -8,7 +8,8 @@ from torch import Tensor
 
 from covist.checks import require, require_evidence, require_finite, require_shape
 from covist.config import CovistConfig
-from covist.formulas.ops import departure_from_uniform, entropy, mass_norm, min_max, share_groups, unit_rows
+from covist.formulas.attention import mean_attention
+from covist.formulas.ops import departure_from_uniform, entropy, mass_norm, min_max, unit_rows
 from covist.grid import Grid
 
 ATTENTION_PERCENTILE = 0.995
@@ -137,8 +138,7 @@ def first_layer_distribution(queries: Tensor, keys: Tensor) -> Tensor:
     require(keys.shape[-1] == width, "first_layer_distribution", "queries and keys must have the same head width")
     require(heads % keys.shape[0] == 0, "first_layer_distribution", "query heads must be a multiple of key heads")
     require_finite("first_layer_distribution", queries=queries, keys=keys)
-    logits = queries.float() @ share_groups(keys.float(), heads).mT / math.sqrt(width)  # [heads, T, N]
-    return mass_norm(torch.softmax(logits, dim=-1).mean((0, 1)))
+    return mass_norm(mean_attention(queries, keys))
 
 
 def selectivity(distribution: Tensor) -> Tensor:
