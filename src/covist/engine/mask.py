@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, islice
 from typing import Any
 
 import torch
@@ -87,12 +86,12 @@ class ChunkedMask:
     def _attend(self, layer: int, own: Carrier, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Attended:
         """`own` is sdpa's function, which would repeat grouped keys for every chunk; torch itself is asked instead."""
         arguments = {"scale": options.get("scaling"), "dropout_p": options.get("dropout", 0.0)}
-        parts = query.split(self._chunk, 2)  # [batch, heads, chunk, width] each
-        ends = accumulate((part.shape[2] for part in parts), initial=self._ledger.length - self._queries)
-        outputs = [
-            _grouped_attention(part, key[:, :, :end], value[:, :, :end], self._mask_of(layer, part, end), **arguments)
-            for part, end in zip(parts, islice(ends, 1, None), strict=True)
-        ]
+        end, outputs = self._ledger.length - self._queries, []
+        for part in query.split(self._chunk, 2):  # [batch, heads, chunk, width]
+            end += part.shape[2]
+            mask = self._mask_of(layer, part, end)
+            outputs.append(_grouped_attention(part, key[:, :, :end], value[:, :, :end], mask, **arguments))
+            del mask  # before the next one is made
         return torch.cat(outputs, 2).transpose(1, 2), None
 
     def _mask_of(self, layer: int, part: Tensor, end: int) -> Tensor:
