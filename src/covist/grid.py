@@ -38,14 +38,14 @@ class Grid:
     def smooth(self, values: Tensor) -> Tensor:
         """3x3 binomial kernel, renormalised at borders, inside each view: [N] -> [N]."""
         require_shape("Grid.smooth", "values", values, (self.size,))
-        return torch.cat([_binomial(_binomial(view, 0), 1).flatten() for view in self._split(values)])
+        return torch.cat([_binomial(_binomial(view, 0), 1).flatten() for view in self.split(values)])
 
     def neighbour_similarity(self, unit_features: Tensor) -> Tensor:
         """Mean cosine to the existing up/down/left/right neighbours of unit rows [N, d] -> [N]; 1 without any."""
         require_shape("Grid.neighbour_similarity", "unit_features", unit_features, (self.size, None))
-        return torch.cat([_mean_neighbour_cosine(view).flatten() for view in self._split(unit_features)])
+        return torch.cat([_mean_neighbour_cosine(view).flatten() for view in self.split(unit_features)])
 
-    def _split(self, values: Tensor) -> list[Tensor]:
+    def split(self, values: Tensor) -> list[Tensor]:
         """[N, ...] -> one [rows, columns, ...] per view."""
         parts = values.split([rows * columns for rows, columns in self.views])
         return [part.unflatten(0, view) for part, view in zip(parts, self.views, strict=True)]

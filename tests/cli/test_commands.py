@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from covist import available_methods
+from covist import available_methods, environment
 from covist.bench import protocol
 from covist.request import answer as asking
 
@@ -141,6 +141,16 @@ def test_doctor_finds_what_is_installed(covist):
     assert checks["torch"]["status"] == "ok" and checks["torch"]["found"].startswith("2.")
     assert ran.code == (0 if ran.json["healthy"] else 1)
     assert "torch" in covist("doctor").stdout
+
+
+def test_doctor_names_a_release_outside_the_declared_range(covist, monkeypatch):
+    monkeypatch.setattr(environment, "requires", lambda name: ["torch>=2", "transformers>=1000"])
+    ran = covist("doctor", "--json")
+    checks = {check["name"]: check for check in ran.json["checks"]}
+    assert ran.code == 1 and checks["torch"]["status"] == "ok"
+    assert checks["transformers"]["status"] == "missing"
+    assert "which is not >=1000" in checks["transformers"]["found"]
+    assert checks["transformers"]["advice"] == "pip install 'transformers>=1000'"
 
 
 def test_bench_as_json_and_file(covist, model_folder, picture, tmp_path):

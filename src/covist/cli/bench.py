@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from covist.cli import options
-from covist.cli.console import number, operations, out, print_json, progress, table
+from covist.cli.console import out, print_json, progress, table
 from covist.cli.models import load, question
+from covist.units import number, operations
 
 if TYPE_CHECKING:
     from covist.bench.protocol import Bench

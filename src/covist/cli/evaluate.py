@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from covist.cli import options
-from covist.cli.console import interval, number, out, percent, print_json, progress, table
+from covist.cli.console import interval, out, percent, print_json, progress, table
 from covist.cli.models import load
+from covist.units import number
 
 if TYPE_CHECKING:
     from covist.eval import Results

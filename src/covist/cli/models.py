@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from covist.cli.console import note
 from covist.errors import CovistError
@@ -57,22 +57,24 @@ def draw(
     answer: Answer,
     images: list[Image.Image],
     asked: str,
-    processor: Any,
     destination: Path,
     which: int = 0,
     overlay: bool = False,
 ) -> None:
-    """Write the figure of what an answer was based on, for image number `which` of the prompt."""
+    """Write the figure of what an answer was based on, for image number `which` of the prompt; a page has them all."""
     from covist.viz import draw_answer, save_figure
+    from covist.viz.files import PAGES
 
     if answer.report is None:
         raise CovistError(f"{answer.method} compresses nothing, so there is nothing to draw")
     if not 0 <= which < len(images):
         raise CovistError(f"there is no image number {which + 1}; the prompt has {len(images)}")
+    if destination.suffix.lower() in PAGES:
+        answer.report.save(destination, image=images)
+        return
     figure = draw_answer(
         answer.report.images[which],
         images[which],
-        processor,
         method=answer.method,
         prompt=asked,
         answer=answer.text,

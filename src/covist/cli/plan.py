@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covist.cli import options
-from covist.cli.console import number, operations, out, print_json, share, size, table
+from covist.cli.console import out, print_json, table
+from covist.units import number, operations, share, size
 
 if TYPE_CHECKING:
     from covist.plan import Plan

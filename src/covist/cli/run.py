@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from covist.cli import options
-from covist.cli.console import milliseconds, number, operations, out, print_json, share, size, table
+from covist.cli.console import out, print_json, table
 from covist.cli.models import draw, load, question, request
+from covist.units import milliseconds, number, operations, share, size
 
 if TYPE_CHECKING:
     from covist.request.answer import Answer
@@ -26,7 +27,7 @@ def run(
     method: options.MethodOption = None,
     compare: Annotated[bool, typer.Option("--compare", help="Run the uncompressed model beside it.")] = False,
     overlay: Annotated[
-        Path | None, typer.Option(help="Draw the representatives on the image (PNG or SVG).", show_default=False)
+        Path | None, typer.Option(help="Draw the representatives on the image (PNG, SVG or PDF).", show_default=False)
     ] = None,
     clip: options.Clip = None,
     device: options.Device = "auto",
@@ -34,7 +35,7 @@ def run(
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Answer a question about a image with compressed visual tokens.
+    """Answer a question about an image with compressed visual tokens.
 
     Without arguments: a bundled image, a question about it, the embedded model.
     With [bold]--compare[/] the uncompressed model answers too, and the table shows what was saved.
@@ -48,12 +49,14 @@ def run(
     check_budget(budget)  # an impossible budget is refused before anything is loaded
     images, asked = question(image, prompt)
     if overlay is not None:
-        writable_file(overlay, (".png", ".svg"))
+        from covist.viz.files import FIGURES  # matplotlib is slow to import
+
+        writable_file(overlay, FIGURES)
     loaded = load(model, clip, device)
     wanted = (loaded, request(loaded, images, asked), Configuration(name, budget), max_new_tokens)
     answers = list(ask_both(*wanted)) if compare else [ask(*wanted)]
     if overlay is not None:
-        draw(answers[-1], images, asked, loaded.processor, overlay, overlay=True)
+        draw(answers[-1], images, asked, overlay, overlay=True)
     if as_json:
         _print_json(model, asked, budget, answers)
     else:

@@ -35,6 +35,7 @@ class Outcome:
     withheld: float = 0.0  # evidence-weighted contribution withheld by the weight limit, Eq. 15
     assignment: Tensor | None = None  # [tokens before] index of the representative that stands for each token
     maps: dict[str, Tensor] = field(default_factory=dict)  # evidence maps over the tokens before, by name
+    captions: dict[str, str] = field(default_factory=dict)  # what bright means in a map, by the map's name
     seconds: dict[str, float] = field(default_factory=dict)  # "selection", "composition"
 
 
@@ -47,6 +48,7 @@ class AttentionRule:
     distance: DistanceTable | None = None
     distance_keys: Literal["visual", "all"] = "visual"
     distance_in_decoding: bool = True
+    layers_without_distance: frozenset[int] = frozenset()  # layers without rotary positions: D = 1 there
     uniform_first_layer: bool = False  # in prefill, layer 0 sees the mean weight of each image, not the recorded ones
 
 

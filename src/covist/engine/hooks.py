@@ -57,6 +57,11 @@ class Hooks:
         self.call = _Call()
         self._installed: list[Removable] = self._install()
 
+    def refresh(self) -> None:
+        """Read again what depends on the weights of the decoder."""
+        self._settings.decoder.refresh()
+        self._rule = self._settings.method.attention_rule(self._settings.decoder)
+
     def remove(self) -> None:
         """Take every hook off; a second call does nothing."""
         for hook in self._installed:
@@ -205,6 +210,8 @@ class Hooks:
 
     def _begin_prefill(self, prompt: Prompt, kwargs: dict[str, Any]) -> dict[str, Any]:
         call = self.call
+        if self._settings.decoder.weights_changed():
+            self.refresh()
         with torch.no_grad(), _without_autocast(prompt.embeddings):
             call.prefill, embeddings = Prefill.begin(self._settings, prompt, call.signals)
         text = _text_ledger(call.seen, prompt, kwargs.get("attention_mask"))

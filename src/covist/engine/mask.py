@@ -45,6 +45,8 @@ class StageMask:
             self._bias = self._first_layer_bias = _bias(ledger, queries, end, self._rule, prefill)
             if self._rule.uniform_first_layer and prefill:
                 self._first_layer_bias = _bias(with_mean_weights(ledger), queries, end, self._rule, prefill)
+            if self._rule.layers_without_distance:
+                self._weight_bias = _bias(ledger, queries, end, replace(self._rule, distance=None), prefill)
         implicit = backend == "sdpa" and self._rule is None and is_plainly_causal(ledger, queries)
         self._blocked = None if implicit else _blocked(ledger, queries, end)
 
@@ -53,6 +55,8 @@ class StageMask:
         mask = self._blocked
         if self._rule is not None:
             bias = self._first_layer_bias if layer == 0 else self._bias
+            if layer in self._rule.layers_without_distance:
+                bias = self._weight_bias
             mask = attention_bias(self._rule.scale[layer], bias, self._blocked)
         if mask is not None:
             mask = mask.to(like.device)

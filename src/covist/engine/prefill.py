@@ -12,6 +12,7 @@ from torch import Tensor
 from covist.contract.decoder import Rotary
 from covist.contract.instruction import Instruction, TextSpace
 from covist.contract.method import Method, Outcome
+from covist.contract.pixels import Preprocessing
 from covist.contract.signals import ImageSignals
 from covist.contract.views import DecoderView, ImageContext
 from covist.engine.decoder import FrozenDecoder
@@ -42,6 +43,7 @@ class Settings:
     reader: InstructionReader
     text_tower: TextSpace | None
     budget: int | float | str
+    preprocessing: Preprocessing = Preprocessing()  # of the images, as far as the processor is known
 
 
 @dataclass
@@ -138,14 +140,15 @@ class Prefill:
         positions: Tensor,
     ) -> DecoderView:
         text = sample.text_after(image)
+        prompt = slice(len(hidden) - sample.generated)
         return DecoderView(
             depth=depth,
             decoder=self.settings.decoder,
-            hidden=hidden,
-            observed=observed,
+            hidden=hidden[prompt],
+            observed=observed[prompt],
             observed_layer=layer,
-            positions=positions,
-            rotary=(cos, sin),
+            positions=positions[prompt],
+            rotary=(cos[prompt], sin[prompt]),
             visual=sample.places(image.kept_rows),
             text=text,
             text_embeddings=sample.embeddings[sample.rows[text]],
@@ -165,10 +168,12 @@ class _ImageFinder:
     def sample(self, index: int) -> Sample:
         prompt = self._prompt
         rows = prompt.valid[index].nonzero().squeeze(1)
-        sample = Sample(rows, prompt.positions[index], prompt.embeddings[index])
         spans = self._spans(index)
+        generated = self._generated(spans)
+        sample = Sample(rows, prompt.positions[index], prompt.embeddings[index], generated=generated)
         ids = None if prompt.ids is None else prompt.ids[index]
         is_text = prompt.valid[index] & ~prompt.is_image[index]
+        is_text[len(is_text) - generated :] = False
         for number, (start, signals) in enumerate(spans):
             first = spans[self._first_of_turn(ids, spans, number)]
             instruction = self._settings.reader.read(
@@ -176,6 +181,15 @@ class _ImageFinder:
             )
             sample.images.append(self._begin(index, start, signals, instruction))
         return sample
+
+    def _generated(self, spans: list[tuple[int, ImageSignals]]) -> int:
+        """How many tokens at the end have been generated: a forward without a cache meets them as if they were prompt.
+
+        Encoded images belong to one request, so they know how long its prompt was when they came first.
+        """
+        length = self._prompt.embeddings.shape[1]
+        known = [signals.memo.setdefault("prompt length", length) for _, signals in spans]
+        return max(0, length - min(known, default=length))
 
     def _spans(self, index: int) -> list[tuple[int, ImageSignals]]:
         """(first row, signals) of each image in a sample; adjacent images are told apart by their lengths."""

@@ -57,17 +57,22 @@ class WideBias:
         self._rule, self._codec = rule, codec
         positions = ledger.positions if ledger.positions.ndim == 3 else ledger.positions[..., None]
         self._waves = codec.query_waves(positions[:, -queries:], ledger.reach)  # [batch, queries, columns]
-        self._keys = self._first_layer_keys = self._key_columns(ledger, positions, prefill)  # [batch, keys, columns]
+        distance = distance_of(rule, prefill) is not None
+        self._keys = self._first_layer_keys = self._key_columns(ledger, positions, distance)  # [batch, keys, columns]
         if rule.uniform_first_layer and prefill:
-            self._first_layer_keys = self._key_columns(with_mean_weights(ledger), positions, prefill)
+            self._first_layer_keys = self._key_columns(with_mean_weights(ledger), positions, distance)
+        if rule.layers_without_distance:
+            self._weight_keys = self._key_columns(ledger, positions, distance=False)
 
     def widen(self, layer: int, query: Tensor, key: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
         """Queries and keys of a layer whose kernel multiplies their products by `scaling`."""
         columns = self._codec.query_columns(self._rule.scale[layer], self._waves.to(query.device), scaling)
         keys = self._first_layer_keys if layer == 0 else self._keys
+        if layer in self._rule.layers_without_distance:
+            keys = self._weight_keys
         return widen(query, columns), widen(key, keys[:, None])
 
-    def _key_columns(self, ledger: Ledger, positions: Tensor, prefill: bool) -> Tensor:
+    def _key_columns(self, ledger: Ledger, positions: Tensor, distance: bool) -> Tensor:
         weights = ledger.log_weight if self._rule.weights else torch.zeros_like(ledger.log_weight)
-        biased = biased_keys(ledger, self._rule) & (distance_of(self._rule, prefill) is not None)
-        return self._codec.key_columns(weights, positions, biased.expand_as(weights), ledger.reach)
+        biased = biased_keys(ledger, self._rule).expand_as(weights) & distance
+        return self._codec.key_columns(weights, positions, biased, ledger.reach)

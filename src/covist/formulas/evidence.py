@@ -131,14 +131,17 @@ def instruction_distribution(text: Tensor, patches: Tensor, config: CovistConfig
     return mass_norm(0.5 * min_max(dense, config.epsilon) + 0.5 * min_max(end, config.epsilon))
 
 
-def first_layer_distribution(queries: Tensor, keys: Tensor) -> Tensor:
-    """pi [N] from first-block queries [heads, T, dh] of the instruction and visual keys [kv heads, N, dh], no RoPE."""
+def first_layer_distribution(queries: Tensor, keys: Tensor, scale: float | None = None) -> Tensor:
+    """pi [N] from first-block queries [heads, T, dh] of the instruction and visual keys [kv heads, N, dh], no RoPE.
+
+    scale: what the model multiplies its logits with, if not dh^-1/2.
+    """
     heads, tokens, width = queries.shape
     require(tokens > 0, "first_layer_distribution", "queries need at least one instruction token")
     require(keys.shape[-1] == width, "first_layer_distribution", "queries and keys must have the same head width")
     require(heads % keys.shape[0] == 0, "first_layer_distribution", "query heads must be a multiple of key heads")
     require_finite("first_layer_distribution", queries=queries, keys=keys)
-    return mass_norm(mean_attention(queries, keys))
+    return mass_norm(mean_attention(queries, keys, scale))
 
 
 def selectivity(distribution: Tensor) -> Tensor:

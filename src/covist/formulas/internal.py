@@ -18,14 +18,17 @@ ANCHOR, COORDINATE, SPATIAL, SCORED = range(4)
 """Levels of claim to survive, strongest first."""
 
 
-def attention_score(queries: Tensor, keys: Tensor, log_factor: Tensor, gains: Tensor) -> Tensor:
+def attention_score(
+    queries: Tensor, keys: Tensor, log_factor: Tensor, gains: Tensor, scale: float | None = None
+) -> Tensor:
     """Visual attention of the last instruction token with unit weights, heads mixed -> [K].
 
     queries: rotated, [heads, dh]; keys: rotated, [heads or kv heads, K, dh]; log_factor: log(2 - D), [K];
-    gains: [heads].
+    gains: [heads]; scale: what the model multiplies its logits with, if not dh^-1/2.
     """
     heads, width = queries.shape
-    logits = (share_groups(keys.float(), heads) @ queries.float()[:, :, None])[..., 0] / math.sqrt(width)
+    logits = (share_groups(keys.float(), heads) @ queries.float()[:, :, None])[..., 0]
+    logits = logits * (width**-0.5 if scale is None else scale)
     return mix_heads(torch.softmax(logits + gains[:, None] * log_factor, dim=-1))
 
 

@@ -67,6 +67,7 @@ class Restore(Method):
             decoder.layers,
             decoder.heads,
             distance=decoder.distance_table,
+            layers_without_distance=decoder.layers_without_positions,
             distance_keys="all",
             distance_in_decoding=False,
             uniform_first_layer=True,
