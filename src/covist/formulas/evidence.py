@@ -8,7 +8,8 @@ from torch import Tensor
 
 from covist.checks import require, require_finite, require_shape, require_sound
 from covist.config import CovistConfig
-from covist.formulas.ops import departure_from_uniform, entropy, gram, mass_norm, min_max, share_groups, unit_rows
+from covist.formulas.attention import mean_attention
+from covist.formulas.ops import departure_from_uniform, entropy, gram, mass_norm, min_max, unit_rows
 from covist.grid import Grid
 
 ATTENTION_PERCENTILE = 0.995
@@ -163,9 +164,7 @@ def first_layer_distribution(queries: Tensor, keys: Tensor, scale: float | None 
     require(keys.shape[-1] == width, "first_layer_distribution", "queries and keys must have the same head width")
     require(heads % keys.shape[0] == 0, "first_layer_distribution", "query heads must be a multiple of key heads")
     require_finite("first_layer_distribution", queries=queries, keys=keys)
-    logits = queries.float() @ share_groups(keys.float(), heads).mT  # [heads, T, N]
-    logits = logits * (width**-0.5 if scale is None else scale)
-    return mass_norm(torch.softmax(logits, dim=-1).mean((0, 1)))
+    return mass_norm(mean_attention(queries, keys, scale))
 
 
 def selectivity(distribution: Tensor) -> Tensor:
