@@ -11,6 +11,7 @@ from torch import nn
 from covist.api.handle import Compression
 from covist.config import CovistConfig
 from covist.contract.method import Method
+from covist.contract.pixels import Preprocessing
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.instruction import InstructionReader
 from covist.engine.prefill import Settings
@@ -33,6 +34,7 @@ def compress(
     instruction: str | None = None,
     turn_markers: Mapping[str, str | Sequence[str]] | None = None,
     concentration: float | None = None,
+    exact_attention: bool = False,
     **options: Any,
 ) -> Compression:
     """Compress the visual tokens of every image that `model` sees, until the handle is removed.
@@ -40,7 +42,8 @@ def compress(
     model: a supported vision-language model (see `covist.available_families()`), unmodified.
     processor: its processor or tokenizer; needed to read the instruction's text and to find the assistant turn.
     budget: visual tokens per image, as a count (64), a fraction (0.11) or a percentage ("11%"); a layer mean for
-        methods that reduce inside the decoder. A budget of all tokens or more changes nothing.
+        methods that reduce inside the decoder. A budget of all tokens or more leaves the
+        image uncompressed.
     strategy: "fixed" (default) or "pro", CoViST's two executions.
     method: another method by name, or a `Method` object. Names are those of the command line: "vispruner",
         "vispruner:important=0.75", "divprune+csc+sca:weight_limit=64" (DivPrune's selection with CoViST's composition
@@ -55,6 +58,9 @@ def compress(
         beside the marks of widely used templates.
     concentration: freeze CoViST's running concentration reference to this number, so that the result for an image
         does not depend on the images before it.
+    exact_attention: let every patch of a large image say what it attends to. By default half of them do in each head
+        where an encoder has no class token (Qwen2.5-VL) and an image has more than 2,048 patches, about 630 x 630
+        pixels; all other attention is exact anyway.
     options: settings of the method by name, as after the colon of its name: `positions="keep"`, `important=0.75`, or
         single constants of CoViST such as `weight_limit=64`.
 
@@ -68,6 +74,7 @@ def compress(
     64.0
     """
     family = family_for(model)
+    family.exact_attention = exact_attention
     chosen = _method(strategy, method, config, concentration, options)
     check_budget(budget)
     if clip is not None and not family.needs_clip_text:
@@ -89,6 +96,7 @@ def compress(
         reader=InstructionReader(family, processor, instruction, turn_markers),
         text_tower=text_tower,
         budget=budget,
+        preprocessing=Preprocessing.of(processor),
     )
     return Compression(family, settings)
 

@@ -29,6 +29,8 @@ class Family(ABC):
     model_classes: ClassVar[tuple[str, ...]]
     needs_clip_text: ClassVar[bool] = True
     """Whether a CLIP text tower can serve this family (its encoder is a CLIP vision tower)."""
+    exact_attention: bool = False
+    """Whether to read all of the encoder's attention where the family would read a part of it on large images."""
     assistant_markers: ClassVar[tuple[str, ...]] = (
         "ASSISTANT:",
         "[/INST]",

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.pixels import lay_out, patches_of_tiles
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.errors import CovistError
 from covist.families.hooks import Scratch, WrappedMethod
+from covist.grid import Grid
 
 
 class ClipTowerFamily(Family):
@@ -143,6 +145,11 @@ class _LayerTap:
         query, output = seen["query"][:, 0].clone(), seen["output"][:, 0].clone()
         keys = seen["keys"]
         return EncoderLayer(query, keys[:, 0], keys[:, 1:], self._heads), output
+
+
+def read_tiles(tiles: Tensor, side: int, pack: Tensor, grid: Grid) -> list[Tensor]:
+    """The image of each view, from the tiles [tiles, 3, h, w] of an image packed as `pack` says."""
+    return lay_out(patches_of_tiles(tiles.detach().cpu(), side)[pack.cpu()], grid)
 
 
 def patches_per_side(model: Any) -> int:
