@@ -13,12 +13,15 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from covist.contract.decoder import Decoder, Rotary
 from covist.engine.attention_reader import AttentionReader, Recipe, learn_recipe
 from covist.engine.capture import PROJECTIONS, Capture, LayerInput, capturing, execution_device
+from covist.engine.interface import backend_of, takes_no_mask
 from covist.engine.projections import weights_stamp
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable, head_gains
+from covist.formulas.wide_heads import COLUMNS
 
 BACKENDS = ("eager", "sdpa", "flex_attention")
 TRIAL_TOKENS = 5
+WIDEST_HEAD = 256  # of flash attention
 
 
 class FrozenDecoder(Decoder):
@@ -51,14 +54,16 @@ class FrozenDecoder(Decoder):
         return self._weights_stamp() != self._stamp
 
     def check_backend(self) -> str:
-        """The attention backend in use, if it can take a bias."""
-        backend = self.module.config._attn_implementation
-        if backend not in BACKENDS:
-            raise CovistError(
-                f"attention implementation {backend!r} has no bias argument; use one of {', '.join(BACKENDS)}: "
-                "model.set_attn_implementation({'text_config': 'sdpa'})"
-            )
-        return backend
+        """The attention backend in use, if it can take a bias or wide heads."""
+        backend = backend_of(self.module)
+        wide = takes_no_mask(backend)
+        if wide and self.head_width + COLUMNS <= WIDEST_HEAD or backend in BACKENDS:
+            return backend
+        reason = f"has no room for a bias in heads of {self.head_width}" if wide else "is not known to take a bias"
+        raise CovistError(
+            f"attention implementation {backend!r} {reason}; use one of {', '.join(BACKENDS)}: "
+            "model.set_attn_implementation({'text_config': 'sdpa'})"
+        )
 
     # -- positions -----------------------------------------------------------------------------------------------------
 

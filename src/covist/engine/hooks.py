@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from covist.contract.decoder import Rotary
 from covist.contract.family import Family, Removable
-from covist.contract.method import AttentionRule
 from covist.contract.signals import ImageSignals
+from covist.engine.attention import BiasedAttention, StageAttention
 from covist.engine.cache import StageLayer, adopt, stage_layers
 from covist.engine.ledger import Ledger
-from covist.engine.mask import StageMask
 from covist.engine.prefill import Prefill, Prompt, Settings
 from covist.errors import CovistError
 
@@ -26,8 +25,8 @@ from covist.errors import CovistError
 class _Stage:
     """What the layers of one stage need in the current call."""
 
-    def __init__(self, ledger: Ledger, mask: StageMask, rotary: Rotary):
-        self.ledger, self.mask, self.rotary = ledger, mask, rotary
+    def __init__(self, ledger: Ledger, attention: StageAttention, rotary: Rotary):
+        self.ledger, self.attention, self.rotary = ledger, attention, rotary
 
 
 class _Call(threading.local):
@@ -52,9 +51,8 @@ class Hooks:
 
     def __init__(self, family: Family, settings: Settings, finished: Callable[[Prefill], None]):
         """`finished` is called after every prefill with images."""
-        settings.decoder.check_backend()
         self._family, self._settings, self._finished = family, settings, finished
-        self._rule: AttentionRule | None = settings.method.attention_rule(settings.decoder)
+        self._attention = BiasedAttention(settings.decoder, settings.method.attention_rule(settings.decoder))
         self._warned: set[str] = set()
         self.call = _Call()
         self._installed: list[Removable] = self._install()
@@ -79,6 +77,7 @@ class Hooks:
     def _install(self) -> list[Removable]:
         decoder = self._family.decoder
         return [
+            self._attention,
             *self._family.capture(self._keep_signals, self._settings.method.encoder_layers),
             self._family.base.register_forward_pre_hook(self._see_prompt, with_kwargs=True),
             decoder.register_forward_pre_hook(self._enter_decoder, with_kwargs=True),
@@ -160,7 +159,7 @@ class Hooks:
                 stage = self._open_stage(index, call.prefill.ledger, hidden)
         if call.prefill is not None:
             call.prefill.observe(index, hidden)
-        kwargs = {**kwargs, **stage.mask.for_layer(index, hidden), "position_embeddings": stage.rotary}
+        kwargs = {**kwargs, **stage.attention.for_layer(index, hidden), "position_embeddings": stage.rotary}
         kwargs.pop("hidden_states", None)
         return (hidden, *args[1:]), kwargs
 
@@ -256,12 +255,12 @@ class Hooks:
         return self._prepare_stage(depth, ledger, hidden, prefill=True)
 
     def _prepare_stage(self, depth: int, ledger: Ledger, hidden: Tensor, prefill: bool) -> _Stage:
-        """Mask and rotary embeddings of the layers from `depth` on, for the last tokens of the ledger."""
+        """Attention and rotary embeddings of the layers from `depth` on, for the last tokens of the ledger."""
         queries = hidden.shape[1]
         decoder = self._settings.decoder
-        mask = StageMask(ledger, queries, self._rule, decoder.check_backend(), decoder.heads, prefill)
+        attention = self._attention.of_stage(ledger, queries, prefill)
         rotary = decoder.rotary(hidden, ledger.positions[:, -queries:])
-        self.call.stages[depth] = stage = _Stage(ledger, mask, rotary)
+        self.call.stages[depth] = stage = _Stage(ledger, attention, rotary)
         return stage
 
     def _prune_earlier_layers(self) -> None:

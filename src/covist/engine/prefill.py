@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -235,6 +235,8 @@ class _ImageFinder:
         schedule = settings.method.schedule(settings.decoder.layers, budget, tokens)
         image = ImageInPrompt(signals, instruction, schedule, budget, start, span[content], span[~content])
         image.outcomes.append((0, self._outcome(index, image, schedule.tokens_per_layer[0])))
+        # Later stages read the rows; a copy of the embeddings would stay beside the prompt's until the prefill ends.
+        image.instruction = replace(instruction, embeddings=instruction.embeddings.new_empty(0, 0))
         return image
 
     def _outcome(self, index: int, image: ImageInPrompt, count: int) -> Outcome:

@@ -55,7 +55,7 @@ def evaluate(
 
     >>> results = covist.eval.evaluate("random", "64", limit=2)
     >>> [(score.method, score.mean_tokens) for score in results.scores]
-    [('vanilla', 576.0), ('random', 64.0)]
+    [('vanilla', 576), ('random', 64.0)]
     """
     names, asked = method_names(methods), load_suite(suite)
     items = asked.items(limit)

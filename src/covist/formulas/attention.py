@@ -8,6 +8,8 @@ from torch import Tensor
 from covist.checks import require, require_shape
 from covist.formulas.ops import EPSILON, mass_norm, share_groups
 
+PRODUCTS_AT_ONCE = 2**22
+
 
 class DistanceTable:
     """log(2 - D(|p_q - p_i|)) of Eq. 9 by table lookup, for one or several rotary axes.
@@ -101,3 +103,19 @@ def log_contribution(log_weights: Tensor, log_factor: Tensor | float = 0.0) -> T
 def attention_bias(scale: Tensor, contribution: Tensor, mask: Tensor) -> Tensor:
     """Eq. 9 on top of an additive mask: scale u_l g_lh [heads], the others [..., 1, q, k] -> [..., heads, q, k]."""
     return torch.addcmul(mask, contribution, scale.to(contribution.device).view(-1, 1, 1))
+
+
+def mean_attention(queries: Tensor, keys: Tensor, scale: float | None = None) -> Tensor:
+    """Attention to the keys [K], averaged over all heads and queries.
+
+    queries: [heads, T, dh]; keys: [heads or kv heads, K, dh]; scale: of the logits, if not dh^-1/2. Long texts are
+    taken in parts: heads x T x K numbers would be more than a layer of the decoder needs.
+    """
+    heads, tokens, width = queries.shape
+    shared = share_groups(keys.float(), heads).mT
+    part = max(1, PRODUCTS_AT_ONCE // (heads * keys.shape[1]))
+    total = torch.zeros(keys.shape[1], dtype=torch.float32, device=keys.device)
+    for some in queries.float().split(part, dim=1):
+        logits = some @ shared * (width**-0.5 if scale is None else scale)  # [heads, part, K]
+        total += torch.softmax(logits, dim=-1).sum((0, 1))
+    return total / (heads * tokens)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from covist.checks import require_count, require_evidence, require_shape
 from covist.config import CovistConfig
+from covist.formulas.attention import mean_attention
 from covist.formulas.evidence import mix_heads
 from covist.formulas.greedy import fill_reserve
 from covist.formulas.ops import EPSILON, min_max, round_half_up, share_groups
@@ -33,8 +34,7 @@ def attention_score(
 
 def value_score(text_values: Tensor, visual_values: Tensor) -> Tensor:
     """Similarity to the instruction in value space: [kv heads, T, dh] and [kv heads, K, dh] -> [K]."""
-    logits = text_values.float() @ visual_values.float().mT / math.sqrt(text_values.shape[-1])
-    return torch.softmax(logits, dim=-1).mean((0, 1))
+    return mean_attention(text_values, visual_values)
 
 
 def internal_score(attention: Tensor, value: Tensor, epsilon: float = EPSILON) -> Tensor:
