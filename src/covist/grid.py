@@ -1,5 +1,6 @@
 """Where the tokens of one image lie: one or several rectangular views, row by row, one after the other."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -71,3 +72,44 @@ def _mean_neighbour_cosine(view: Tensor) -> Tensor:
             total.narrow(dim, start, length).add_(cosine)
             count.narrow(dim, start, length).add_(1)
     return torch.where(count > 0, total / count.clamp(min=1), torch.ones_like(total))
+
+
+@dataclass(frozen=True)
+class PartialGrid(Grid):
+    """What is left of a grid when some of its tokens are masked. Its tokens form one line; their places stay.
+
+    Use `PartialGrid.of(whole, cells)`; `cells` are the tokens of the whole grid that are left, increasing.
+    """
+
+    whole: Grid
+    cells: tuple[int, ...]
+
+    @classmethod
+    def of(cls, whole: Grid, cells: Sequence[int]) -> "PartialGrid":
+        return cls(((1, len(cells)),), whole, tuple(cells))
+
+    def coordinates(self, device: torch.device | str = "cpu") -> Tensor:
+        return self.whole.coordinates(device)[self._index(device)]
+
+    def smooth(self, values: Tensor) -> Tensor:
+        """The same kernel, renormalised at every missing cell as it is at borders."""
+        require_shape("Grid.smooth", "values", values, (self.size,))
+        return self._over_present(self.whole.smooth, values)
+
+    def neighbour_similarity(self, unit_features: Tensor) -> Tensor:
+        require_shape("Grid.neighbour_similarity", "unit_features", unit_features, (self.size, None))
+        similarity = self._over_present(self.whole.neighbour_similarity, unit_features)
+        return similarity.nan_to_num(nan=1.0)  # no neighbour is left
+
+    def _over_present(self, average: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+        """A mean over cells of the whole grid, taken over the present ones alone: missing ones count as zero in both."""
+        index = self._index(values.device)
+        present = values.new_ones(self.size, *(1,) * (values.dim() - 1))
+        sums, shares = (
+            average(part.new_zeros(self.whole.size, *part.shape[1:]).index_copy(0, index, part))[index]
+            for part in (values, present)
+        )
+        return sums / shares
+
+    def _index(self, device: torch.device | str) -> Tensor:
+        return torch.tensor(self.cells, device=device)
