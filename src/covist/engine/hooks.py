@@ -29,6 +29,12 @@ from covist.engine.step import StepMask
 from covist.errors import CovistError
 
 
+COMPILED = (
+    "torch.compile cannot follow a prompt whose length changes between layers: compress a model that is not compiled, "
+    "and call it without torch.compile"
+)
+
+
 @dataclass(frozen=True)
 class _Stage:
     """What the layers of one stage need in the current call; None: what the text model hands to its layers anyway."""
@@ -62,6 +68,8 @@ class Hooks:
     def __init__(self, family: Family, settings: Settings, finished: Callable[[Prefill], None]):
         """`finished` is called after every prefill with images."""
         settings.decoder.check_backend()
+        if any(module._compiled_call_impl is not None for module in family.model.modules()):
+            raise CovistError(COMPILED)
         self._family, self._settings, self._finished = family, settings, finished
         self._rule: AttentionRule | None = settings.method.attention_rule(settings.decoder)
         self._warned: set[str] = set()
@@ -105,6 +113,8 @@ class Hooks:
         self.call.drafting = drafting
 
     def _see_prompt(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            _refuse_compilation()
         call, family = self.call, self._family
         if args:
             kwargs = {**inspect.signature(module.forward).bind_partial(*args).arguments, **kwargs}
@@ -133,6 +143,8 @@ class Hooks:
         call.is_image = is_image
 
     def _enter_decoder(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
+        if torch.compiler.is_compiling():
+            _refuse_compilation()
         call = self.call
         cache = kwargs.get("past_key_values")
         has_images = call.is_image is not None
@@ -147,6 +159,7 @@ class Hooks:
         if cache is not None or (module.config.use_cache if use_cache is None else use_cache):
             kwargs["past_key_values"] = cache = adopt(cache, module)
             call.cache_layers, call.seen = list(cache.layers), cache.get_seq_length()
+            check_rule(call.cache_layers, self._rule)
             if cache.layers[0].right_padded:  # `generate` numbers what follows the padding wrongly
                 raise CovistError("a prompt was padded on the right; set tokenizer.padding_side = 'left' to generate")
         mask = kwargs.get("attention_mask")
@@ -200,7 +213,7 @@ class Hooks:
             call.encoded.brought(call.features)
         call.brings_images, call.features = False, None
         call.input_ids = call.is_image = call.prefill = None
-        call.stages, call.cache_layers, call.past = {}, [], []
+        call.stages, call.cache_layers, call.past, call.seen = {}, [], [], 0
 
     # -- what the hooks do --------------------------------------------------------------------------------------------
 
@@ -240,7 +253,6 @@ class Hooks:
     def _continue(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Decoding, or a further turn of text: every stage's ledger grows by the new tokens."""
         call, embeddings, positions = self.call, kwargs["inputs_embeds"], self._positions(kwargs)
-        check_rule(call.cache_layers, self._rule)
         depths = [depth for depth, layer in enumerate(call.cache_layers) if layer.owns_ledger]
         placed = None
         for depth, end in zip(depths, [*depths[1:], len(call.cache_layers)], strict=True):
@@ -313,6 +325,12 @@ class Hooks:
         ledger = call.cache_layers[last].ledger
         for layer in call.cache_layers:
             layer.ledger, layer.owns_ledger = ledger, layer is call.cache_layers[0]
+
+
+@torch.compiler.assume_constant_result
+def _refuse_compilation() -> None:
+    """Runs while a call is traced, not in the compiled call: an error there would only send it back to be interpreted."""
+    raise CovistError(COMPILED)
 
 
 def _without_autocast(states: Tensor) -> torch.autocast:

@@ -118,7 +118,12 @@ class Ledger:
         there it is read from the device whether one is padding, as the plain model does.
         """
         tokens = positions.shape[1]
-        if self.fed and (mask is None) != (self.mask is None) or mask is not None and mask.shape[1] < self.waiting + tokens:
+        if (
+            self.fed
+            and (mask is None) != (self.mask is None)
+            or mask is not None
+            and mask.shape[1] < self.waiting + tokens
+        ):
             self._join()
         self.fed.append(positions)
         self.mask = mask

@@ -37,9 +37,7 @@ class Prompt:
         """(row, its tokens [n] bool) of every prompt."""
         if self.blocks is None:
             return [(row, torch.ones_like(own)) for row, own in enumerate(self.valid)]
-        return [
-            (row, own == number) for row, own in enumerate(self.blocks) for number in range(int(own[-1]) + 1)
-        ]
+        return [(row, own == number) for row, own in enumerate(self.blocks) for number in range(int(own[-1]) + 1)]
 
 
 @dataclass
