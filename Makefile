@@ -1,6 +1,7 @@
 # make demo       install and run the main job on the embedded model
 # make test       install and run everything that must pass: lint, formatting, types, tests, README snippets
 # make test-slow  the long tests
+# make test-peers transformers' own ways to generate, on compressed models of every family
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -9,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt tor
 # Set before torch starts: some CPUs announce bf16 instructions that they do not have.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-slow lint types clean
+.PHONY: demo test test-slow test-peers lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/covist run --compare
@@ -20,6 +21,9 @@ test: lint types
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
+
+test-peers: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m peers tests/peers
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -102,7 +102,7 @@ class PartialGrid(Grid):
         return similarity.nan_to_num(nan=1.0)  # no neighbour is left
 
     def _over_present(self, average: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-        """A mean over cells of the whole grid, taken over the present ones alone: missing ones count as zero in both."""
+        """A mean over cells of the whole grid, taken over the present ones alone (the others are zero in both)."""
         index = self._index(values.device)
         present = values.new_ones(self.size, *(1,) * (values.dim() - 1))
         sums, shares = (

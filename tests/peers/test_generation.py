@@ -7,6 +7,7 @@ call without any cache, step by step, and every other behaviour is held to it or
 from __future__ import annotations
 
 import warnings
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from support.requests import greedy, step_logits
 
 import covist
 
+pytestmark = pytest.mark.peers
 STEPS = 5
 
 
@@ -24,8 +26,11 @@ class Llava:
     """LLaVA-1.5 as a case like the other two families."""
 
     name = "llava-1.5"
-    model = llava.build_llava()
     processor = staticmethod(llava.processor)
+
+    @cached_property
+    def model(self) -> Any:
+        return llava.build_llava()
 
     @staticmethod
     def ask(*questions: str) -> Any:
@@ -66,10 +71,8 @@ def seeded(model: Any, inputs: Any, **options: Any) -> Any:
 
 
 def embedded(case: Any, inputs: Any) -> dict[str, Any]:
-    """The same prompt as embeddings; multidimensional positions cannot be derived from those and come along."""
-    given = {name: value for name, value in inputs.items() if name != "input_ids"}
-    if "image_grid_thw" in inputs:
-        return {**given, "input_ids": inputs["input_ids"]}  # the model itself needs the ids
+    """The same prompt as embeddings, with the ids where the model derives multidimensional positions from them."""
+    given = {name: value for name, value in inputs.items() if name != "input_ids" or "image_grid_thw" in inputs}
     return {**given, "inputs_embeds": case.model.get_input_embeddings()(inputs["input_ids"])}
 
 
@@ -181,4 +184,4 @@ def test_real_budget_in_a_left_padded_batch_gives_what_the_prompts_get_alone(cas
 
 def test_contrastive_search_is_not_part_of_this_transformers():
     """It moved out of the library; when it comes back, it belongs into the table above."""
-    assert not hasattr(Llava.model, "_contrastive_search")
+    assert not hasattr(FAMILIES[0].model, "_contrastive_search")

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from covist.contract.method import AttentionRule
@@ -73,7 +73,8 @@ class StageLayer(DynamicLayer):
 def stage_layers(cache: Cache | None) -> list[StageLayer]:
     """The cache's layers if it was filled under compression, else an empty list."""
     layers = cache.layers if cache is not None else []
-    return list(layers) if layers and isinstance(layers[0], StageLayer) and layers[0].ledger is not None else []
+    stages = [layer for layer in layers if isinstance(layer, StageLayer)]
+    return stages if stages and stages[0].ledger is not None else []
 
 
 def check_rule(layers: list[StageLayer], rule: AttentionRule | None) -> None:
@@ -108,7 +109,7 @@ def same_rule(one: AttentionRule | None, other: AttentionRule | None) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in flags)
 
 
-def adopt(cache: Cache | None, decoder: nn.Module) -> DynamicCache:
+def adopt(cache: Cache | None, decoder: Any) -> DynamicCache:
     """Make every layer of `cache` a `StageLayer` (keys already cached stay); a new cache if there is none."""
     cache = DynamicCache(config=decoder.config) if cache is None else cache
     for layer in cache.layers:
@@ -121,12 +122,12 @@ def adopt(cache: Cache | None, decoder: nn.Module) -> DynamicCache:
     if not isinstance(cache, DynamicCache) or cache.offloading:
         kind = "an offloaded one" if isinstance(cache, DynamicCache) else f"a {type(cache).__name__}"
         raise CovistError(f"compression needs a plain DynamicCache, not {kind}; drop `cache_implementation`")
-    plain = list(cache.layers) + [DynamicLayer() for _ in range(len(decoder.layers) - len(cache.layers))]
-    cache.layers = [_adopt_layer(layer) for layer in plain]
+    missing = len(decoder.layers) - len(cache.layers)
+    cache.layers = [_adopt_layer(layer) for layer in (*cache.layers, *(StageLayer() for _ in range(missing)))]
     return cache
 
 
-def _adopt_layer(layer: DynamicLayer) -> StageLayer:
+def _adopt_layer(layer: Any) -> StageLayer:
     if isinstance(layer, StageLayer):
         return layer
     stage = StageLayer()

@@ -28,7 +28,6 @@ from covist.engine.prefill import Prefill, Prompt, Settings
 from covist.engine.step import StepMask
 from covist.errors import CovistError
 
-
 COMPILED = (
     "torch.compile cannot follow a prompt whose length changes between layers: compress a model that is not compiled, "
     "and call it without torch.compile"
@@ -329,7 +328,7 @@ class Hooks:
 
 @torch.compiler.assume_constant_result
 def _refuse_compilation() -> None:
-    """Runs while a call is traced, not in the compiled call: an error there would only send it back to be interpreted."""
+    """Runs while a call is traced: an error of the traced code itself would only end in running it uncompiled."""
     raise CovistError(COMPILED)
 
 

@@ -64,19 +64,20 @@ class StepMask:
         """Keyword arguments of a layer that carry its mask, in the form its attention backend takes."""
         if self._blocked is None:
             return {"attention_mask": None}
-        mask = self._biased(layer) if self._group else self._blocked.to(self._dtype)  # [batch, heads or 1, 1, keys]
+        # [batch, heads or 1, 1, keys]
+        mask = self._biased(layer, self._blocked) if self._group else self._blocked.to(self._dtype)
         mask = mask.to(like.device)
         if self._is_flex:
             return {"attention_mask": None, "position_bias": mask.expand(-1, self._heads, -1, -1)}
         return {"attention_mask": mask}
 
-    def _biased(self, layer: int) -> Tensor:
+    def _biased(self, layer: int, blocked: Tensor) -> Tensor:
         group, place = divmod(layer - self._layers.start, self._group)
         if group not in self._masks:
             scale = self._prepared.scale
             if len(scale) > self._group:
                 scale = scale[group * self._group : (group + 1) * self._group]
-            self._masks = {group: torch.addcmul(self._blocked, self._bias, scale).to(self._dtype).unbind(0)}
+            self._masks = {group: torch.addcmul(blocked, self._bias, scale).to(self._dtype).unbind(0)}
         return self._masks[group][place]
 
     def _prepare(self) -> _Prepared:
