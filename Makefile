@@ -1,7 +1,9 @@
-# make demo       install and run the main job on the embedded model
-# make test       install and run everything that must pass: lint, formatting, types, tests, README snippets
-# make test-slow  the long tests
-# make test-peers transformers' own ways to generate, on compressed models of every family
+# make demo           install and run the main job on the embedded model
+# make test           install and run everything that must pass: lint, formatting, types, tests, README snippets
+# make test-slow      the long tests
+# make test-order     the tests in random order (SEED=n repeats one)
+# make test-versions  the tests on the lowest, the middle and the newest supported versions, each in its own environment
+# make test-peers     transformers' own ways to generate, on compressed models of every family
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -10,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt tor
 # Set before torch starts: some CPUs announce bf16 instructions that they do not have.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-slow test-peers lint types clean
+.PHONY: demo test test-slow test-order test-versions test-peers lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/covist run --compare
@@ -21,6 +23,13 @@ test: lint types
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
+
+# `make test` keeps its order, so that a red run can be repeated; here every run has another one and prints its seed.
+test-order: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -v -p randomly $(if $(SEED),--randomly-seed=$(SEED))
+
+test-versions: $(BIN)/python
+	$(BIN)/python tools/versions.py
 
 test-peers: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m peers tests/peers
@@ -45,4 +54,4 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

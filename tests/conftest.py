@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 import covist.state
@@ -19,3 +20,9 @@ settings.load_profile("covist")
 def validated_states(monkeypatch):
     """Every state built in a test is checked on construction."""
     monkeypatch.setattr(covist.state, "VALIDATE", True)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """What a test draws does not depend on the tests that ran before it."""
+    torch.manual_seed(0)

@@ -17,7 +17,9 @@ def test_smoothing_is_the_binomial_kernel_inside_each_view(views):
 @pytest.mark.parametrize("views", VIEWS)
 def test_neighbour_similarity_uses_the_neighbours_that_exist(views):
     features = torch.nn.functional.normalize(torch.randn(Grid(views).size, 6, generator=generator()))
-    close(Grid(views).neighbour_similarity(features), reference.adjacent_similarity(array(features), views))
+    close(
+        Grid(views).neighbour_similarity(features @ features.T), reference.adjacent_similarity(array(features), views)
+    )
 
 
 @pytest.mark.parametrize("views", VIEWS)
@@ -74,7 +76,7 @@ def test_masked_tokens_are_nobodys_neighbours(views, left):
             if v == view and abs(row - r) + abs(column - c) == 1
         ]
         expected.append(sum(near) / len(near) if near else 1.0)
-    close(PartialGrid.of(Grid(views), left).neighbour_similarity(features), expected, 1e-6)
+    close(PartialGrid.of(Grid(views), left).neighbour_similarity(features @ features.T), expected, 1e-6)
 
 
 @pytest.mark.parametrize("views, left", HOLES)

@@ -6,8 +6,11 @@ import importlib.util
 import os
 import platform
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 REQUIRED = ("torch", "transformers", "pillow", "numpy", "safetensors", "typer", "rich", "matplotlib")
 
@@ -49,14 +52,28 @@ class Check:
 
 def checks() -> list[Check]:
     """What is there, what is missing, and how to get it."""
-    found = [(name, _version(name)) for name in REQUIRED]
-    required = [
-        Check(name, "ok" if have else "missing", have or "not installed", "" if have else f"pip install {name}")
-        for name, have in found
-    ]
+    required = [_required(name) for name in REQUIRED]
     if any(check.status == "missing" for check in required):
         return required
-    return [*required, _embedded_model(), _device(), _attention(), *_extras()]
+    return [*required, _embedded_model(), _device(), _attention(), _waiting_threads(), *_extras()]
+
+
+def _required(name: str) -> Check:
+    have, declared = _version(name), _declared(name)
+    if have is None:
+        return Check(name, "missing", "not installed", f"pip install '{name}{declared}'")
+    if not declared.contains(have, prereleases=True):
+        return Check(name, "missing", f"{have}, which is not {declared}", f"pip install '{name}{declared}'")
+    return Check(name, "ok", have)
+
+
+def _declared(name: str) -> SpecifierSet:
+    """The range of releases that this installation declares; any release where covist runs from its source."""
+    try:
+        declared = [Requirement(line) for line in requires("covist") or ()]
+    except PackageNotFoundError:
+        return SpecifierSet()
+    return next((one.specifier for one in declared if one.name == name and one.marker is None), SpecifierSet())
 
 
 def _embedded_model() -> Check:
@@ -84,8 +101,17 @@ def _attention() -> Check:
     return Check("attention backends", "ok", ", ".join(BACKENDS))
 
 
+def _waiting_threads() -> Check:
+    """The command line sets the policy for itself; a script has to do so before it imports torch."""
+    policy = os.environ.get("OMP_WAIT_POLICY", "").lower()
+    if policy == "passive":
+        return Check("OMP_WAIT_POLICY", "ok", "passive", "in Python: export it as well, see docs/measuring.md")
+    advice = "export OMP_WAIT_POLICY=passive if other processes share the cores"
+    return Check("OMP_WAIT_POLICY", "optional", policy or "not set: threads wait actively", advice)
+
+
 def _extras() -> list[Check]:
-    wishes = {
+    uses = {
         "torchvision": "faster image processors of some checkpoints",
         "accelerate": "checkpoints spread over several devices",
         "peft": "models with LoRA adapters",
@@ -93,8 +119,8 @@ def _extras() -> list[Check]:
     return [
         Check(name, "ok", _version(name) or "found")
         if importlib.util.find_spec(name)
-        else Check(name, "optional", "not installed", f"pip install {name} ({wish})")
-        for name, wish in wishes.items()
+        else Check(name, "optional", "not installed", f"pip install {name} ({use})")
+        for name, use in uses.items()
     ]
 
 

@@ -1,9 +1,8 @@
-"""Attention backends agree; the ones that cannot take a bias are refused."""
+"""Attention backends that take a mask agree."""
 
 import pytest
 import torch
-from support.llava import ask
-from support.requests import greedy, step_logits
+from support.conversations import padded_conversation
 from transformers import MistralConfig, MistralModel, Phi3Config, Phi3Model
 
 from covist.contract.method import AttentionRule
@@ -11,8 +10,6 @@ from covist.engine.decoder import FrozenDecoder
 from covist.engine.ledger import Ledger
 from covist.engine.mask import StageMask
 from covist.formulas.attention import DistanceTable
-
-PROMPTS = ("USER: where <image> what color is this ? ASSISTANT:", "USER: is there a word ? ASSISTANT:", "<image> what")
 
 
 @pytest.fixture
@@ -23,22 +20,12 @@ def backend(model):
     model.set_attn_implementation({"text_config": former})
 
 
-def conversation(model):
-    """Padded prefill, decoding, and a second turn: every shape of mask there is."""
-    first = greedy(model, ask(*PROMPTS), 2)
-    ids = torch.cat([first.sequences, torch.tensor([[5, 13, 14]]).expand(3, -1)], 1)
-    mask = torch.cat([ask(*PROMPTS)["attention_mask"], torch.ones(3, 5, dtype=torch.long)], 1)
-    follow_up = {"input_ids": ids, "attention_mask": mask}
-    second = greedy(model, follow_up, 2, past_key_values=first.past_key_values)
-    return torch.cat([step_logits(first), step_logits(second)])
-
-
 @pytest.mark.parametrize("budget", [24, 144])
 def test_eager_agrees_with_sdpa(model, strategy, compress, backend, budget):
     compress(model, budget=budget, strategy=strategy)
-    expected = conversation(model)
+    expected = padded_conversation(model)
     backend("eager")
-    torch.testing.assert_close(conversation(model), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(padded_conversation(model), expected, atol=1e-4, rtol=1e-4)
     assert model.config.vision_config._attn_implementation == "sdpa"
 
 
@@ -47,25 +34,9 @@ def test_eager_agrees_with_sdpa(model, strategy, compress, backend, budget):
 def test_flex_attention_agrees_with_sdpa(model, strategy, budget, compress, backend):
     """Slow: flex attention is compiled for every new shape."""
     compress(model, budget=budget, strategy=strategy)
-    expected = conversation(model)
+    expected = padded_conversation(model)
     backend("flex_attention")
-    torch.testing.assert_close(conversation(model), expected, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", ["flash_attention_2", "flash_attention_3"])
-def test_flash_attention_names_the_backends_to_use(multi_head, compress, name):
-    message = f"'{name}' has no bias argument; use one of eager, sdpa, flex_attention"
-    config = multi_head.config.text_config
-    handle = compress(multi_head, budget=24)
-    config._attn_implementation = name
-    try:
-        with pytest.raises(ValueError, match=message):  # switched under a running handle
-            multi_head(**ask(PROMPTS[0]))
-        handle.remove()
-        with pytest.raises(ValueError, match=message):  # and at the start
-            compress(multi_head, budget=24)
-    finally:
-        config._attn_implementation = "sdpa"
+    torch.testing.assert_close(padded_conversation(model), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -155,3 +126,20 @@ def test_sdpa_without_bias_or_padding_needs_no_mask():
     for queries, implicit in ((4, True), (1, True), (2, False)):
         arguments = StageMask(ledger, queries, None, "sdpa", heads=2, prefill=True).for_layer(0, torch.zeros(1))
         assert (arguments["attention_mask"] is None) == implicit
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_layers_without_positions_get_the_weights_alone(uniform):
+    ledger, table = small_ledger(True), DistanceTable(torch.tensor([1.0, 0.1]))
+
+    def added(layer, **options):
+        rule = AttentionRule(torch.ones(3, 1), uniform_first_layer=uniform, **options)
+        return StageMask(ledger, 5, rule, "sdpa", heads=1, prefill=True).for_layer(layer, torch.zeros(1))[
+            "attention_mask"
+        ]
+
+    for layer in (0, 1, 2):
+        expected = added(layer) if layer < 2 else added(layer, distance=table)
+        found = added(layer, distance=table, layers_without_distance=frozenset({0, 1}))
+        assert torch.equal(found, expected)
+    assert not torch.equal(added(1), added(1, distance=table))

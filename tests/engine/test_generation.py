@@ -99,6 +99,21 @@ def test_generation_without_a_cache(model, strategy, compress):
     assert_same(greedy(model, inputs, 4, use_cache=False), greedy(model, inputs, 4), 1e-4)
 
 
+@pytest.mark.parametrize("prompt", [PROMPT, "USER: <image> what color is this ?"], ids=["with a mark", "no mark"])
+@pytest.mark.parametrize("reading", ["no processor", "processor"])
+def test_generated_text_is_never_read_as_the_instruction(multi_head, strategy, compress, prompt, reading):
+    inputs = ask(prompt)
+    compress(multi_head, budget=24, strategy=strategy, **({"processor": None} if reading == "no processor" else {}))
+    assert_same(greedy(multi_head, inputs, 4, use_cache=False), greedy(multi_head, inputs, 4), 1e-4)
+
+
+@pytest.mark.parametrize("method", ["fastv", "sparsevlm", "pyramiddrop", "dart"])
+def test_generated_text_is_not_read_by_other_methods_either(multi_head, compress, method):
+    inputs = ask(PROMPT, "USER: where <image> and what is the word on the left object ? ASSISTANT:")
+    compress(multi_head, budget=24, method=method, processor=None, concentration=None)
+    assert_same(greedy(multi_head, inputs, 4, use_cache=False), greedy(multi_head, inputs, 4), 1e-4)
+
+
 def test_steps_without_a_cache_count_an_image_once(multi_head, compress):
     handle = compress(multi_head, budget=24, concentration=None)
     greedy(multi_head, ask(PROMPT), 4, use_cache=False)

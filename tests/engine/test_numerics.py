@@ -11,7 +11,9 @@ from support.requests import assert_same, greedy
 from torch import nn
 
 from covist.api.handle import Compression
-from covist.engine.decoder import FrozenDecoder, row_norms
+from covist.engine.decoder import FrozenDecoder
+from covist.engine.projections import row_norms
+from covist.methods.create import create_method
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 RANGE = (0.6, 1.4)
@@ -44,20 +46,28 @@ def test_half_precision_with_all_tokens_is_the_plain_model(half, strategy, compr
     inputs = in_dtype(ask(PROMPT), half)
     plain = greedy(half, inputs, 3)
     compress(half, budget=TOKENS, strategy=strategy)
-    assert_same(greedy(half, inputs, 3), plain, 1e-2)
+    assert_same(greedy(half, inputs, 3), plain, 0)
+
+
+def both_precisions(half, compress, **options):
+    """Report and last logits of the same weights in half precision and in float32."""
+    for model in (half, copy.deepcopy(half).float()):
+        handle = compress(model, budget=24, instruction="", **options)
+        logits = model(**in_dtype(ask(PROMPT), model)).logits[0, -1].float()
+        yield handle.report.images[0].stages[0], logits
 
 
 def test_half_precision_is_close_to_float32(half, compress):
-    """The same weights and the same selection, which evidence of the image alone leaves far from ties."""
-    exact = copy.deepcopy(half).float()
-    options = {"budget": 24, "instruction": ""}
-    handle = compress(half, **options)
-    ours = half(**in_dtype(ask(PROMPT), half)).logits[0, -1].float()
-    expected_handle = compress(exact, **options)
-    expected = exact(**ask(PROMPT)).logits[0, -1]
-    first, second = (h.report.images[0].stages[0] for h in (handle, expected_handle))
-    assert len(set(first.indices.tolist()) & set(second.indices.tolist())) >= 20
-    assert torch.cosine_similarity(ours, expected, dim=0) > 0.95
+    """With a selection that no rounding can change; composition and attention are those of the method."""
+    (first, ours), (second, expected) = both_precisions(half, compress, method=create_method("uniform+csc+sca"))
+    assert first.indices.tolist() == second.indices.tolist()
+    assert torch.cosine_similarity(ours, expected, dim=0) > 0.99
+
+
+def test_half_precision_selects_mostly_the_same_tokens(half, compress):
+    """Near-ties may go either way on another machine; by chance 4 of the 24 would agree."""
+    (first, _), (second, _) = both_precisions(half, compress)
+    assert len(set(first.indices.tolist()) & set(second.indices.tolist())) >= 16
 
 
 # -- places ------------------------------------------------------------------------------------------------------------
@@ -76,6 +86,7 @@ def device_map():
 def test_offloaded_layers_give_the_same_result(grouped_query, strategy, compress, tmp_path, how, dtype):
     model = copy.deepcopy(grouped_query).to(dtype)
     inputs = in_dtype(ask(PROMPT), model)
+    gains = FrozenDecoder(model.model.language_model).head_gains(RANGE)
     handle = compress(model, budget=24, strategy=strategy)
     expected = greedy(model, inputs, 3)
     handle.remove()
@@ -84,8 +95,10 @@ def test_offloaded_layers_give_the_same_result(grouped_query, strategy, compress
     else:
         model = dispatch_model(model, device_map(), main_device="cpu", offload_dir=tmp_path, force_hooks=True)
     assert model.model.language_model.layers[5].self_attn.q_proj.weight.is_meta
+    # Not one digit may differ: in half precision it would grow to several percent of a logit.
+    assert torch.equal(FrozenDecoder(model.model.language_model).head_gains(RANGE), gains)
     compress(model, budget=24, strategy=strategy)
-    assert_same(greedy(model, inputs, 3), expected, 1e-4)  # gains from probes differ in the last digit
+    assert_same(greedy(model, inputs, 3), expected, 8 * torch.finfo(dtype).eps)
 
 
 # -- wrappers ----------------------------------------------------------------------------------------------------------

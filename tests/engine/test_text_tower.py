@@ -1,13 +1,16 @@
 """The CLIP text tower: from a checkpoint or from a loaded pair, and without a second vision tower."""
 
+import copy
 import gc
+import os
 
 import pytest
 import torch
-from support.llava import ask
-from transformers import CLIPVisionModel
+from support.llava import ask, build_llava
+from transformers import CLIPModel, CLIPVisionModel
 
-from covist.families.text_tower import TextTower
+from covist.errors import CovistError
+from covist.families.text_tower import Home, TextTower
 
 LONG = " ".join(["what color is this object ?"] * 40)
 
@@ -99,3 +102,47 @@ def test_loaded_model_alone_says_what_is_missing(multi_head, compress, clip):
 def test_a_clip_that_is_not_there_is_refused_in_one_line(tmp_path):
     with pytest.raises(ValueError, match="clip='.*nothing': neither a directory with a CLIP checkpoint nor an id"):
         TextTower.resolve(tmp_path / "nothing")
+
+
+def test_a_checkpoint_is_loaded_once_and_again_after_it_was_written(clip, tmp_path):
+    clip[0].save_pretrained(tmp_path)
+    clip[1].save_pretrained(tmp_path)
+    tower = TextTower.resolve(tmp_path)
+    assert TextTower.resolve(str(tmp_path)) is tower
+    other = copy.deepcopy(clip[0])
+    torch.nn.init.zeros_(other.text_projection.weight)
+    other.save_pretrained(tmp_path)
+    os.utime(tmp_path / "model.safetensors", ns=(1, 1))  # clocks may be coarse
+    assert not TextTower.resolve(tmp_path).text_projection.weight.any()
+
+
+@pytest.mark.parametrize("source", ["pair", "directory"])
+def test_the_tower_follows_the_model_and_leaves_a_given_pair_alone(clip, tmp_path, compress, source):
+    model = build_llava().to(torch.bfloat16)
+    if source == "directory":
+        clip[0].save_pretrained(tmp_path)
+        clip[1].save_pretrained(tmp_path)
+    handle = compress(model, budget=24, clip=clip if source == "pair" else tmp_path)
+    tower = handle.settings.text_tower
+    weights = [tower.text_projection.weight, tower.visual_projection.weight, next(tower.text_model.parameters())]
+    assert {weight.dtype for weight in weights} == {torch.bfloat16} and clip[0].dtype == torch.float32
+    inputs = ask("<image> what color is this ?")
+    model(**{**inputs, "pixel_values": inputs["pixel_values"].to(torch.bfloat16)})
+    assert handle.report.images[0].stages[0].maps["instruction"].isfinite().all()
+
+
+def test_a_pair_that_lives_with_the_model_is_used_as_it_is(clip, multi_head, compress):
+    handle = compress(multi_head, budget=24, clip=clip)
+    assert handle.settings.text_tower.text_model is clip[0].text_model
+
+
+def test_a_tower_for_another_device_goes_there(clip):
+    tower = TextTower.resolve(clip, Home(torch.device("meta"), torch.float16))
+    assert tower.text_projection.weight.is_meta and not clip[0].text_projection.weight.is_meta
+
+
+def test_a_clip_of_another_width_is_refused_at_once(multi_head, compress, clip):
+    config = copy.deepcopy(clip[0].config)
+    config.vision_config.hidden_size = 36
+    with pytest.raises(CovistError, match="image features of width 36, but the model's vision tower has 24"):
+        compress(multi_head, clip=(CLIPModel(config), clip[1]))

@@ -8,8 +8,7 @@ from support.families import VOCABULARY, picture, qwen, qwen_inputs, qwen_proces
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
 import covist
-from covist.families import qwen2_5_vl
-from covist.families.qwen2_5_vl import incoming_attention
+from covist.families import incoming
 from covist.families.registry import family_for
 
 PROMPT = "<|im_start|>user{image}what is the colour of this ?<|im_end|><|im_start|>assistant"
@@ -26,32 +25,6 @@ def captured(model, inputs):
     for hook in hooks:
         hook.remove()
     return seen
-
-
-@pytest.mark.parametrize("chunk", [1, 40, 1 << 22])
-def test_chunked_incoming_attention_equals_the_dense_one(chunk, monkeypatch):
-    monkeypatch.setattr(qwen2_5_vl, "CHUNK_ELEMENTS", chunk)
-    queries, keys = 3 * torch.randn(2, 37, 4, 8)  # [n, heads, w] each
-    dense = torch.einsum("qhw,khw->hqk", queries, keys).div(8**0.5).softmax(-1).mean((0, 1))
-    torch.testing.assert_close(incoming_attention(queries, keys), dense)
-    assert abs(float(dense.max() / dense.min())) > 1.5  # far from uniform, so that the comparison says something
-
-
-def test_incoming_attention_never_holds_a_matrix_of_all_heads_and_patches(monkeypatch):
-    largest = 0
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            nonlocal largest
-            output = function(*args, **(kwargs or {}))
-            largest = max(largest, output.numel() if isinstance(output, torch.Tensor) else 0)
-            return output
-
-    monkeypatch.setattr(qwen2_5_vl, "CHUNK_ELEMENTS", 1 << 16)
-    states = torch.randn(900, 4, 8)
-    with Watch():
-        incoming_attention(states, states)
-    assert largest <= 1 << 16
 
 
 @pytest.mark.parametrize("size", [(131, 170), (300, 60), (87, 199)])
@@ -92,6 +65,25 @@ def _dense_block(monkeypatch, inputs):
     MODEL.model.visual.set_attn_implementation("sdpa")
     hook.remove()
     return seen["probabilities"], seen["keys"]
+
+
+def test_large_images_are_asked_in_a_checkerboard_unless_exact_attention_is_requested(monkeypatch):
+    inputs = qwen_inputs([PROMPT], [picture(300, 60)])
+    monkeypatch.setattr(incoming, "ALL_ASK_UP_TO", 0)
+
+    def attention(**options):
+        with covist.compress(MODEL, qwen_processor(), budget=8, **options) as handle, torch.no_grad():
+            MODEL(**inputs)
+            return handle._hooks.call.signals[0].attention[0, 0]
+
+    probabilities, _ = _dense_block(monkeypatch, inputs)  # [heads, patches, patches] in window order
+    order = modeling_qwen2_5_vl.get_vision_window_index(inputs.image_grid_thw, 2, 56, 14)[0]
+    diagonals = torch.tensor([[1.0, 0, 0, 1], [0, 1, 1, 0]]).repeat(1, len(order))  # who asks in the two heads
+    estimate = torch.einsum("hq,hqk->k", diagonals, probabilities) / diagonals.sum()
+    for per_patch, options in ((probabilities.mean((0, 1)), {"exact_attention": True}), (estimate, {})):
+        per_token = per_patch.view(-1, TOKENS).sum(1)[order.argsort()]
+        torch.testing.assert_close(attention(**options), per_token, atol=1e-6, rtol=1e-4)
+    assert not torch.allclose(estimate, probabilities.mean((0, 1)), rtol=1e-3)
 
 
 def test_projecting_the_encoder_features_gives_the_embeddings_back():

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import attention as reference
 
+from covist.formulas import attention
 from covist.formulas.attention import DistanceTable, attention_bias, head_gains, log_contribution, projection_energy
 from formulas.inputs import array, close, generator
 
@@ -144,3 +145,13 @@ def test_a_pruned_head_spoils_no_gain():
 def test_heads_must_be_a_multiple_of_kv_heads():
     with pytest.raises(ValueError, match="projection_energy: heads must be a multiple"):
         projection_energy(torch.ones(4, 8), torch.ones(3, 8))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("at_once", [1, 50, 10_000])
+def test_mean_attention_is_the_same_in_parts(kv_heads, at_once, monkeypatch):
+    g = generator()
+    queries, keys = torch.randn(4, 9, 8, generator=g), torch.randn(kv_heads, 7, 8, generator=g)
+    expected = torch.softmax(queries @ keys.repeat_interleave(4 // kv_heads, 0).mT / 8**0.5, -1).mean((0, 1))
+    monkeypatch.setattr(attention, "PRODUCTS_AT_ONCE", at_once)
+    close(attention.mean_attention(queries, keys), array(expected), 1e-6)

@@ -97,7 +97,10 @@ class SlowLlava:
                 hidden, rows = self._reduce(depth, hidden, rows, states)
             angles = positions[rows][:, self.axes] * self.theta  # [n, dh / 2]
             hidden = self._layer(layer, hidden, angles, self._bias(depth, rows, positions[rows], states))
-        return self.model.lm_head(self.decoder.norm(hidden[-1:]))[0]
+        return self.model.lm_head(self.final_norm(hidden[-1:]))[0]
+
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        return self.decoder.norm(hidden)
 
     def _enter(self, ids: list[int], pictures: Any, images: list[ImageReport]) -> tuple[Tensor, list[int], list]:
         hidden = self.decoder.embed_tokens(torch.tensor(ids))

@@ -5,36 +5,12 @@ from itertools import combinations
 
 import pytest
 import torch
+from matplotlib.path import Path
 from PIL import Image
+from support.reports import CAPTION, SQUARE, TALL, TALL_TILES, TILED, WIDE, image_report
 
-from covist.contract.stages import ImageReport, StageReport
 from covist.grid import Grid
 from covist.viz import draw_answer, draw_overlay, draw_report, save_figure, seen_views
-
-SQUARE, WIDE, TALL = Grid(((6, 6),)), Grid(((3, 9),)), Grid(((25, 7),))
-TILED, TALL_TILES = Grid(((6, 6), (4, 12))), Grid(((6, 6), (18, 5)))
-
-
-def image_report(grid: Grid, counts: tuple[int, ...], composed: bool = True) -> ImageReport:
-    """A report in which every stage keeps evenly spread tokens and maps are random."""
-    random = torch.Generator().manual_seed(0)
-    stages, before = [], torch.arange(grid.size)
-    for number, count in enumerate(counts):
-        places = torch.linspace(0, len(before) - 1, count).round().long()
-        names = ("attention", "distinctiveness", "instruction", "combined") if number == 0 else ("combined",)
-        stages.append(
-            StageReport(
-                depth=2 * number,
-                indices=before[places],
-                positions=before[places],
-                weights=1 + 7 * torch.rand(count, generator=random),
-                withheld=0.0,
-                assignment=(before[:, None] - before[places]).abs().argmin(1) if composed else None,
-                maps={name: torch.rand(len(before), generator=random) for name in names} if composed else {},
-            )
-        )
-        before = before[places]
-    return ImageReport(0, grid, grid.size, 0, counts[0], (counts[0],) * (2 * len(counts)), tuple(stages))
 
 
 def titles(figure) -> list[str]:
@@ -42,18 +18,18 @@ def titles(figure) -> list[str]:
 
 
 def draw(report, drawing=draw_report):
-    return drawing(report, seen_views(Image.new("RGB", (120, 60), "teal"), report.grid), "question", "method")
+    return drawing(report, seen_views(report, Image.new("RGB", (120, 60), "teal")), "question", "method")
 
 
 @pytest.mark.parametrize("grid", [SQUARE, WIDE, TILED])
 @pytest.mark.parametrize("counts", [(8,), (12, 6, 2)])
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_every_layout_can_be_written(tmp_path, grid, counts, suffix):
     save_figure(draw(image_report(grid, counts)), tmp_path / f"figure{suffix}")
     assert (tmp_path / f"figure{suffix}").stat().st_size > 10_000
 
 
-def test_one_stage_shows_maps_representatives_regions_and_the_rebuilt_picture():
+def test_one_stage_shows_maps_representatives_regions_and_the_rebuilt_image():
     shown = titles(draw(image_report(SQUARE, (8,))))
     assert shown == [
         "what the encoder sees",
@@ -74,7 +50,8 @@ def test_several_stages_have_a_panel_each():
         "layers 2-3: 6 representatives",
         "layers 4-5: 2 representatives",
     ]
-    assert "evidence, layer 2" in shown and shown[-1] == "rebuilt from 2 representatives"
+    assert "evidence, layer 2" in shown
+    assert shown[-3:] == [f"rebuilt from {count} representatives" for count in (12, 6, 2)]
 
 
 def test_constant_evidence_is_left_out():
@@ -83,7 +60,7 @@ def test_constant_evidence_is_left_out():
     assert "evidence, layer 2" not in titles(draw(report))
 
 
-def test_a_tiled_picture_has_a_row_per_view():
+def test_a_tiled_image_has_a_row_per_view():
     shown = titles(draw(image_report(TILED, (8,))))
     assert "base view" in shown and "tiles" in shown
 
@@ -135,14 +112,59 @@ def test_threads_are_explained_only_where_there_are_any():
 
 @pytest.mark.parametrize("asked", ["short?", "what costs $5, and what $6_?", "why " * 200])
 def test_the_title_keeps_the_answer_inside_the_figure(tmp_path, asked):
-    said = {"method": "covist-fixed", "prompt": asked, "answer": "because"}
-    figure = draw_answer(image_report(SQUARE, (8,)), Image.new("RGB", (60, 60)), None, **said)
+    report = image_report(SQUARE, (8,))
+    figure = draw_answer(report, Image.new("RGB", (60, 60)), method="covist-fixed", prompt=asked, answer="because")
     title = figure.texts[0]
     assert title.get_text().endswith("because") and title.get_text().startswith(asked[:12].strip())
     assert title.get_window_extent().x1 < figure.bbox.x1
     save_figure(figure, tmp_path / "figure.png")
 
 
+def hatched_cells(figure, grid: Grid) -> int:
+    """Cells of a single view whose centre is hatched: inside an odd number of borders."""
+    rows, columns = grid.views[0]
+    patches = [patch for axes in figure.axes for patch in axes.patches if patch.get_hatch()]
+    borders = [Path(border) for patch in patches for border in patch.get_path().to_polygons()]
+    centres = [(x + 0.5, y + 0.5) for x in range(columns) for y in range(rows)]
+    return sum(sum(border.contains_point(centre) for border in borders) % 2 for centre in centres)
+
+
+def test_discarded_tokens_are_hatched_and_explained():
+    figure = draw(image_report(WIDE, (5,), composed=False))
+    assert hatched_cells(figure, WIDE) == WIDE.size - 5
+    assert "discarded" in [text.get_text() for text in figure.legends[0].get_texts()]
+    figure = draw(image_report(SQUARE, (8,)))
+    assert hatched_cells(figure, SQUARE) == 0
+    assert "discarded" not in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_discs_at_the_edge_are_whole():
+    figure = draw(image_report(SQUARE, (8,)), draw_overlay)
+    (discs,) = [c for axes in figure.axes for c in axes.collections if len(c.get_offsets()) == 8]
+    assert not discs.get_clip_on()
+
+
+def test_maps_say_what_bright_means():
+    figure = draw(image_report(SQUARE, (12, 6, 2)))
+    captions = {axes.get_title(): axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()}
+    assert captions == dict.fromkeys(
+        ["attention", "distinctiveness", "instruction", "combined evidence", "evidence, layer 2", "evidence, layer 4"],
+        CAPTION,
+    )
+    boxes = [axes.xaxis.label.get_window_extent() for axes in figure.axes if axes.get_xlabel()]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    headings = [axes.title.get_window_extent() for axes in figure.axes if axes.get_title()]
+    assert not any(box.overlaps(heading) for box in boxes for heading in headings)
+
+
+def test_equal_figures_make_equal_files(tmp_path):
+    for suffix in (".png", ".svg", ".pdf"):
+        written = [tmp_path / f"{name}{suffix}" for name in ("one", "other")]
+        for path in written:
+            save_figure(draw(image_report(SQUARE, (8,))), path)
+        assert written[0].read_bytes() == written[1].read_bytes(), suffix
+
+
 def test_other_formats_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"\.png or \.svg"):
+    with pytest.raises(ValueError, match=r"must end in \.png, \.svg or \.pdf"):
         save_figure(draw(image_report(SQUARE, (8,))), tmp_path / "figure.gif")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -10,12 +11,13 @@ from torch import nn
 from covist.api.handle import Compression
 from covist.config import CovistConfig
 from covist.contract.method import Method
+from covist.contract.pixels import Preprocessing
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.instruction import InstructionReader
 from covist.engine.prefill import Settings
 from covist.errors import CovistError
 from covist.families.registry import family_for
-from covist.families.text_tower import TextTower
+from covist.families.text_tower import Home, TextTower
 from covist.methods.create import create_method
 from covist.schedule import check_budget
 
@@ -30,7 +32,9 @@ def compress(
     config: CovistConfig | None = None,
     clip: Any | None = None,
     instruction: str | None = None,
+    turn_markers: Mapping[str, str | Sequence[str]] | None = None,
     concentration: float | None = None,
+    exact_attention: bool = False,
     **options: Any,
 ) -> Compression:
     """Compress the visual tokens of every image that `model` sees, until the handle is removed.
@@ -38,16 +42,25 @@ def compress(
     model: a supported vision-language model (see `covist.available_families()`), unmodified.
     processor: its processor or tokenizer; needed to read the instruction's text and to find the assistant turn.
     budget: visual tokens per image, as a count (64), a fraction (0.11) or a percentage ("11%"); a layer mean for
-        methods that reduce inside the decoder. A budget of all tokens or more changes nothing.
+        methods that reduce inside the decoder. A budget of all tokens or more leaves the
+        image uncompressed.
     strategy: "fixed" (default) or "pro", CoViST's two executions.
     method: another method by name, or a `Method` object. Names are those of the command line: "vispruner",
         "vispruner:important=0.75", "divprune+csc+sca:weight_limit=64" (DivPrune's selection with CoViST's composition
         and attention); see `covist.available_methods()`.
     config: constants of CoViST, for methods that it has a part in.
-    clip: the CLIP checkpoint whose vision tower the model uses (id, directory, or `(CLIPModel, tokenizer)`).
+    clip: the CLIP checkpoint whose vision tower the model uses (id, directory, or `(CLIPModel, tokenizer)`). Its text
+        side is loaded once, in the model's precision and on its device.
     instruction: what is asked about the images, instead of reading it from the prompt.
+    turn_markers: the text (or texts) that begins a turn of each role in the prompts, for templates of your own:
+        `{"user": "[INST]", "assistant": "[/INST]"}`. The instruction of an image ends where an assistant turn begins,
+        and images of different turns have different instructions. Without it the processor's chat template is asked,
+        beside the marks of widely used templates.
     concentration: freeze CoViST's running concentration reference to this number, so that the result for an image
         does not depend on the images before it.
+    exact_attention: let every patch of a large image say what it attends to. By default half of them do in each head
+        where an encoder has no class token (Qwen2.5-VL) and an image has more than 2,048 patches, about 630 x 630
+        pixels; all other attention is exact anyway.
     options: settings of the method by name, as after the colon of its name: `positions="keep"`, `important=0.75`, or
         single constants of CoViST such as `weight_limit=64`.
 
@@ -61,11 +74,14 @@ def compress(
     64.0
     """
     family = family_for(model)
+    family.exact_attention = exact_attention
     chosen = _method(strategy, method, config, concentration, options)
     check_budget(budget)
     if clip is not None and not family.needs_clip_text:
         raise CovistError(f"{family.name} has no CLIP vision tower, so clip= cannot serve it; leave it out")
-    text_tower = TextTower.resolve(clip)
+    text_tower = TextTower.resolve(clip, Home.of(family.model))
+    if text_tower is not None:
+        text_tower.require_width(family.model.config.vision_config.hidden_size)
     if chosen.uses_clip_text and family.needs_clip_text and text_tower is None:
         warnings.warn(
             "no clip= given: instruction and image meet in the decoder's space, not in CLIP's (weaker, and without "
@@ -77,9 +93,10 @@ def compress(
     settings = Settings(
         method=chosen,
         decoder=FrozenDecoder(family.decoder, family.rotary_axes()),
-        reader=InstructionReader(family, processor, instruction),
+        reader=InstructionReader(family, processor, instruction, turn_markers),
         text_tower=text_tower,
         budget=budget,
+        preprocessing=Preprocessing.of(processor),
     )
     return Compression(family, settings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from torch import nn
@@ -17,7 +18,15 @@ _ACTIVE: WeakKeyDictionary[nn.Module, ReferenceType[Compression]] = WeakKeyDicti
 
 
 class Compression:
-    """Visual token compression on one model, active from construction until `remove()` or the end of a `with` block."""
+    """Visual token compression on one model, active from construction until `remove()` or the end of a `with` block.
+
+    >>> model, processor, clip = covist.tiny.load()
+    >>> handle = covist.compress(model, processor, budget=64, clip=clip)
+    >>> handle
+    Compression of LlavaForConditionalGeneration by covist-fixed, budget 64 (active)
+      no image seen yet
+    >>> handle.remove()
+    """
 
     def __init__(self, family: Family, settings: Settings):
         if Compression.of(family.model) is not None:
@@ -43,11 +52,40 @@ class Compression:
         """Whether the model is compressed; False after `remove()`."""
         return Compression.of(self._model) is self
 
+    def refresh(self) -> None:
+        """Read head gains and distance tables again after the model's weights changed.
+
+        A prefill does this by itself when adapters were switched, merged or disabled, and when weights were trained,
+        loaded or replaced. Writes through `.data` leave no trace that could be seen without reading the weights: call
+        this after them. Hooks and report stay as they are.
+
+        >>> import covist
+        >>> model, processor, clip = covist.tiny.load()
+        >>> with covist.compress(model, processor, clip=clip) as handle:
+        ...     model.model.language_model.layers[0].self_attn.q_proj.weight.data *= 0.5
+        ...     handle.refresh()
+        """
+        if not self.is_active:
+            raise CovistError("this handle has been removed; compress the model again")
+        self._hooks.refresh()
+
     def remove(self) -> None:
         """Take every hook off; the model is bit for bit what it was. A second call does nothing."""
         self._hooks.remove()
         if self.is_active:
             del _ACTIVE[self._model]
+
+    def __repr__(self) -> str:
+        how = f"{self.settings.method.name}, budget {self.settings.budget}"
+        state = "active" if self.is_active else "removed, the model is as it was"
+        last = "no image seen yet" if self.report is None else f"last call: {self.report.summary}"
+        return f"Compression of {type(self._model).__name__} by {how} ({state})\n  {last}"
+
+    def _repr_html_(self) -> str | None:
+        """The report of the last call under the handle's own line; a notebook prints text where there is none."""
+        if self.report is None:
+            return None
+        return f"<p>{escape(repr(self).splitlines()[0])}</p>{self.report._repr_html_()}"
 
     def __enter__(self) -> Compression:
         return self

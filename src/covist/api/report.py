@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from covist.contract.pixels import Preprocessing
 from covist.contract.stages import ImageReport, StageReport
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.prefill import Prefill
 from covist.engine.sequence import ImageInPrompt
+from covist.errors import CovistError
 from covist.schedule import decoder_flops, kv_bytes
+from covist.units import counted, milliseconds, number, operations, share, size
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_LISTED = 4
+"""Images that a summary lists one by one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
-    """What the last prefill with images did."""
+    """What the last prefill with images did.
+
+    >>> import covist
+    >>> model, processor, clip = covist.tiny.load()
+    >>> image, question, answer = covist.tiny.demo()
+    >>> inputs = processor(images=image, text=covist.tiny.prompt_for(question), return_tensors="pt")
+    >>> with covist.compress(model, processor, budget=64, clip=clip) as handle:
+    ...     output = model.generate(**inputs, max_new_tokens=8)
+    >>> handle.report.images[0]
+    ImageReport(576 tokens in 24 x 24; layers 0-7: 64 tokens)
+    >>> handle.report.images[0].kept.shape, handle.report.images[0].assignment.shape
+    (torch.Size([64]), torch.Size([576]))
+    """
 
     images: tuple[ImageReport, ...]
     text_tokens: tuple[int, ...]  # per sample
@@ -23,6 +46,7 @@ class Report:
     flops: float  # decoder prefill, Eq. 19
     flops_uncompressed: float
     seconds: dict[str, float]  # selection, composition, rest
+    method: str = ""
 
     @property
     def tokens(self) -> float:
@@ -34,29 +58,67 @@ class Report:
         """Visual tokens after compression, averaged over layers and images."""
         return sum(image.mean_tokens for image in self.images) / len(self.images)
 
+    @property
+    def summary(self) -> str:
+        """Images, and visual tokens before and after, in one line."""
+        average = "" if len(self.images) == 1 else " each"
+        kept = f"{number(self.mean_tokens)} of {number(self.tokens)} visual tokens{average} per layer"
+        return f"{counted(len(self.images), 'image')}, {kept} ({share(self.mean_tokens, self.tokens)})"
+
+    def __repr__(self) -> str:
+        facts = self._facts()
+        width = max(map(len, facts))
+        return "\n".join([f"Report of {self._title}", *(f"  {name:{width}}  {text}" for name, text in facts.items())])
+
+    def _repr_html_(self) -> str:
+        from covist.viz import draw_html, seen_views  # matplotlib is slow to import
+
+        views = [seen_views(image) for image in self.images]
+        return draw_html(self.images, views, self._title, self._facts())
+
+    def save(
+        self,
+        path: str | Path,
+        image: Image.Image | Sequence[Image.Image] | None = None,
+        which: int = 0,
+    ) -> None:
+        """Write what was kept and why, in the format of the name's ending.
+
+        .html is a page that needs nothing else: pointing at a representative lights up the tokens it stands for.
+        .png, .svg and .pdf are the figure of `covist show`, for image number `which`, counted from 0.
+
+        image: the original image, or one for each image of the report, for sharper drawings; without it they show what
+            the encoder saw.
+
+        >>> import covist, tempfile
+        >>> model, processor, clip = covist.tiny.load()
+        >>> image, question, answer = covist.tiny.demo()
+        >>> inputs = processor(images=image, text=covist.tiny.prompt_for(question), return_tensors="pt")
+        >>> with covist.compress(model, processor, budget=64, clip=clip) as handle:
+        ...     output = model.generate(**inputs, max_new_tokens=8)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     handle.report.save(f"{folder}/kept.html")
+        ...     handle.report.save(f"{folder}/kept.png", image=image)
+        """
+        from covist.viz import draw_html, draw_report, save_figure, save_page, seen_views
+        from covist.viz.files import PAGES, check_ending
+
+        ending = check_ending(path)
+        given = self._given(image)
+        if ending in PAGES:
+            views = [seen_views(*pair) for pair in zip(self.images, given, strict=True)]
+            save_page(draw_html(self.images, views, self._title, self._facts()), path, self._title)
+            return
+        if not 0 <= which < len(self.images):
+            raise CovistError(f"which={which}: the report has {counted(len(self.images), 'image')}, counted from 0")
+        shown = self.images[which]
+        subtitle = f"{number(shown.mean_tokens)} of {shown.tokens} visual tokens per layer"
+        save_figure(draw_report(shown, seen_views(shown, given[which]), self.method, subtitle), path)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON."""
         return {
-            "images": [
-                {
-                    "sample": image.sample,
-                    "tokens": image.tokens,
-                    "markers": image.markers,
-                    "budget": image.budget,
-                    "tokens_per_layer": list(image.tokens_per_layer),
-                    "mean_tokens": image.mean_tokens,
-                    "stages": [
-                        {
-                            "depth": stage.depth,
-                            "indices": stage.indices.tolist(),
-                            "weights": [round(weight, 4) for weight in stage.weights.tolist()],
-                            "withheld": stage.withheld,
-                        }
-                        for stage in image.stages
-                    ],
-                }
-                for image in self.images
-            ],
+            "images": [_image_dict(image) for image in self.images],
             "text_tokens": list(self.text_tokens),
             "mean_tokens": self.mean_tokens,
             "kv_bytes": self.kv_bytes,
@@ -66,14 +128,47 @@ class Report:
             "seconds": self.seconds,
         }
 
+    @property
+    def _title(self) -> str:
+        return f"{self.method}: {self.summary}" if self.method else self.summary
+
+    def _given(self, image: Image.Image | Sequence[Image.Image] | None) -> Sequence[Image.Image | None]:
+        """The original of every image, as far as it was handed over."""
+        count = len(self.images)
+        if image is None:
+            return [None] * count
+        originals = list(image) if isinstance(image, Sequence) else [image]
+        if len(originals) != count:
+            raise CovistError(
+                f"image=: the report has {counted(count, 'image')}, got {len(originals)}; give one for each"
+            )
+        return originals
+
+    def _facts(self) -> dict[str, str]:
+        """What a summary lists, by name."""
+        stages = {}
+        for place, image in enumerate(self.images[:_LISTED]):
+            name = "stages" if len(self.images) == 1 else f"image {place}"
+            stages[name] = ", ".join(image.describe_stage(stage) for stage in range(len(image.stages)))
+        if len(self.images) > _LISTED:
+            stages["images"] = f"{len(self.images) - _LISTED} more in .images"
+        spent = ", ".join(f"{name} {milliseconds(seconds)}" for name, seconds in self.seconds.items())
+        return {
+            **stages,
+            "KV cache": _saved(self.kv_bytes, self.kv_bytes_uncompressed, size),
+            "prefill FLOPs": _saved(self.flops, self.flops_uncompressed, operations),
+            "time spent": f"{milliseconds(sum(self.seconds.values()))} ({spent})" if spent else "not timed",
+        }
+
 
 def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
     """Sum up a finished prefill."""
+    settings = prefill.settings
     images, texts = [], []
     flops = flops_before = cache = cache_before = 0.0
-    size = decoder.module.dtype.itemsize
+    element = decoder.module.dtype.itemsize
     for index, sample in enumerate(prefill.batch.samples):
-        images += [_image_report(index, image) for image in sample.images]
+        images += [_image_report(index, image, settings.preprocessing) for image in sample.images]
         text = len(sample.rows) - sum(image.state.count + len(image.markers) for image in sample.images)
         texts.append(text)
         lengths = [
@@ -83,22 +178,26 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
         before = [text + sum(image.length for image in sample.images)] * decoder.layers
         flops += decoder_flops(lengths, decoder.hidden, decoder.intermediate)
         flops_before += decoder_flops(before, decoder.hidden, decoder.intermediate)
-        kept = lengths[-1:] * decoder.layers if prefill.settings.method.prunes_earlier_layers else lengths
-        cache += kv_bytes(kept, decoder.kv_heads, decoder.head_width, size)
-        cache_before += kv_bytes(before, decoder.kv_heads, decoder.head_width, size)
-    return Report(tuple(images), tuple(texts), cache, cache_before, flops, flops_before, _seconds(prefill))
+        kept = lengths[-1:] * decoder.layers if settings.method.prunes_earlier_layers else lengths
+        cache += kv_bytes(kept, decoder.kv_heads, decoder.head_width, element)
+        cache_before += kv_bytes(before, decoder.kv_heads, decoder.head_width, element)
+    return Report(
+        tuple(images), tuple(texts), cache, cache_before, flops, flops_before, _seconds(prefill), settings.method.name
+    )
 
 
-def _image_report(sample: int, image: ImageInPrompt) -> ImageReport:
+def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessing) -> ImageReport:
+    """Refers to the small tensors of the states and to the pixels; states and signals themselves can go."""
     stages = tuple(
         StageReport(
             depth=depth,
-            indices=outcome.state.indices.cpu(),
-            positions=outcome.state.positions.cpu(),
-            weights=outcome.state.weights.detach().cpu(),
             withheld=outcome.withheld,
-            assignment=None if outcome.assignment is None else outcome.assignment.cpu(),
-            maps={name: values.detach().cpu() for name, values in outcome.maps.items()},
+            kept=outcome.state.indices,
+            positions=outcome.state.positions,
+            weights=outcome.state.weights,
+            assignment=outcome.assignment,
+            maps=outcome.maps,
+            captions=outcome.captions,
         )
         for depth, outcome in image.outcomes
     )
@@ -110,6 +209,8 @@ def _image_report(sample: int, image: ImageInPrompt) -> ImageReport:
         image.budget,
         image.schedule.tokens_per_layer,
         stages,
+        image.signals.read_pixels,
+        preprocessing,
     )
 
 
@@ -118,3 +219,27 @@ def _seconds(prefill: Prefill) -> dict[str, float]:
     outcomes = {id(outcome): outcome for image in prefill.images for _, outcome in image.outcomes}.values()
     parts = {name: sum(outcome.seconds.get(name, 0.0) for outcome in outcomes) for name in ("selection", "composition")}
     return {**parts, "rest": max(0.0, prefill.seconds - sum(parts.values()))}
+
+
+def _saved(after: float, before: float, unit: Any) -> str:
+    return f"{unit(after)} instead of {unit(before)} ({share(after, before)})"
+
+
+def _image_dict(image: ImageReport) -> dict[str, Any]:
+    return {
+        "sample": image.sample,
+        "tokens": image.tokens,
+        "markers": image.markers,
+        "budget": image.budget,
+        "tokens_per_layer": list(image.tokens_per_layer),
+        "mean_tokens": image.mean_tokens,
+        "stages": [
+            {
+                "depth": stage.depth,
+                "indices": stage.kept.tolist(),
+                "weights": [round(weight, 4) for weight in stage.weights.tolist()],
+                "withheld": stage.withheld,
+            }
+            for stage in image.stages
+        ],
+    }

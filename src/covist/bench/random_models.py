@@ -6,7 +6,7 @@ shape of the attention are the real ones; `scale` shrinks the number of heads an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,19 +42,27 @@ class RandomModel:
     """A model without training, a maker of requests for it, and its text tower if its family has one."""
 
     model: Any
+    geometry: Geometry
     clip: TextTower | None
     request: Callable[[int, int], dict[str, Tensor]]
     """`request(seed, text)`: random pixels inside `text` random tokens."""
 
 
-def build_random(name: str, scale: float = 0.1, seed: int = 0) -> RandomModel:
-    """A random model of the geometry `name`."""
+def build_random(
+    name: str,
+    scale: float = 0.1,
+    seed: int = 0,
+    *,
+    decoder: Mapping[str, Any] | None = None,
+    vision: Mapping[str, Any] | None = None,
+) -> RandomModel:
+    """A random model of the geometry `name`; `decoder` and `vision` override fields of its two configurations."""
     if not 0 < scale <= 1:
         raise CovistError(f"scale must be in (0, 1], got {scale:g}")
     geometry = geometry_named(name)
     torch.manual_seed(seed)
     build = _qwen if name.startswith("qwen") else _llava_next if name.startswith("llava-next") else _llava
-    random = build(geometry, scale)
+    random = build(geometry, scale, dict(decoder or {}), dict(vision or {}))
     # Stopping by chance would give every method another number of tokens to write.
     random.model.generation_config.eos_token_id = None
     random.model.eval()
@@ -65,7 +73,7 @@ def _heads(count: int, scale: float, multiple: int = 1) -> int:
     return max(1, round(count * scale / multiple)) * multiple
 
 
-def _llama(geometry: Geometry, scale: float) -> dict[str, Any]:
+def _llama(geometry: Geometry, scale: float, changes: dict[str, Any]) -> dict[str, Any]:
     kv_heads = _heads(geometry.kv_heads, scale)
     heads = _heads(geometry.heads, scale, kv_heads)
     return {
@@ -79,20 +87,24 @@ def _llama(geometry: Geometry, scale: float) -> dict[str, Any]:
         "bos_token_id": 1,
         "eos_token_id": 2,
         "pad_token_id": 0,
+        **changes,
     }
 
 
-def _clip_vision(scale: float) -> CLIPVisionConfig:
+def _clip_vision(scale: float, changes: dict[str, Any]) -> CLIPVisionConfig:
     """CLIP ViT-L/14 at 336 pixels."""
     heads = _heads(16, scale)
     return CLIPVisionConfig(
-        hidden_size=64 * heads,
-        intermediate_size=256 * heads,
-        num_hidden_layers=24,
-        num_attention_heads=heads,
-        image_size=CLIP_SIDE,
-        patch_size=CLIP_PATCH,
-        projection_dim=48 * heads,
+        **{
+            "hidden_size": 64 * heads,
+            "intermediate_size": 256 * heads,
+            "num_hidden_layers": 24,
+            "num_attention_heads": heads,
+            "image_size": CLIP_SIDE,
+            "patch_size": CLIP_PATCH,
+            "projection_dim": 48 * heads,
+            **changes,
+        }
     )
 
 
@@ -115,10 +127,10 @@ def _text_tower(vision: CLIPVisionConfig) -> TextTower:
     return TextTower(text.text_model, text.text_projection, projection, tokenizer)
 
 
-def _llava(geometry: Geometry, scale: float) -> RandomModel:
-    vision = _clip_vision(scale)
+def _llava(geometry: Geometry, scale: float, decoder: dict[str, Any], vision: dict[str, Any]) -> RandomModel:
+    tower = _clip_vision(scale, vision)
     config = LlavaConfig(
-        vision_config=vision, text_config=LlamaConfig(**_llama(geometry, scale)), image_token_index=IMAGE_TOKEN
+        vision_config=tower, text_config=LlamaConfig(**_llama(geometry, scale, decoder)), image_token_index=IMAGE_TOKEN
     )
 
     def request(seed: int, text: int) -> dict[str, Tensor]:
@@ -126,14 +138,14 @@ def _llava(geometry: Geometry, scale: float) -> RandomModel:
         pixels = torch.randn(1, 3, CLIP_SIDE, CLIP_SIDE, generator=random)
         return {**_prompt([IMAGE_TOKEN] * geometry.tokens, text, random), "pixel_values": pixels}
 
-    return RandomModel(LlavaForConditionalGeneration(config), _text_tower(vision), request)
+    return RandomModel(LlavaForConditionalGeneration(config), geometry, _text_tower(tower), request)
 
 
-def _llava_next(geometry: Geometry, scale: float) -> RandomModel:
-    vision = _clip_vision(scale)
+def _llava_next(geometry: Geometry, scale: float, decoder: dict[str, Any], vision: dict[str, Any]) -> RandomModel:
+    tower = _clip_vision(scale, vision)
     config = LlavaNextConfig(
-        vision_config=vision,
-        text_config=LlamaConfig(**_llama(geometry, scale)),
+        vision_config=tower,
+        text_config=LlamaConfig(**_llama(geometry, scale, decoder)),
         image_token_index=IMAGE_TOKEN,
         image_grid_pinpoints=[[NEXT_SIDE, NEXT_SIDE]],
     )
@@ -146,13 +158,13 @@ def _llava_next(geometry: Geometry, scale: float) -> RandomModel:
             "image_sizes": torch.tensor([[NEXT_SIDE, NEXT_SIDE]]),
         }
 
-    return RandomModel(LlavaNextForConditionalGeneration(config), _text_tower(vision), request)
+    return RandomModel(LlavaNextForConditionalGeneration(config), geometry, _text_tower(tower), request)
 
 
-def _qwen(geometry: Geometry, scale: float) -> RandomModel:
-    text_config = _llama(geometry, scale)
+def _qwen(geometry: Geometry, scale: float, decoder: dict[str, Any], vision: dict[str, Any]) -> RandomModel:
+    text_config = _llama(geometry, scale, decoder)
     heads = _heads(16, scale)
-    vision = {
+    tower = {
         "depth": 32,
         "hidden_size": 80 * heads,
         "intermediate_size": round(3420 * scale),
@@ -160,9 +172,10 @@ def _qwen(geometry: Geometry, scale: float) -> RandomModel:
         "out_hidden_size": text_config["hidden_size"],
         "patch_size": QWEN_PATCH,
         "spatial_merge_size": QWEN_MERGE,
+        **vision,
     }
     config = Qwen2_5_VLConfig(
-        vision_config=vision,
+        vision_config=tower,
         text_config={
             **text_config,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]},
@@ -184,7 +197,7 @@ def _qwen(geometry: Geometry, scale: float) -> RandomModel:
             "image_grid_thw": torch.tensor([[1, side, side]]),
         }
 
-    return RandomModel(Qwen2_5_VLForConditionalGeneration(config), None, request)
+    return RandomModel(Qwen2_5_VLForConditionalGeneration(config), geometry, None, request)
 
 
 def _prompt(image: list[int], text: int, random: torch.Generator) -> dict[str, Tensor]:

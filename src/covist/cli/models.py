@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from covist.cli.console import note
 from covist.errors import CovistError
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from covist.request.answer import Answer
+    from covist.request.budgets import Reach
     from covist.request.inputs import Request
     from covist.request.loading import LoadedModel
 
@@ -25,7 +26,7 @@ def load(name: str, clip: str | None, device: str) -> LoadedModel:
     return load_model(name, clip, device)
 
 
-def question(images: list[Path] | None, prompt: str | None) -> tuple[list[Image.Image], str]:
+def question(images: list[str] | None, prompt: str | None) -> tuple[list[Image.Image], str]:
     """The user's images and question, or the bundled ones if neither is given."""
     from covist.request.images import load_image
 
@@ -53,26 +54,36 @@ def request(loaded: LoadedModel, images: list[Image.Image], asked: str) -> Reque
     return made
 
 
+def reaches(answer: Answer, budget: str) -> list[Reach]:
+    """What the method made of the budget, per image."""
+    from covist.request.budgets import reach
+
+    images = () if answer.report is None else answer.report.images
+    return [reach(answer.method, budget, image.tokens, len(image.tokens_per_layer)) for image in images]
+
+
 def draw(
     answer: Answer,
     images: list[Image.Image],
     asked: str,
-    processor: Any,
     destination: Path,
     which: int = 0,
     overlay: bool = False,
 ) -> None:
-    """Write the figure of what an answer was based on, for image number `which` of the prompt."""
+    """Write the figure of what an answer was based on, for image number `which` of the prompt; a page has them all."""
     from covist.viz import draw_answer, save_figure
+    from covist.viz.files import PAGES
 
     if answer.report is None:
         raise CovistError(f"{answer.method} compresses nothing, so there is nothing to draw")
     if not 0 <= which < len(images):
         raise CovistError(f"there is no image number {which + 1}; the prompt has {len(images)}")
+    if destination.suffix.lower() in PAGES:
+        answer.report.save(destination, image=images)
+        return
     figure = draw_answer(
         answer.report.images[which],
         images[which],
-        processor,
         method=answer.method,
         prompt=asked,
         answer=answer.text,

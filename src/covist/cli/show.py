@@ -9,14 +9,16 @@ import typer
 from rich.markup import escape
 
 from covist.cli import options
-from covist.cli.console import out, print_json
-from covist.cli.models import draw, load, question, request
+from covist.cli.console import out, print_json, print_notes
+from covist.cli.models import draw, load, question, reaches, request
 
 
 def show(
     image: options.Images = None,
     prompt: options.Prompt = None,
-    destination: Annotated[Path, typer.Option("--out", help="The figure, PNG or SVG.")] = Path("covist.png"),
+    destination: Annotated[
+        Path, typer.Option("--out", help="The figure (PNG, SVG, PDF), or an interactive page (HTML).")
+    ] = Path("covist.png"),
     model: options.Model = "tiny",
     budget: options.Budget = "64",
     strategy: options.StrategyOption = None,
@@ -28,7 +30,7 @@ def show(
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Draw what was kept of a image, and why.
+    """Draw what was kept of an image, and why.
 
     Above: the image and the evidence maps that decided. Below: the representatives, as discs whose size and colour
     is their weight, with threads to the tokens they stand for; one panel per stage; and the image rebuilt from them.
@@ -36,16 +38,19 @@ def show(
     from covist.outputs import writable_file
     from covist.request.answer import Configuration, ask
     from covist.schedule import check_budget
+    from covist.viz.files import FIGURES, PAGES
 
     name = options.method_name(strategy, method)
     check_budget(budget)  # an impossible budget is refused before anything is loaded
     images, asked = question(image, prompt)
-    writable_file(destination, (".png", ".svg"))
+    writable_file(destination, FIGURES + PAGES)
     loaded = load(model, clip, device)
     answer = ask(loaded, request(loaded, images, asked), Configuration(name, budget), max_new_tokens)
-    draw(answer, images, asked, loaded.processor, destination, which - 1)
+    draw(answer, images, asked, destination, which - 1)
+    notes = print_notes(reaches(answer, budget))
     if as_json:
-        print_json({"model": model, "prompt": asked, "figure": str(destination), "results": [answer.to_dict()]})
+        about = {"model": model, "prompt": asked, "budget": budget, "notes": notes, "figure": str(destination)}
+        print_json({**about, "results": [answer.to_dict()]})
     else:
         out().print(f"{escape(asked)} [bold]{escape(answer.text)}[/]")
         out().print(f"{name} at {budget}, drawn in [bold]{escape(str(destination))}[/]")

@@ -6,5 +6,6 @@ method.py       what the engine asks of a method                  methods  -> en
 views.py        what a method may look at, before and in the decoder   engine -> methods
 decoder.py      a frozen decoder, as far as methods read it       engine   -> methods
 instruction.py  what the user asked about an image                engine   -> methods
+pixels.py       the image as the encoder saw it, for display      families -> report, drawings
 stages.py       what became of an image, stage by stage           engine   -> report, drawings
 """

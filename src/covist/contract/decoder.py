@@ -9,7 +9,7 @@ from torch import Tensor
 from covist.formulas.attention import DistanceTable
 
 Rotary = tuple[Tensor, Tensor]
-"""cos and sin, [tokens, head width] each."""
+"""cos and sin, [tokens, rotary width] each, as the model lays them out."""
 
 
 class Decoder(Protocol):
@@ -24,11 +24,18 @@ class Decoder(Protocol):
 
     @property
     def inverse_frequencies(self) -> Tensor:
-        """RoPE frequencies after the model's scaling, [head width / 2]."""
+        """RoPE frequencies after the model's scaling [head width / 2]; 0 for pairs that do not turn."""
 
     @property
     def distance_table(self) -> DistanceTable:
         """log(2 - D) of Eq. 9 for these frequencies."""
+
+    @property
+    def layers_without_positions(self) -> frozenset[int]:
+        """Layers whose attention does not rotate: there D of Eq. 9 is 1."""
+
+    def first_input(self, embeddings: Tensor) -> Tensor:
+        """Embeddings as the first layer receives them; some decoders scale them on the way."""
 
     def queries(self, layer: int, hidden: Tensor, rotary: Rotary | None = None) -> Tensor:
         """[heads, tokens, head width] in float32 of hidden states [tokens, d], rotated if `rotary` is given."""
@@ -37,7 +44,13 @@ class Decoder(Protocol):
         """[kv heads, tokens, head width] in float32, rotated if `rotary` is given."""
 
     def values(self, layer: int, hidden: Tensor) -> Tensor:
-        """[kv heads, tokens, head width] in float32."""
+        """[kv heads, tokens, value width] in float32."""
+
+    def rotate(self, layer: int, states: Tensor, rotary: Rotary) -> Tensor:
+        """States [..., tokens, head width] as a layer rotates its queries and keys."""
+
+    def scale(self, layer: int) -> float:
+        """What a layer multiplies its attention logits with."""
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         """Hidden states [tokens, d] after the norm that ends the decoder."""

@@ -29,8 +29,28 @@ class Family(ABC):
     model_classes: ClassVar[tuple[str, ...]]
     needs_clip_text: ClassVar[bool] = True
     """Whether a CLIP text tower can serve this family (its encoder is a CLIP vision tower)."""
-    assistant_markers: ClassVar[tuple[str, ...]] = ("ASSISTANT:", "[/INST]", "<|im_start|>assistant", "### Assistant:")
-    role_markers: ClassVar[tuple[str, ...]] = ("USER:", "[INST]", "<|im_start|>user", "### Human:", "\n")
+    exact_attention: bool = False
+    """Whether to read all of the encoder's attention where the family would read a part of it on large images."""
+    assistant_markers: ClassVar[tuple[str, ...]] = (
+        "ASSISTANT:",
+        "[/INST]",
+        "<|im_start|>assistant",
+        "### Assistant:",
+        "<|start_header_id|>assistant<|end_header_id|>",
+        "<start_of_turn>model",
+        "<|assistant|>",
+    )
+    """Texts that begin an assistant turn in templates that are widely used; a chat template and `turn_markers=` say
+    more."""
+    role_markers: ClassVar[tuple[str, ...]] = (
+        "USER:",
+        "[INST]",
+        "<|im_start|>user",
+        "### Human:",
+        "<|start_header_id|>user<|end_header_id|>",
+        "<start_of_turn>user",
+        "<|user|>",
+    )
 
     def __init__(self, model: nn.Module):
         self.model: Any = model  # of a transformers class, whose attributes torch declares as tensors or modules

@@ -9,6 +9,7 @@ merges overrides `enter`.
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, ClassVar, Literal
@@ -35,6 +36,7 @@ class Outcome:
     withheld: float = 0.0  # evidence-weighted contribution withheld by the weight limit, Eq. 15
     assignment: Tensor | None = None  # [tokens before] index of the representative that stands for each token
     maps: dict[str, Tensor] = field(default_factory=dict)  # evidence maps over the tokens before, by name
+    captions: dict[str, str] = field(default_factory=dict)  # what bright means in a map, by the map's name
     seconds: dict[str, float] = field(default_factory=dict)  # "selection", "composition"
 
 
@@ -47,6 +49,7 @@ class AttentionRule:
     distance: DistanceTable | None = None
     distance_keys: Literal["visual", "all"] = "visual"
     distance_in_decoding: bool = True
+    layers_without_distance: frozenset[int] = frozenset()  # layers without rotary positions: D = 1 there
     uniform_first_layer: bool = False  # in prefill, layer 0 sees the mean weight of each image, not the recorded ones
 
 
@@ -78,6 +81,10 @@ class Method(ABC):
 
     name: str
     info: ClassVar[MethodInfo]
+    options: ClassVar[Mapping[str, str]] = {
+        "positions": "keep: kept tokens stay at their original positions; reindex: the shorter sequence is renumbered"
+    }
+    """What each option of this class's own constructor means; those of its bases are described there."""
     default_positions: ClassVar[Positions] = "keep"
     encoder_layers: tuple[int | float, ...] = ()
     """Encoder layers to capture besides the one that feeds the projector: indices, or fractions of the tower's depth.

@@ -1,4 +1,4 @@
-"""What a vision tower tells about one image, in the order of its content tokens."""
+"""What a vision tower says about one image, in the order of its content tokens."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ class ImageSignals:
     text_space: Callable[[Tensor], Tensor] | None = None  # encoder features [*, v] -> input of CLIP's visual projection
     feeding: EncoderLayer | None = None  # the encoder layer that feeds the projector; None without a class token
     layers: dict[int, EncoderLayer] = field(default_factory=dict)  # further encoder layers that a method asked for
+    read_pixels: Callable[[], list[Tensor]] | None = None  # -> [3, h, w] per view, as the encoder saw it
     memo: dict[str, Any] = field(default_factory=dict)  # what a method wants to remember about this image
 
     @cached_property

@@ -1,30 +1,89 @@
-"""What became of an image, stage by stage: plain data for reports and drawings, on the CPU."""
+"""What became of an image, stage by stage: plain data for reports and drawings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, TypeVar, overload
 
+import torch
 from torch import Tensor
 
+from covist.contract.pixels import Preprocessing
 from covist.grid import Grid
+from covist.units import counted
+
+Held = TypeVar("Held", Tensor, "Tensor | None", dict[str, Tensor])
 
 
-@dataclass(frozen=True)
+class OnCpu(Generic[Held]):
+    """A field whose tensors stay where the model left them until somebody reads them; then they move to the CPU."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __set__(self, instance: Any, value: Held) -> None:
+        held: Any = value
+        if isinstance(held, dict):
+            held = {name: values.detach() for name, values in held.items()}
+        elif held is not None:
+            held = held.detach()
+        instance.__dict__[self._name] = held
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> OnCpu[Held]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Held: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            raise AttributeError(self._name)  # so that a dataclass sees no default
+        held = instance.__dict__[self._name]
+        if isinstance(held, dict):
+            held.update((name, values.cpu()) for name, values in held.items())
+        elif held is not None:
+            held = instance.__dict__[self._name] = held.cpu()
+        return held
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class StageReport:
-    """An image's state from one depth on."""
+    """An image's state from one depth on. Tensors move to the CPU when they are first read.
+
+    depth:      the first decoder layer that sees this state
+    withheld:   evidence that the weight limit kept back, Eq. 15
+    kept:       the content tokens that stayed, [K], numbered as in the uncompressed image
+    positions:  their rotary positions, [K] or [K, axes]
+    weights:    how many tokens each one counts for, [K]
+    assignment: for every token of the stage before, the place in `kept` of its representative; None where tokens were
+                dropped and nothing stands for them
+    maps:       evidence over the tokens of the stage before, by name
+    captions:   what bright means in a map, by the map's name
+    """
 
     depth: int
-    indices: Tensor  # [K] original content tokens of the representatives
-    positions: Tensor  # [K] or [K, axes]
-    weights: Tensor  # [K]
-    withheld: float  # Eq. 15
-    assignment: Tensor | None  # [tokens before] representative that stands for each token
-    maps: dict[str, Tensor]  # evidence maps over the tokens before
+    withheld: float
+    kept: OnCpu[Tensor] = OnCpu()
+    positions: OnCpu[Tensor] = OnCpu()
+    weights: OnCpu[Tensor] = OnCpu()
+    assignment: OnCpu[Tensor | None] = OnCpu()
+    maps: OnCpu[dict[str, Tensor]] = OnCpu()
+    captions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def indices(self) -> Tensor:
+        """`kept`, under the name that it has in a `VisualState`."""
+        return self.kept
+
+    def __repr__(self) -> str:
+        low, high = (f"{float(end):.3g}" for end in self.weights.aminmax())
+        weights = f"weight {low}" if low == high else f"weights {low} to {high}"
+        return f"StageReport(from layer {self.depth} on: {counted(len(self.kept), 'token')}, {weights})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageReport:
-    """One image of a call."""
+    """One image of a call: what was kept of it, and what each kept token stands for."""
 
     sample: int
     grid: Grid
@@ -33,8 +92,78 @@ class ImageReport:
     budget: int
     tokens_per_layer: tuple[int, ...]
     stages: tuple[StageReport, ...]
+    read_pixels: Callable[[], list[Tensor]] | None = None  # -> [3, h, w] per view, as the encoder saw it
+    preprocessing: Preprocessing = Preprocessing()
 
     @property
     def mean_tokens(self) -> float:
         """Content tokens, averaged over the decoder's layers."""
         return sum(self.tokens_per_layer) / len(self.tokens_per_layer)
+
+    @property
+    def kept(self) -> Tensor:
+        """The content tokens that reach the last layer, [K]."""
+        return self.stages[-1].kept
+
+    @property
+    def weights(self) -> Tensor:
+        """Their weights, [K]."""
+        return self.stages[-1].weights
+
+    @property
+    def positions(self) -> Tensor:
+        """Their rotary positions, [K] or [K, axes]."""
+        return self.stages[-1].positions
+
+    @property
+    def assignment(self) -> Tensor | None:
+        """For every content token the place in `kept` of the representative that stands for it in the end, [N]."""
+        return self.assignment_at(-1)
+
+    def assignment_at(self, stage: int) -> Tensor | None:
+        """For every content token the place in `stages[stage].kept` of its representative, [N].
+
+        None where tokens were dropped on the way and nothing stands for them.
+        """
+        place = torch.arange(self.tokens)
+        for number in range(range(len(self.stages))[stage] + 1):
+            step = self.stages[number]
+            if step.assignment is not None:
+                place = step.assignment[place]
+            elif len(step.kept) < len(self.tokens_before(number)):
+                return None
+        return place
+
+    def discarded_at(self, stage: int) -> Tensor:
+        """The content tokens that nothing stands for from a stage on."""
+        gone = torch.full((self.tokens,), self.assignment_at(stage) is None)
+        gone[self.stages[stage].kept] = False
+        return gone.nonzero()[:, 0]
+
+    def tokens_before(self, stage: int) -> Tensor:
+        """The content tokens that a stage had to choose from."""
+        return torch.arange(self.tokens) if stage == 0 else self.stages[stage - 1].kept
+
+    def layers_of(self, stage: int) -> range:
+        """The decoder layers that see a stage."""
+        ends = [later.depth for later in self.stages[1:]] + [len(self.tokens_per_layer)]
+        return range(self.stages[stage].depth, ends[stage])
+
+    @cached_property
+    def pixels(self) -> tuple[Tensor, ...]:
+        """The image of each view as the encoder saw it, [h, w, 3] uint8; empty where the family does not say.
+
+        Until this is read, the report refers to the `pixel_values` of the call and copies nothing.
+        """
+        return () if self.read_pixels is None else tuple(map(self.preprocessing.undo, self.read_pixels()))
+
+    def describe_stage(self, stage: int) -> str:
+        """Which layers, and how many tokens they see."""
+        layers = self.layers_of(stage)
+        span = f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]}-{layers[-1]}"
+        return f"{span}: {counted(self.tokens_per_layer[layers[0]], 'token')}"
+
+    def __repr__(self) -> str:
+        views = " and ".join(f"{rows} x {columns}" for rows, columns in self.grid.views)
+        stages = ", ".join(self.describe_stage(stage) for stage in range(len(self.stages)))
+        return f"ImageReport({self.tokens} tokens in {views}; {stages})"

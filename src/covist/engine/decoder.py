@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from covist.contract.decoder import Decoder, Rotary
+from covist.engine.attention_reader import AttentionReader, Recipe, learn_recipe
+from covist.engine.capture import PROJECTIONS, Capture, LayerInput, capturing, execution_device
+from covist.engine.interface import backend_of, takes_no_mask
+from covist.engine.projections import weights_stamp
 from covist.errors import CovistError
-from covist.formulas.attention import DistanceTable, head_gains, projection_energy
-from covist.formulas.rotary import rotate
+from covist.formulas.attention import DistanceTable, head_gains
+from covist.formulas.wide_heads import COLUMNS
 
 BACKENDS = ("eager", "sdpa", "flex_attention")
+TRIAL_TOKENS = 5
+WIDEST_HEAD = 256  # of flash attention
 
 
 class FrozenDecoder(Decoder):
@@ -24,29 +30,55 @@ class FrozenDecoder(Decoder):
     def __init__(self, module: Any, rotary_axes: Sequence[int] | None = None):
         _require_plain_attention(module)
         self.module = module
-        self.rotary_axes = rotary_axes
-        config = module.config
         self.layers = len(module.layers)
-        self.heads: int = config.num_attention_heads
-        self.kv_heads: int = config.num_key_value_heads
-        self.head_width: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        self.hidden: int = config.hidden_size
-        self.intermediate: int = config.intermediate_size
+        self.hidden: int = module.config.hidden_size
+        self.intermediate: int = _mlp_width(module.config)
+        self._axes = rotary_axes
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the model again, whose weights may have changed."""
+        for name in ("projection_energies", "distance_table"):
+            vars(self).pop(name, None)
+        self._stamp = self._weights_stamp()
+        with torch.no_grad(), torch.autocast(execution_device(self.module).type, enabled=False):
+            recipes = self._learn_recipes()
+        self._readers = [
+            AttentionReader(layer, recipe) for layer, recipe in zip(self.module.layers, recipes, strict=True)
+        ]
+        first = recipes[0]
+        self.heads, self.kv_heads, self.head_width = first.heads, first.kv_heads, first.head_width
+
+    def weights_changed(self) -> bool:
+        """Whether the weights that the gains come from have changed since the last look (see `weights_stamp`)."""
+        return self._weights_stamp() != self._stamp
 
     def check_backend(self) -> str:
-        """The attention backend in use, if it can take a bias."""
-        backend = self.module.config._attn_implementation
-        if backend not in BACKENDS:
-            raise CovistError(
-                f"attention implementation {backend!r} has no bias argument; use one of {', '.join(BACKENDS)}: "
-                "model.set_attn_implementation({'text_config': 'sdpa'})"
-            )
-        return backend
+        """The attention backend in use, if it can take a bias or wide heads."""
+        backend = backend_of(self.module)
+        wide = takes_no_mask(backend)
+        if wide and self.head_width + COLUMNS <= WIDEST_HEAD or backend in BACKENDS:
+            return backend
+        reason = f"has no room for a bias in heads of {self.head_width}" if wide else "is not known to take a bias"
+        raise CovistError(
+            f"attention implementation {backend!r} {reason}; use one of {', '.join(BACKENDS)}: "
+            "model.set_attn_implementation({'text_config': 'sdpa'})"
+        )
+
+    # -- positions -----------------------------------------------------------------------------------------------------
 
     @property
     def inverse_frequencies(self) -> Tensor:
-        """The host model's RoPE frequencies after its scaling, [head width / 2]."""
-        return self.module.rotary_emb.inv_freq.float()
+        """The host model's RoPE frequencies after its scaling [head width / 2]; 0 for pairs that do not turn."""
+        turning = self.module.rotary_emb.inv_freq.float()
+        return torch.cat([turning, turning.new_zeros(self.head_width // 2 - len(turning))])
+
+    @property
+    def rotary_axes(self) -> Sequence[int] | None:
+        """For multidimensional RoPE the axis of each frequency, else None."""
+        if self._axes is None:
+            return None
+        return [*self._axes, *[0] * (self.head_width // 2 - len(self._axes))]  # a pair that stands still has any axis
 
     @cached_property
     def distance_table(self) -> DistanceTable:
@@ -58,93 +90,146 @@ class FrozenDecoder(Decoder):
         A multidimensional model may be given [axes, batch, tokens], with text positions in front as one axis more, or
         one component that counts for all axes.
         """
-        if self.rotary_axes is None:
+        if self._axes is None:
             return positions
-        axes = max(self.rotary_axes) + 1
+        axes = max(self._axes) + 1
         return positions.reshape(-1, *positions.shape[-2:])[-axes:].expand(axes, -1, -1).permute(1, 2, 0)
 
     def rotary(self, hidden: Tensor, positions: Tensor) -> Rotary:
-        """cos and sin [batch, tokens, head width] for positions [batch, tokens] or [batch, tokens, axes]."""
+        """cos and sin [batch, tokens, rotary width] for positions [batch, tokens] or [batch, tokens, axes]."""
         positions = positions.to(hidden.device)
         return self.module.rotary_emb(hidden, positions if positions.ndim == 2 else positions.permute(2, 0, 1))
 
-    def normed(self, layer: int, hidden: Tensor) -> Tensor:
-        """Hidden states [tokens, d] after the input norm of a layer."""
-        return self.module.layers[layer].input_layernorm(hidden)
+    @property
+    def layers_without_positions(self) -> frozenset[int]:
+        """Layers whose attention does not rotate: there D of Eq. 9 is 1."""
+        return frozenset(index for index, reader in enumerate(self._readers) if not reader.rotates)
+
+    # -- what layers read ----------------------------------------------------------------------------------------------
+
+    def first_input(self, embeddings: Tensor) -> Tensor:
+        """Embeddings as the first layer receives them; some decoders scale them on the way."""
+        return embeddings if self._entry_scale == 1 else embeddings * self._entry_scale
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         """Hidden states [tokens, d] after the norm that ends the decoder."""
-        return self.module.norm(hidden)
+        norm = getattr(self.module, "norm", None) or getattr(self.module, "final_layernorm", None)
+        if norm is None:
+            raise CovistError(f"{type(self.module).__name__} has no final norm under a known name")
+        return norm(hidden)
 
     def queries(self, layer: int, hidden: Tensor, rotary: Rotary | None = None) -> Tensor:
         """[heads, tokens, head width] in float32, rotated if `rotary` is given."""
-        return self._project("q_proj", layer, hidden, rotary)
+        return self._readers[layer].queries(hidden, rotary)
 
     def keys(self, layer: int, hidden: Tensor, rotary: Rotary | None = None) -> Tensor:
         """[kv heads, tokens, head width] in float32, rotated if `rotary` is given."""
-        return self._project("k_proj", layer, hidden, rotary)
+        return self._readers[layer].keys(hidden, rotary)
 
     def values(self, layer: int, hidden: Tensor) -> Tensor:
-        """[kv heads, tokens, head width] in float32."""
-        return self._project("v_proj", layer, hidden, None)
+        """[kv heads, tokens, value width] in float32."""
+        return self._readers[layer].values(hidden)
 
-    def _project(self, name: str, layer: int, hidden: Tensor, rotary: Rotary | None) -> Tensor:
-        projection = getattr(self.module.layers[layer].self_attn, name)
-        # A layer on another device answers there; the method's arithmetic stays where it is.
-        states = projection(self.normed(layer, hidden)).to(hidden.device, torch.float32)
-        states = states.view(hidden.shape[0], -1, self.head_width).transpose(0, 1)
-        return states if rotary is None else rotate(states, *rotary)
+    def rotate(self, layer: int, states: Tensor, rotary: Rotary) -> Tensor:
+        """States [..., tokens, head width] as a layer rotates its queries and keys."""
+        return self._readers[layer].recipe.rotate(states, rotary)
+
+    def scale(self, layer: int) -> float:
+        """What a layer multiplies its attention logits with."""
+        return self._readers[layer].recipe.scale
+
+    # -- head gains ----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def projection_energies(self) -> list[Tensor]:
-        """E of Eq. 10 for every layer, [heads, head width / 2] each."""
-        return [
-            projection_energy(
-                row_norms(layer.self_attn.q_proj, self.hidden).view(self.heads, -1),
-                row_norms(layer.self_attn.k_proj, self.hidden).view(self.kv_heads, -1),
-            )
-            for layer in self.module.layers
-        ]
+    def projection_energies(self) -> list[Tensor | None]:
+        """E of Eq. 10 for every layer, [heads, head width / 2] each; None for layers without rotary."""
+        return [reader.energy(self.hidden) for reader in self._readers]
 
     def head_gains(self, gain_range: tuple[float, float]) -> Tensor:
         """Closed-form gains of Eq. 10 over all layers and heads, [layers, heads]."""
         return head_gains(self.projection_energies, self.inverse_frequencies.cpu(), gain_range)
 
+    # -- the trial run -------------------------------------------------------------------------------------------------
 
-def _require_plain_attention(module: nn.Module) -> None:
+    def _weights_stamp(self) -> tuple:
+        attentions = [layer.self_attn for layer in self.module.layers]
+        return weights_stamp(getattr(attention, name) for attention in attentions for name in PROJECTIONS[:2])
+
+    def _learn_recipes(self) -> list[Recipe]:
+        """The recipe of every layer, learned from one layer of each kind."""
+        learned: dict[Hashable, Recipe] = {}
+        with capturing(self.module) as capture:
+            given = self._enter(capture)
+            for index, layer in enumerate(self.module.layers):
+                kind = _kind(layer)
+                if kind not in learned:
+                    rotary = (given.rotary[0][0], given.rotary[1][0])
+                    learned[kind] = learn_recipe(layer, given.hidden[0], rotary, capture.attend(index, given))
+        shapes = {(recipe.heads, recipe.kv_heads, recipe.head_width) for recipe in learned.values()}
+        if len(shapes) > 1:
+            raise CovistError(
+                f"the layers of {type(self.module).__name__} differ in their heads, which is not supported"
+            )
+        return [learned[_kind(layer)] for layer in self.module.layers]
+
+    def _enter(self, capture: Capture) -> LayerInput:
+        """Random tokens on their way into the first layer."""
+        name, weight = type(self.module).__name__, self.module.get_input_embeddings().weight
+        device = execution_device(self.module)
+        embeddings = torch.randn(TRIAL_TOKENS, self.hidden, generator=torch.Generator().manual_seed(0))
+        embeddings = embeddings.to(device, weight.dtype)
+        positions = torch.arange(3, 3 + TRIAL_TOKENS, device=device)[None]  # [1, tokens]
+        axes = self._axes and max(self._axes) + 1
+        given = capture.enter(embeddings, positions.expand(axes, -1, -1) if axes else positions)
+        ours = self.rotary(given.hidden, positions[..., None].expand(-1, -1, axes) if axes else positions)
+        theirs = given.rotary
+        if not isinstance(theirs, tuple) or not all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True)):
+            raise CovistError(
+                f"{name} does not hand the angles of its rotary_emb to its layers; use another text model"
+            )
+        ratio = given.hidden[0].float() / embeddings.float()
+        self._entry_scale = float(ratio.median())
+        if not torch.allclose(ratio, ratio.median(), rtol=0.02):
+            raise CovistError(f"{name} changes its input before the first layer; use another text model")
+        return given
+
+
+def _require_plain_attention(module: Any) -> None:
     """Refuse decoders whose layers cannot be read or whose caches cannot be shortened."""
-    attention = module.layers[0].self_attn
-    missing = [name for name in ("q_proj", "k_proj", "v_proj") if not hasattr(attention, name)]
-    if missing:
+    name = type(module).__name__
+    if not hasattr(module, "layers") or not hasattr(getattr(module, "rotary_emb", None), "inv_freq"):
         raise CovistError(
-            f"{type(attention).__name__} has no {', '.join(missing)}: fused projections are not supported"
+            f"{name} is not a decoder-only text model with rotary positions (`layers` and `rotary_emb.inv_freq`); "
+            "only such text models can be compressed"
         )
+    for index, layer in enumerate(module.layers):
+        if not hasattr(layer, "self_attn"):
+            raise CovistError(
+                f"layer {index} of {name} has no self_attn; linear attention and fused projections are not supported"
+            )
+        missing = [projection for projection in PROJECTIONS if not hasattr(layer.self_attn, projection)]
+        if missing:
+            attention = type(layer.self_attn).__name__
+            raise CovistError(f"{attention} has no {', '.join(missing)}: fused projections are not supported")
     caches = {type(layer).__name__ for layer in DynamicCache(config=module.config).layers} - {DynamicLayer.__name__}
     if caches:
         raise CovistError(
-            f"{type(module).__name__} keeps its keys in {', '.join(sorted(caches))}, which cannot hold a compressed "
-            "prompt; a sliding window is switched off by text_config.sliding_window=None when the model is loaded"
+            f"{name} keeps its keys in {', '.join(sorted(caches))}, which cannot hold a compressed prompt; "
+            "a sliding window is switched off by text_config.sliding_window=None when the model is loaded"
         )
 
 
-@torch.no_grad()
-def row_norms(projection: nn.Module, width: int) -> Tensor:
-    """Euclidean norm of each row of a linear projection's weight, [out], on the CPU.
+def _mlp_width(config: Any) -> int:
+    """Width of the MLP that a token passes through; in a mixture of experts, of the experts together."""
+    experts = getattr(config, "num_experts_per_tok", None) or 1
+    width = getattr(config, "moe_intermediate_size", None) if experts > 1 else None
+    return experts * (width or config.intermediate_size)
 
-    A plain linear layer is read directly. Anything else (quantised, LoRA-wrapped, offloaded) is asked by pushing an
-    identity through it and subtracting its response to zero, which removes a bias.
-    """
-    if type(projection) is nn.Linear and not projection.weight.is_meta:
-        return torch.linalg.vector_norm(projection.weight, dim=1, dtype=torch.float32).cpu()
-    parameter = next((p for p in projection.parameters() if p.is_floating_point()), None)
-    options: dict[str, Any] = {} if parameter is None else {"dtype": parameter.dtype}
-    if parameter is not None and not parameter.is_meta:  # an offloaded module takes its input from anywhere
-        options["device"] = parameter.device
-    offset = projection(torch.zeros(1, width, **options)).float()
-    squares = torch.zeros(offset.shape[-1], dtype=torch.float32, device=offset.device)
-    for start in range(0, width, 512):  # chunks keep the response small next to the weight itself
-        rows = torch.arange(start, min(start + 512, width))
-        probe = torch.zeros(len(rows), width, **options)
-        probe[torch.arange(len(rows)), rows] = 1
-        squares += (projection(probe).float() - offset).square().sum(0)
-    return squares.sqrt().cpu()
+
+def _kind(layer: Any) -> Hashable:
+    """Equal for layers whose attention modules differ in nothing but their weights and their number."""
+    attention = layer.self_attn
+    settings = {name: value for name, value in vars(attention).items() if isinstance(value, (bool, int, float, str))}
+    settings.pop("layer_idx", None)
+    present = [name for name, child in attention.named_children() if child is not None]
+    return type(layer), type(attention), tuple(sorted(settings.items())), tuple(present)

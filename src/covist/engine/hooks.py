@@ -16,16 +16,13 @@ from transformers.masking_utils import find_packed_sequence_indices
 
 from covist.contract.decoder import Rotary
 from covist.contract.family import Family, Removable
-from covist.contract.method import AttentionRule
 from covist.contract.signals import ImageSignals
-from covist.engine import step
+from covist.engine.attention import BiasedAttention, StageAttention
 from covist.engine.cache import StageLayer, adopt, check_rule, stage_layers
 from covist.engine.drafts import DraftWatch
 from covist.engine.encoded import EncodedImages
 from covist.engine.ledger import Ledger
-from covist.engine.mask import StageMask
 from covist.engine.prefill import Prefill, Prompt, Settings
-from covist.engine.step import StepMask
 from covist.errors import CovistError
 
 COMPILED = (
@@ -38,7 +35,7 @@ COMPILED = (
 class _Stage:
     """What the layers of one stage need in the current call; None: what the text model hands to its layers anyway."""
 
-    mask: StageMask | StepMask
+    attention: StageAttention
     rotary: Rotary | None = None
     positions: Tensor | None = None  # [batch, tokens]
 
@@ -66,14 +63,18 @@ class Hooks:
 
     def __init__(self, family: Family, settings: Settings, finished: Callable[[Prefill], None]):
         """`finished` is called after every prefill with images."""
-        settings.decoder.check_backend()
         if any(module._compiled_call_impl is not None for module in family.model.modules()):
             raise CovistError(COMPILED)
         self._family, self._settings, self._finished = family, settings, finished
-        self._rule: AttentionRule | None = settings.method.attention_rule(settings.decoder)
+        self._attention = BiasedAttention(settings.decoder, settings.method.attention_rule(settings.decoder))
         self._warned: set[str] = set()
         self.call = _Call()
         self._installed: list[Removable] = self._install()
+
+    def refresh(self) -> None:
+        """Read again what depends on the weights of the decoder."""
+        self._settings.decoder.refresh()
+        self._attention.rule = self._settings.method.attention_rule(self._settings.decoder)
 
     def remove(self) -> None:
         """Take every hook off; a second call does nothing."""
@@ -90,6 +91,7 @@ class Hooks:
     def _install(self) -> list[Removable]:
         decoder = self._family.decoder
         return [
+            self._attention,
             *self._family.capture(self._keep_signals, self._settings.method.encoder_layers),
             DraftWatch(self._family.model, self._note_draft),
             self._family.base.register_forward_pre_hook(self._see_prompt, with_kwargs=True),
@@ -158,7 +160,7 @@ class Hooks:
         if cache is not None or (module.config.use_cache if use_cache is None else use_cache):
             kwargs["past_key_values"] = cache = adopt(cache, module)
             call.cache_layers, call.seen = list(cache.layers), cache.get_seq_length()
-            check_rule(call.cache_layers, self._rule)
+            check_rule(call.cache_layers, self._attention.rule)
             if cache.layers[0].right_padded:  # `generate` numbers what follows the padding wrongly
                 raise CovistError("a prompt was padded on the right; set tokenizer.padding_side = 'left' to generate")
         mask = kwargs.get("attention_mask")
@@ -184,7 +186,7 @@ class Hooks:
                 stage = self._open_stage(index, call.prefill.ledger, hidden)
         if call.prefill is not None:
             call.prefill.observe(index, hidden)
-        kwargs = {**kwargs, **stage.mask.for_layer(index, hidden)}
+        kwargs = {**kwargs, **stage.attention.for_layer(index, hidden)}
         if stage.rotary is not None:
             kwargs["position_embeddings"] = stage.rotary
         if stage.positions is not None and kwargs.get("position_ids") is not None:
@@ -199,7 +201,7 @@ class Hooks:
                 self._prune_earlier_layers()
             for layer in call.cache_layers:
                 layer.removed = call.seen + call.length - layer.kept
-                layer.right_padded, layer.rule = call.prefill.right_padded, self._rule
+                layer.right_padded, layer.rule = call.prefill.right_padded, self._attention.rule
             output.last_hidden_state = call.prefill.batch.restore_rows(output.last_hidden_state, call.length)
             if call.prefill.images:
                 self._finished(call.prefill)
@@ -242,6 +244,8 @@ class Hooks:
 
     def _begin_prefill(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         call, prompt = self.call, self._prompt(kwargs)
+        if self._settings.decoder.weights_changed():
+            self.refresh()
         with torch.no_grad(), _without_autocast(prompt.embeddings):
             call.prefill, embeddings = Prefill.begin(self._settings, prompt, call.encoded.all())
         text = _text_ledger(call.seen, prompt, kwargs.get("attention_mask"))
@@ -261,7 +265,7 @@ class Hooks:
             if ledger.length != layer.kept:
                 raise CovistError("the cache was changed elsewhere; continue with the cache that this model returned")
             bound = max(ledger.reach + call.length, call.seen + call.length - 1)
-            ledger.feed(positions, kwargs.get("attention_mask"), bound, biased=self._rule is not None)
+            ledger.feed(positions, kwargs.get("attention_mask"), bound, self._attention.is_masked(ledger))
             own = ledger.placed(positions) if ledger.shifted else None
             if depth == 0:
                 placed = own
@@ -293,25 +297,27 @@ class Hooks:
         return self._prepare_stage(depth, ledger, hidden, prefill=True)
 
     def _prepare_stage(self, depth: int, ledger: Ledger, hidden: Tensor, prefill: bool) -> _Stage:
-        """Mask and rotary embeddings of the layers from `depth` on, for the last tokens of the ledger."""
+        """Attention and rotary embeddings of the layers from `depth` on, for the last tokens of the ledger."""
         queries = hidden.shape[1]
         decoder = self._settings.decoder
-        mask = StageMask(ledger, queries, self._rule, decoder.check_backend(), decoder.heads, prefill)
+        attention = self._attention.of_stage(ledger, queries, prefill)
         positions = ledger.positions[:, -queries:]
-        self.call.stages[depth] = stage = _Stage(mask, decoder.rotary(hidden, positions), positions)
+        self.call.stages[depth] = stage = _Stage(attention, decoder.rotary(hidden, positions), positions)
         return stage
 
     def _continue_stage(
         self, layers: range, ledger: Ledger, hidden: Tensor, positions: Tensor, placed: Tensor | None
     ) -> None:
         """The stage of some layers when the ledger has grown; `placed` are the positions where they were shifted."""
-        if hidden.shape[1] > 1 or not step.fits(self._rule):
+        attention = None
+        if hidden.shape[1] == 1:
+            query = positions if placed is None else placed
+            attention = self._attention.of_step(ledger, query, layers, hidden.dtype)
+        if attention is None:
             self._prepare_stage(layers.start, ledger, hidden, prefill=False)
             return
-        decoder, query = self._settings.decoder, positions if placed is None else placed
-        mask = StepMask(ledger, query, self._rule, layers, decoder, hidden.dtype)
-        rotary = None if placed is None else decoder.rotary(hidden, placed)
-        self.call.stages[layers.start] = _Stage(mask, rotary, placed)
+        rotary = None if placed is None else self._settings.decoder.rotary(hidden, placed)
+        self.call.stages[layers.start] = _Stage(attention, rotary, placed)
 
     def _prune_earlier_layers(self) -> None:
         """Apply the last selection to the cache of every layer before it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,17 +12,26 @@ from torch import Tensor
 
 from covist.contract.family import Family
 from covist.contract.instruction import Instruction
+from covist.engine.turns import TurnMarkers
 from covist.errors import CovistError
 
 
 class InstructionReader:
-    """Finds the instruction of an image in a prompt, by the turn markers of the family."""
+    """Finds the instruction of an image in a prompt, by the marks between turns."""
 
-    def __init__(self, family: Family, processor: Any | None, override: str | None):
-        self._markers, self._roles = family.assistant_markers, family.role_markers
+    def __init__(
+        self,
+        family: Family,
+        processor: Any | None,
+        override: str | None,
+        turn_markers: Mapping[str, str | Sequence[str]] | None = None,
+    ):
         self._tokenizer: Any = getattr(processor, "tokenizer", processor)
         if processor is not None and not hasattr(self._tokenizer, "decode"):
             raise CovistError(f"processor={type(processor).__name__}: give the model's processor or its tokenizer")
+        if processor is None and turn_markers is not None:
+            raise CovistError("turn_markers= needs the processor (or the tokenizer) to be found in a prompt")
+        self._markers = TurnMarkers.resolve(turn_markers, family, processor)
         self._embed = family.base.get_input_embeddings
         self._override = override
 
@@ -58,23 +68,21 @@ class InstructionReader:
 
     def has_assistant(self, ids: Tensor | None, start: int, end: int) -> bool:
         """Whether an assistant turn begins between two prompt rows."""
-        return self._find(self._markers, ids, torch.arange(start, end), first=True) is not None
+        return self._find(self._markers.assistant_pattern, ids, torch.arange(start, end), first=True) is not None
 
     def _until_assistant(self, ids: Tensor | None, rows: Tensor) -> Tensor:
-        found = self._find(self._markers, ids, rows, first=True)
+        found = self._find(self._markers.assistant_pattern, ids, rows, first=True)
         return rows if found is None else rows[: found[0]]
 
     def _since_turn_began(self, ids: Tensor | None, rows: Tensor) -> Tensor:
-        turns = (*self._markers, *(role for role in self._roles if role.strip()))
-        found = self._find(turns, ids, rows, first=False)
+        found = self._find(self._markers.turn_pattern, ids, rows, first=False)
         return rows if found is None else rows[found[1] :]
 
-    def _find(self, markers: tuple[str, ...], ids: Tensor | None, rows: Tensor, first: bool) -> tuple[int, int] | None:
-        """Token range [start, end) of the first or last marker among `rows`."""
+    def _find(self, pattern: str, ids: Tensor | None, rows: Tensor, first: bool) -> tuple[int, int] | None:
+        """Token range [start, end) of the first or last match of a pattern among `rows`."""
         if ids is None or self._tokenizer is None or not len(rows):
             return None
         tokens = ids[rows.to(ids.device)].tolist()
-        pattern = "|".join(re.escape(marker) for marker in markers)
         hits = list(re.finditer(pattern, self._decode(tokens)))
         if not hits:
             return None
@@ -101,7 +109,7 @@ class InstructionReader:
         if ids is None or self._tokenizer is None or not len(rows):
             return ""
         text = self._tokenizer.decode(ids[rows].tolist(), skip_special_tokens=True)
-        for marker in self._roles:
+        for marker in self._markers.user:
             text = text.replace(marker, " ")
         return " ".join(text.split())
 

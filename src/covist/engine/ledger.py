@@ -111,11 +111,11 @@ class Ledger:
         """A ledger that can grow on its own."""
         return replace(self, fed=list(self.fed))
 
-    def feed(self, positions: Tensor, mask: Tensor | None, bound: int, biased: bool = True) -> None:
+    def feed(self, positions: Tensor, mask: Tensor | None, bound: int, masked: bool = True) -> None:
         """Add text keys with these uncompressed positions, none of them above `bound`, under the call's mask.
 
-        `biased`: whether reduced images bias the attention. Only keys without any bias may go without a mask, so only
-        there it is read from the device whether one is padding, as the plain model does.
+        `masked`: whether the attention gets an explicit mask anyway. Only where it may go without one it is read from
+        the device whether a key is padding, as the plain model does.
         """
         tokens = positions.shape[1]
         if (
@@ -127,10 +127,14 @@ class Ledger:
             self._join()
         self.fed.append(positions)
         self.mask = mask
-        if not (self.reduced and biased) and not self.padded and mask is not None:
+        if not masked and not self.padded and mask is not None:
             self.padded = not bool((mask[:, -tokens:] != 0).all())
         self.reach = max(self.reach, bound)
         self.text_tail += tokens
+
+    def with_weights(self, log_weight: Tensor) -> Ledger:
+        """The same keys with other weights [batch, keys]."""
+        return replace(self.copy(), joined=replace(self.keys, log_weight=log_weight), fed=[], prepared=None)
 
     def concat(self, later: Ledger) -> Ledger:
         """This ledger followed by the keys of a later prefill (another turn with its own images)."""

@@ -2,44 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from covist.contract.method import AttentionRule
+from covist.engine.interface import CARRIER, Attended, Carrier
 from covist.engine.ledger import Ledger
-from covist.formulas.attention import attention_bias, log_contribution
+from covist.formulas.attention import DistanceTable, attention_bias, log_contribution
 
 BLOCKED = torch.finfo(torch.float32).min
+ELEMENTS_AT_ONCE = 2**24
+"""How large a mask may become before it is made for some queries at a time: 64 MiB in float32."""
 
 
 class StageMask:
-    """Masks of one stage for the queries of the current call, which are the last `queries` keys of the ledger.
+    """Masks of one stage for `queries` tokens of the ledger that end at `end`: the last ones, unless it is given.
 
     Only the part that does not depend on the layer is kept, [batch, 1, queries, keys]; a layer's mask is one fused
     multiply-add that lives as long as the layer runs.
     """
 
     def __init__(
-        self, ledger: Ledger, queries: int, rule: AttentionRule | None, backend: str, heads: int, prefill: bool
+        self,
+        ledger: Ledger,
+        queries: int,
+        rule: AttentionRule | None,
+        backend: str,
+        heads: int,
+        prefill: bool,
+        end: int | None = None,
     ):
+        end = ledger.length if end is None else end
         self._rule = rule if ledger.reduced else None
         self._is_flex, self._heads = backend == "flex_attention", heads
-        self._bias = self._first_layer_bias = None
+        self._biases: dict[int | None, Tensor] = {}  # None for every layer that has none of its own
         if self._rule is not None:
-            self._bias = self._first_layer_bias = _bias(ledger, queries, self._rule, prefill)
+            self._biases[None] = _bias(ledger, queries, end, self._rule, prefill)
+            without_distance = replace(self._rule, distance=None)
+            if self._rule.layers_without_distance:
+                weights = _bias(ledger, queries, end, without_distance, prefill)
+                self._biases |= dict.fromkeys(self._rule.layers_without_distance, weights)
             if self._rule.uniform_first_layer and prefill:
-                self._first_layer_bias = _bias(ledger, queries, self._rule, prefill, uniform=True)
-        # sdpa's own causal rule says the same when nothing is biased or padded and the shapes line up
-        implicit = backend == "sdpa" and self._rule is None and not ledger.padded and queries in (1, ledger.length)
-        self._blocked = None if implicit else _blocked(ledger, queries)
+                first = without_distance if 0 in self._rule.layers_without_distance else self._rule
+                self._biases[0] = _bias(with_mean_weights(ledger), queries, end, first, prefill)
+        implicit = backend == "sdpa" and self._rule is None and is_plainly_causal(ledger, queries)
+        self._blocked = None if implicit else _blocked(ledger, queries, end)
 
     def for_layer(self, layer: int, like: Tensor) -> dict[str, Any]:
         """Keyword arguments of a layer that carry its mask, in the form its attention backend takes."""
         mask = self._blocked
         if self._rule is not None:
-            bias = self._first_layer_bias if layer == 0 else self._bias
+            bias = self._biases.get(layer, self._biases[None])
             mask = attention_bias(self._rule.scale[layer], bias, self._blocked)
         if mask is not None:
             mask = mask.to(like.device)
@@ -50,37 +68,103 @@ class StageMask:
         return {"attention_mask": mask}
 
 
-def _blocked(ledger: Ledger, queries: int) -> Tensor:
-    """[batch, 1, queries, keys]: 0 where a query may look, the lowest number elsewhere.
+class ChunkedMask:
+    """Masks of a stage for scaled dot product attention, made for `chunk` queries at a time while a layer attends.
+
+    A mask differs per head, so that one for all queries grows with heads x queries x keys. The queries of a chunk need
+    the keys up to their own, and no others.
+    """
+
+    def __init__(self, ledger: Ledger, queries: int, rule: AttentionRule | None, heads: int, prefill: bool, chunk: int):
+        self._ledger = self._first_layer_ledger = ledger
+        if rule is not None and rule.uniform_first_layer and prefill:
+            self._first_layer_ledger = with_mean_weights(ledger)
+            rule = replace(rule, uniform_first_layer=False)
+        self._queries, self._chunk = queries, chunk
+        # the form that is a mask even where sdpa needs none
+        self._mask = partial(StageMask, rule=rule, backend="eager", heads=heads, prefill=prefill)
+
+    def for_layer(self, layer: int, like: Tensor) -> dict[str, Any]:
+        """Keyword arguments of a layer that lead its attention through the chunks."""
+        return {"attention_mask": None, CARRIER: partial(self._attend, layer)}
+
+    def _attend(self, layer: int, own: Carrier, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Attended:
+        """`own` is sdpa's function, which would repeat grouped keys for every chunk; torch itself is asked instead."""
+        arguments = {"scale": options.get("scaling"), "dropout_p": options.get("dropout", 0.0)}
+        end, outputs = self._ledger.length - self._queries, []
+        for part in query.split(self._chunk, 2):  # [batch, heads, chunk, width]
+            end += part.shape[2]
+            mask = self._mask_of(layer, part, end)
+            outputs.append(_grouped_attention(part, key[:, :, :end], value[:, :, :end], mask, **arguments))
+            del mask  # before the next one is made
+        return torch.cat(outputs, 2).transpose(1, 2), None
+
+    def _mask_of(self, layer: int, part: Tensor, end: int) -> Tensor:
+        """Of the queries `part`, whose last one is token `end` of the ledger."""
+        ledger = self._first_layer_ledger if layer == 0 else self._ledger
+        return self._mask(ledger, part.shape[2], end=end).for_layer(layer, part)["attention_mask"]
+
+
+def queries_at_once(ledger: Ledger, heads: int) -> int:
+    """How many queries have masks of an acceptable size together."""
+    return max(1, ELEMENTS_AT_ONCE // (len(ledger.valid) * heads * ledger.length))
+
+
+def _grouped_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **arguments: Any) -> Tensor:
+    """Attention [batch, heads, queries, width] where heads share keys: they become further queries of theirs."""
+    batch, heads, queries, width = query.shape
+    group = heads // key.shape[1]
+    mask = mask.expand(-1, max(group, mask.shape[1]), -1, -1).reshape(batch, -1, group * queries, key.shape[2])
+    rows = query.reshape(batch, -1, group * queries, width)
+    return F.scaled_dot_product_attention(rows, key, value, attn_mask=mask, **arguments).view(*query.shape[:3], -1)
+
+
+def is_plainly_causal(ledger: Ledger, queries: int) -> bool:
+    """Whether sdpa's own causal rule says all that a mask would: nothing is padded and the shapes line up."""
+    return not ledger.padded and queries in (1, ledger.length)
+
+
+def _blocked(ledger: Ledger, queries: int, end: int) -> Tensor:
+    """[batch, 1, queries, end]: 0 where a query may look, the lowest number elsewhere.
 
     A padded query may look at itself, so that its row of the softmax stays finite.
     """
-    key = torch.arange(ledger.length, device=ledger.valid.device)
+    key = torch.arange(end, device=ledger.valid.device)
     own = key[-queries:, None]
-    visible = (key <= own) & ledger.valid[:, None] | (key == own)
+    visible = (key <= own) & ledger.valid[:, None, :end] | (key == own)
     return torch.zeros(visible.shape, dtype=torch.float32, device=key.device).masked_fill_(~visible, BLOCKED)[:, None]
 
 
-def _bias(ledger: Ledger, queries: int, rule: AttentionRule, prefill: bool, uniform: bool = False) -> Tensor:
-    """[batch, 1, queries or 1, keys]: the contributions of Eq. 9, before the gains of layer and head."""
+def _bias(ledger: Ledger, queries: int, end: int, rule: AttentionRule, prefill: bool) -> Tensor:
+    """[batch, 1, queries or 1, end]: the contributions of Eq. 9, before the gains of layer and head."""
     factor: Tensor | float = 0.0
-    if rule.distance is not None and (prefill or rule.distance_in_decoding):
-        factor = rule.distance.log_factor(ledger.positions[:, -queries:], ledger.positions, ledger.reach)
-        # "all" means all keys of a prompt with a reduced image; any other prompt of the batch is the plain model's
-        biased = ledger.visual if rule.distance_keys == "visual" else ledger.visual.any(1, keepdim=True)
-        factor = factor.masked_fill_(~biased[:, None], 0.0)
-    weights = torch.zeros_like(ledger.log_weight)
-    if rule.weights:
-        weights = _mean_log_weight(ledger) if uniform else ledger.log_weight
-    return log_contribution(weights[:, None], factor)[:, None]
+    table = distance_of(rule, prefill)
+    if table is not None:
+        factor = table.log_factor(ledger.positions[:, end - queries : end], ledger.positions[:, :end], ledger.reach)
+        factor = factor.masked_fill_(~biased_keys(ledger, rule)[:, None, :end], 0.0)
+    weights = ledger.log_weight if rule.weights else torch.zeros_like(ledger.log_weight)
+    return log_contribution(weights[:, None, :end], factor)[:, None]
 
 
-def _mean_log_weight(ledger: Ledger) -> Tensor:
-    """[batch, keys]: for each visual key the log of the mean weight of its image."""
+def distance_of(rule: AttentionRule, prefill: bool) -> DistanceTable | None:
+    """The distance factor of a rule for the queries of a prefill, or of decoding."""
+    return rule.distance if prefill or rule.distance_in_decoding else None
+
+
+def biased_keys(ledger: Ledger, rule: AttentionRule) -> Tensor:
+    """[batch, keys or 1] bool: keys that take the distance factor.
+
+    "all" means all keys of a prompt with a reduced image; any other prompt of the batch is the plain model's.
+    """
+    return ledger.visual if rule.distance_keys == "visual" else ledger.visual.any(1, keepdim=True)
+
+
+def with_mean_weights(ledger: Ledger) -> Ledger:
+    """The ledger with the mean weight of its image for every visual key."""
     result = torch.zeros_like(ledger.log_weight)
     for number in range(int(ledger.image.max()) + 1):
         member = ledger.image == number
         if member.any():
             mean = (ledger.log_weight.exp() * member).sum(1) / member.sum(1).clamp(min=1)
             result = torch.where(member, mean.clamp(min=1e-8).log()[:, None], result)
-    return result
+    return ledger.with_weights(result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from covist.contract.decoder import Rotary
 from covist.contract.instruction import Instruction, TextSpace
 from covist.contract.method import Method, Outcome
+from covist.contract.pixels import Preprocessing
 from covist.contract.signals import ImageSignals
 from covist.contract.views import DecoderView, ImageContext
 from covist.engine.decoder import FrozenDecoder
@@ -49,6 +50,7 @@ class Settings:
     reader: InstructionReader
     text_tower: TextSpace | None
     budget: int | float | str
+    preprocessing: Preprocessing = Preprocessing()  # of the images, as far as the processor is known
 
 
 @dataclass
@@ -145,14 +147,15 @@ class Prefill:
         positions: Tensor,
     ) -> DecoderView:
         text = sample.text_after(image)
+        prompt = slice(len(hidden) - sample.generated)
         return DecoderView(
             depth=depth,
             decoder=self.settings.decoder,
-            hidden=hidden,
-            observed=observed,
+            hidden=hidden[prompt],
+            observed=observed[prompt],
             observed_layer=layer,
-            positions=positions,
-            rotary=(cos, sin),
+            positions=positions[prompt],
+            rotary=(cos[prompt], sin[prompt]),
             visual=sample.places(image.kept_rows),
             text=text,
             text_embeddings=sample.embeddings[sample.rows[text]],
@@ -174,10 +177,14 @@ class _ImageFinder:
         """The prompt whose tokens `member` [n] bool marks in a row of the batch."""
         prompt = self._prompt
         seen = prompt.valid[row] & member
-        sample = Sample(seen.nonzero().squeeze(1), prompt.positions[row], prompt.embeddings[row], source=row)
         spans = self._spans(row, member)
+        generated = self._generated(spans)
+        sample = Sample(
+            seen.nonzero().squeeze(1), prompt.positions[row], prompt.embeddings[row], generated=generated, source=row
+        )
         ids = None if prompt.ids is None else prompt.ids[row]
         is_text = seen & ~prompt.is_image[row]
+        is_text[len(is_text) - generated :] = False
         for number, (start, signals) in enumerate(spans):
             visible = seen[start : start + len(signals.content)]
             if not bool((visible & signals.content.to(visible.device)).any()):
@@ -188,6 +195,15 @@ class _ImageFinder:
             )
             sample.images.append(self._begin(row, start, visible, signals, instruction))
         return sample
+
+    def _generated(self, spans: list[tuple[int, ImageSignals]]) -> int:
+        """How many tokens at the end have been generated: a forward without a cache meets them as if they were prompt.
+
+        Encoded images belong to one request, so they know how long its prompt was when they came first.
+        """
+        length = self._prompt.embeddings.shape[1]
+        known = [signals.memo.setdefault("prompt length", length) for _, signals in spans]
+        return max(0, length - min(known, default=length))
 
     def _spans(self, row: int, member: Tensor) -> list[tuple[int, ImageSignals]]:
         """(first row, signals) of each image in a prompt; adjacent images are told apart by their lengths."""
@@ -239,6 +255,8 @@ class _ImageFinder:
         schedule = settings.method.schedule(settings.decoder.layers, budget, len(rows))
         image = ImageInPrompt(signals, instruction, schedule, budget, start, rows, markers, masked)
         image.outcomes.append((0, self._outcome(row, image, schedule.tokens_per_layer[0])))
+        # Later stages read the rows; a copy of the embeddings would stay beside the prompt's until the prefill ends.
+        image.instruction = replace(instruction, embeddings=instruction.embeddings.new_empty(0, 0))
         return image
 
     def _restricted(self, signals: ImageSignals, visible: Tensor) -> ImageSignals:

@@ -57,6 +57,7 @@ class Sample:
     positions: Tensor  # [prompt length] or [prompt length, axes], uncompressed
     embeddings: Tensor  # [prompt length, d], uncompressed
     images: list[ImageInPrompt] = field(default_factory=list)
+    generated: int = 0  # tokens at the end that are no prompt, so that no method reads them
     source: int = 0  # row of the prompt batch; packed prompts share one
 
     def places(self, prompt_rows: Tensor) -> Tensor:
@@ -72,9 +73,10 @@ class Sample:
         self.rows = self.rows[keep]
 
     def text_after(self, image: ImageInPrompt) -> Tensor:
-        """Places of all text tokens after an image."""
+        """Places of all text tokens of the prompt after an image."""
         visual = torch.cat([torch.cat([other.rows, other.markers]) for other in self.images])
-        return ((self.rows >= image.start + image.length) & ~torch.isin(self.rows, visual)).nonzero().squeeze(1)
+        after = (self.rows >= image.start + image.length) & (self.rows < len(self.embeddings) - self.generated)
+        return (after & ~torch.isin(self.rows, visual)).nonzero().squeeze(1)
 
     @property
     def text_tail(self) -> int:

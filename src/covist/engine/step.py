@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from covist.contract.method import AttentionRule
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.ledger import Ledger
+from covist.engine.mask import distance_of
 from covist.formulas.attention import log_contribution
 
 MASK_ELEMENTS = 1 << 24
@@ -113,12 +114,8 @@ class StepMask:
         """[batch, 1, joined keys]: Eq. 9 before the gains; text keys, and so all that were fed since, have none."""
         prepared = self._prepared
         weights = prepared.log_weight if rule.weights else torch.zeros_like(prepared.log_weight)
-        if rule.distance is None or not rule.distance_in_decoding:
+        table = distance_of(rule, prefill=False)
+        if table is None:
             return weights
-        factor = rule.distance.log_factor(query, self._ledger.joined.positions, self._ledger.reach)
+        factor = table.log_factor(query, self._ledger.joined.positions, self._ledger.reach)
         return log_contribution(weights, factor * prepared.visual)
-
-
-def fits(rule: AttentionRule | None) -> bool:
-    """Whether a step can be masked this way: not if the distance counts for text keys too, which grow in number."""
-    return rule is None or rule.distance is None or rule.distance_keys == "visual" or not rule.distance_in_decoding

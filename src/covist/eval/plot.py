@@ -1,56 +1,145 @@
-"""Retention against budget."""
+"""Retention against budget, one labelled line per method."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from covist.methods.grammar import VANILLA
+from covist.units import counted
+from covist.viz import save_figure
+from covist.viz.panels import FAINT, INK, SOFT
 
 if TYPE_CHECKING:
-    from covist.eval.results import Results
+    from covist.eval.results import Results, Score
 
-_MARKERS = "osD^vPX*<>"
+OURS = "covist"
+COLOURS = ("#c9184a", "#f3722c", "#590d6e", "#0b7a75", "#2667c9")
+PLOT, LEFT, BOTTOM, TOP = 5.6, 0.7, 0.6, 0.85  # inches: width of the axes, and what is left around them
+LABEL, LETTER = 0.17, 0.076  # inches of a line and of a letter of the labels
+OFFSET = 1.09  # where labels begin, in widths of the axes
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A method over its budgets, in the order of the axis: from many tokens to few."""
+
+    method: str
+    scores: list[Score]
+    colour: str | None  # None for the methods in the background
+
+    @property
+    def label(self) -> str:
+        return f"{self.method}  {self.scores[-1].retention:.1f}"
 
 
 def plot_retention(results: Results, path: str | Path) -> None:
-    """One line per method with its intervals, over the tokens it really kept, on a logarithmic axis."""
-    compressed = [score for score in results.scores if score.method != VANILLA]
-    methods = list(dict.fromkeys(score.method for score in compressed))
-    # tall enough for the legend; names are in no other place of the figure
-    figure = Figure(figsize=(7.5, max(4.5, 0.19 * len(methods) + 0.8)), dpi=160, layout="constrained")
-    axes = figure.add_subplot()
-    axes.axhline(100, color="0.5", linestyle="--", linewidth=1, label=VANILLA)
-    for number, method in enumerate(methods):
-        own = sorted((score for score in compressed if score.method == method), key=lambda score: score.mean_tokens)
-        retention = [score.retention for score in own]
-        low, high = zip(*(score.retention_interval for score in own), strict=True)
-        reach = [
-            [a - b for a, b in zip(retention, low, strict=True)],
-            [a - b for a, b in zip(high, retention, strict=True)],
-        ]
-        axes.errorbar(
-            [score.mean_tokens for score in own],
-            retention,
-            reach,
-            label=method,
-            color=f"C{number % 10}",
-            marker=_MARKERS[number // 10 % len(_MARKERS)],
-            markersize=4,
-            linewidth=1.2,
-            elinewidth=0.7,
-        )
-    if ticks := sorted({score.budget for score in compressed}):
+    """One line per method with its intervals, over the tokens it really kept; CoViST in colour, the others grey."""
+    lines = _lines(results.scores)
+    budgets = sorted({score.budget for line in lines for score in line.scores})
+    letters = max((len(line.label) for line in lines), default=0)
+    width = LEFT + PLOT * OFFSET + max(1.2, LETTER * letters + 0.15)
+    height = max(3.4, 1.15 * LABEL * (len(lines) + 1))
+    whole = TOP + height + BOTTOM
+    figure = Figure(figsize=(width, whole))
+    axes = figure.add_axes((LEFT / width, BOTTOM / whole, PLOT / width, height / whole))
+    for line in lines:
+        _draw(axes, line)
+    axes.axhline(100, color=FAINT, linestyle=(0, (4, 3)), linewidth=1, zorder=1)
+    _finish(axes, budgets, [score.mean_tokens for line in lines for score in line.scores])
+    _label(axes, lines, height)
+    asked = f"{counted(results.questions, 'question')} about {counted(results.images, 'image')}; bars are 95% intervals"
+    place = LEFT / width
+    figure.text(place, 1 - 0.28 / whole, f"Retention on {results.suite}", fontsize=13, weight="bold", color=INK)
+    figure.text(place, 1 - 0.53 / whole, asked, fontsize=9.5, color=INK)
+    save_figure(figure, path)
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> np.ndarray:
+    """Places at least `gap` apart, in the order of `wanted` and as near to it as squares allow; inside [low, high]
+    as long as they fit."""
+    order = np.argsort(wanted, kind="stable")
+    steps = gap * np.arange(len(order))
+    blocks: list[tuple[float, int]] = []  # (mean, size): places without their steps must not fall
+    for value in np.asarray(wanted, dtype=float)[order] - steps:
+        mean, size = float(value), 1
+        while blocks and blocks[-1][0] > mean:
+            other, count = blocks.pop()
+            mean, size = (mean * size + other * count) / (size + count), size + count
+        blocks.append((mean, size))
+    apart = np.repeat([mean for mean, _ in blocks], [size for _, size in blocks]) + steps
+    apart = np.maximum(np.minimum(apart, high - steps[::-1]), low + steps)
+    places = np.empty(len(order))
+    places[order] = apart
+    return places
+
+
+def _lines(scores: Sequence[Score]) -> list[_Line]:
+    """The methods in the background first, so that CoViST lies on top."""
+    found: dict[str, list[Score]] = {}
+    for score in scores:
+        if score.method != VANILLA and math.isfinite(score.retention):
+            found.setdefault(score.method, []).append(score)
+    ours = [method for method in found if method.startswith(OURS)]
+    colours = {method: COLOURS[number % len(COLOURS)] for number, method in enumerate(ours)}
+    names = sorted(found, key=lambda method: method in colours)
+    return [_Line(name, sorted(found[name], key=lambda score: -score.mean_tokens), colours.get(name)) for name in names]
+
+
+def _draw(axes: Axes, line: _Line) -> None:
+    retention = np.array([score.retention for score in line.scores])
+    ends = np.array([score.retention_interval for score in line.scores])  # [budgets, 2]
+    axes.errorbar(
+        [score.mean_tokens for score in line.scores],
+        retention,
+        np.abs(ends - retention[:, None]).T,
+        color=line.colour or FAINT,
+        marker="o",
+        markersize=5 if line.colour else 3,
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        linewidth=2 if line.colour else 0.9,
+        elinewidth=1 if line.colour else 0.5,
+        zorder=3 if line.colour else 2,
+    )
+
+
+def _finish(axes: Axes, budgets: list[int], kept: list[float]) -> None:
+    """Axes from many tokens to few: that is where methods part, and where their labels stand."""
+    if budgets:
         axes.set_xscale("log", base=2)
-        kept = [score.mean_tokens for score in compressed]
-        axes.set_xlim(min(kept) / 1.15, max(kept) * 1.15)
-        axes.set_xticks(ticks, labels=list(map(str, ticks)))
-    axes.set_xlabel("visual tokens per image (layer mean)")
-    axes.set_ylabel("retention (%)")
-    axes.set_title(f"{results.suite}: {results.questions} questions about {results.images} images", fontsize=10)
-    axes.grid(alpha=0.25)
-    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    FigureCanvasAgg(figure).print_png(str(path))
+        axes.set_xlim(max(kept) * 1.1, min(kept) / 1.1)
+        axes.set_xticks(budgets, labels=[str(budget) for budget in budgets])
+        axes.minorticks_off()
+    axes.set_xlabel("visual tokens per image, layer mean (fewer to the right)", color=INK, fontsize=9.5)
+    axes.set_ylabel("retention (%)", color=INK, fontsize=9.5)
+    axes.tick_params(colors=INK, labelsize=9, length=3)
+    axes.grid(color=FAINT, alpha=0.25, linewidth=0.6)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(FAINT)
+
+
+def _label(axes: Axes, lines: list[_Line], height: float) -> None:
+    """A name beside the end of each line; names that would overlap move apart and are tied to their lines."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high)  # labels must not move it
+    edge = axes.get_xlim()[1]
+    names: list[tuple[str, float, float, str | None]] = [("uncompressed  100", edge, 100.0, None)]
+    names += [(line.label, line.scores[-1].mean_tokens, line.scores[-1].retention, line.colour) for line in lines]
+    places = spread([y for _, _, y, _ in names], LABEL * (high - low) / height, low, high)
+    beside = axes.get_yaxis_transform()  # x in widths of the axes, y in percent
+    for (text, x, y, colour), place in zip(names, places, strict=True):
+        tie: dict[str, Any] = {"color": colour or FAINT, "linewidth": 0.5, "alpha": 0.75, "zorder": 1}
+        axes.plot([x, edge], [y, y], **tie)
+        axes.plot([1, OFFSET - 0.012], [y, place], transform=beside, clip_on=False, **tie)
+        weight = "bold" if colour else "normal"
+        label = axes.text(OFFSET, place, text, transform=beside, color=colour or SOFT, weight=weight, fontsize=8.5)
+        label.set(va="center", parse_math=False)

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.pixels import lay_out, patches_of_tiles
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.errors import CovistError
 from covist.families.hooks import Scratch, WrappedMethod
+from covist.grid import Grid
 
 
 class ClipTowerFamily(Family):
@@ -30,6 +32,18 @@ class ClipTowerFamily(Family):
             raise CovistError(
                 f"vision_feature_select_strategy must be 'default', not {config.vision_feature_select_strategy!r}"
             )
+        self._require_encoder_layers()
+
+    def _require_encoder_layers(self) -> None:
+        """The projector must read outputs of encoder layers: only those have an attention to take evidence from."""
+        selected = self.model.config.vision_feature_layer
+        count = len(self.base.vision_tower.encoder.layers)
+        for index in [selected] if isinstance(selected, int) else selected:
+            if not (1 <= index <= count or -count <= index <= -1):
+                raise CovistError(
+                    f"vision_feature_layer={selected!r}: the vision tower has {count} encoder layers, whose outputs "
+                    f"are 1 to {count} or -{count} to -1"
+                )
 
     @property
     def feature_layers(self) -> list[int]:
@@ -131,6 +145,11 @@ class _LayerTap:
         query, output = seen["query"][:, 0].clone(), seen["output"][:, 0].clone()
         keys = seen["keys"]
         return EncoderLayer(query, keys[:, 0], keys[:, 1:], self._heads), output
+
+
+def read_tiles(tiles: Tensor, side: int, pack: Tensor, grid: Grid) -> list[Tensor]:
+    """The image of each view, from the tiles [tiles, 3, h, w] of an image packed as `pack` says."""
+    return lay_out(patches_of_tiles(tiles.detach().cpu(), side)[pack.cpu()], grid)
 
 
 def patches_per_side(model: Any) -> int:

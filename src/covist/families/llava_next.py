@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
 from covist.contract.signals import EncoderLayer, ImageSignals
-from covist.families.clip_tower import ClipTowerFamily, patches_per_side
+from covist.families.clip_tower import ClipTowerFamily, patches_per_side, read_tiles
 from covist.families.registry import register_family
 from covist.grid import Grid
 
@@ -40,15 +41,18 @@ class LlavaNext(ClipTowerFamily):
         features: Tensor,
     ) -> list[ImageSignals]:
         signals, first_tile = [], 0
-        for span, size in zip(spans, arguments["image_sizes"], strict=True):
+        pixels, side = arguments["pixel_values"], patches_per_side(self.model)
+        for number, (span, size) in enumerate(zip(spans, arguments["image_sizes"], strict=True)):
             tiles = self._tiles(size)
             layout = self.packed_layout(size, tiles, features.device)
             own = slice(first_tile, first_tile + tiles)
+            seen = pixels[number, :tiles] if pixels.ndim == 5 else pixels[own]  # [tiles, 3, h, w]
             signals.append(
                 ImageSignals(
                     grid=layout.grid,
                     span=span.detach(),
                     content=layout.content,
+                    read_pixels=partial(read_tiles, seen, side, layout.pack, layout.grid),
                     **self.tower_signals(captured, features, own, layout.pack),
                 )
             )

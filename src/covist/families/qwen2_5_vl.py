@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from transformers.vision_utils import get_vision_window_index
 
 from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.pixels import lay_out
 from covist.contract.signals import ImageSignals
+from covist.errors import CovistError
 from covist.families.hooks import Scratch, WrappedMethod
+from covist.families.incoming import incoming_attention, patches_that_ask
 from covist.families.registry import register_family
-from covist.formulas.rotary import rotate
 from covist.grid import Grid
-
-CHUNK_ELEMENTS = 1 << 22
-"""Attention logits held at a time while incoming attention is summed (16 MiB in float32)."""
 
 
 @register_family
@@ -27,6 +26,16 @@ class Qwen25VL(Family):
     name = "qwen2.5-vl"
     model_classes = ("Qwen2_5_VLForConditionalGeneration",)
     needs_clip_text = False
+
+    def __init__(self, model: nn.Module):
+        super().__init__(model)
+        tower = self.base.visual
+        full, depth = list(tower.fullatt_block_indexes), len(tower.blocks)
+        if not full or not all(0 <= index < depth for index in full):
+            raise CovistError(
+                f"fullatt_block_indexes={full}: the vision tower has blocks 0 to {depth - 1}, and one of them at least "
+                "must see the whole image"
+            )
 
     def rotary_axes(self) -> Sequence[int]:
         sections = self.decoder.rotary_emb.mrope_section
@@ -45,7 +54,7 @@ class Qwen25VL(Family):
 
         def assemble(arguments: dict[str, Any], output: Any) -> None:
             spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
-            sink(self._images(arguments["image_grid_thw"], spans, tap.take()))
+            sink(self._images(arguments["pixel_values"], arguments["image_grid_thw"], spans, tap.take()))
 
         return [
             *tap.handles,
@@ -53,7 +62,9 @@ class Qwen25VL(Family):
             WrappedMethod(self.base, "get_video_features", lambda arguments, output: tap.take()),
         ]
 
-    def _images(self, grids: Tensor, spans: Sequence[Tensor], block: _FullAttention) -> list[ImageSignals]:
+    def _images(
+        self, pixels: Tensor, grids: Tensor, spans: Sequence[Tensor], block: _FullAttention
+    ) -> list[ImageSignals]:
         tower = self.base.visual
         window_order, _ = get_vision_window_index(grids, tower.spatial_merge_size, tower.window_size, tower.patch_size)
         signals, first = [], 0
@@ -62,13 +73,16 @@ class Qwen25VL(Family):
             tokens = frames * height * width // merge**2
             order = window_order[first : first + tokens].argsort().to(span.device)  # undoes the window order
             patches = slice(first * merge**2, (first + tokens) * merge**2)
-            signals.append(_image(tower, span, (frames, height // merge, width // merge), block.of(patches), order))
+            shape = (frames, height // merge, width // merge)
+            image = _image(tower, span, shape, block.of(patches), order, self.exact_attention)
+            image.read_pixels = partial(_read_patches, pixels[patches], tower.config, image.grid)
+            signals.append(image)
             first += tokens
         return signals
 
 
 def _image(
-    tower: nn.Module, span: Tensor, shape: tuple[int, int, int], block: _FullAttention, order: Tensor
+    tower: Any, span: Tensor, shape: tuple[int, int, int], block: _FullAttention, order: Tensor, exact: bool
 ) -> ImageSignals:
     frames, rows, columns = shape
 
@@ -77,8 +91,8 @@ def _image(
         return per_patch.unflatten(0, (len(order), -1))[order]
 
     def attention() -> Tensor:
-        segments = block.frames(frames)
-        incoming = torch.cat([incoming_attention(*segment) for segment in segments])  # [patches]
+        asking = patches_that_ask(len(block.keys) // frames, tower.spatial_merge_size, exact, span.device)
+        incoming = torch.cat([frame.incoming(asking) for frame in block.frames(frames)])  # [patches]
         return grouped(incoming).sum(1).view(frames, 1, rows * columns)
 
     return ImageSignals(
@@ -93,24 +107,18 @@ def _image(
     )
 
 
+def _read_patches(patches: Tensor, config: Any, grid: Grid) -> list[Tensor]:
+    """The image of each frame, from patches [patches, 3 * time * p * p] in which those of a token follow each other."""
+    merge, side = config.spatial_merge_size, config.patch_size
+    shape = (-1, merge, merge, config.in_channels, config.temporal_patch_size, side, side)
+    # An image is one moment, repeated: the first says it all.
+    cells = patches.detach().cpu().view(shape)[:, :, :, :, 0]  # [N, merge, merge, 3, p, p]
+    return lay_out(cells.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3), grid)
+
+
 def _merge(merger: nn.Module, width: int, features: Tensor) -> Tensor:
     """Token features [*, patches x v] (the patches of a token side by side) -> decoder embeddings [*, d]."""
     return merger(features.reshape(-1, width)).view(*features.shape[:-1], -1)
-
-
-@torch.no_grad()
-def incoming_attention(queries: Tensor, keys: Tensor) -> Tensor:
-    """Attention that each key receives, averaged over heads and queries: rotated [n, heads, w] twice -> [n].
-
-    Queries go in chunks, so that no heads x n x n matrix exists.
-    """
-    count, heads, width = queries.shape
-    transposed = keys.float().permute(1, 2, 0)  # [heads, w, n]
-    received = torch.zeros(count, dtype=torch.float32, device=queries.device)
-    for chunk in queries.split(max(1, CHUNK_ELEMENTS // (heads * count))):
-        logits = (chunk.float().transpose(0, 1) * width**-0.5) @ transposed  # [heads, chunk, n]
-        received += logits.softmax(-1).sum((0, 1))
-    return received / (heads * count)
 
 
 @dataclass(frozen=True)
@@ -126,10 +134,14 @@ class _FullAttention:
     def of(self, patches: slice) -> _FullAttention:
         return _FullAttention(*(getattr(self, name)[patches] for name in self.__dataclass_fields__))
 
-    def frames(self, count: int) -> list[tuple[Tensor, Tensor]]:
-        """Rotated queries and keys of each frame: attention stays inside a frame."""
-        rotated = [rotate(states, self.cos[:, None], self.sin[:, None]) for states in (self.queries, self.keys)]
-        return list(zip(*(states.chunk(count) for states in rotated), strict=True))
+    def frames(self, count: int) -> list[_FullAttention]:
+        """Each frame by itself: attention stays inside a frame."""
+        length = len(self.keys) // count
+        return [self.of(slice(first, first + length)) for first in range(0, count * length, length)]
+
+    def incoming(self, asking: Sequence[Tensor]) -> Tensor:
+        """Attention that each patch receives: [patches]."""
+        return incoming_attention(self.queries, self.keys, self.cos, self.sin, asking)
 
 
 class _TowerTap:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +19,47 @@ from covist.errors import CovistError
 CONTEXT_LENGTH = 77  # CLIP's native limit
 
 
+@dataclass(frozen=True)
+class Home:
+    """Where a text tower computes, and in which precision; None leaves it as it is."""
+
+    device: torch.device | None = None
+    dtype: torch.dtype | None = None
+
+    @classmethod
+    def of(cls, model: Any) -> Home:
+        """That of a model, whose weights may be spread or offloaded."""
+        devices = (parameter.device for parameter in model.parameters() if not parameter.is_meta)
+        return cls(next(devices, torch.device("cpu")), model.dtype)
+
+
+ANYWHERE = Home()
+
+
 class TextTower:
     """Text model, text projection and visual projection of a CLIP checkpoint (its vision tower stays unloaded)."""
 
-    def __init__(self, text_model: nn.Module, text_projection: nn.Module, visual_projection: nn.Module, tokenizer: Any):
+    def __init__(self, text_model: Any, text_projection: nn.Linear, visual_projection: nn.Linear, tokenizer: Any):
         self.text_model, self.text_projection = text_model, text_projection
         self.visual_projection = visual_projection
         self.tokenizer = tokenizer
 
     @classmethod
-    def resolve(cls, clip: Any) -> TextTower | None:
-        """From a model id, a local directory, a `(CLIPModel, tokenizer)` pair, a `TextTower`, or None."""
+    def resolve(cls, clip: Any, home: Home = ANYWHERE) -> TextTower | None:
+        """From a model id, a local directory, a `(CLIPModel, tokenizer)` pair, a `TextTower`, or None.
+
+        A checkpoint is loaded once per process and home; a pair that lives elsewhere is copied, not moved.
+        """
         if clip is None or isinstance(clip, TextTower):
             return clip
         if isinstance(clip, (str, Path)):
-            return cls.load(str(clip))
+            return cls._load_once(str(clip), _file_times(Path(clip)), home)
         if isinstance(clip, tuple) and len(clip) == 2 and isinstance(clip[0], CLIPModel):
             model, tokenizer = clip
             return cls(
-                model.text_model,
-                model.text_projection,
-                model.visual_projection,
+                _at(model.text_model, home),
+                _at(model.text_projection, home),
+                _at(model.visual_projection, home),
                 getattr(tokenizer, "tokenizer", tokenizer),
             )
         raise CovistError(
@@ -44,10 +67,15 @@ class TextTower:
         )
 
     @classmethod
-    def load(cls, name: str) -> TextTower:
+    @lru_cache(maxsize=4)
+    def _load_once(cls, name: str, files: tuple, home: Home) -> TextTower:
+        return cls.load(name, home)
+
+    @classmethod
+    def load(cls, name: str, home: Home = ANYWHERE) -> TextTower:
         """Load the text side of a checkpoint and, of the vision side, only the projection matrix."""
         try:
-            text = CLIPTextModelWithProjection.from_pretrained(name)
+            text: Any = CLIPTextModelWithProjection.from_pretrained(name, dtype=home.dtype or "auto")
         except (OSError, ValueError) as error:
             raise CovistError(
                 f"clip={name!r}: neither a directory with a CLIP checkpoint nor an id that the hub has an answer for"
@@ -55,7 +83,18 @@ class TextTower:
         weight = _read_tensor(name, "visual_projection.weight")
         projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
         projection.weight = nn.Parameter(weight.to(text.dtype), requires_grad=False)
-        return cls(text.text_model, text.text_projection, projection, AutoTokenizer.from_pretrained(name))
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        text = text.to(home.device)
+        return cls(text.text_model, text.text_projection, projection.to(home.device), tokenizer)
+
+    def require_width(self, width: int) -> None:
+        """Refuse a tower that belongs to a vision tower of another width."""
+        own = self.visual_projection.weight.shape[1]
+        if own != width:
+            raise CovistError(
+                f"clip= projects image features of width {own}, but the model's vision tower has {width}: give the "
+                "CLIP checkpoint that this vision tower was taken from"
+            )
 
     def encode(self, text: str) -> Tensor:
         """Projected token features [T, p] of an instruction cut to CLIP's context, BOS dropped and EOS last."""
@@ -83,6 +122,19 @@ class TextTower:
         """Patch features [N, v] (after the vision tower's last norm) in the text space [N, p]."""
         weight = self.visual_projection.weight
         return nn.functional.linear(features.to(weight.device, weight.dtype), weight).float()
+
+
+def _at(module: nn.Module, home: Home) -> Any:
+    """A module in a home: itself if it lives there, else a copy."""
+    weight = next(module.parameters())
+    if (home.device or weight.device, home.dtype or weight.dtype) == (weight.device, weight.dtype):
+        return module
+    return copy.deepcopy(module).to(device=home.device, dtype=home.dtype)
+
+
+def _file_times(directory: Path) -> tuple:
+    """What shows that a local checkpoint was written anew."""
+    return tuple(sorted((path.name, path.stat().st_mtime_ns) for path in directory.glob("*")))
 
 
 def _read_tensor(name: str, key: str) -> Tensor:

@@ -8,6 +8,8 @@ from torch import Tensor
 from covist.checks import require, require_shape
 from covist.formulas.ops import EPSILON, mass_norm, share_groups
 
+PRODUCTS_AT_ONCE = 2**22
+
 
 class DistanceTable:
     """log(2 - D(|p_q - p_i|)) of Eq. 9 by table lookup, for one or several rotary axes.
@@ -59,7 +61,7 @@ class DistanceTable:
 def projection_energy(query_norms: Tensor, key_norms: Tensor) -> Tensor:
     """E of one layer [heads, dh / 2] from the row norms of its projections, [heads, dh] and [kv heads, dh].
 
-    Rows r and r + dh/2 form a rotary pair (split-half convention). Query heads share the key rows of their group.
+    Rows r and r + dh/2 form a rotary pair (`rotary.in_halves`). Query heads share the key rows of their group.
     """
     require_shape("projection_energy", "key_norms", key_norms, (None, query_norms.shape[-1]))
     require(query_norms.shape[0] % key_norms.shape[0] == 0, "projection_energy", "heads must be a multiple of kv heads")
@@ -73,13 +75,24 @@ def head_frequency(energy: Tensor, inverse_frequencies: Tensor) -> Tensor:
 
 
 def head_gains(
-    energies: Sequence[Tensor], inverse_frequencies: Tensor, gain_range: tuple[float, float] = (0.6, 1.4)
+    energies: Sequence[Tensor | None], inverse_frequencies: Tensor, gain_range: tuple[float, float] = (0.6, 1.4)
 ) -> Tensor:
-    """Eq. 10: gains [layers, heads] from the energies [heads, r] of all layers; extrema over all of them."""
-    frequency = torch.stack([head_frequency(energy.double(), inverse_frequencies) for energy in energies])
+    """Eq. 10: gains [layers, heads] from the energies [heads, r] of all layers; extrema over all of them.
+
+    A layer without rotary has no energy (None): its gain is 1, and it has no part in the extrema.
+    """
+    frequencies = {
+        layer: head_frequency(energy.double(), inverse_frequencies)
+        for layer, energy in enumerate(energies)
+        if energy is not None
+    }
+    require(len(frequencies) > 0, "head_gains", "no layer has rotary positions")
+    rotated = torch.stack(list(frequencies.values()))  # [rotated layers, heads]
     low, high = gain_range
-    relative = (frequency - frequency.min()) / (frequency.max() - frequency.min() + EPSILON)
-    return (low + (high - low) * relative).float()
+    relative = (rotated - rotated.min()) / (rotated.max() - rotated.min() + EPSILON)
+    gains = torch.ones(len(energies), rotated.shape[1], dtype=torch.float64, device=rotated.device)
+    gains[list(frequencies)] = low + (high - low) * relative
+    return gains.float()
 
 
 def log_contribution(log_weights: Tensor, log_factor: Tensor | float = 0.0) -> Tensor:
@@ -90,3 +103,19 @@ def log_contribution(log_weights: Tensor, log_factor: Tensor | float = 0.0) -> T
 def attention_bias(scale: Tensor, contribution: Tensor, mask: Tensor) -> Tensor:
     """Eq. 9 on top of an additive mask: scale u_l g_lh [heads], the others [..., 1, q, k] -> [..., heads, q, k]."""
     return torch.addcmul(mask, contribution, scale.to(contribution.device).view(-1, 1, 1))
+
+
+def mean_attention(queries: Tensor, keys: Tensor, scale: float | None = None) -> Tensor:
+    """Attention to the keys [K], averaged over all heads and queries.
+
+    queries: [heads, T, dh]; keys: [heads or kv heads, K, dh]; scale: of the logits, if not dh^-1/2. Long texts are
+    taken in parts: heads x T x K numbers would be more than a layer of the decoder needs.
+    """
+    heads, tokens, width = queries.shape
+    shared = share_groups(keys.float(), heads).mT
+    part = max(1, PRODUCTS_AT_ONCE // (heads * keys.shape[1]))
+    total = torch.zeros(keys.shape[1], dtype=torch.float32, device=keys.device)
+    for some in queries.float().split(part, dim=1):
+        logits = some @ shared * (width**-0.5 if scale is None else scale)  # [heads, part, K]
+        total += torch.softmax(logits, dim=-1).sum((0, 1))
+    return total / (heads * tokens)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from covist.checks import require_count, require_evidence, require_shape
 from covist.config import CovistConfig
+from covist.formulas.attention import mean_attention
 from covist.formulas.evidence import mix_heads
 from covist.formulas.greedy import fill_reserve
 from covist.formulas.ops import EPSILON, min_max, round_half_up, share_groups
@@ -17,21 +18,23 @@ ANCHOR, COORDINATE, SPATIAL, SCORED = range(4)
 """Levels of claim to survive, strongest first."""
 
 
-def attention_score(queries: Tensor, keys: Tensor, log_factor: Tensor, gains: Tensor) -> Tensor:
+def attention_score(
+    queries: Tensor, keys: Tensor, log_factor: Tensor, gains: Tensor, scale: float | None = None
+) -> Tensor:
     """Visual attention of the last instruction token with unit weights, heads mixed -> [K].
 
     queries: rotated, [heads, dh]; keys: rotated, [heads or kv heads, K, dh]; log_factor: log(2 - D), [K];
-    gains: [heads].
+    gains: [heads]; scale: what the model multiplies its logits with, if not dh^-1/2.
     """
     heads, width = queries.shape
-    logits = (share_groups(keys.float(), heads) @ queries.float()[:, :, None])[..., 0] / math.sqrt(width)
+    logits = (share_groups(keys.float(), heads) @ queries.float()[:, :, None])[..., 0]
+    logits = logits * (width**-0.5 if scale is None else scale)
     return mix_heads(torch.softmax(logits + gains[:, None] * log_factor, dim=-1))
 
 
 def value_score(text_values: Tensor, visual_values: Tensor) -> Tensor:
     """Similarity to the instruction in value space: [kv heads, T, dh] and [kv heads, K, dh] -> [K]."""
-    logits = text_values.float() @ visual_values.float().mT / math.sqrt(text_values.shape[-1])
-    return torch.softmax(logits, dim=-1).mean((0, 1))
+    return mean_attention(text_values, visual_values)
 
 
 def internal_score(attention: Tensor, value: Tensor, epsilon: float = EPSILON) -> Tensor:

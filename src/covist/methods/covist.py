@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,10 @@ class Covist(Method):
     """Coverage-guided selection, conserved contributions, state-conditioned attention."""
 
     uses_clip_text = True
+    options: ClassVar = {
+        "config": "all constants at once, a CovistConfig (in Python)",
+        "tracker": "the running concentration reference, a ConcentrationTracker (in Python)",
+    }
     tracker: ConcentrationTracker
 
     def __init__(self, config: CovistConfig | None = None, tracker: ConcentrationTracker | None = None, **options: Any):
@@ -49,6 +53,7 @@ class Covist(Method):
         signals = image.signals
         # A forward without a cache meets the same image again at every step: it must not count twice.
         reference = signals.memo.setdefault("reference", self.tracker.read())
+        instruction = self.instruction_evidence(image)
         selection, similarity = initial_selection(
             mass_norm(signals.packed(mix_heads(signals.attention))),
             signals.keys,
@@ -56,7 +61,7 @@ class Covist(Method):
             image.grid,
             count,
             self.config,
-            self.instruction_evidence(image),
+            instruction,
             reference,
         )
         if selection.concentration is not None and not signals.memo.setdefault("counted", False):
@@ -66,7 +71,22 @@ class Covist(Method):
         composition = compose(
             image.initial_state(similarity, selection.anchors), selection.kept, selection.evidence, self.config
         )
-        return _outcome(selection, composition, started, selected)
+        return _outcome(selection, composition, started, selected, self._captions(instruction))
+
+    def _captions(self, instruction: InstructionEvidence | None) -> dict[str, str]:
+        """What bright means in the evidence maps."""
+        if instruction is not None and instruction.anchors_allowed:  # which only CLIP's space does
+            negative = self.config.instruction_sign < 0
+            alike, sign = ("unlike", "negative sign, as published") if negative else ("like", "positive sign")
+            asked = f"bright: {alike} the question\n({sign})"
+        else:
+            asked = "bright: attended to by\nthe question in layer 0"
+        return {
+            "attention": "bright: attended to",
+            "distinctiveness": "bright: stands out",
+            "instruction": asked,
+            "combined": "bright: weighs most",
+        }
 
     def instruction_evidence(self, image: ImageContext) -> InstructionEvidence | None:
         """The instruction distribution: CLIP's text space where there is one, else the first decoder layer."""
@@ -76,9 +96,10 @@ class Covist(Method):
             return InstructionEvidence(distribution.to(device), True, self.config.instruction_weight)
         if image.text_tower is not None or not len(image.instruction.embeddings):
             return None
-        queries = image.decoder.queries(0, image.instruction.embeddings)
-        keys = image.decoder.keys(0, image.signals.embeddings.to(image.instruction.embeddings))
-        distribution = first_layer_distribution(queries, keys)
+        decoder, text = image.decoder, image.instruction.embeddings
+        queries = decoder.queries(0, decoder.first_input(text))
+        keys = decoder.keys(0, decoder.first_input(image.signals.embeddings.to(text)))
+        distribution = first_layer_distribution(queries, keys, decoder.scale(0))
         return InstructionEvidence(distribution.to(device), False, self.config.instruction_weight_first_layer)
 
     # -- stages inside the decoder -------------------------------------------------------------------------------------
@@ -101,15 +122,19 @@ class Covist(Method):
             composition = compose(state, selection.kept, selection.evidence, self.config)
         else:
             composition = drop(state, selection.kept)
-        return _outcome(selection, composition, started, selected)
+        captions = {"combined": "bright: relevant to the question"}
+        return _outcome(selection, composition, started, selected, captions)
 
     def _score(self, view: DecoderView) -> Tensor:
         """Relevance of the representatives to the instruction at the current depth [K]."""
         last = torch.tensor([view.last_instruction_row], device=view.visual.device)
-        factor = view.decoder.distance_table.log_factor(view.positions[last], view.positions[view.visual])[0]
-        gains = self._head_gains(view.decoder)[view.depth].to(factor.device)
+        decoder = view.decoder
+        factor = decoder.distance_table.log_factor(view.positions[last], view.positions[view.visual])[0]
+        if not self.config.distance or view.depth in decoder.layers_without_positions:
+            factor = torch.zeros_like(factor)
+        gains = self._head_gains(decoder)[view.depth].to(factor.device)
         attention = attention_score(
-            view.queries(last)[:, 0], view.keys(view.visual), factor * self.config.distance, gains
+            view.queries(last)[:, 0], view.keys(view.visual), factor, gains, decoder.scale(view.observed_layer)
         )
         texts = view.instruction_rows if len(view.instruction_rows) else last
         return internal_score(attention, value_score(view.values(texts), view.values(view.visual)), self.config.epsilon)
@@ -120,7 +145,11 @@ class Covist(Method):
         if not self.config.attention:
             return None
         distance: DistanceTable | None = decoder.distance_table if self.config.distance else None
-        return AttentionRule(scale=self._head_gains(decoder) * self._strategy_gain(decoder.layers), distance=distance)
+        return AttentionRule(
+            scale=self._head_gains(decoder) * self._strategy_gain(decoder.layers),
+            distance=distance,
+            layers_without_distance=decoder.layers_without_positions,
+        )
 
     def _head_gains(self, decoder: Decoder) -> Tensor:
         """g [layers, heads]."""
@@ -172,11 +201,14 @@ class CovistPro(Covist):
         return gain
 
 
-def _outcome(selection: Selection, composition: Composition, started: float, selected: float) -> Outcome:
+def _outcome(
+    selection: Selection, composition: Composition, started: float, selected: float, captions: dict[str, str]
+) -> Outcome:
     return Outcome(
         state=composition.state,
         withheld=float(composition.withheld.detach()),
         assignment=composition.assignment,
         maps=selection.maps,
+        captions=captions,
         seconds={"selection": selected - started, "composition": perf_counter() - selected},
     )

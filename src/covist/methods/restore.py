@@ -36,6 +36,7 @@ class Restore(Method):
 
     base: ClassVar[type[Method]]
     writes_content = True
+    options: ClassVar = {"denser": "on: anchors are compared with denser tokens; off: with less dense ones"}
 
     def __init__(self, denser: bool = False, **options: Any):
         super().__init__(**options)
@@ -67,6 +68,7 @@ class Restore(Method):
             decoder.layers,
             decoder.heads,
             distance=decoder.distance_table,
+            layers_without_distance=decoder.layers_without_positions,
             distance_keys="all",
             distance_in_decoding=False,
             uniform_first_layer=True,

@@ -16,7 +16,6 @@ from torch import Tensor
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.formulas.ops import round_half_up
-from covist.formulas.rotary import rotate
 from covist.methods._raters import PAPER, RatedInside, raters
 from covist.methods._shared import largest
 from covist.methods.registry import register_method
@@ -47,7 +46,7 @@ class SparseVLMPlus(RatedInside):
 def rotation_attention(view: DecoderView, rows: Tensor) -> Tensor:
     """What attention would be by the rotation alone: all-ones queries and keys, causal -> [rows, n]."""
     ones = torch.ones(1, len(view.hidden), view.decoder.head_width, dtype=torch.float32, device=rows.device)
-    ones = rotate(ones, *view.rotary)[0]
-    logits = ones[rows] @ ones.T * view.decoder.head_width**-0.5
+    ones = view.decoder.rotate(view.observed_layer, ones, view.rotary)[0]
+    logits = ones[rows] @ ones.T * view.decoder.scale(view.observed_layer)
     future = torch.arange(len(ones), device=rows.device)[None] > rows[:, None]
     return logits.masked_fill(future, -torch.inf).softmax(-1)

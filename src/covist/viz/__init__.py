@@ -1,7 +1,9 @@
-"""Pictures of what was kept: evidence maps, representatives, and which tokens each one stands for."""
+"""Drawings of what was kept: evidence maps, representatives, and which tokens each one stands for."""
 
 from covist.viz.answers import draw_answer
-from covist.viz.figure import draw_overlay, draw_report, save_figure
+from covist.viz.figure import draw_overlay, draw_report
+from covist.viz.files import save_figure, save_page
+from covist.viz.html import draw_html
 from covist.viz.layout import seen_views
 
-__all__ = ["draw_answer", "draw_overlay", "draw_report", "save_figure", "seen_views"]
+__all__ = ["draw_answer", "draw_html", "draw_overlay", "draw_report", "save_figure", "save_page", "seen_views"]

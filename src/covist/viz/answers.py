@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -16,20 +14,31 @@ LINE = 92  # letters of the title that a figure has room for
 
 def draw_answer(
     report: ImageReport,
-    image: Image.Image,
-    processor: Any | None,
+    image: Image.Image | None = None,
     *,
     method: str,
     prompt: str,
     answer: str,
     overlay: bool = False,
 ) -> Figure:
-    """What the answer to a prompt was based on, for one image of it."""
-    views = seen_views(image, report.grid, processor)
+    """What the answer to a prompt was based on, for one image of it.
+
+    >>> import covist
+    >>> model, processor, clip = covist.tiny.load()
+    >>> image, question, answer = covist.tiny.demo()
+    >>> inputs = processor(images=image, text=covist.tiny.prompt_for(question), return_tensors="pt")
+    >>> with covist.compress(model, processor, budget=64, clip=clip) as handle:
+    ...     output = model(**inputs)
+    >>> figure = covist.viz.draw_answer(
+    ...     handle.report.images[0], image, method="covist-fixed", prompt=question, answer=answer
+    ... )
+    >>> figure.texts[1].get_text()
+    'covist-fixed: 64 of 576 visual tokens per layer'
+    """
     how = "" if len(report.stages) == 1 else "on average "
     subtitle = f"{method}: {how}{report.mean_tokens:.4g} of {report.tokens} visual tokens per layer"
     draw = draw_overlay if overlay else draw_report
-    return draw(report, views, _headline(prompt, answer), subtitle)
+    return draw(report, seen_views(report, image), _headline(prompt, answer), subtitle)
 
 
 def _headline(prompt: str, answer: str) -> str:

@@ -1,85 +1,103 @@
-"""Whole figures: what a compression did with one picture."""
+"""Whole figures: what a compression did with one image."""
 
 from __future__ import annotations
 
-import warnings
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from covist.contract.stages import ImageReport
-from covist.errors import CovistError
-from covist.viz.layout import View, owners, rebuilt, tokens_before
+from covist.units import counted
+from covist.viz.layout import View, owners, rebuilt
 from covist.viz.panels import (
+    DISCARDED,
     FAINT,
     INK,
     WeightScale,
+    show_image,
     show_map,
-    show_picture,
+    show_rebuilt,
     show_regions,
     show_representatives,
 )
 
 WIDTH, MARGIN, GAP, BAR = 12.0, 0.25, 0.14, 2.6  # inches of the figure, its rim, between panels, of the colour bar
-TITLE, HEADING, LEGEND = 0.62, 0.3, 0.72  # inches above all, above each row, below all
+TITLE, HEADING, CAPTION, LEGEND = 0.62, 0.3, 0.36, 0.72  # inches above all, above a row, below maps, below all
 TALLEST = 3.75  # inches of a panel
 MAP_NAMES = ("attention", "distinctiveness", "instruction", "combined")
-FORMATS = (".png", ".svg")
 
 
 def draw_report(image: ImageReport, views: list[View], title: str = "", subtitle: str = "") -> Figure:
-    """The picture and its evidence maps above; the representatives of every stage and what became of it below.
+    """The image and its evidence maps above; the representatives of every stage and what became of the image below.
 
-    Without evidence maps (a method may have none) everything stands in one row.
+    Hatched areas were discarded: no representative stands for them. Without evidence maps (a method may have none) the
+    image stands beside its representatives.
+
+    >>> import covist
+    >>> model, processor, clip = covist.tiny.load()
+    >>> image, question, answer = covist.tiny.demo()
+    >>> inputs = processor(images=image, text=covist.tiny.prompt_for(question), return_tensors="pt")
+    >>> with covist.compress(model, processor, budget=64, clip=clip) as handle:
+    ...     output = model(**inputs)
+    >>> seen = handle.report.images[0]
+    >>> figure = covist.viz.draw_report(seen, covist.viz.seen_views(seen), "what was kept")
+    >>> [axes.get_title() for axes in figure.axes][0]
+    'what the encoder sees'
     """
     maps = _evidence_maps(image)
     stages = len(image.stages)
-    owner = owners(image, stages - 1)
-    regions = owner if stages == 1 else None  # several stages fill the row by themselves
-    panels = stages + (regions is not None) + 1
-    canvas = _Canvas(views, [1 + len(maps), panels] if maps else [1 + panels], title, subtitle)
+    regions = owners(image, 0) if stages == 1 else None  # several stages fill the row by themselves
+    panels = [1 + stages, 1 + stages] if stages > 1 else [3 + (regions is not None)]
+    if maps:
+        panels = [1 + len(maps)] + [count - 1 for count in panels]
     row, column = (1, 0) if maps else (0, 1)
+    canvas = _Canvas(views, panels, title, subtitle, captioned=any(shown.caption for shown in maps))
     _draw_seen(canvas, views)
     for number, view in enumerate(views):
-        for place, (name, values) in enumerate(maps.items(), start=1):
-            show_map(canvas.axes(0, number, place), view, values, name if number == 0 else "")
+        for place, shown in enumerate(maps, start=1):
+            heading, caption = (shown.title if number == 0 else ""), (shown.caption if view is views[-1] else "")
+            show_map(canvas.axes(0, number, place), view, shown.values, heading, caption)
     _draw_stages(canvas, image, views, row, column)
-    kept = image.stages[-1].indices.numpy()
-    painted = rebuilt(views, owner, kept)
-    for number, view in enumerate(views):
-        if regions is not None:
-            heading = "what each one stands for" if number == 0 else ""
-            show_regions(canvas.axes(row, number, column + stages), view, regions, kept, heading)
-        heading = f"rebuilt from {_counted(len(kept))}" if number == 0 else ""
-        show_picture(canvas.axes(row, number, column + panels - 1), view, heading, painted[number])
+    if regions is not None:
+        _draw_regions(canvas, image, views, regions, row, column + 1)
+    _draw_rebuilt(canvas, image, views, *((row + 1, column) if stages > 1 else (row, panels[row] - 1)))
     return canvas.figure
 
 
 def draw_overlay(image: ImageReport, views: list[View], title: str = "", subtitle: str = "") -> Figure:
-    """Only the representatives on the picture, stage by stage."""
+    """Only the representatives on the image, stage by stage.
+
+    >>> import covist
+    >>> model, processor, clip = covist.tiny.load()
+    >>> image, question, answer = covist.tiny.demo()
+    >>> inputs = processor(images=image, text=covist.tiny.prompt_for(question), return_tensors="pt")
+    >>> with covist.compress(model, processor, budget=64, clip=clip) as handle:
+    ...     output = model(**inputs)
+    >>> seen = handle.report.images[0]
+    >>> figure = covist.viz.draw_overlay(seen, covist.viz.seen_views(seen))
+    >>> [axes.get_title() for axes in figure.axes if axes.get_title()]
+    ['what the encoder sees', 'layers 0-7: 64 representatives']
+    """
     canvas = _Canvas(views, [1 + len(image.stages)], title, subtitle)
     _draw_seen(canvas, views)
     _draw_stages(canvas, image, views, row=0, first_column=1)
     return canvas.figure
 
 
-def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write PNG or SVG, by the name's ending."""
-    path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise CovistError(f"cannot write {path}: its name must end in {' or '.join(FORMATS)}")
-    try:
-        with warnings.catch_warnings():
-            # Letters of a question that the font lacks become boxes; a warning for each of them helps nobody.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            figure.savefig(path, dpi=150, facecolor="white")
-    except OSError as error:
-        raise CovistError(f"cannot write {path}: {error.strerror or error}") from None
+@dataclass(frozen=True)
+class _Map:
+    """An evidence map over all original tokens [N], nan where a token was gone."""
+
+    title: str
+    caption: str
+    values: np.ndarray
 
 
 class _Canvas:
@@ -88,11 +106,13 @@ class _Canvas:
     A panel stands in the middle of its equal share of the row, so that narrow panels leave room for their headings.
     """
 
-    def __init__(self, views: list[View], columns: list[int], title: str, subtitle: str):
+    def __init__(self, views: list[View], columns: list[int], title: str, subtitle: str, captioned: bool = False):
+        """`captioned` leaves room for captions below the first block."""
         self._views = views
         self._shares = [(WIDTH - 2 * MARGIN - (count - 1) * GAP) / count for count in columns]
         self._widths = [self._panel_width(share) for share in self._shares]
         heights = [sum(self._height(view, width) + HEADING for view in views) for width in self._widths]
+        heights[0] += CAPTION if captioned else 0
         self._tops = [TITLE + sum(heights[:block]) for block in range(len(columns))]
         self.height = TITLE + sum(heights) + LEGEND
         self.figure = Figure(figsize=(WIDTH, self.height))
@@ -127,58 +147,68 @@ class _Canvas:
         return 72 * self._widths[block] / self._views[view].columns
 
 
+def _draw_seen(canvas: _Canvas, views: list[View]) -> None:
+    names = ["what the encoder sees"] if len(views) == 1 else ["base view", "tiles"]
+    for number, view in enumerate(views):
+        show_image(canvas.axes(0, number, 0), view, names[number])
+
+
 def _draw_stages(canvas: _Canvas, image: ImageReport, views: list[View], row: int, first_column: int) -> None:
     """One panel per stage and view, and the legend that explains them."""
     scale = WeightScale(max(float(stage.weights.max()) for stage in image.stages))
-    ends = [later.depth for later in image.stages[1:]] + [len(image.tokens_per_layer)]
     for place, stage in enumerate(image.stages):
-        kept, weights = stage.indices.numpy(), stage.weights.float().numpy()
+        kept, weights = stage.kept.numpy(), stage.weights.float().numpy()
         owner = owners(image, place)
-        first, last = stage.depth, ends[place] - 1
-        title = f"layer{f' {first}' if first == last else f's {first}-{last}'}: {_counted(len(kept))}"
+        title = image.describe_stage(place).replace("token", "representative")
         for number, view in enumerate(views):
             axes, cell = canvas.axes(row, number, first_column + place), canvas.cell_points(row, number)
             heading = title if number == 0 else ""
             show_representatives(axes, view, kept, weights, owner, scale, cell, heading)
-    threads = owner is not None and len(kept) < image.tokens
-    _add_legend(canvas, scale, canvas.cell_points(row, 0), threads)
+    handles: list[Artist] = [_disc(weight, scale, canvas.cell_points(row, 0)) for weight in scale.examples]
+    if len(image.kept) < image.tokens:
+        handles.append(_thread() if image.assignment is not None else Patch(**DISCARDED, label="discarded"))
+    _add_legend(canvas, scale, handles)
 
 
-def _counted(representatives: int) -> str:
-    return "1 representative" if representatives == 1 else f"{representatives} representatives"
+def _draw_regions(
+    canvas: _Canvas, image: ImageReport, views: list[View], owner: np.ndarray, row: int, column: int
+) -> None:
+    for number, view in enumerate(views):
+        heading = "what each one stands for" if number == 0 else ""
+        show_regions(canvas.axes(row, number, column), view, owner, image.kept.numpy(), heading)
 
 
-def _evidence_maps(image: ImageReport) -> dict[str, np.ndarray]:
-    """Title -> values over all original tokens [N], nan where a token was gone; constant maps say nothing."""
-    found = {}
+def _draw_rebuilt(canvas: _Canvas, image: ImageReport, views: list[View], row: int, first_column: int) -> None:
+    """The image as each stage's representatives show it."""
+    for place, stage in enumerate(image.stages):
+        kept, owner = stage.kept.numpy(), owners(image, place)
+        discarded = image.discarded_at(place).numpy()
+        painted = rebuilt(views, owner, kept)
+        for number, view in enumerate(views):
+            heading = f"rebuilt from {counted(len(kept), 'representative')}" if number == 0 else ""
+            axes = canvas.axes(row, number, first_column + place)
+            show_rebuilt(axes, view, painted[number], discarded, heading)
+
+
+def _evidence_maps(image: ImageReport) -> list[_Map]:
+    """The maps of all stages in the order of MAP_NAMES; constant maps say nothing and are left out."""
+    found = []
     for number, stage in enumerate(image.stages):
-        names = sorted(stage.maps, key=lambda name: (MAP_NAMES + (name,)).index(name))
-        for name in names:
+        for name in sorted(stage.maps, key=lambda name: (MAP_NAMES + (name,)).index(name)):
             values = stage.maps[name].float().numpy()
             if np.ptp(values) < 1e-9:
                 continue
             whole = np.full(image.tokens, np.nan)
-            whole[tokens_before(image, number)] = values
-            if name == "combined":
-                name = "evidence" if number else "combined evidence"
-            found[f"{name}, layer {stage.depth}" if number else name] = whole
+            whole[image.tokens_before(number).numpy()] = values
+            title = {"combined": "evidence" if number else "combined evidence"}.get(name, name)
+            title = f"{title}, layer {stage.depth}" if number else title
+            found.append(_Map(title, stage.captions.get(name, ""), whole))
     return found
 
 
-def _draw_seen(canvas: _Canvas, views: list[View]) -> None:
-    names = ["what the encoder sees"] if len(views) == 1 else ["base view", "tiles"]
-    for number, view in enumerate(views):
-        show_picture(canvas.axes(0, number, 0), view, names[number])
-
-
-def _add_legend(canvas: _Canvas, scale: WeightScale, cell_points: float, threads: bool) -> None:
-    """What discs, threads and colours mean."""
+def _add_legend(canvas: _Canvas, scale: WeightScale, handles: list[Artist]) -> None:
+    """What discs, threads, hatching and colours mean."""
     figure, height = canvas.figure, canvas.height
-    handles = [_disc(weight, scale, cell_points) for weight in scale.examples]
-    if threads:
-        handles.append(
-            Line2D([], [], color=FAINT, linewidth=1.2, label="a token and the representative that stands for it")
-        )
     figure.legend(
         handles=handles,
         loc="center left",
@@ -198,6 +228,10 @@ def _add_legend(canvas: _Canvas, scale: WeightScale, cell_points: float, threads
         bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=8, colors=INK, length=2)
         figure.text((left - 0.1) / WIDTH, 0.42 / height, "weight", fontsize=9, color=INK, ha="right", va="center")
+
+
+def _thread() -> Line2D:
+    return Line2D([], [], color=FAINT, linewidth=1.2, label="a token and the representative that stands for it")
 
 
 def _disc(weight: float, scale: WeightScale, cell_points: float) -> Line2D:

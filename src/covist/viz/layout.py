@@ -1,27 +1,31 @@
-"""Where tokens lie in the picture, and which representative stands for which of them."""
+"""Where tokens lie in the image, and which representative stands for which of them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from covist.contract.stages import ImageReport
-from covist.grid import Grid
 
 PANEL_PIXELS = 480
+BLANK = 214  # grey of an image that nobody knows
+
+Corner = tuple[int, int]
+"""(x, y) of a corner of the token grid."""
 
 
 @dataclass(frozen=True)
 class View:
-    """One rectangular view of an image: its token range, its shape and the picture that the encoder saw there."""
+    """One rectangular view of an image: its token range, its shape and the image that the encoder saw there."""
 
     start: int
     rows: int
     columns: int
-    picture: np.ndarray  # [rows * cell, columns * cell, 3] uint8
+    image: np.ndarray  # [rows * cell, columns * cell, 3] uint8
 
     @property
     def stop(self) -> int:
@@ -30,46 +34,48 @@ class View:
     def holds(self, tokens: np.ndarray) -> np.ndarray:
         return (tokens >= self.start) & (tokens < self.stop)
 
+    def cells(self, tokens: np.ndarray) -> np.ndarray:
+        """(column, row) of tokens, [n, 2]."""
+        rows, columns = np.divmod(tokens - self.start, self.columns)
+        return np.stack([columns, rows], axis=1)
+
     def centres(self, tokens: np.ndarray) -> np.ndarray:
         """(x, y) of tokens in units of cells, [n, 2]."""
-        y, x = np.divmod(tokens - self.start, self.columns)
-        return np.stack([x + 0.5, y + 0.5], axis=1)
+        return self.cells(tokens) + 0.5
 
     def on_grid(self, values: np.ndarray) -> np.ndarray:
         """Values of all tokens of the image [N] -> this view's [rows, columns]."""
         return values[self.start : self.stop].reshape(self.rows, self.columns)
 
 
-def seen_views(picture: Image.Image, grid: Grid, processor: Any | None = None) -> list[View]:
-    """The picture as each view's encoder input showed it, cut so that every token has a cell of the same size."""
-    image_processor = getattr(processor, "image_processor", None)
-    if len(grid.views) == 1 and getattr(image_processor, "do_center_crop", False):
-        picture = _central_square(picture)
-    cell = max(4, PANEL_PIXELS // max(max(view) for view in grid.views))
+def seen_views(report: ImageReport, image: Image.Image | None = None) -> list[View]:
+    """The views of an image as the encoder saw them, scaled so that every token has a cell of the same size.
+
+    image: the original, which is sharper than what the encoder saw. Without it the pixels of the call are shown; where
+        the model family does not give them, the views are grey.
+
+    >>> import covist
+    >>> model, processor, clip = covist.tiny.load()
+    >>> image, question, answer = covist.tiny.demo()
+    >>> inputs = processor(images=image, text=covist.tiny.prompt_for(question), return_tensors="pt")
+    >>> with covist.compress(model, processor, budget=64, clip=clip) as handle:
+    ...     output = model(**inputs)
+    >>> [(view.rows, view.columns) for view in covist.viz.seen_views(handle.report.images[0])]
+    [(24, 24)]
+    """
+    cell = max(4, PANEL_PIXELS // max(max(view) for view in report.grid.views))
     views, start = [], 0
-    for rows, columns in grid.views:
-        resized = picture.convert("RGB").resize((columns * cell, rows * cell), Image.Resampling.BICUBIC)
+    for (rows, columns), shown in zip(report.grid.views, _images(report, image), strict=True):
+        resized = shown.convert("RGB").resize((columns * cell, rows * cell), Image.Resampling.BICUBIC)
         views.append(View(start, rows, columns, np.asarray(resized)))
         start += rows * columns
     return views
 
 
 def owners(image: ImageReport, stage: int) -> np.ndarray | None:
-    """For every original token the original token that represents it from `stage` on [N]; None if nobody does."""
-    lineage = np.arange(image.tokens)
-    for number in range(stage + 1):
-        assignment = image.stages[number].assignment
-        if assignment is None:
-            if len(image.stages[number].indices) == _before(image, number):
-                continue  # nothing was removed
-            return None
-        lineage = assignment.numpy()[lineage]
-    return image.stages[stage].indices.numpy()[lineage]
-
-
-def tokens_before(image: ImageReport, stage: int) -> np.ndarray:
-    """The original tokens that a stage had to choose from."""
-    return np.arange(image.tokens) if stage == 0 else image.stages[stage - 1].indices.numpy()
+    """For every original token the original token that represents it from `stage` on [N]; None if nothing does."""
+    assignment = image.assignment_at(stage)
+    return None if assignment is None else image.stages[stage].kept[assignment].numpy()
 
 
 def rebuilt(views: list[View], owner: np.ndarray | None, kept: np.ndarray) -> list[np.ndarray]:
@@ -84,13 +90,54 @@ def rebuilt(views: list[View], owner: np.ndarray | None, kept: np.ndarray) -> li
     return [_assemble(painted[view.start : view.stop], view) for view in views]
 
 
-def _before(image: ImageReport, stage: int) -> int:
-    return image.tokens if stage == 0 else len(image.stages[stage - 1].indices)
+def outline(cells: Iterable[Corner]) -> list[list[Corner]]:
+    """The closed borders, corner by corner, of an area of cells (column, row); straight stretches have no corners.
+
+    Filled by the even-odd rule they cover exactly these cells.
+    """
+    inside = set(cells)
+    ahead: dict[Corner, list[Corner]] = defaultdict(list)  # clockwise, the area on the right-hand side
+    for x, y in sorted(inside):
+        for neighbour, start, end in (
+            ((x, y - 1), (x, y), (x + 1, y)),
+            ((x + 1, y), (x + 1, y), (x + 1, y + 1)),
+            ((x, y + 1), (x + 1, y + 1), (x, y + 1)),
+            ((x - 1, y), (x, y + 1), (x, y)),
+        ):
+            if neighbour not in inside:
+                ahead[start].append(end)
+    loops = []
+    while ahead:
+        loop = [next(iter(ahead))]
+        while loop[-1] in ahead:
+            here = loop[-1]
+            loop.append(ahead[here].pop())
+            if not ahead[here]:
+                del ahead[here]
+        loops.append(_corners(loop[:-1]))
+    return loops
+
+
+def _corners(loop: list[Corner]) -> list[Corner]:
+    """A closed loop without the points at which it goes straight on."""
+    around = zip(loop[-1:] + loop[:-1], loop, loop[1:] + loop[:1], strict=True)
+    return [here for before, here, after in around if before[0] != after[0] and before[1] != after[1]]
+
+
+def _images(report: ImageReport, image: Image.Image | None) -> list[Image.Image]:
+    """What to show in each view."""
+    count = len(report.grid.views)
+    if image is not None:
+        crop = count == 1 and report.preprocessing.center_crop
+        return [_central_square(image) if crop else image] * count
+    if report.pixels:
+        return [Image.fromarray(pixels.numpy()) for pixels in report.pixels]
+    return [Image.new("RGB", (1, 1), (BLANK,) * 3)] * count
 
 
 def _patches(view: View) -> np.ndarray:
-    cell = view.picture.shape[0] // view.rows
-    blocks = view.picture.reshape(view.rows, cell, view.columns, cell, 3)
+    cell = view.image.shape[0] // view.rows
+    blocks = view.image.reshape(view.rows, cell, view.columns, cell, 3)
     return blocks.swapaxes(1, 2).reshape(-1, cell, cell, 3)
 
 
@@ -100,7 +147,7 @@ def _assemble(patches: np.ndarray, view: View) -> np.ndarray:
     return blocks.reshape(view.rows * cell, view.columns * cell, 3)
 
 
-def _central_square(picture: Image.Image) -> Image.Image:
-    side = min(picture.size)
-    left, top = (picture.width - side) // 2, (picture.height - side) // 2
-    return picture.crop((left, top, left + side, top + side))
+def _central_square(image: Image.Image) -> Image.Image:
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    return image.crop((left, top, left + side, top + side))

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, hsv_to_rgb
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 
-from covist.viz.layout import View
+from covist.viz.layout import View, outline
 
-INK, FAINT = "#22262e", "#9aa3b0"
+INK, SOFT, FAINT, GONE = "#22262e", "#5b6472", "#9aa3b0", "#eef0f3"
+DISCARDED: dict[str, Any] = {"facecolor": GONE, "edgecolor": FAINT, "hatch": "////", "linewidth": 0.0}
 EVIDENCE = "magma"
 GOLDEN = 0.618034
 MANY_THREADS = 512
 WIDEST_DISC = 24.0  # points, so that it fits into the line of the legend
-WEIGHTS: Colormap = LinearSegmentedColormap.from_list("weights", ["#ffd166", "#f3722c", "#c9184a", "#590d6e"])
+WEIGHT_COLOURS = ("#ffd166", "#f3722c", "#c9184a", "#590d6e")
+WEIGHTS: Colormap = LinearSegmentedColormap.from_list("weights", WEIGHT_COLOURS)
 
 
 class WeightScale:
@@ -44,17 +50,29 @@ class WeightScale:
         return widest**2 * weights / self.largest
 
 
-def show_picture(axes: Axes, view: View, title: str = "", picture: np.ndarray | None = None) -> None:
-    axes.imshow(view.picture if picture is None else picture, extent=_extent(view), interpolation="nearest")
+def show_image(axes: Axes, view: View, title: str = "") -> None:
+    """A view as the encoder saw it."""
+    axes.imshow(view.image, extent=_extent(view), interpolation="nearest")
     _finish(axes, view, title)
 
 
-def show_map(axes: Axes, view: View, values: np.ndarray, title: str = "") -> None:
+def show_rebuilt(axes: Axes, view: View, painted: np.ndarray, discarded: np.ndarray, title: str = "") -> None:
+    """A view as its representatives show it; hatched where tokens were discarded [n] and nothing stands for them."""
+    axes.imshow(painted, extent=_extent(view), interpolation="nearest")
+    cells = view.cells(discarded[view.holds(discarded)])
+    if len(cells):
+        loops = [Path(loop + loop[:1], closed=True) for loop in outline(map(tuple, cells.tolist()))]
+        axes.add_patch(PathPatch(Path.make_compound_path(*loops), **DISCARDED))
+    _finish(axes, view, title)
+
+
+def show_map(axes: Axes, view: View, values: np.ndarray, title: str = "", caption: str = "") -> None:
     """An evidence map over all tokens [N]; nan where a token was gone already. The views share one scale."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     axes.imshow(view.on_grid(values), extent=_extent(view), interpolation="nearest", cmap=EVIDENCE, vmin=low, vmax=high)
-    axes.set_facecolor("#eef0f3")
+    axes.set_facecolor(GONE)
     _finish(axes, view, title)
+    axes.set_xlabel(caption, fontsize=7.5, color=SOFT, labelpad=4, linespacing=1.15)
 
 
 def show_representatives(
@@ -67,8 +85,8 @@ def show_representatives(
     cell_points: float,
     title: str = "",
 ) -> None:
-    """Representatives as discs over the faded picture, with a thread to every token that they stand for."""
-    grey = view.picture @ np.array([0.299, 0.587, 0.114])
+    """Representatives as discs over the faded image, with a thread to every token that they stand for."""
+    grey = view.image @ np.array([0.299, 0.587, 0.114])
     faded = 255 - 0.45 * (255 - grey)
     axes.imshow(faded, extent=_extent(view), cmap="gray", vmin=0, vmax=255, interpolation="bilinear")
     if owner is not None:
@@ -84,6 +102,7 @@ def show_representatives(
         edgecolors="white",
         linewidths=0.6,
         zorder=3,
+        clip_on=False,  # a disc at the edge stays whole
     )
     _finish(axes, view, title)
 
@@ -128,4 +147,4 @@ def _finish(axes: Axes, view: View, title: str) -> None:
     for spine in axes.spines.values():
         spine.set_color(FAINT)
         spine.set_linewidth(0.6)
-    axes.set_title(title, fontsize=9, color=INK, pad=4)
+    axes.set_title(title, fontsize=9, color=INK, pad=6)

@@ -1,0 +1,76 @@
+"""How the layers of a stage attend: which form the bias of Eq. 9 takes for the backend of the model."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from covist.contract.method import AttentionRule
+from covist.engine.decoder import FrozenDecoder
+from covist.engine.interface import AttentionSwitch, takes_no_mask
+from covist.engine.ledger import Ledger
+from covist.engine.mask import ChunkedMask, StageMask, distance_of, is_plainly_causal, queries_at_once
+from covist.engine.step import StepMask
+from covist.engine.wide_attention import WideBias, WideStage, codec_of
+from covist.formulas.wide_heads import WideHeads
+
+
+class StageAttention(Protocol):
+    """The attention of one stage for the queries of the current call."""
+
+    def for_layer(self, layer: int, like: Tensor) -> dict[str, Any]:
+        """Keyword arguments of a layer, whose hidden states are `like`."""
+
+
+class BiasedAttention:
+    """Eq. 9 in a decoder. Explicit masks are exact; kernels that take none get wide heads (see docs/method.md)."""
+
+    def __init__(self, decoder: FrozenDecoder, rule: AttentionRule | None):
+        decoder.check_backend()
+        self._decoder, self.rule = decoder, rule
+        self._switch = AttentionSwitch(decoder.module)
+
+    def remove(self) -> None:
+        """Give the decoder its own attention back."""
+        self._switch.remove()
+
+    def of_stage(self, ledger: Ledger, queries: int, prefill: bool) -> StageAttention:
+        """Attention for the last `queries` keys of a ledger."""
+        backend, heads = self._decoder.check_backend(), self._decoder.heads
+        rule = self.rule if ledger.reduced else None
+        if takes_no_mask(backend):
+            self._switch.turn_on()
+            return WideStage(ledger, None if rule is None else WideBias(ledger, queries, rule, self._codec, prefill))
+        chunk = queries_at_once(ledger, heads if rule is not None else 1)
+        if backend == "sdpa" and chunk < queries and not (rule is None and is_plainly_causal(ledger, queries)):
+            self._switch.turn_on()
+            return ChunkedMask(ledger, queries, rule, heads, prefill, chunk)
+        return StageMask(ledger, queries, rule, backend, heads, prefill)
+
+    def is_masked(self, ledger: Ledger) -> bool:
+        """Whether the keys of a ledger are seen through an explicit mask in any case."""
+        return self.rule is not None and ledger.reduced and not takes_no_mask(self._decoder.check_backend())
+
+    def of_step(self, ledger: Ledger, query: Tensor, layers: range, dtype: torch.dtype) -> StageAttention | None:
+        """Attention of some layers for one new token per sample, at the positions `query` [batch, 1(, axes)].
+
+        None where a step is a short prompt like any other: for kernels without masks, and where the distance counts
+        for text keys too, whose number grows, or not in every layer.
+        """
+        rule = self.rule
+        uneven = (
+            rule is not None
+            and distance_of(rule, prefill=False) is not None
+            and (rule.distance_keys != "visual" or bool(rule.layers_without_distance))
+        )
+        if uneven or takes_no_mask(self._decoder.check_backend()):
+            return None
+        return StepMask(ledger, query, rule, layers, self._decoder, dtype)
+
+    @cached_property
+    def _codec(self) -> WideHeads:
+        assert self.rule is not None
+        return codec_of(self.rule)

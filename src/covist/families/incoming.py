@@ -1,0 +1,61 @@
+"""Incoming attention: the evidence of an encoder without a class token, which says what its patches look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from covist.formulas.rotary import rotate
+
+ALL_ASK_UP_TO = 2048
+"""Patches up to which all of them ask in every head. Beyond, a checkerboard does, at half the cost."""
+
+CACHED_LOGITS, DEVICE_LOGITS = 1 << 18, 1 << 24
+"""Logits in memory at a time: 1 MiB, which stays in a core's cache, and 64 MiB, which keep an accelerator busy."""
+LEAST_ROWS = 32
+"""Queries whose logits are in memory at a time however long the rows are; fewer would make slow products."""
+
+
+@torch.no_grad()
+def incoming_attention(queries: Tensor, keys: Tensor, cos: Tensor, sin: Tensor, asking: Sequence[Tensor]) -> Tensor:
+    """Attention that each of n patches receives, averaged over heads and over the patches that ask: [n] with mass 1.
+
+    queries and keys [n, heads, w] before rotary, cos and sin [n, w]. Head h asks on behalf of the patches
+    `asking[h % len(asking)]`.
+
+    Memory beyond the arguments grows with n, never with n squared: float32 copies of one head's queries and keys, and
+    logits and probabilities of as many queries as `rows_at_a_time` allows. At 65,536 patches (16,384 tokens, w = 80)
+    that is less than 200 MiB on a CPU; one head's logits at once would be 16 GiB.
+    """
+    count, heads, width = keys.shape
+    received = torch.zeros(count, dtype=torch.float32, device=keys.device)
+    for head in range(heads):
+        own = asking[head % len(asking)]
+        transposed = rotate(keys[:, head], cos, sin).T.contiguous()  # [w, n]
+        head_queries = rotate(queries[own, head], cos[own], sin[own]) * width**-0.5  # [asking, w]
+        for chunk in head_queries.split(rows_at_a_time(keys)):
+            received += (chunk @ transposed).softmax(-1).sum(0) / len(own)
+    return received / heads
+
+
+def rows_at_a_time(keys: Tensor) -> int:
+    """Queries whose logits over all keys [n, ...] are in memory together."""
+    budget = CACHED_LOGITS if keys.device.type == "cpu" else DEVICE_LOGITS
+    return max(LEAST_ROWS, budget // len(keys))
+
+
+def patches_that_ask(count: int, merge: int, exact: bool, device: torch.device) -> list[Tensor]:
+    """Which of `count` patches ask in which head, for `incoming_attention`.
+
+    All of them if `exact` or if they are few. Otherwise the image is a checkerboard: its black patches ask in one head,
+    its white patches in the next, so that every token asks in every head and every patch in every second one. The
+    patches of a token, merge x merge, follow each other row by row.
+    """
+    patches = torch.arange(count, device=device)
+    if exact or count <= ALL_ASK_UP_TO:
+        return [patches]
+    place = patches % merge**2
+    white = (place // merge + place % merge) % 2 == 1
+    return [patches[~white], patches[white]]

@@ -1,0 +1,72 @@
+"""Writing figures and pages; a name's ending says which."""
+
+from __future__ import annotations
+
+import warnings
+from html import escape
+from pathlib import Path
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from covist.errors import CovistError
+
+FIGURES = (".png", ".svg", ".pdf")
+PAGES = (".html",)
+_UNDATED = {".png": None, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>body {{ margin: 2rem auto; max-width: 75rem; padding: 0 1rem }}</style>
+</head>
+<body>
+{content}
+</body>
+</html>
+"""
+
+
+def check_ending(path: str | Path, endings: tuple[str, ...] = PAGES + FIGURES) -> str:
+    """The ending of a file's name, in lower case, if it is one of `endings`."""
+    ending = Path(path).suffix.lower()
+    if ending not in endings:
+        allowed = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
+        raise CovistError(f"cannot write {path}: its name must end in {allowed}")
+    return ending
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure as PNG, SVG or PDF, by the name's ending.
+
+    >>> import covist, tempfile
+    >>> from matplotlib.figure import Figure
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     covist.viz.save_figure(Figure(), f"{folder}/empty.png")
+    """
+    ending = check_ending(path, FIGURES)
+    try:
+        # Equal figures make equal files: no date, and names inside an SVG that do not come from a random number.
+        with warnings.catch_warnings(), rc_context({"svg.hashsalt": "covist"}):
+            # Letters of a question that the font lacks become boxes; a warning for each of them helps nobody.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            figure.savefig(path, dpi=150, facecolor="white", metadata=_UNDATED[ending])
+    except OSError as error:
+        raise CovistError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def save_page(content: str, path: str | Path, title: str = "covist") -> None:
+    """Write an HTML fragment, such as that of `draw_html`, as a page of its own.
+
+    >>> import covist, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     covist.viz.save_page("<p>nothing kept</p>", f"{folder}/kept.html")
+    """
+    check_ending(path, PAGES)
+    try:
+        Path(path).write_text(_PAGE.format(title=escape(title), content=content), encoding="utf-8")
+    except OSError as error:
+        raise CovistError(f"cannot write {path}: {error.strerror or error}") from None

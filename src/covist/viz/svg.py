@@ -1,0 +1,138 @@
+"""One stage of an image as an SVG that answers to the pointer by style alone: no script."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable
+from io import BytesIO
+
+import numpy as np
+from matplotlib.colors import to_hex
+from PIL import Image
+from torch import Tensor
+
+from covist.contract.stages import ImageReport
+from covist.units import counted
+from covist.viz.layout import Corner, View, outline, owners
+from covist.viz.panels import WeightScale
+
+VIEW_GAP = 1  # cells between the views of an image
+NARROWEST_DISC, WIDEST_DISC = 0.12, 0.46  # radii in cells: a disc can be seen and never leaves its token
+NOTE_LETTERS = 46  # letters of a note that the width of a panel has room for
+TALL = 1.4  # height over width from which on a page narrows a panel
+JPEG_QUALITY = 85
+
+Place = tuple[View, int]
+"""A view and the row of the panel at which it begins."""
+
+
+def stack(views: list[View]) -> list[Place]:
+    """The views of an image below each other; all have cells of the same size."""
+    starts = np.cumsum([0, *(view.rows + VIEW_GAP for view in views[:-1])])
+    return list(zip(views, starts.tolist(), strict=True))
+
+
+def image_data(view: View) -> str:
+    """A view as a data address."""
+    buffer = BytesIO()
+    Image.fromarray(view.image).save(buffer, "JPEG", quality=JPEG_QUALITY)
+    return f"data:image/jpeg;base64,{b64encode(buffer.getvalue()).decode()}"
+
+
+def define_images(views: list[View], name: str) -> str:
+    """The images of all views and the hatching, once; the panels of all stages refer to them by `name`."""
+    images = "".join(
+        f'<image id="{name}-{number}" width="{view.columns}" height="{view.rows}" preserveAspectRatio="none" '
+        f'href="{image_data(view)}"/>'
+        for number, view in enumerate(views)
+    )
+    hatching = (
+        f'<pattern id="{name}-gone" width=".5" height=".5" patternUnits="userSpaceOnUse" '
+        'patternTransform="rotate(45)"><rect width=".5" height=".5" fill="#eef0f3" fill-opacity=".8"/>'
+        '<rect width=".1" height=".5" fill="#7d8590"/></pattern>'
+    )
+    return (
+        f'<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs>{images}{hatching}</defs></svg>'
+    )
+
+
+def draw_panel(image: ImageReport, views: list[View], stage: int, scale: WeightScale, name: str) -> str:
+    """The representatives of one stage over the image.
+
+    Each is a group with a title: its region, which covers the tokens it stands for, its disc, and a note that is shown
+    while the pointer is on one of them. Every token is in exactly one group or in the discarded area.
+    """
+    placed = stack(views)
+    width = max(view.columns for view in views)
+    height = placed[-1][1] + views[-1].rows
+    line = max(width, height / TALL) * 1.75 / NOTE_LETTERS  # in cells
+    pixels = "".join(f'<use href="#{name}-{number}" y="{top}"/>' for number, (_, top) in enumerate(placed))
+    owner = owners(image, stage)
+    groups = "".join(_representatives(image, placed, stage, owner, scale, height + line))
+    return (
+        f'<svg viewBox="0 0 {width} {height + 2.3 * line:.4g}" preserveAspectRatio="xMinYMin" '
+        f'style="font-size:{line * 0.88:.3g}px" role="img" '
+        f'aria-label="{image.describe_stage(stage)} kept of {image.tokens}">'
+        f'{pixels}{_discarded(image, placed, stage, name)}<g class="all">{groups}</g>'
+        f'<text class="hint" y="{height + line:.4g}">Point at a representative.</text></svg>'
+    )
+
+
+def _representatives(
+    image: ImageReport, placed: list[Place], stage: int, owner: np.ndarray | None, scale: WeightScale, below: float
+) -> Iterable[str]:
+    """One group per representative; notes stand in the lines from `below` on."""
+    state = image.stages[stage]
+    kept, weights = state.kept.numpy(), state.weights.float().numpy()
+    colours = [to_hex(colour) for colour in scale.colours(weights)]
+    radii = np.maximum(NARROWEST_DISC, WIDEST_DISC * np.sqrt(weights / scale.largest))
+    for place, token in enumerate(kept.tolist()):
+        members = kept[place : place + 1] if owner is None else np.flatnonzero(owner == token)
+        ((x, y),) = _cells(placed, kept[place : place + 1])
+        where = f"token {token}: {_where(placed, token)}, position {_position(state.positions[place])}"
+        stands_for = f"weight {weights[place]:.3g}, stands for {counted(len(members), 'token')}"
+        yield (
+            f'<g class="one"><title>{where}\n{stands_for}</title>'
+            f'<path d="{_path(_cells(placed, members))}"/>'
+            f'<circle cx="{x + 0.5}" cy="{y + 0.5}" r="{radii[place]:.3g}" fill="{colours[place]}"/>'
+            f'<text y="{below:.4g}">{where}<tspan x="0" dy="1.2em">{stands_for}</tspan></text></g>'
+        )
+
+
+def _where(placed: list[Place], token: int) -> str:
+    """Row and column of a token, counted from 0, and its view where there are several."""
+    number = next(number for number, (view, _) in enumerate(placed) if token < view.stop)
+    row, column = divmod(token - placed[number][0].start, placed[number][0].columns)
+    return f"{f'view {number}, ' if len(placed) > 1 else ''}row {row}, column {column}"
+
+
+def _position(position: Tensor) -> str:
+    """A rotary position; with several axes one number for each."""
+    return str(position.tolist()).replace("[", "(").replace("]", ")")
+
+
+def _discarded(image: ImageReport, placed: list[Place], stage: int, name: str) -> str:
+    """The area that no representative stands for, if there is one."""
+    gone = image.discarded_at(stage).numpy()
+    if not len(gone):
+        return ""
+    title = f"discarded: nothing stands for {'this token' if len(gone) == 1 else f'these {len(gone)} tokens'}"
+    path = f'<path fill="url(#{name}-gone)" d="{_path(_cells(placed, gone))}"/>'
+    return f'<g class="gone"><title>{title}</title>{path}</g>'
+
+
+def _cells(placed: list[Place], tokens: np.ndarray) -> list[Corner]:
+    """(column, row) of tokens in a panel."""
+    parts = [view.cells(tokens[view.holds(tokens)]) + [0, top] for view, top in placed]
+    return [(x, y) for x, y in np.concatenate(parts).tolist()]
+
+
+def _path(cells: Iterable[Corner]) -> str:
+    """The outline of an area as path data: turns are right angles, so a letter and a length are enough for a side."""
+    written = []
+    for loop in outline(cells):
+        written.append(f"M{loop[0][0]} {loop[0][1]}")
+        for (x, y), (next_x, next_y) in zip(loop, loop[1:], strict=False):
+            written.append(f"h{next_x - x}" if y == next_y else f"v{next_y - y}")
+        written.append("z")
+    return "".join(written)

@@ -1,0 +1,128 @@
+"""Run the tests on the declared versions, each combination in an environment of its own: `make test-versions`.
+
+The lowest releases are read from `pyproject.toml`, so what is declared is what is tried. Nothing is skipped in silence:
+an interpreter or a build of torch that is not to be had is named with the reason at the end.
+
+    python tools/versions.py                          everything
+    python tools/versions.py --only 3.12              the environments whose name contains "3.12"
+    python tools/versions.py --torch-build "" -- -x   whatever build of torch the index offers; arguments for pytest
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENTS = ROOT / ".versions"
+TORCH = re.search(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]  # type: ignore[index]
+OTHER_PYTHONS = ("3.10", "3.12", "3.13")
+
+
+def lowest(package: str) -> str:
+    """The lowest release of `package` that pyproject.toml allows."""
+    found = re.search(rf'^  "{package}>=([\d.]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"pyproject.toml declares no lowest release of {package}")
+    return found[1]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One combination: an interpreter, and the releases that are not left to the resolver."""
+
+    python: str
+    transformers: str  # a requirement without the name, empty for the newest that this Python can have
+    torch: str = TORCH
+
+    @property
+    def name(self) -> str:
+        release = self.transformers.strip("=~") or "newest"
+        return f"python {self.python}, transformers {release}, torch {self.torch}"
+
+    @property
+    def folder(self) -> Path:
+        return ENVIRONMENTS / re.sub(r"[ ,]+", "-", self.name)
+
+
+def environments() -> list[Environment]:
+    ours = ".".join(map(str, sys.version_info[:2]))
+    return [
+        Environment(ours, f"=={lowest('transformers')}"),
+        Environment(ours, "~=5.19.0"),  # vLLM holds transformers below 5.20
+        Environment(ours, ""),
+        Environment(ours, "", lowest("torch")),
+        *(Environment(python, "") for python in OTHER_PYTHONS if python != ours),
+    ]
+
+
+def interpreter(python: str) -> str | None:
+    """A Python of this minor version. pyenv's shims exist for versions that are not switched on, so each one is run."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    installed = sorted(pyenv.glob(f"versions/{python}.*/bin/python"), reverse=True)
+    for candidate in (shutil.which(f"python{python}"), *map(str, installed)):
+        if candidate is None:
+            continue
+        asked = subprocess.run([candidate, "--version"], capture_output=True, text=True)
+        if asked.stdout.startswith(f"Python {python}."):
+            return candidate
+    return None
+
+
+def install(environment: Environment, python: str, build: str) -> str | None:
+    """Make the environment; the reason if that cannot be done here."""
+    shutil.rmtree(environment.folder, ignore_errors=True)
+    subprocess.run([python, "-m", "venv", environment.folder], check=True)
+    pip = [environment.folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    torch = f"torch=={environment.torch}{build}"
+    # Its dependencies come from the installation below, and without --dry-run a wheel would be fetched twice.
+    if subprocess.run([*pip, "--dry-run", "--no-deps", torch], capture_output=True).returncode:
+        return f"no {torch} for Python {environment.python} in the package index"
+    wanted = [torch, f"transformers{environment.transformers}", "--editable", f"{ROOT}[dev]"]
+    installed = subprocess.run([*pip, *wanted], capture_output=True, text=True)
+    return f"FAILED to install: {installed.stderr.strip().splitlines()[-1]}" if installed.returncode else None
+
+
+def run(environment: Environment, build: str, arguments: list[str]) -> str:
+    """What came of one environment, in a line."""
+    python = interpreter(environment.python)
+    if python is None:
+        return f"skipped: no Python {environment.python} on this machine"
+    reason = install(environment, python, build)
+    if reason is not None:
+        return reason if reason.startswith("FAILED") else f"skipped: {reason}"
+    own = environment.folder / "bin" / "python"
+    resolved = "from importlib.metadata import version; print(version('transformers'), version('torch'))"
+    releases = subprocess.run([own, "-c", resolved], capture_output=True, text=True, check=True).stdout.split()
+    tests = [own, "-m", "pytest", "-n", "2", *arguments]
+    finished = subprocess.run(tests, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    outcome = "passed" if finished.returncode == 0 else f"FAILED with exit code {finished.returncode}"
+    return f"{outcome}: transformers {releases[0]}, torch {releases[1]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="TEXT", help="environments whose name contains this")
+    parser.add_argument(
+        "--torch-build", default="+cpu", metavar="TAG", help="local version of torch; empty may fetch gigabytes of CUDA"
+    )
+    parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
+    options = parser.parse_args()
+    outcomes = {}
+    for environment in environments():
+        if options.only in environment.name:
+            print(f"== {environment.name}", flush=True)
+            outcomes[environment.name] = run(environment, options.torch_build, options.pytest)
+            print(outcomes[environment.name], flush=True)
+    print("\n".join(["", *(f"{name}: {outcome}" for name, outcome in outcomes.items())]))
+    return any(outcome.startswith("FAILED") for outcome in outcomes.values())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
