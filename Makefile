@@ -3,6 +3,7 @@
 # make test-slow      the long tests
 # make test-order     the tests in random order (SEED=n repeats one)
 # make test-versions  the tests on the lowest, the middle and the newest supported versions, each in its own environment
+# make test-peers     transformers' own ways to generate, on compressed models of every family
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt tor
 # Set before torch starts: some CPUs announce bf16 instructions that they do not have.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-slow test-order test-versions lint types clean
+.PHONY: demo test test-slow test-order test-versions test-peers lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/covist run --compare
@@ -29,6 +30,9 @@ test-order: $(VENV)/.installed-dev
 
 test-versions: $(BIN)/python
 	$(BIN)/python tools/versions.py
+
+test-peers: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m peers tests/peers
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -3,7 +3,7 @@ import torch
 from formulas.inputs import array, close, generator
 from reference import evidence as reference
 
-from covist.grid import Grid
+from covist.grid import Grid, PartialGrid
 
 VIEWS = [((1, 1),), ((1, 5),), ((4, 1),), ((3, 5),), ((4, 4), (2, 6)), ((1, 1), (3, 2))]
 
@@ -40,3 +40,47 @@ def test_an_empty_grid_is_refused(views):
 def test_values_of_the_wrong_length_are_refused():
     with pytest.raises(ValueError, match=r"Grid.smooth: values must have shape \[6\], got \[5\]"):
         Grid(((2, 3),)).smooth(torch.rand(5))
+
+
+HOLES = [(((3, 5),), (0, 1, 4, 6, 7, 8, 12, 14)), (((2, 2), (2, 3)), (3, 4, 5, 8)), (((1, 1), (2, 2)), (0, 1, 4))]
+
+
+def cells(views):
+    """(view, row, column) of every token."""
+    return [(v, r, c) for v, (rows, columns) in enumerate(views) for r in range(rows) for c in range(columns)]
+
+
+@pytest.mark.parametrize("views, left", HOLES)
+def test_smoothing_leaves_masked_tokens_out(views, left):
+    values = torch.rand(len(left), generator=generator())
+    places = [cells(views)[token] for token in left]
+    expected = []
+    for view, row, column in places:
+        weights = [
+            (2 - abs(row - r)) * (2 - abs(column - c)) if v == view and max(abs(row - r), abs(column - c)) < 2 else 0
+            for v, r, c in places
+        ]
+        expected.append(sum(w * float(x) for w, x in zip(weights, values, strict=True)) / sum(weights))
+    close(PartialGrid.of(Grid(views), left).smooth(values), expected, 1e-6)
+
+
+@pytest.mark.parametrize("views, left", HOLES)
+def test_masked_tokens_are_nobodys_neighbours(views, left):
+    features = torch.nn.functional.normalize(torch.randn(len(left), 6, generator=generator()))
+    places = [cells(views)[token] for token in left]
+    expected = []
+    for own, (view, row, column) in zip(features, places, strict=True):
+        near = [
+            float(own @ other)
+            for other, (v, r, c) in zip(features, places, strict=True)
+            if v == view and abs(row - r) + abs(column - c) == 1
+        ]
+        expected.append(sum(near) / len(near) if near else 1.0)
+    close(PartialGrid.of(Grid(views), left).neighbour_similarity(features @ features.T), expected, 1e-6)
+
+
+@pytest.mark.parametrize("views, left", HOLES)
+def test_tokens_that_are_left_keep_their_places(views, left):
+    partial = PartialGrid.of(Grid(views), left)
+    assert partial.size == len(left)
+    assert torch.equal(partial.coordinates(), Grid(views).coordinates()[list(left)])

@@ -1,5 +1,6 @@
 """Where the tokens of one image lie: one or several rectangular views, row by row, one after the other."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -84,3 +85,43 @@ def _mean_over_neighbours(pairs: Tensor) -> Tensor:
 def _add_pairs(layers: Tensor, window: tuple[int, int], padding: tuple[int, int]) -> Tensor:
     """Sums of neighbouring cells under a `window` moved by one, zeros around: [layers, rows, columns]."""
     return avg_pool2d(layers, window, stride=1, padding=padding, divisor_override=1)
+
+
+@dataclass(frozen=True)
+class PartialGrid(Grid):
+    """What is left of a grid when some of its tokens are masked. Its tokens form one line; their places stay.
+
+    Use `PartialGrid.of(whole, cells)`; `cells` are the tokens of the whole grid that are left, increasing.
+    """
+
+    whole: Grid
+    cells: tuple[int, ...]
+
+    @classmethod
+    def of(cls, whole: Grid, cells: Sequence[int]) -> "PartialGrid":
+        return cls(((1, len(cells)),), whole, tuple(cells))
+
+    def coordinates(self, device: torch.device | str = "cpu") -> Tensor:
+        return self.whole.coordinates(device)[self._index(device)]
+
+    def smooth(self, values: Tensor) -> Tensor:
+        """The same kernel, renormalised at every missing cell as it is at borders."""
+        require_shape("Grid.smooth", "values", values, (self.size,))
+        sums, shares = (self.whole.smooth(self._spread(part)) for part in (values, torch.ones_like(values)))
+        return (sums / shares)[self._index(values.device)]
+
+    def neighbour_similarity(self, cosines: Tensor) -> Tensor:
+        require_shape("Grid.neighbour_similarity", "cosines", cosines, (self.size, self.size))
+        index = self._index(cosines.device)
+        sums, shares = (
+            self.whole.neighbour_similarity(self._spread(self._spread(part).T).T)[index]
+            for part in (cosines, torch.ones_like(cosines))
+        )
+        return (sums / shares).nan_to_num(nan=1.0)  # no neighbour is left
+
+    def _spread(self, values: Tensor) -> Tensor:
+        """Rows of the tokens that are left [V, ...] among those of the whole grid [N, ...], which are zero."""
+        return values.new_zeros(self.whole.size, *values.shape[1:]).index_copy(0, self._index(values.device), values)
+
+    def _index(self, device: torch.device | str) -> Tensor:
+        return torch.tensor(self.cells, device=device)

@@ -108,3 +108,60 @@ def test_cache_of_a_refused_call_still_serves_text(multi_head, compress):
     with pytest.raises(ValueError, match="2-D attention_mask"):
         multi_head(**{**broken, "attention_mask": torch.zeros(1, 1, 1, 1)}, past_key_values=cache)
     assert_same(greedy(multi_head, text, 3, past_key_values=cache), expected, 0)
+
+
+def test_cache_of_another_attention_rule_is_refused(multi_head, strategy, compress):
+    """Weights and gains belong to the keys: another method would read them by its own rule."""
+    first = compress(multi_head, budget=24, strategy=strategy)
+    output = greedy(multi_head, ask(PROMPT), 2)
+    first.remove()
+    for other in (
+        {"method": "divprune", "concentration": None},
+        {"strategy": "pro" if strategy == "fixed" else "fixed"},
+    ):
+        second = compress(multi_head, budget=24, **other)
+        with pytest.raises(ValueError, match="filled under a method with another attention rule"):
+            greedy(
+                multi_head, {"input_ids": output.sequences}, 2, past_key_values=copy.deepcopy(output.past_key_values)
+            )
+        second.remove()
+
+
+def test_cache_of_another_attention_rule_is_refused_by_a_later_image(multi_head, strategy, compress):
+    first = compress(multi_head, budget=24, strategy=strategy)
+    output = greedy(multi_head, ask(PROMPT), 2)
+    first.remove()
+    later = ask("USER: <image> and this ? ASSISTANT:", seeds=(4,))
+    ids = torch.cat([output.sequences, later["input_ids"][:, 1:]], 1)
+    compress(multi_head, budget=24, method="divprune", concentration=None)
+    with pytest.raises(ValueError, match="filled under a method with another attention rule"):
+        greedy(
+            multi_head,
+            {"input_ids": ids, "pixel_values": later["pixel_values"]},
+            2,
+            past_key_values=output.past_key_values,
+        )
+
+
+def test_cache_continues_under_a_handle_with_the_same_settings(multi_head, strategy, compress):
+    inputs = ask(PROMPT)
+    handle = compress(multi_head, budget=24, strategy=strategy)
+    expected = greedy(multi_head, inputs, 5)
+    cache = greedy(multi_head, inputs, 3).past_key_values
+    handle.remove()
+    compress(multi_head, budget=48, strategy=strategy)  # the budget has no part in the attention
+    seen = {"input_ids": expected.sequences[:, : inputs["input_ids"].shape[1] + 3]}
+    output = greedy(multi_head, seen, 2, past_key_values=cache)
+    torch.testing.assert_close(torch.stack(output.logits), torch.stack(expected.logits[3:]), atol=1e-5, rtol=1e-5)
+
+
+def test_uncompressed_cache_continues_under_any_method(multi_head, compress):
+    inputs = ask(PROMPT)
+    handle = compress(multi_head, budget=TOKENS)
+    expected = greedy(multi_head, inputs, 4)
+    cache = greedy(multi_head, inputs, 2).past_key_values
+    handle.remove()
+    compress(multi_head, budget=24, method="divprune", concentration=None)
+    seen = {"input_ids": expected.sequences[:, : inputs["input_ids"].shape[1] + 2]}
+    output = greedy(multi_head, seen, 2, past_key_values=cache)
+    torch.testing.assert_close(torch.stack(output.logits), torch.stack(expected.logits[2:]), atol=1e-5, rtol=1e-5)

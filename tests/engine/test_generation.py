@@ -129,6 +129,15 @@ def test_prompt_lookup_and_assisted_decoding_equal_greedy(model, strategy, compr
     assert_same(greedy(model, inputs, 6, assistant_model=assistant), expected, 1e-4)
 
 
+def test_model_that_assists_itself_equals_greedy(model, strategy, compress):
+    """transformers gives an assistant no image features; its drafts are the plain model's on a prompt without them."""
+    inputs = ask(PROMPT)
+    handle = compress(model, budget=24, strategy=strategy)
+    expected = greedy(model, inputs, 6)
+    assert_same(greedy(model, inputs, 6, assistant_model=model), expected, 1e-4)
+    assert handle.report.images[0].budget == 24
+
+
 def test_generated_image_token_is_text(multi_head, strategy, compress):
     """Nothing stops a model from answering with its placeholder; without features it is a token like others."""
     compress(multi_head, budget=24, strategy=strategy)
@@ -251,11 +260,46 @@ def test_what_cannot_work_is_refused_and_leaves_the_model_usable(multi_head, str
     assert_same(greedy(multi_head, inputs, 2), expected, 0)
 
 
-def test_features_of_another_image_are_refused(multi_head, compress):
+COMPILED = "torch.compile cannot follow a prompt whose length changes between layers"
+
+
+def test_compiled_model_is_refused(compress):
+    model = build_llava(layers=1)
+    model.model.language_model.compile(backend="eager")
+    with pytest.raises(ValueError, match=COMPILED):
+        compress(model, budget=24)
+
+
+@pytest.mark.parametrize("called_before", [False, True])
+def test_compiled_call_of_a_compressed_model_is_refused(compress, called_before):
+    """torch puts the error of a traced hook into one of its own, with our line first."""
+    model, inputs = build_llava(layers=1), ask(PROMPT)
+    call = torch.compile(lambda: model(**inputs, use_cache=False).logits, backend="eager")
+    if called_before:
+        call()
+    handle = compress(model, budget=24)
+    expected = model(**inputs, use_cache=False).logits
+    with pytest.raises(Exception, match=COMPILED):
+        call()
+    assert torch.equal(model(**inputs, use_cache=False).logits, expected)
+    handle.remove()
+    torch.compiler.reset()
+
+
+def test_features_find_their_own_image_when_another_was_encoded_since(multi_head, compress):
     compress(multi_head, budget=24)
     inputs, other = ask(PROMPT), ask(PROMPT, seeds=(7,))
-    encoded = multi_head.get_image_features(other["pixel_values"], return_dict=True)
-    multi_head.get_image_features(inputs["pixel_values"], return_dict=True)
+    expected = multi_head(**inputs).logits
+    encoded = multi_head.get_image_features(inputs["pixel_values"], return_dict=True)
+    multi_head.get_image_features(other["pixel_values"], return_dict=True)
+    found = multi_head(inputs["input_ids"], mm_encoder_outputs={"image": encoded}).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_features_from_elsewhere_are_refused(multi_head, compress):
+    inputs = ask(PROMPT)
+    encoded = multi_head.get_image_features(inputs["pixel_values"], return_dict=True)
+    compress(multi_head, budget=24)
     with pytest.raises(ValueError, match="did not come from this model's vision tower"):
         multi_head(inputs["input_ids"], mm_encoder_outputs={"image": encoded})
 

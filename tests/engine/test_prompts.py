@@ -49,6 +49,32 @@ def test_keys_are_rotated_to_the_positions_of_the_ledger(multi_head, strategy, c
     torch.testing.assert_close(layer.keys[0][:, layer.ledger.image[0] < 0], plain)
 
 
+@pytest.mark.parametrize("positions", ["keep", "reindex"])
+def test_every_layer_is_handed_the_positions_of_its_stage(multi_head, strategy, compress, positions):
+    """Some text models read `position_ids` in their layers: in prefill, in a further turn and while decoding."""
+    compress(multi_head, budget=24, strategy=strategy, positions=positions)
+    seen = []
+
+    def watch(module, args, kwargs):
+        seen.append((args[0].shape[1], kwargs["position_ids"], kwargs["position_embeddings"]))
+
+    decoder = multi_head.model.language_model
+    hooks = [layer.register_forward_pre_hook(watch, with_kwargs=True) for layer in decoder.layers]
+    try:
+        output = greedy(multi_head, ask(PLACES["middle"]), 2)
+        later = torch.cat([output.sequences, ask("where is this ?")["input_ids"][:, 1:]], 1)
+        cache = greedy(multi_head, {"input_ids": later}, 2, past_key_values=output.past_key_values).past_key_values
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for tokens, given, (cos, sin) in seen:
+        assert given.shape == (1, tokens)
+        torch.testing.assert_close(decoder.rotary_emb(cos, given), (cos, sin))
+    for depth, layer in enumerate(cache.layers):  # all calls together are what the layer's keys are
+        fed = torch.cat([given[0] for _, given, _ in seen[depth :: len(decoder.layers)]])
+        assert torch.equal(fed, layer.ledger.positions[0])
+
+
 def test_each_image_has_its_own_budget(multi_head, compress):
     handle = compress(multi_head, budget=0.125)
     inputs = ask(PLACES["apart"])

@@ -7,7 +7,7 @@ from support.requests import greedy, kept_keys
 
 from covist.config import CovistConfig
 from covist.contract.method import Method, Outcome
-from covist.engine.ledger import Ledger
+from covist.engine.ledger import Keys, Ledger
 from covist.engine.sequence import Batch, ImageInPrompt, Sample
 from covist.grid import Grid
 from covist.methods.covist import CovistFixed
@@ -16,13 +16,17 @@ from covist.state import VisualState
 
 
 def ledger(positions, image, shift=0, images=1, valid=None):
-    positions = torch.tensor(positions)
-    return Ledger(
+    positions, image = torch.tensor(positions), torch.tensor(image)
+    keys = Keys(
         positions=positions,
         valid=torch.ones_like(positions, dtype=torch.bool) if valid is None else torch.tensor(valid),
-        image=torch.tensor(image),
-        log_weight=torch.where(torch.tensor(image) >= 0, 1.0, 0.0),
+        image=image,
+        log_weight=torch.where(image >= 0, 1.0, 0.0),
+    )
+    return Ledger(
+        joined=keys,
         shift=torch.full((len(positions),), shift),
+        shifted=shift != 0,
         padded=valid is not None,
         reduced=True,
         reach=int(positions.max()),
@@ -42,15 +46,15 @@ def test_later_keys_are_shifted_and_their_images_numbered_on():
 
 def test_appended_padding_is_remembered():
     grown = ledger([[0, 1]], [[-1, 0]])
-    grown.append(Ledger.of_text(torch.tensor([[2, 2]]), torch.tensor([[False, True]])))
-    assert grown.padded and grown.valid.tolist() == [[True, True, False, True]]
+    grown.feed(torch.tensor([[2, 2]]), torch.tensor([[1, 1, 1, 1, 1, 0, 1]]), bound=2)
+    assert grown.valid.tolist() == [[True, True, False, True]]
     assert grown.reduced and grown.log_weight.tolist() == [[0, 1, 0, 0]]
 
 
 def test_no_two_keys_are_farther_apart_than_the_reach():
     """Padding of a later turn may stand before the shift of the earlier ones."""
     grown = ledger([[0, 1, 9]], [[-1, 0, -1]], shift=5)
-    grown.append(Ledger.of_text(torch.tensor([[1, 15, 16]]), torch.tensor([[False, True, True]])))
+    grown.feed(torch.tensor([[1, 15, 16]]), torch.tensor([[0, 1, 1]]), bound=16)
     assert grown.positions.tolist() == [[0, 1, 9, 0, 10, 11]] and 11 <= grown.reach <= 16
 
 
@@ -72,9 +76,11 @@ def image(start, tokens, kept, markers=(), budget=2):
     return entry
 
 
-def sample(length, *images, padding=0):
-    rows = torch.arange(padding, length)
-    result = Sample(rows, (torch.arange(length) - padding).clamp(min=0), torch.zeros(length, 2), list(images))
+def sample(length, *images, padding=0, source=0, end=None):
+    rows = torch.arange(padding, length if end is None else end)
+    result = Sample(
+        rows, (torch.arange(length) - padding).clamp(min=0), torch.zeros(length, 2), list(images), source=source
+    )
     result.drop_removed()
     return result
 
@@ -98,11 +104,23 @@ def test_shortened_spans_of_images_with_markers():
 
 
 def test_removed_rows_show_the_row_before_them():
-    batch = Batch([sample(6, image(1, 4, [1, 3])), sample(6, padding=3)])
+    batch = Batch([sample(6, image(1, 4, [1, 3])), sample(6, padding=3, source=1)])
     hidden = batch.pad([torch.tensor([[10.0], [12.0], [14.0], [15.0]]), torch.tensor([[23.0], [24.0], [25.0]])])
     restored = batch.restore_rows(hidden, 6)[..., 0]
     assert restored[0].tolist() == [10, 10, 12, 12, 14, 15]
     assert restored[1].tolist() == [23, 23, 23, 23, 24, 25]
+
+
+def test_packed_prompts_return_to_their_row():
+    batch = Batch([sample(6, image(0, 2, [1]), end=3), sample(6, padding=3)])
+    hidden = batch.pad([torch.tensor([[11.0], [12.0]]), torch.tensor([[23.0], [24.0], [25.0]])])
+    assert batch.restore_rows(hidden, 6)[..., 0].tolist() == [[11, 11, 12, 23, 24, 25]]
+
+
+def test_text_tail_begins_after_the_last_reduced_image():
+    whole = image(6, 2, [0, 1])
+    assert sample(10, image(1, 4, [0, 2]), whole).text_tail == 5  # of 0 1 3 5 6 7 8 9, those after 3
+    assert sample(10, whole).text_tail == 10
 
 
 class LateCut(Method):

@@ -1,5 +1,6 @@
 """What is taken from the encoder, and what the decoder stages are fed, against values computed another way."""
 
+import gc
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ from support.requests import greedy
 from support.slow_llava import SlowLlava
 from transformers import LlavaForConditionalGeneration
 
+from covist.contract.signals import ImageSignals
 from covist.families.registry import family_for
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
@@ -68,6 +70,38 @@ def test_projector_that_reads_several_layers():
     torch.testing.assert_close(image.class_features, torch.cat([states[-3], states[-2]], -1)[:, 0])
     expected = model.model.vision_tower.post_layernorm(states[-2])[0, 1:]
     torch.testing.assert_close(image.text_space(image.hidden), expected)
+
+
+def test_images_encoded_one_after_the_other_come_with_one_prompt(multi_head, strategy, compress):
+    """A later encoding does not take the place of one whose features have yet to come."""
+    inputs = ask(PROMPT)
+    compress(multi_head, budget=24, strategy=strategy)
+    expected = greedy(multi_head, inputs, 2)
+    encoded = multi_head.get_image_features(inputs["pixel_values"], return_dict=True)
+    multi_head.get_image_features(ask(PROMPT, seeds=(7,))["pixel_values"], return_dict=True)
+    output = greedy(multi_head, {"input_ids": inputs["input_ids"]}, 2, mm_encoder_outputs={"image": encoded})
+    assert torch.equal(torch.stack(output.logits), torch.stack(expected.logits))
+
+
+def living_signals():
+    gc.collect()
+    return [thing for thing in gc.get_objects() if type(thing) is ImageSignals]
+
+
+def test_signals_are_released_with_their_features(multi_head, strategy, compress):
+    inputs = ask(PROMPT)
+    handle = compress(multi_head, budget=24, strategy=strategy)
+    before = len(living_signals())
+    for call in (lambda: multi_head(**inputs), lambda: greedy(multi_head, inputs, 2)):
+        call()
+        assert len(living_signals()) == before
+    encoded = multi_head.get_image_features(inputs["pixel_values"], return_dict=True)
+    for _ in range(2):  # one encoding serves several prompts
+        greedy(multi_head, {"input_ids": inputs["input_ids"]}, 2, mm_encoder_outputs={"image": encoded})
+    assert len(living_signals()) == before + 1
+    del encoded
+    assert len(living_signals()) == before
+    assert handle.report.images[0].tokens == 144
 
 
 class Recording(SlowLlava):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from covist.grid import Grid
+from covist.grid import Grid, PartialGrid
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,21 @@ class ImageSignals:
     def packed(self, per_patch: Tensor) -> Tensor:
         """Lay values per tile and patch [tiles, patches] out in content order [N]."""
         return per_patch.flatten()[self.pack]
+
+    def restricted(self, visible: Tensor) -> ImageSignals:
+        """What is left when only the content tokens `visible` [N] bool are seen: the others are no content any more."""
+        kept = visible.nonzero()[:, 0]
+        content = self.content.clone()
+        content[self.content] = visible
+        return replace(
+            self,
+            grid=PartialGrid.of(self.grid, kept.tolist()),
+            content=content,
+            read_attention=lambda: self.attention,
+            read_keys=lambda: self.keys[kept],
+            read_hidden=lambda: self.hidden[kept],
+            pack=self.pack[kept],
+        )
 
     def belongs_to(self, embeddings: Tensor) -> bool:
         """Whether an image span of a prompt [n, d] holds this image's embeddings (probed on a few rows)."""

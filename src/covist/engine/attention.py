@@ -5,13 +5,15 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from covist.contract.method import AttentionRule
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.interface import AttentionSwitch, takes_no_mask
 from covist.engine.ledger import Ledger
-from covist.engine.mask import ChunkedMask, StageMask, is_plainly_causal, queries_at_once
+from covist.engine.mask import ChunkedMask, StageMask, distance_of, is_plainly_causal, queries_at_once
+from covist.engine.step import StepMask
 from covist.engine.wide_attention import WideBias, WideStage, codec_of
 from covist.formulas.wide_heads import WideHeads
 
@@ -28,8 +30,13 @@ class BiasedAttention:
 
     def __init__(self, decoder: FrozenDecoder, rule: AttentionRule | None):
         decoder.check_backend()
-        self._decoder, self._rule = decoder, rule
+        self._decoder, self.rule = decoder, rule
         self._switch = AttentionSwitch(decoder.module)
+
+    def follow(self, rule: AttentionRule | None) -> None:
+        """Go on with another rule, as after a change of the weights."""
+        self.rule = rule
+        vars(self).pop("_codec", None)
 
     def remove(self) -> None:
         """Give the decoder its own attention back."""
@@ -38,7 +45,7 @@ class BiasedAttention:
     def of_stage(self, ledger: Ledger, queries: int, prefill: bool) -> StageAttention:
         """Attention for the last `queries` keys of a ledger."""
         backend, heads = self._decoder.check_backend(), self._decoder.heads
-        rule = self._rule if ledger.reduced else None
+        rule = self.rule if ledger.reduced else None
         if takes_no_mask(backend):
             self._switch.turn_on()
             return WideStage(ledger, None if rule is None else WideBias(ledger, queries, rule, self._codec, prefill))
@@ -48,7 +55,27 @@ class BiasedAttention:
             return ChunkedMask(ledger, queries, rule, heads, prefill, chunk)
         return StageMask(ledger, queries, rule, backend, heads, prefill)
 
+    def is_masked(self, ledger: Ledger) -> bool:
+        """Whether the keys of a ledger are seen through an explicit mask in any case."""
+        return self.rule is not None and ledger.reduced and not takes_no_mask(self._decoder.check_backend())
+
+    def of_step(self, ledger: Ledger, query: Tensor, layers: range, dtype: torch.dtype) -> StageAttention | None:
+        """Attention of some layers for one new token per sample, at the positions `query` [batch, 1(, axes)].
+
+        None where a step is a short prompt like any other: for kernels without masks, and where the distance counts
+        for text keys too, whose number grows, or not in every layer.
+        """
+        rule = self.rule
+        uneven = (
+            rule is not None
+            and distance_of(rule, prefill=False) is not None
+            and (rule.distance_keys != "visual" or bool(rule.layers_without_distance))
+        )
+        if uneven or takes_no_mask(self._decoder.check_backend()):
+            return None
+        return StepMask(ledger, query, rule, layers, self._decoder, dtype)
+
     @cached_property
     def _codec(self) -> WideHeads:
-        assert self._rule is not None
-        return codec_of(self._rule)
+        assert self.rule is not None
+        return codec_of(self.rule)

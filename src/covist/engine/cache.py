@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
+from covist.contract.method import AttentionRule
 from covist.engine.ledger import Ledger
 from covist.errors import CovistError
 
@@ -25,6 +28,7 @@ class StageLayer(DynamicLayer):
         self.owns_ledger = False
         self.removed = 0  # tokens that the model was given but whose keys are not here
         self.right_padded = False  # whether a prompt ended in padding
+        self.rule: AttentionRule | None = None  # under which it was filled
 
     def get_seq_length(self) -> int:
         return self.kept + self.removed
@@ -63,16 +67,49 @@ class StageLayer(DynamicLayer):
 
     def reset(self) -> None:
         super().reset()
-        self.ledger, self.owns_ledger, self.removed, self.right_padded = None, False, 0, False
+        self.ledger, self.owns_ledger, self.removed, self.right_padded, self.rule = None, False, 0, False, None
 
 
 def stage_layers(cache: Cache | None) -> list[StageLayer]:
     """The cache's layers if it was filled under compression, else an empty list."""
     layers = cache.layers if cache is not None else []
-    return list(layers) if layers and isinstance(layers[0], StageLayer) and layers[0].ledger is not None else []
+    stages = [layer for layer in layers if isinstance(layer, StageLayer)]
+    return stages if stages and stages[0].ledger is not None else []
 
 
-def adopt(cache: Cache | None, decoder: nn.Module) -> DynamicCache:
+def check_rule(layers: list[StageLayer], rule: AttentionRule | None) -> None:
+    """Refuse a cache whose images were reduced under another attention rule than `rule`."""
+    filled = layers[0].rule
+    if filled is rule or not any(layer.ledger is not None and layer.ledger.reduced for layer in layers):
+        return
+    if not same_rule(filled, rule):
+        raise CovistError(
+            "this cache was filled under a method with another attention rule; continue with the handle that filled "
+            "it, or start again from the prompt"
+        )
+    for layer in layers:  # recognised at once from here on
+        layer.rule = rule
+
+
+def same_rule(one: AttentionRule | None, other: AttentionRule | None) -> bool:
+    """Whether two rules say the same, as those of two handles with the same settings do."""
+    if one is None or other is None:
+        return one is other
+    if one.scale.shape != other.scale.shape or not torch.equal(one.scale.cpu(), other.scale.cpu()):
+        return False
+    first, second = one.distance, other.distance
+    if first is not second and (
+        first is None
+        or second is None
+        or not torch.equal(first.inverse_frequencies, second.inverse_frequencies)
+        or not torch.equal(first.axes, second.axes)
+    ):
+        return False
+    flags = [item.name for item in fields(AttentionRule) if item.name not in ("scale", "distance")]
+    return all(getattr(one, name) == getattr(other, name) for name in flags)
+
+
+def adopt(cache: Cache | None, decoder: Any) -> DynamicCache:
     """Make every layer of `cache` a `StageLayer` (keys already cached stay); a new cache if there is none."""
     cache = DynamicCache(config=decoder.config) if cache is None else cache
     for layer in cache.layers:
@@ -85,12 +122,12 @@ def adopt(cache: Cache | None, decoder: nn.Module) -> DynamicCache:
     if not isinstance(cache, DynamicCache) or cache.offloading:
         kind = "an offloaded one" if isinstance(cache, DynamicCache) else f"a {type(cache).__name__}"
         raise CovistError(f"compression needs a plain DynamicCache, not {kind}; drop `cache_implementation`")
-    plain = list(cache.layers) + [DynamicLayer() for _ in range(len(decoder.layers) - len(cache.layers))]
-    cache.layers = [_adopt_layer(layer) for layer in plain]
+    missing = len(decoder.layers) - len(cache.layers)
+    cache.layers = [_adopt_layer(layer) for layer in (*cache.layers, *(StageLayer() for _ in range(missing)))]
     return cache
 
 
-def _adopt_layer(layer: DynamicLayer) -> StageLayer:
+def _adopt_layer(layer: Any) -> StageLayer:
     if isinstance(layer, StageLayer):
         return layer
     stage = StageLayer()

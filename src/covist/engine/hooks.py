@@ -6,27 +6,38 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.masking_utils import find_packed_sequence_indices
 
 from covist.contract.decoder import Rotary
 from covist.contract.family import Family, Removable
 from covist.contract.signals import ImageSignals
 from covist.engine.attention import BiasedAttention, StageAttention
-from covist.engine.cache import StageLayer, adopt, stage_layers
+from covist.engine.cache import StageLayer, adopt, check_rule, stage_layers
+from covist.engine.drafts import DraftWatch
+from covist.engine.encoded import EncodedImages
 from covist.engine.ledger import Ledger
 from covist.engine.prefill import Prefill, Prompt, Settings
 from covist.errors import CovistError
 
+COMPILED = (
+    "torch.compile cannot follow a prompt whose length changes between layers: compress a model that is not compiled, "
+    "and call it without torch.compile"
+)
 
+
+@dataclass(frozen=True)
 class _Stage:
-    """What the layers of one stage need in the current call."""
+    """What the layers of one stage need in the current call; None: what the text model hands to its layers anyway."""
 
-    def __init__(self, ledger: Ledger, attention: StageAttention, rotary: Rotary):
-        self.ledger, self.attention, self.rotary = ledger, attention, rotary
+    attention: StageAttention
+    rotary: Rotary | None = None
+    positions: Tensor | None = None  # [batch, tokens]
 
 
 class _Call(threading.local):
@@ -35,9 +46,10 @@ class _Call(threading.local):
     def __init__(self) -> None:
         self.input_ids: Tensor | None = None
         self.is_image: Tensor | None = None
-        self.signals: list[ImageSignals] = []  # of the images encoded last, until others are encoded
-        self.awaited = False  # whether their features have yet to come with a prompt
+        self.encoded = EncodedImages()
+        self.drafting = False  # whether this model drafts for itself
         self.brings_images = False
+        self.features: Any | None = None  # of the images, if the caller encoded them
         self.prefill: Prefill | None = None
         self.stages: dict[int, _Stage] = {}  # first layer of a stage -> the stage, in order of depth
         self.cache_layers: list[StageLayer] = []
@@ -51,6 +63,8 @@ class Hooks:
 
     def __init__(self, family: Family, settings: Settings, finished: Callable[[Prefill], None]):
         """`finished` is called after every prefill with images."""
+        if any(module._compiled_call_impl is not None for module in family.model.modules()):
+            raise CovistError(COMPILED)
         self._family, self._settings, self._finished = family, settings, finished
         self._attention = BiasedAttention(settings.decoder, settings.method.attention_rule(settings.decoder))
         self._warned: set[str] = set()
@@ -60,7 +74,7 @@ class Hooks:
     def refresh(self) -> None:
         """Read again what depends on the weights of the decoder."""
         self._settings.decoder.refresh()
-        self._rule = self._settings.method.attention_rule(self._settings.decoder)
+        self._attention.follow(self._settings.method.attention_rule(self._settings.decoder))
 
     def remove(self) -> None:
         """Take every hook off; a second call does nothing."""
@@ -79,6 +93,7 @@ class Hooks:
         return [
             self._attention,
             *self._family.capture(self._keep_signals, self._settings.method.encoder_layers),
+            DraftWatch(self._family.model, self._note_draft),
             self._family.base.register_forward_pre_hook(self._see_prompt, with_kwargs=True),
             decoder.register_forward_pre_hook(self._enter_decoder, with_kwargs=True),
             *(
@@ -93,17 +108,24 @@ class Hooks:
     # -- hooks, in the order in which a call meets them ---------------------------------------------------------------
 
     def _keep_signals(self, signals: list[ImageSignals]) -> None:
-        self.call.signals, self.call.awaited = signals, True
+        self.call.encoded.add(signals)
+
+    def _note_draft(self, drafting: bool) -> None:
+        self.call.drafting = drafting
 
     def _see_prompt(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            _refuse_compilation()
         call, family = self.call, self._family
         if args:
             kwargs = {**inspect.signature(module.forward).bind_partial(*args).arguments, **kwargs}
         input_ids = kwargs.get("input_ids")
         call.input_ids = input_ids
         call.brings_images = family.brings_images(kwargs)
+        call.features = (kwargs.get("mm_encoder_outputs") or {}).get("image")
         # While decoding there is nothing to see; not asking the device for image tokens keeps the steps free of waits.
-        if not (call.brings_images or call.awaited):
+        # A draft sees no image in transformers, so that it is the plain model's.
+        if not call.brings_images and (call.drafting or not call.encoded.awaited):
             return
         reason = family.passthrough_reason(input_ids, kwargs)
         if reason is not None:
@@ -122,6 +144,8 @@ class Hooks:
         call.is_image = is_image
 
     def _enter_decoder(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict] | None:
+        if torch.compiler.is_compiling():
+            _refuse_compilation()
         call = self.call
         cache = kwargs.get("past_key_values")
         has_images = call.is_image is not None
@@ -136,12 +160,14 @@ class Hooks:
         if cache is not None or (module.config.use_cache if use_cache is None else use_cache):
             kwargs["past_key_values"] = cache = adopt(cache, module)
             call.cache_layers, call.seen = list(cache.layers), cache.get_seq_length()
+            check_rule(call.cache_layers, self._attention.rule)
             if cache.layers[0].right_padded:  # `generate` numbers what follows the padding wrongly
                 raise CovistError("a prompt was padded on the right; set tokenizer.padding_side = 'left' to generate")
-        prompt = self._prompt(kwargs)
-        call.length = prompt.embeddings.shape[1]
-        kwargs = self._begin_prefill(prompt, kwargs) if has_images else self._continue(prompt, kwargs)
-        return args, kwargs
+        mask = kwargs.get("attention_mask")
+        if mask is not None and getattr(mask, "ndim", None) != 2:
+            raise CovistError("compression derives its own masks: pass a 2-D attention_mask or none")
+        call.length = kwargs["inputs_embeds"].shape[1]
+        return args, self._begin_prefill(kwargs) if has_images else self._continue(kwargs)
 
     def _enter_layer(
         self, index: int, module: nn.Module, args: tuple, kwargs: dict[str, Any]
@@ -153,13 +179,18 @@ class Hooks:
         stage = call.stages[max(depth for depth in call.stages if depth <= index)]
         if call.prefill is not None and index > 0:
             if index in call.prefill.depths:
+                assert stage.rotary is not None, "every stage of a prefill has its own"
                 with _without_autocast(hidden):
                     hidden = call.prefill.reduce(index, hidden, stage.rotary)
             if index in call.prefill.depths or self._past_changes(index):
                 stage = self._open_stage(index, call.prefill.ledger, hidden)
         if call.prefill is not None:
             call.prefill.observe(index, hidden)
-        kwargs = {**kwargs, **stage.attention.for_layer(index, hidden), "position_embeddings": stage.rotary}
+        kwargs = {**kwargs, **stage.attention.for_layer(index, hidden)}
+        if stage.rotary is not None:
+            kwargs["position_embeddings"] = stage.rotary
+        if stage.positions is not None and kwargs.get("position_ids") is not None:
+            kwargs["position_ids"] = stage.positions
         kwargs.pop("hidden_states", None)
         return (hidden, *args[1:]), kwargs
 
@@ -170,73 +201,84 @@ class Hooks:
                 self._prune_earlier_layers()
             for layer in call.cache_layers:
                 layer.removed = call.seen + call.length - layer.kept
-                layer.right_padded = call.prefill.right_padded
+                layer.right_padded, layer.rule = call.prefill.right_padded, self._attention.rule
             output.last_hidden_state = call.prefill.batch.restore_rows(output.last_hidden_state, call.length)
-            self._finished(call.prefill)
+            if call.prefill.images:
+                self._finished(call.prefill)
         return output
 
     def _forget_call(self, module: nn.Module, args: tuple, output: Any) -> None:
         """Runs after errors too, so that nothing of a call is left for the next one."""
         call = self.call
-        call.awaited &= not call.brings_images
+        if call.brings_images:
+            call.encoded.brought(call.features)
+        call.brings_images, call.features = False, None
         call.input_ids = call.is_image = call.prefill = None
-        call.stages, call.cache_layers, call.past = {}, [], []
+        call.stages, call.cache_layers, call.past, call.seen = {}, [], [], 0
 
     # -- what the hooks do --------------------------------------------------------------------------------------------
 
-    def _prompt(self, kwargs: dict[str, Any]) -> Prompt:
-        embeddings = kwargs["inputs_embeds"]
+    def _positions(self, kwargs: dict[str, Any]) -> Tensor:
+        """Uncompressed positions of the call's tokens [batch, n] or [batch, n, axes]."""
+        embeddings, positions = kwargs["inputs_embeds"], kwargs.get("position_ids")
         batch, length = embeddings.shape[:2]
-        positions = kwargs.get("position_ids")
         if positions is None:
-            cache = kwargs.get("past_key_values")
-            seen = cache.get_seq_length() if cache is not None else 0
-            positions = torch.arange(seen, seen + length, device=embeddings.device)[None]
-        positions = self._settings.decoder.per_axis(positions)
-        mask = kwargs.get("attention_mask")
-        if mask is not None and getattr(mask, "ndim", None) != 2:
-            raise CovistError("compression derives its own masks: pass a 2-D attention_mask or none")
-        valid = torch.ones(batch, length, dtype=torch.bool, device=embeddings.device)
+            positions = torch.arange(self.call.seen, self.call.seen + length, device=embeddings.device)[None]
+        positions = self._settings.decoder.per_axis(positions).to(embeddings.device)
+        return positions if len(positions) == batch else positions.expand(batch, *positions.shape[1:])
+
+    def _prompt(self, kwargs: dict[str, Any]) -> Prompt:
+        embeddings, mask, is_image = kwargs["inputs_embeds"], kwargs.get("attention_mask"), self.call.is_image
+        assert is_image is not None, "a prompt is read where an image came"
+        valid = torch.ones(embeddings.shape[:2], dtype=torch.bool, device=embeddings.device)
         if mask is not None:
-            valid = mask[:, -length:].to(embeddings.device) != 0
-        is_image = self.call.is_image
+            valid = mask[:, -embeddings.shape[1] :].to(embeddings.device) != 0
         return Prompt(
             ids=self.call.input_ids,
-            is_image=torch.zeros_like(valid) if is_image is None else is_image.to(embeddings.device),
+            is_image=is_image.to(embeddings.device),
             embeddings=embeddings,
-            positions=positions.to(embeddings.device).expand(batch, *positions.shape[1:]),
+            positions=self._positions(kwargs),
             valid=valid,
+            blocks=_packed_prompts(kwargs),
         )
 
-    def _begin_prefill(self, prompt: Prompt, kwargs: dict[str, Any]) -> dict[str, Any]:
-        call = self.call
+    def _begin_prefill(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        call, prompt = self.call, self._prompt(kwargs)
         if self._settings.decoder.weights_changed():
             self.refresh()
         with torch.no_grad(), _without_autocast(prompt.embeddings):
-            call.prefill, embeddings = Prefill.begin(self._settings, prompt, call.signals)
+            call.prefill, embeddings = Prefill.begin(self._settings, prompt, call.encoded.all())
         text = _text_ledger(call.seen, prompt, kwargs.get("attention_mask"))
         call.past = [layer.ledger or text for layer in call.cache_layers]
-        return self._decoder_kwargs(kwargs, embeddings, self._open_stage(0, call.prefill.ledger, embeddings))
+        stage = self._open_stage(0, call.prefill.ledger, embeddings)
+        return self._decoder_kwargs(kwargs, embeddings, stage.positions)
 
-    def _continue(self, prompt: Prompt, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _continue(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Decoding, or a further turn of text: every stage's ledger grows by the new tokens."""
-        text = Ledger.of_text(prompt.positions, prompt.valid)
-        for depth, layer in enumerate(self.call.cache_layers):
-            if layer.owns_ledger:
-                if layer.ledger.length != layer.kept:
-                    raise CovistError(
-                        "the cache was changed elsewhere; continue with the cache that this model returned"
-                    )
-                layer.ledger.append(text)
-                self._prepare_stage(depth, layer.ledger, prompt.embeddings, prefill=False)
-        return self._decoder_kwargs(kwargs, prompt.embeddings, self.call.stages[0])
+        call, embeddings, positions = self.call, kwargs["inputs_embeds"], self._positions(kwargs)
+        depths = [depth for depth, layer in enumerate(call.cache_layers) if layer.owns_ledger]
+        placed = None
+        for depth, end in zip(depths, [*depths[1:], len(call.cache_layers)], strict=True):
+            layer = call.cache_layers[depth]
+            ledger = layer.ledger
+            assert ledger is not None, "a layer that owns a ledger has one"
+            if ledger.length != layer.kept:
+                raise CovistError("the cache was changed elsewhere; continue with the cache that this model returned")
+            bound = max(ledger.reach + call.length, call.seen + call.length - 1)
+            ledger.feed(positions, kwargs.get("attention_mask"), bound, self._attention.is_masked(ledger))
+            own = ledger.placed(positions) if ledger.shifted else None
+            if depth == 0:
+                placed = own
+            self._continue_stage(range(depth, end), ledger, embeddings, positions, own)
+        return self._decoder_kwargs(kwargs, embeddings, placed)
 
-    def _decoder_kwargs(self, kwargs: dict[str, Any], embeddings: Tensor, stage: _Stage) -> dict[str, Any]:
-        positions = stage.ledger.positions[:, -embeddings.shape[1] :]
-        positions = positions if positions.ndim == 2 else positions.permute(2, 0, 1)
+    def _decoder_kwargs(self, kwargs: dict[str, Any], embeddings: Tensor, positions: Tensor | None) -> dict[str, Any]:
+        """What the text model is given: `positions` in place of the original ones, unless they stay."""
+        if positions is not None:
+            kwargs["position_ids"] = positions if positions.ndim == 2 else positions.permute(2, 0, 1)
         # A 4-D mask makes the text model skip building its own; every layer gets the mask of its stage instead.
         placeholder = embeddings.new_zeros(1, 1, 1, 1)
-        return {**kwargs, "inputs_embeds": embeddings, "position_ids": positions, "attention_mask": placeholder}
+        return {**kwargs, "inputs_embeds": embeddings, "attention_mask": placeholder}
 
     def _past_changes(self, index: int) -> bool:
         """Whether the cache held another stage from layer `index` on when this prefill began."""
@@ -259,9 +301,23 @@ class Hooks:
         queries = hidden.shape[1]
         decoder = self._settings.decoder
         attention = self._attention.of_stage(ledger, queries, prefill)
-        rotary = decoder.rotary(hidden, ledger.positions[:, -queries:])
-        self.call.stages[depth] = stage = _Stage(ledger, attention, rotary)
+        positions = ledger.positions[:, -queries:]
+        self.call.stages[depth] = stage = _Stage(attention, decoder.rotary(hidden, positions), positions)
         return stage
+
+    def _continue_stage(
+        self, layers: range, ledger: Ledger, hidden: Tensor, positions: Tensor, placed: Tensor | None
+    ) -> None:
+        """The stage of some layers when the ledger has grown; `placed` are the positions where they were shifted."""
+        attention = None
+        if hidden.shape[1] == 1:
+            query = positions if placed is None else placed
+            attention = self._attention.of_step(ledger, query, layers, hidden.dtype)
+        if attention is None:
+            self._prepare_stage(layers.start, ledger, hidden, prefill=False)
+            return
+        rotary = None if placed is None else self._settings.decoder.rotary(hidden, placed)
+        self.call.stages[layers.start] = _Stage(attention, rotary, placed)
 
     def _prune_earlier_layers(self) -> None:
         """Apply the last selection to the cache of every layer before it."""
@@ -271,13 +327,38 @@ class Hooks:
             columns = call.prefill.columns_of_survivors(depth, layer.kept).to(layer.keys.device)  # [batch, kept]
             index = columns[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
             layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
+        ledger = call.cache_layers[last].ledger
         for layer in call.cache_layers:
-            layer.ledger, layer.owns_ledger = call.stages[last].ledger, layer is call.cache_layers[0]
+            layer.ledger, layer.owns_ledger = ledger, layer is call.cache_layers[0]
+
+
+@torch.compiler.assume_constant_result
+def _refuse_compilation() -> None:
+    """Runs while a call is traced: an error of the traced code itself would only end in running it uncompiled."""
+    raise CovistError(COMPILED)
 
 
 def _without_autocast(states: Tensor) -> torch.autocast:
     """The method's own arithmetic runs in float32, whatever the model around it does."""
     return torch.autocast(states.device.type, enabled=False)
+
+
+def _packed_prompts(kwargs: dict[str, Any]) -> Tensor | None:
+    """Which prompt of its row each token belongs to [batch, n], if positions restart where transformers looks for it.
+
+    That is where there is neither a mask nor a cache. Multidimensional positions count with the text positions before
+    the axes, and are not looked at without them.
+    """
+    positions = kwargs.get("position_ids")
+    if positions is None or kwargs.get("attention_mask") is not None or kwargs.get("past_key_values") is not None:
+        return None
+    if positions.ndim == 3:
+        if len(positions) != 4:
+            return None
+        positions = positions[0]
+    embeddings = kwargs["inputs_embeds"]
+    blocks = find_packed_sequence_indices(positions.expand(len(embeddings), -1))
+    return None if blocks is None else blocks.to(embeddings.device)
 
 
 def _text_ledger(length: int, prompt: Prompt, mask: Tensor | None) -> Ledger | None:

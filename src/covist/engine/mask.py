@@ -167,4 +167,4 @@ def with_mean_weights(ledger: Ledger) -> Ledger:
         if member.any():
             mean = (ledger.log_weight.exp() * member).sum(1) / member.sum(1).clamp(min=1)
             result = torch.where(member, mean.clamp(min=1e-8).log()[:, None], result)
-    return replace(ledger, log_weight=result)
+    return ledger.with_weights(result)

@@ -32,6 +32,13 @@ class Prompt:
     embeddings: Tensor  # [batch, n, d]
     positions: Tensor  # [batch, n] or [batch, n, axes]
     valid: Tensor  # [batch, n] bool
+    blocks: Tensor | None = None  # [batch, n] which of the prompts packed into a row a token belongs to, from 0 on
+
+    def members(self) -> list[tuple[int, Tensor]]:
+        """(row, its tokens [n] bool) of every prompt."""
+        if self.blocks is None:
+            return [(row, torch.ones_like(own)) for row, own in enumerate(self.valid)]
+        return [(row, own == number) for row, own in enumerate(self.blocks) for number in range(int(own[-1]) + 1)]
 
 
 @dataclass
@@ -63,10 +70,10 @@ class Prefill:
         """Reduce every image before the first layer; returns the compressed embeddings [batch, width, d]."""
         started = perf_counter()
         finder = _ImageFinder(settings, prompt, signals)
-        batch = Batch([finder.sample(index) for index in range(len(prompt.embeddings))])
+        batch = Batch([finder.sample(row, member) for row, member in prompt.members()])
         for sample in batch.samples:
             sample.drop_removed()
-        rows = [prompt.embeddings[index][sample.rows] for index, sample in enumerate(batch.samples)]
+        rows = [sample.embeddings[sample.rows] for sample in batch.samples]
         embeddings = batch.write_states(rows)
         prefill = cls(
             settings,
@@ -164,22 +171,29 @@ class _ImageFinder:
     def __init__(self, settings: Settings, prompt: Prompt, signals: list[ImageSignals]):
         self._settings, self._prompt, self._signals = settings, prompt, signals
         self._begun: dict[Any, list[tuple[Tensor, Outcome]]] = {}
+        self._masked: dict[Any, ImageSignals] = {}
 
-    def sample(self, index: int) -> Sample:
+    def sample(self, row: int, member: Tensor) -> Sample:
+        """The prompt whose tokens `member` [n] bool marks in a row of the batch."""
         prompt = self._prompt
-        rows = prompt.valid[index].nonzero().squeeze(1)
-        spans = self._spans(index)
+        seen = prompt.valid[row] & member
+        spans = self._spans(row, member)
         generated = self._generated(spans)
-        sample = Sample(rows, prompt.positions[index], prompt.embeddings[index], generated=generated)
-        ids = None if prompt.ids is None else prompt.ids[index]
-        is_text = prompt.valid[index] & ~prompt.is_image[index]
+        sample = Sample(
+            seen.nonzero().squeeze(1), prompt.positions[row], prompt.embeddings[row], generated=generated, source=row
+        )
+        ids = None if prompt.ids is None else prompt.ids[row]
+        is_text = seen & ~prompt.is_image[row]
         is_text[len(is_text) - generated :] = False
         for number, (start, signals) in enumerate(spans):
+            visible = seen[start : start + len(signals.content)]
+            if not bool((visible & signals.content.to(visible.device)).any()):
+                continue  # an image that is masked altogether is not there
             first = spans[self._first_of_turn(ids, spans, number)]
             instruction = self._settings.reader.read(
-                ids, is_text, first[0] + len(first[1].content), prompt.embeddings[index]
+                ids, is_text, first[0] + len(first[1].content), prompt.embeddings[row]
             )
-            sample.images.append(self._begin(index, start, signals, instruction))
+            sample.images.append(self._begin(row, start, visible, signals, instruction))
         return sample
 
     def _generated(self, spans: list[tuple[int, ImageSignals]]) -> int:
@@ -191,13 +205,13 @@ class _ImageFinder:
         known = [signals.memo.setdefault("prompt length", length) for _, signals in spans]
         return max(0, length - min(known, default=length))
 
-    def _spans(self, index: int) -> list[tuple[int, ImageSignals]]:
-        """(first row, signals) of each image in a sample; adjacent images are told apart by their lengths."""
-        rows = self._prompt.is_image[index].nonzero().squeeze(1).tolist()
+    def _spans(self, row: int, member: Tensor) -> list[tuple[int, ImageSignals]]:
+        """(first row, signals) of each image in a prompt; adjacent images are told apart by their lengths."""
+        rows = (self._prompt.is_image[row] & member).nonzero().squeeze(1).tolist()
         spans, place = [], 0
         while place < len(rows):
             start = rows[place]
-            signals = next((s for s in self._signals if self._matches(s, index, start)), None)
+            signals = next((s for s in self._signals if self._matches(s, row, start)), None)
             if signals is None:
                 raise CovistError(
                     "the image features in this prompt did not come from this model's vision tower during this call "
@@ -207,13 +221,13 @@ class _ImageFinder:
             place += len(signals.content)
         return spans
 
-    def _matches(self, signals: ImageSignals, index: int, start: int) -> bool:
+    def _matches(self, signals: ImageSignals, row: int, start: int) -> bool:
         end = start + len(signals.content)
-        inside = self._prompt.is_image[index, start:end]
+        inside = self._prompt.is_image[row, start:end]
         return (
             len(inside) == len(signals.content)
             and bool(inside.all())
-            and signals.belongs_to(self._prompt.embeddings[index, start:end])
+            and signals.belongs_to(self._prompt.embeddings[row, start:end])
         )
 
     def _first_of_turn(self, ids: Tensor | None, spans: list[tuple[int, ImageSignals]], number: int) -> int:
@@ -226,22 +240,35 @@ class _ImageFinder:
             first -= 1
         return first
 
-    def _begin(self, index: int, start: int, signals: ImageSignals, instruction: Instruction) -> ImageInPrompt:
+    def _begin(
+        self, row: int, start: int, visible: Tensor, signals: ImageSignals, instruction: Instruction
+    ) -> ImageInPrompt:
+        """`visible` [n] bool: which tokens of the image's span the attention mask shows."""
         settings = self._settings
-        content = signals.content.to(self._prompt.positions.device)
-        span = torch.arange(start, start + len(content), device=content.device)
-        tokens = int(content.sum())
-        budget = resolve_budget(settings.budget, tokens)
-        schedule = settings.method.schedule(settings.decoder.layers, budget, tokens)
-        image = ImageInPrompt(signals, instruction, schedule, budget, start, span[content], span[~content])
-        image.outcomes.append((0, self._outcome(index, image, schedule.tokens_per_layer[0])))
+        content = signals.content.to(visible.device)
+        span = torch.arange(start, start + len(content), device=visible.device)
+        rows, markers = span[content & visible], span[~content & visible]
+        masked = len(span) - len(rows) - len(markers)
+        if masked:
+            signals = self._restricted(signals, visible[content])
+        budget = resolve_budget(settings.budget, len(rows))
+        schedule = settings.method.schedule(settings.decoder.layers, budget, len(rows))
+        image = ImageInPrompt(signals, instruction, schedule, budget, start, rows, markers, masked)
+        image.outcomes.append((0, self._outcome(row, image, schedule.tokens_per_layer[0])))
         # Later stages read the rows; a copy of the embeddings would stay beside the prompt's until the prefill ends.
         image.instruction = replace(instruction, embeddings=instruction.embeddings.new_empty(0, 0))
         return image
 
-    def _outcome(self, index: int, image: ImageInPrompt, count: int) -> Outcome:
+    def _restricted(self, signals: ImageSignals, visible: Tensor) -> ImageSignals:
+        """Signals without the masked tokens, the same object for the same mask, so that beams share a state."""
+        key = (id(signals), tuple(visible.tolist()))
+        if key not in self._masked:
+            self._masked[key] = signals.restricted(visible.to(signals.content.device))
+        return self._masked[key]
+
+    def _outcome(self, row: int, image: ImageInPrompt, count: int) -> Outcome:
         """Begin once per image and instruction: beams and repeated prompts share the state."""
-        positions = self._prompt.positions[index][image.rows]
+        positions = self._prompt.positions[row][image.rows]
         instruction = image.instruction
         key = (id(image.signals), instruction.text, count, tuple(positions[0].reshape(-1).tolist()))
         repeated = [

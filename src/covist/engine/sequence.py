@@ -10,7 +10,7 @@ from torch import Tensor
 from covist.contract.instruction import Instruction
 from covist.contract.method import Method, Outcome
 from covist.contract.signals import ImageSignals
-from covist.engine.ledger import Ledger
+from covist.engine.ledger import Keys, Ledger
 from covist.formulas.positions import compress_positions
 from covist.schedule import Schedule
 from covist.state import VisualState
@@ -27,6 +27,7 @@ class ImageInPrompt:
     start: int  # prompt row of its first token
     rows: Tensor  # [N] prompt rows of its content tokens
     markers: Tensor  # prompt rows of its markers (newlines), which survive every stage
+    masked: int = 0  # tokens of its span that the attention mask hides; they are in no sequence
     outcomes: list[tuple[int, Outcome]] = field(default_factory=list)  # (depth, what the reduction made)
 
     @property
@@ -35,8 +36,8 @@ class ImageInPrompt:
 
     @property
     def length(self) -> int:
-        """Tokens of its span in the prompt, markers included."""
-        return len(self.rows) + len(self.markers)
+        """Tokens of its span in the prompt, markers and masked ones included."""
+        return len(self.rows) + len(self.markers) + self.masked
 
     @property
     def reduced(self) -> bool:
@@ -57,6 +58,7 @@ class Sample:
     embeddings: Tensor  # [prompt length, d], uncompressed
     images: list[ImageInPrompt] = field(default_factory=list)
     generated: int = 0  # tokens at the end that are no prompt, so that no method reads them
+    source: int = 0  # row of the prompt batch; packed prompts share one
 
     def places(self, prompt_rows: Tensor) -> Tensor:
         """Where prompt rows that are still there stand in the current sequence."""
@@ -75,6 +77,14 @@ class Sample:
         visual = torch.cat([torch.cat([other.rows, other.markers]) for other in self.images])
         after = (self.rows >= image.start + image.length) & (self.rows < len(self.embeddings) - self.generated)
         return (after & ~torch.isin(self.rows, visual)).nonzero().squeeze(1)
+
+    @property
+    def text_tail(self) -> int:
+        """How many of its last tokens came after the last reduced image."""
+        reduced = [image for image in self.images if image.reduced]
+        if not reduced:
+            return len(self.rows)
+        return len(self.rows) - 1 - int(self.places(reduced[-1].kept_rows[-1:]))
 
     def placed(self, method: Method) -> tuple[Tensor, int]:
         """Positions of the current sequence under the method's position rule, and the shift of what follows."""
@@ -149,29 +159,37 @@ class Batch:
                     weight[places] = image.state.weights.log()
             for rows, own in ((positions, placed), (shifts, shift), (numbers, number), (weights, weight)):
                 rows.append(own)
-        lengths = [len(sample.rows) for sample in self.samples]
-        padded = self.pad(positions)
-        return Ledger(
-            positions=padded,
+        keys = Keys(
+            positions=self.pad(positions),
             valid=self.pad([torch.ones_like(sample.rows, dtype=torch.bool) for sample in self.samples], False),
             image=self.pad(numbers, -1),
             log_weight=self.pad(weights),
-            shift=torch.tensor(shifts, device=padded.device),
-            padded=len(set(lengths)) > 1,
+        )
+        return Ledger(
+            joined=keys,
+            shift=torch.tensor(shifts, device=keys.positions.device),
+            shifted=any(shifts),
+            padded=len({len(sample.rows) for sample in self.samples}) > 1,
             reduced=any(image.reduced for sample in self.samples for image in sample.images),
-            reach=int(padded.max()),
+            reach=int(keys.positions.max()),
             images=max(len(sample.images) for sample in self.samples),
+            text_tail=min(sample.text_tail for sample in self.samples),
         )
 
     def restore_rows(self, hidden: Tensor, length: int) -> Tensor:
-        """Hidden states [batch, width, d] at the original prompt length [batch, length, d].
+        """Hidden states [batch, width, d] at the original shape of the prompts [rows, length, d].
 
         A prompt row that is gone shows the state of the last row before it that is still there, so that the
-        prediction for the first text token after an image is the compressed model's own.
+        prediction for the first text token after an image is the compressed model's own. Packed prompts follow each
+        other in their row.
         """
         prompt = torch.arange(length, device=hidden.device)
-        restored = []
+        restored: list[list[Tensor]] = [[] for _ in range(self.samples[-1].source + 1)]
         for index, sample in enumerate(self.samples):
-            latest = torch.searchsorted(sample.rows.to(prompt.device), prompt, right=True) - 1
-            restored.append(self.unpad(hidden, index)[latest.clamp(min=0)])
-        return torch.stack(restored)
+            later = self.samples[index + 1 : index + 2]
+            is_last = not later or later[0].source != sample.source
+            first = int(sample.rows[0]) if restored[sample.source] else 0
+            own = prompt[first : None if is_last else int(later[0].rows[0])]
+            latest = torch.searchsorted(sample.rows.to(own.device), own, right=True) - 1
+            restored[sample.source].append(self.unpad(hidden, index)[latest.clamp(min=0)])
+        return torch.stack([torch.cat(parts) for parts in restored])
