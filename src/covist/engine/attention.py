@@ -28,12 +28,12 @@ class BiasedAttention:
 
     def __init__(self, decoder: FrozenDecoder, rule: AttentionRule | None):
         decoder.check_backend()
-        self._decoder, self.rule = decoder, rule
+        self._decoder, self._rule = decoder, rule
         self._switch = AttentionSwitch(decoder.module)
 
-    def use(self, rule: AttentionRule | None) -> None:
-        """Follow another rule from now on."""
-        self.rule = rule
+    def follow(self, rule: AttentionRule | None) -> None:
+        """Go on with another rule, as after a change of the weights."""
+        self._rule = rule
         vars(self).pop("_codec", None)
 
     def remove(self) -> None:
@@ -43,7 +43,7 @@ class BiasedAttention:
     def of_stage(self, ledger: Ledger, queries: int, prefill: bool) -> StageAttention:
         """Attention for the last `queries` keys of a ledger."""
         backend, heads = self._decoder.check_backend(), self._decoder.heads
-        rule = self.rule if ledger.reduced else None
+        rule = self._rule if ledger.reduced else None
         if takes_no_mask(backend):
             self._switch.turn_on()
             return WideStage(ledger, None if rule is None else WideBias(ledger, queries, rule, self._codec, prefill))
@@ -55,5 +55,5 @@ class BiasedAttention:
 
     @cached_property
     def _codec(self) -> WideHeads:
-        assert self.rule is not None
-        return codec_of(self.rule)
+        assert self._rule is not None
+        return codec_of(self._rule)
