@@ -18,7 +18,7 @@ from covist.contract.decoder import Rotary
 from covist.contract.family import Family, Removable
 from covist.contract.signals import ImageSignals
 from covist.engine.attention import BiasedAttention, StageAttention
-from covist.engine.cache import StageLayer, adopt, check_rule, stage_layers
+from covist.engine.cache import StageLayer, adopt, adopted_layers, check_rule, stage_layers
 from covist.engine.drafts import DraftWatch
 from covist.engine.encoded import EncodedImages
 from covist.engine.ledger import Ledger
@@ -159,9 +159,9 @@ class Hooks:
         use_cache = kwargs.get("use_cache")
         if cache is not None or (module.config.use_cache if use_cache is None else use_cache):
             kwargs["past_key_values"] = cache = adopt(cache, module)
-            call.cache_layers, call.seen = list(cache.layers), cache.get_seq_length()
+            call.cache_layers, call.seen = adopted_layers(cache), cache.get_seq_length()
             check_rule(call.cache_layers, self._attention.rule)
-            if cache.layers[0].right_padded:  # `generate` numbers what follows the padding wrongly
+            if call.cache_layers[0].right_padded:  # `generate` numbers what follows the padding wrongly
                 raise CovistError("a prompt was padded on the right; set tokenizer.padding_side = 'left' to generate")
         mask = kwargs.get("attention_mask")
         if mask is not None and getattr(mask, "ndim", None) != 2:
@@ -322,8 +322,10 @@ class Hooks:
     def _prune_earlier_layers(self) -> None:
         """Apply the last selection to the cache of every layer before it."""
         call = self.call
+        assert call.prefill is not None
         last = max(call.stages)
         for depth, layer in enumerate(call.cache_layers[:last]):
+            assert layer.keys is not None and layer.values is not None
             columns = call.prefill.columns_of_survivors(depth, layer.kept).to(layer.keys.device)  # [batch, kept]
             index = columns[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
             layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)

@@ -147,7 +147,10 @@ class Batch:
 
     def ledger(self, method: Method) -> Ledger:
         """The ledger of the current sequences."""
-        positions, shifts, numbers, weights = [], [], [], []
+        positions: list[Tensor] = []
+        shifts: list[int] = []
+        numbers: list[Tensor] = []
+        weights: list[Tensor] = []
         for sample in self.samples:
             placed, shift = sample.placed(method)
             number = torch.full_like(sample.rows, -1)
@@ -157,8 +160,10 @@ class Batch:
                     places = sample.places(image.kept_rows)
                     number[places] = index
                     weight[places] = image.state.weights.log()
-            for rows, own in ((positions, placed), (shifts, shift), (numbers, number), (weights, weight)):
-                rows.append(own)
+            positions.append(placed)
+            shifts.append(shift)
+            numbers.append(number)
+            weights.append(weight)
         keys = Keys(
             positions=self.pad(positions),
             valid=self.pad([torch.ones_like(sample.rows, dtype=torch.bool) for sample in self.samples], False),
