@@ -31,8 +31,8 @@ VIEWS = {576: ((24, 24),), 2880: ((24, 24), (48, 48))}
 EXTRA_MATRICES = 3.0
 PHASES = {
     selection: (
-        "unit_rows nearest_neighbours blend_similarities weigh_image mix_evidence instruction_anchors "
-        "protected_tokens region_weights greedy_coverage fill_reserve"
+        "unit_rows gram blend_similarities weigh_image mix_evidence instruction_anchors protected_tokens "
+        "balance_regions greedy_coverage fill_reserve"
     ),
     composition: "correspondence contributions confidence centroids content",
 }
@@ -163,7 +163,7 @@ def compare_building(size: int, count: int, most: float) -> bool:
     generator, grid, config = torch.Generator().manual_seed(size), Grid(VIEWS[size]), CovistConfig()
     keys, embeddings = clustered(size, KEY_WIDTH, generator), clustered(size, EMBEDDING_WIDTH, generator)
     attention = torch.rand(size, generator=generator) ** 3
-    instruction = selection.Instruction((3 * torch.rand(size, generator=generator)).softmax(0), True, 0.3)
+    instruction = selection.InstructionEvidence((3 * torch.rand(size, generator=generator)).softmax(0), True, 0.3)
     positions = torch.arange(size)
 
     def build() -> composition.Composition:

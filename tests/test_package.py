@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -83,3 +84,10 @@ def test_the_wheel_runs_where_the_source_is_not(wheel, tmp_path):
     assert finished.returncode == 0, finished.stderr
     assert str(target) in finished.stderr
     assert "top-right" in finished.stdout
+
+
+def test_the_readme_names_the_lowest_releases_that_are_declared():
+    declared = dict(re.findall(r'^  "(torch|transformers)>=([\d.]+)"', (ROOT / "pyproject.toml").read_text(), re.M))
+    (row,) = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| Python |")]
+    for package, lowest in declared.items():
+        assert f"`{package}` {lowest} or newer" in row

@@ -1,9 +1,14 @@
 """Input checks of the public functions: each failure is one `ValueError` line saying what and where."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from covist.errors import CovistError
+
+MOST_TOKENS = 16_384
+"""Tokens of one image whose pairwise affinities are computed: a float32 matrix of them is 1 GiB."""
 
 
 def require(condition: bool, where: str, message: str) -> None:
@@ -18,6 +23,16 @@ def require_count(where: str, count: int, available: int) -> None:
     )
 
 
+def require_affordable(where: str, tokens: int) -> None:
+    """Pairwise affinities grow with the square of the tokens: beyond a limit, better a sentence than no memory."""
+    require(
+        tokens <= MOST_TOKENS,
+        where,
+        f"{tokens} tokens are too many for pairwise affinities ({4 * tokens**2 / 2**30:.1f} GiB a matrix), "
+        f"the limit is {MOST_TOKENS}; lower the image's resolution or pass it as several images",
+    )
+
+
 def require_shape(where: str, name: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:
     """`None` stands for any size."""
     fits = tensor.dim() == len(shape) and all(e is None or e == a for e, a in zip(shape, tensor.shape, strict=True))
@@ -26,17 +41,30 @@ def require_shape(where: str, name: str, tensor: Tensor, shape: tuple[int | None
 
 
 def require_finite(where: str, **tensors: Tensor) -> None:
-    """One pass and one host read for all tensors together: their sums are finite unless an element is not."""
-    sums = [tensor.sum(dtype=torch.float32) for tensor in tensors.values()]
-    if torch.stack(sums).isfinite().all():
-        return
-    for name, tensor in tensors.items():
-        require(bool(tensor.isfinite().all()), where, f"{name} contains NaN or infinite values")
+    require_sound(where, {}, **tensors)
 
 
 def require_evidence(where: str, name: str, evidence: Tensor) -> None:
     """Evidence must be finite and non-negative."""
-    low, high = evidence.aminmax()
-    if not bool((low >= 0) & (high < torch.inf)):
-        require_finite(where, **{name: evidence})
-        require(False, where, f"{name} must not be negative, its minimum is {low.item():.3g}")
+    require_sound(where, {name: evidence})
+
+
+def require_sound(
+    where: str, evidence: dict[str, Tensor], holds: dict[str, Tensor] | None = None, **features: Tensor
+) -> None:
+    """All must be finite and `evidence` not negative; one pass and one host read for everything together.
+
+    holds: conditions [] bool by the complaint that is raised where one is false.
+    Sums are finite unless an element is not, so that a closer look is needed only if one of them is not.
+    """
+    conditions = holds or {}
+    sums = [tensor.sum(dtype=torch.float32) for tensor in features.values()]
+    ends = [end for tensor in evidence.values() for end in tensor.float().aminmax()]  # lowest, highest
+    found = torch.stack([*(held.float() for held in conditions.values()), *sums, *ends]).tolist()
+    for complaint, fulfilled in zip(conditions, found, strict=False):
+        require(bool(fulfilled), where, complaint)
+    if not all(map(math.isfinite, found)):
+        for name, tensor in {**features, **evidence}.items():
+            require(bool(tensor.isfinite().all()), where, f"{name} contains NaN or infinite values")
+    for name, low in zip(evidence, found[len(conditions) + len(sums) :: 2], strict=True):
+        require(low >= 0, where, f"{name} must not be negative, its minimum is {low:.3g}")

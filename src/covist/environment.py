@@ -55,7 +55,7 @@ def checks() -> list[Check]:
     required = [_required(name) for name in REQUIRED]
     if any(check.status == "missing" for check in required):
         return required
-    return [*required, _embedded_model(), _device(), _attention(), *_extras()]
+    return [*required, _embedded_model(), _device(), _attention(), _waiting_threads(), *_extras()]
 
 
 def _required(name: str) -> Check:
@@ -101,8 +101,17 @@ def _attention() -> Check:
     return Check("attention backends", "ok", ", ".join(BACKENDS))
 
 
+def _waiting_threads() -> Check:
+    """The command line sets the policy for itself; a script has to do so before it imports torch."""
+    policy = os.environ.get("OMP_WAIT_POLICY", "").lower()
+    if policy == "passive":
+        return Check("OMP_WAIT_POLICY", "ok", "passive", "in Python: export it as well, see docs/measuring.md")
+    advice = "export OMP_WAIT_POLICY=passive if other processes share the cores"
+    return Check("OMP_WAIT_POLICY", "optional", policy or "not set: threads wait actively", advice)
+
+
 def _extras() -> list[Check]:
-    wishes = {
+    uses = {
         "torchvision": "faster image processors of some checkpoints",
         "accelerate": "checkpoints spread over several devices",
         "peft": "models with LoRA adapters",
@@ -110,8 +119,8 @@ def _extras() -> list[Check]:
     return [
         Check(name, "ok", _version(name) or "found")
         if importlib.util.find_spec(name)
-        else Check(name, "optional", "not installed", f"pip install {name} ({wish})")
-        for name, wish in wishes.items()
+        else Check(name, "optional", "not installed", f"pip install {name} ({use})")
+        for name, use in uses.items()
     ]
 
 

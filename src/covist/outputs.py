@@ -2,6 +2,8 @@
 
 import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +11,40 @@ from covist.errors import CovistError
 
 
 def writable_file(path: str | Path, suffixes: tuple[str, ...] = ()) -> Path:
-    """A file that can be created: its directory is made if needed and tried out."""
+    """A file that can be created in a directory that is there; a misspelt directory is an error, never made."""
     path = Path(path)
     if suffixes and path.suffix.lower() not in suffixes:
         raise CovistError(f"cannot write {path}: its name must end in {' or '.join(suffixes)}")
     if path.is_dir():
         raise CovistError(f"cannot write {path}: it is a directory")
-    writable_directory(path.parent)
+    if not path.parent.is_dir():
+        raise CovistError(f"cannot write {path}: there is no directory {path.parent}")
+    _try_out(path.parent)
     return path
 
 
 def writable_directory(path: str | Path) -> Path:
-    """A directory in which files can be created; made if it is not there."""
+    """A directory in which files can be created; made if it is not there, but not the directories above it."""
     path = Path(path)
+    if not path.parent.is_dir():
+        raise CovistError(f"cannot write to {path}: there is no directory {path.parent}")
+    with _refused(path):
+        path.mkdir(exist_ok=True)
+    _try_out(path)
+    return path
+
+
+def _try_out(directory: Path) -> None:
+    with _refused(directory), tempfile.TemporaryFile(dir=directory):
+        pass
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
+        yield
     except OSError as error:
         raise CovistError(f"cannot write to {path}: {(error.strerror or 'not a directory').lower()}") from None
-    return path
 
 
 def write_json(path: Path, payload: Any) -> None:

@@ -97,7 +97,10 @@ def make_plan(
     text: float = 64.0,
     config: CovistConfig | None = None,
 ) -> Plan:
-    """The schedule of one image of `tokens` content tokens after `text` text tokens (a mean may be fractional)."""
+    """The schedule of one image of `tokens` content tokens beside `text` text tokens (a mean may be fractional).
+
+    A budget of all tokens or more leaves the image uncompressed.
+    """
     layers = geometry.layers if layers is None else layers
     tokens = geometry.tokens if tokens is None else tokens
     newlines = geometry.newlines if newlines is None else newlines

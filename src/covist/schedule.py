@@ -68,7 +68,7 @@ def check_budget(budget: int | float | str) -> None:
 def resolve_budget(budget: int | float | str, tokens: int) -> int:
     """A budget as a token count: `64`, `"64"`, `0.11` or `"11%"` of `tokens`.
 
-    A budget of all tokens or more means all of them: nothing is removed.
+    A budget of all tokens or more leaves the image uncompressed: all of them are kept.
     """
     value: Any = budget
     if isinstance(budget, str):

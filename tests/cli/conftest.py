@@ -36,7 +36,7 @@ def model_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def picture(tmp_path) -> Path:
+def image(tmp_path) -> Path:
     path = tmp_path / "scene.png"
     tiny.demo()[0].save(path)
     return path

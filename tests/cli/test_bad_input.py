@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import linecache
 import os
+import socket
 import struct
+import time
 import zlib
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 from transformers import LlavaProcessor
 
@@ -25,19 +28,19 @@ def png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + pixels + chunk(b"IEND", b"")
 
 
-def whole_picture() -> bytes:
+def whole_image() -> bytes:
     return tiny.DEMO_IMAGE.read_bytes()
 
 
 @pytest.fixture
 def bad_files(tmp_path) -> dict[str, Path]:
     contents = {
-        "truncated.png": whole_picture()[:600],
+        "truncated.png": whole_image()[:600],
         "empty.png": b"",
         "zero.png": png(0, 40),
         "giant.png": png(60_000, 60_000),
         "large.png": png(11_000, 11_000),
-        "text.png": b"this is no picture",
+        "text.png": b"this is no image",
     }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -70,15 +73,21 @@ def assert_refused(ran, *words: str) -> None:
         ("zero.png", "zero.png"),
         ("giant.png", "too large"),
         ("large.png", "too large"),
-        ("text.png", "not a picture"),
+        ("text.png", "not an image"),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "show"])
-def test_bad_pictures(covist, bad_files, command, name, words):
+def test_bad_images(covist, bad_files, command, name, words):
     assert_refused(covist(command, "--image", bad_files[name], "--prompt", "what is this?"), words, name)
 
 
-def test_a_directory_is_no_picture(covist, tmp_path):
+@pytest.mark.parametrize("url", ["https://example.com/scene.png", "data:image/png;base64,abc"])
+@pytest.mark.parametrize("command", ["run", "show", "bench"])
+def test_urls_are_not_read(covist, command, url):
+    assert_refused(covist(command, "--image", url, "--prompt", "what is this?"), "URLs are not read", url)
+
+
+def test_a_directory_is_no_image(covist, tmp_path):
     assert_refused(covist("run", "--image", tmp_path, "--prompt", "what is this?"), "is a directory")
 
 
@@ -89,21 +98,21 @@ def test_impossible_budgets(covist, command, budget):
 
 
 @pytest.mark.parametrize("prompt", ["", "   "])
-def test_an_empty_prompt(covist, picture, prompt):
-    assert_refused(covist("run", "--image", picture, "--prompt", prompt), "--prompt is empty")
+def test_an_empty_prompt(covist, image, prompt):
+    assert_refused(covist("run", "--image", image, "--prompt", prompt), "--prompt is empty")
 
 
-def test_a_prompt_with_the_placeholder_of_a_picture(covist, model_folder, picture):
-    asked = ("--image", picture, "--prompt", "<image> where is it?")
+def test_a_prompt_with_the_placeholder_of_an_image(covist, model_folder, image):
+    asked = ("--image", image, "--prompt", "<image> where is it?")
     assert_refused(covist("run", "--model", model_folder, *asked), "'<image>'", "leave it out")
 
 
-def test_a_picture_that_the_processor_refuses(covist, model_folder, picture, monkeypatch):
+def test_an_image_that_the_processor_refuses(covist, model_folder, image, monkeypatch):
     def refuse(*arguments, **options):
         return int("aspect ratio")
 
     monkeypatch.setattr(LlavaProcessor, "__call__", refuse)
-    asked = ("--image", picture, "--prompt", "where is it?")
+    asked = ("--image", image, "--prompt", "where is it?")
     assert_refused(covist("run", "--model", model_folder, *asked), "refuses the image", "aspect ratio")
 
 
@@ -112,17 +121,27 @@ def test_wrong_input_is_recognised_without_the_source_at_hand(covist, monkeypatc
     assert_refused(covist("run", "--budget", "0"), "budget must be")
 
 
-def test_a_prompt_without_a_picture(covist):
+def test_a_prompt_without_an_image(covist):
     assert_refused(covist("run", "--prompt", "where is it?"), "--image")
 
 
-def test_a_picture_without_a_prompt(covist, picture):
-    assert_refused(covist("run", "--image", picture), "--prompt")
+def test_an_image_without_a_prompt(covist, image):
+    assert_refused(covist("run", "--image", image), "--prompt")
 
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "nothing", "./no/such/folder", ""])
 def test_an_unknown_model(covist, name):
     assert_refused(covist("run", "--model", name), f"unknown model {name!r}")
+
+
+@pytest.mark.parametrize("option", ["--model", "--clip"])
+def test_a_hub_that_cannot_be_reached_is_asked_once(covist, monkeypatch, option):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waited to ask again"))
+        assert_refused(covist("run", option, "nobody/nothing"), "unknown", "nobody/nothing", "has no answer for it")
 
 
 def test_a_text_only_model(covist, tmp_path):
@@ -151,6 +170,21 @@ def test_an_unsupported_vision_model(covist, tmp_path):
 def test_a_read_only_directory(covist, tmp_path, arguments):
     folder = unwritable(tmp_path)
     assert_refused(covist(*(argument.format(folder) for argument in arguments)), "cannot write")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "--overlay", "kept.png"),
+        ("show", "--out", "figure.png"),
+        ("bench", "--out", "a"),
+        ("eval", "--out", "a"),
+    ],
+)
+def test_a_misspelt_directory_is_not_made(covist, tmp_path, arguments):
+    *command, name = arguments
+    assert_refused(covist(*command, tmp_path / "new" / name), "cannot write", f"no directory {tmp_path / 'new'}")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [("run", "--overlay"), ("show", "--out")])

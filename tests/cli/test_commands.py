@@ -10,6 +10,8 @@ import pytest
 
 from covist import available_methods, environment
 from covist.bench import protocol
+from covist.cli import console
+from covist.eval.subject import Subject
 from covist.request import answer as asking
 
 SMALL = ("--max-new-tokens", "2")
@@ -34,7 +36,7 @@ def test_every_command_explains_itself_and_speaks_json(covist, command):
     assert "--json" in ran.stdout and "--verbose" in ran.stdout
 
 
-def test_no_command_is_a_wish_for_help(covist):
+def test_no_command_shows_the_help(covist):
     ran = covist()
     assert ran.code == 0 and ran.stderr == ""
     assert "Usage:" in ran.stdout
@@ -49,6 +51,12 @@ def test_run_compares_both_models(covist, model_folder):
     assert ran.code == 0 and ran.stderr == ""
     for text in ("where is the blue square?", "uncompressed", "covist-fixed", "576", "64", "11.1 %", "KV cache", "ms"):
         assert text in ran.stdout
+    assert "times: medians of 3 requests after one that warms up" in ran.stdout
+
+
+def test_run_alone_says_that_nothing_was_warm(covist, model_folder):
+    ran = covist("run", "--model", model_folder, *SMALL)
+    assert "times: of a first request; --compare warms up and repeats" in ran.stdout
 
 
 def test_run_takes_a_combination(covist, model_folder):
@@ -61,7 +69,8 @@ def test_run_takes_a_combination(covist, model_folder):
 
 def test_run_as_json(covist, model_folder):
     result = covist("run", "--model", model_folder, "--compare", "--strategy", "pro", "--json", *SMALL).json
-    assert set(result) == {"model", "prompt", "budget", "same_answer", "results"}
+    assert set(result) == {"model", "prompt", "budget", "notes", "same_answer", "results"}
+    assert result["notes"] == []
     vanilla, pro = result["results"]
     assert vanilla["method"] == "vanilla" and vanilla["mean_tokens"] == 576 and vanilla["report"] is None
     assert pro["method"] == "covist-pro" and pro["mean_tokens"] == pytest.approx(64, abs=1)
@@ -72,20 +81,20 @@ def test_run_as_json(covist, model_folder):
     assert 0 < pro["seconds"]["prefill"] < pro["seconds"]["ttft"] < pro["seconds"]["generation"]
 
 
-def test_run_on_own_pictures_with_another_method(covist, model_folder, picture):
-    arguments = ("--image", picture, "--image", picture, "--prompt", "what color is the square?", "--budget", "10%")
+def test_run_on_own_images_with_another_method(covist, model_folder, image):
+    arguments = ("--image", image, "--image", image, "--prompt", "what color is the square?", "--budget", "10%")
     result = covist("run", "--model", model_folder, *arguments, "--method", "random", "--json", *SMALL).json
     images = result["results"][0]["report"]["images"]
     assert [image["mean_tokens"] for image in images] == [58, 58]
 
 
-def test_run_warns_about_words_the_model_does_not_know(covist, model_folder, picture):
-    asked = ("--image", picture, "--prompt", "is there a zeppelin? [a] zeppelin?")
+def test_run_warns_about_words_the_model_does_not_know(covist, model_folder, image):
+    asked = ("--image", image, "--prompt", "is there a zeppelin? [a] zeppelin?")
     ran = covist("run", "--model", model_folder, *asked, *SMALL)
     assert ran.code == 0
     assert "no word for zeppelin?, [a]\n" in ran.stderr
     assert "zeppelin? [a] zeppelin?" in ran.stdout
-    drawn = covist("show", "--model", model_folder, *asked, "--out", picture.parent / "[a].png", *SMALL)
+    drawn = covist("show", "--model", model_folder, *asked, "--out", image.parent / "[a].png", *SMALL)
     assert "no word for zeppelin?, [a]\n" in drawn.stderr
     assert "zeppelin? [a] zeppelin?" in drawn.stdout and "[a].png" in drawn.stdout
 
@@ -103,9 +112,9 @@ def test_run_without_arguments_writes_nothing(covist, model_folder, tmp_path, mo
 
 
 def test_overlay(covist, model_folder, tmp_path):
-    ran = covist("run", "--model", model_folder, "--overlay", tmp_path / "new" / "kept.png", *SMALL)
+    ran = covist("run", "--model", model_folder, "--overlay", tmp_path / "kept.png", *SMALL)
     assert ran.code == 0
-    assert (tmp_path / "new" / "kept.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "kept.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("name", "start"), [("figure.png", b"\x89PNG"), ("figure.svg", b"<?xml")])
@@ -124,9 +133,41 @@ def test_methods_lists_every_registered_method(covist):
     listed = covist("methods", "--json").json["methods"]
     assert [entry["name"] for entry in listed] == list(available_methods())
     for entry in listed:
-        assert {"name", "paper", "acts", "signals", "budget", "positions"} <= set(entry)
-        assert entry["paper"] and entry["acts"]
-    assert "covist-pro" in covist("methods").stdout
+        assert set(entry) == {"name", "where", "paper", "acts", "signals", "budget", "positions", "licence", "settings"}
+        assert entry["paper"] and entry["acts"] and entry["settings"]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_methods_prints_one_line_each_that_fits(covist, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = covist("methods").stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    for name in available_methods():
+        assert sum(line.split()[:1] == [name] for line in lines) == 1
+    assert len(lines) <= len(available_methods()) + 7
+
+
+def test_methods_with_a_name_says_everything(covist):
+    text = covist("methods", "vispruner").stdout
+    for part in (
+        "Beyond Text-Visual Attention",
+        "before the decoder",
+        "reindex",
+        "Apache-2.0",
+        "important=0.5",
+        "share",
+    ):
+        assert part in text
+    (entry,) = covist("methods", "vispruner", "--json").json["methods"]
+    assert [setting["name"] for setting in entry["settings"]] == ["important", "positions"]
+    assert covist("methods", "magic").code == 2
+
+
+def test_methods_knows_combinations(covist):
+    (entry,) = covist("methods", "divprune+csc", "--json").json["methods"]
+    names = [setting["name"] for setting in entry["settings"]]
+    assert entry["name"] == "divprune+csc" and "composition" in entry["acts"]
+    assert "weight_limit" in names and "gain_range" not in names
 
 
 def test_models(covist):
@@ -135,11 +176,13 @@ def test_models(covist):
     assert "llava-1.5" in covist("models").stdout
 
 
-def test_doctor_finds_what_is_installed(covist):
+def test_doctor_finds_what_is_installed(covist, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     ran = covist("doctor", "--json")
     checks = {check["name"]: check for check in ran.json["checks"]}
     assert checks["torch"]["status"] == "ok" and checks["torch"]["found"].startswith("2.")
     assert ran.code == (0 if ran.json["healthy"] else 1)
+    assert checks["OMP_WAIT_POLICY"]["found"] == "active" and "passive" in checks["OMP_WAIT_POLICY"]["advice"]
     assert "torch" in covist("doctor").stdout
 
 
@@ -153,24 +196,24 @@ def test_doctor_names_a_release_outside_the_declared_range(covist, monkeypatch):
     assert checks["transformers"]["advice"] == "pip install 'transformers>=1000'"
 
 
-def test_bench_as_json_and_file(covist, model_folder, picture, tmp_path):
+def test_bench_as_json_and_file(covist, model_folder, image, tmp_path):
     small = ("--prompts", 1, "--warmup", 1, "--repetitions", 2, "--max-new-tokens", 2, "--out", tmp_path)
-    request = ("--model", model_folder, "--image", picture, "--prompt", "what is this?")
+    request = ("--model", model_folder, "--image", image, "--prompt", "what is this?")
     ran = covist("bench", *request, "--methods", "covist-fixed", "--json", *small)
     assert ran.code == 0 and ran.json["complete"]
     assert ran.json == json.loads((tmp_path / "bench.json").read_text())
     assert [(row["method"], row["budget"]) for row in ran.json["results"]] == [("vanilla", None), ("covist-fixed", 64)]
 
 
-def test_bench_prints_tables(covist, model_folder, picture):
+def test_bench_prints_tables(covist, model_folder, image):
     small = ("--prompts", 1, "--warmup", 0, "--repetitions", 1, "--max-new-tokens", 2, "--budgets", "32,16")
-    ran = covist("bench", "--model", model_folder, "--image", picture, "--prompt", "what is this?", *small)
+    ran = covist("bench", "--model", model_folder, "--image", image, "--prompt", "what is this?", *small)
     assert ran.code == 0
     for text in ("TTFT", "speed-up", "covist-pro", "peak MiB", "median"):
         assert text in ran.stdout
 
 
-def test_interrupted_bench_leaves_what_is_finished(covist, model_folder, picture, monkeypatch):
+def test_interrupted_bench_leaves_what_is_finished(covist, model_folder, image, monkeypatch):
     original, calls = protocol.measure, []
 
     def interrupted(*arguments):
@@ -181,7 +224,7 @@ def test_interrupted_bench_leaves_what_is_finished(covist, model_folder, picture
 
     monkeypatch.setattr(protocol, "measure", interrupted)
     small = ("--prompts", 2, "--warmup", 0, "--repetitions", 1, "--max-new-tokens", 2, "--json")
-    ran = covist("bench", "--model", model_folder, "--image", picture, "--prompt", "what is this?", *small)
+    ran = covist("bench", "--model", model_folder, "--image", image, "--prompt", "what is this?", *small)
     assert ran.code == 130
     assert not ran.json["complete"]
     assert [(row["method"], row["requests"]) for row in ran.json["results"]] == [("vanilla", 2)]
@@ -195,6 +238,100 @@ def test_eval_scores_resumes_and_writes(covist, model_folder, tmp_path):
     second = covist(*arguments, "--limit", 2)
     assert second.code == 0 and "about 2 images" in second.stdout
     assert {"results.json", "results.md", "retention.png"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_an_interrupted_eval_says_how_to_go_on(covist, model_folder, tmp_path, monkeypatch):
+    def interrupted(self, item):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Subject, "answer", interrupted)
+    arguments = ("eval", "--model", model_folder, "--methods", "random", "--limit", 1)
+    kept = covist(*arguments, "--out", tmp_path)
+    assert kept.code == 130 and kept.stdout == ""
+    assert f"the same command with --out {tmp_path} goes on from there" in kept.stderr
+    assert kept.stderr.endswith("covist: interrupted\n")
+    lost = covist(*arguments)
+    assert lost.code == 130 and "nothing was kept; with --out DIR" in lost.stderr
+
+
+def test_long_names_give_way_to_numbers_in_a_narrow_window(covist, model_folder, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "vispruner:important=0.75,positions=keep"
+    ran = covist("eval", "--model", model_folder, "--methods", f"random,{name}", "--budgets", "32", "--limit", 1)
+    lines = ran.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    row = next(line for line in lines if line.startswith(" vispruner:important"))
+    assert row.split()[1:3] == ["32", "32"]
+
+
+def test_a_narrower_eval_leaves_the_summary_and_says_so(covist, model_folder, tmp_path):
+    arguments = ("eval", "--model", model_folder, "--methods", "random", "--budgets", "32", "--out", tmp_path)
+    covist(*arguments, "--limit", 2)
+    ran = covist(*arguments, "--limit", 1)
+    assert "about 1 images" in ran.stdout
+    assert "note: results.json" in ran.stderr and "cover 2 images and stay" in ran.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "show", "plan", "eval", "bench"])
+@pytest.mark.parametrize("budget", ["577", "100%"])
+def test_a_budget_of_all_tokens_or_more_leaves_the_image_uncompressed(covist, request, tmp_path, command, budget):
+    model = () if command == "plan" else ("--model", request.getfixturevalue("model_folder"))
+    more = {
+        "run": SMALL,
+        "show": ("--out", tmp_path / "figure.png", *SMALL),
+        "plan": (),
+        "eval": ("--methods", "random", "--limit", 1),
+        "bench": ("--methods", "covist-fixed", "--prompts", 1, "--warmup", 0, "--repetitions", 1, *SMALL),
+    }[command]
+    option = "--budgets" if command in ("eval", "bench") else "--budget"
+    image = ("--image", request.getfixturevalue("image"), "--prompt", "what is this?") if command == "bench" else ()
+    ran = covist(command, *model, option, budget, *more, *image, "--json")
+    assert ran.code == 0, ran.stderr
+    assert "a budget of all tokens or more leaves the image uncompressed" in ran.stderr
+    kept = ran.json if command == "plan" else ran.json["results"][-1]
+    assert kept["mean_tokens"] == 576
+
+
+@pytest.mark.parametrize("command", ["run", "show", "eval", "bench"])
+def test_a_budget_that_a_method_cannot_reach_is_said(covist, model_folder, image, tmp_path, command):
+    more = {
+        "run": ("--budget", 64, *SMALL),
+        "show": ("--budget", 64, "--out", tmp_path / "figure.png", *SMALL),
+        "eval": ("--budgets", 64, "--limit", 1),
+        "bench": ("--budgets", 64, "--image", image, "--prompt", "a?", "--prompts", 1, "--repetitions", 1, *SMALL),
+    }[command]
+    option = "--methods" if command in ("eval", "bench") else "--method"
+    ran = covist(command, "--model", model_folder, option, "fastv", *more)
+    assert "fastv cannot reach a budget of 64 here: the smallest layer mean it can run at is 144.8" in ran.stderr
+    if command == "eval":
+        assert "not reachable" in ran.stdout
+
+
+def test_without_a_terminal_eval_and_bench_print_lines(covist, model_folder, image, monkeypatch):
+    monkeypatch.setattr("covist.cli.console._Lines.EVERY", 0.0)
+    ran = covist("eval", "--model", model_folder, "--methods", "random", "--budgets", "32", "--limit", 1)
+    assert [line.split(" s, ")[1] for line in ran.stderr.splitlines()] == ["vanilla 576", "random 32"]
+    small = ("--prompts", 1, "--warmup", 0, "--repetitions", 1, "--methods", "random", *SMALL)
+    ran = covist("bench", "--model", model_folder, "--image", image, "--prompt", "what is this?", *small)
+    assert [line.split(",")[0] for line in ran.stderr.splitlines()] == ["covist: 0 of 2", "covist: 1 of 2"]
+
+
+def test_lines_come_now_and_then(capsys, monkeypatch):
+    clock = iter([0.0, 1.0, 5.0, 20.5, 21.5, 40.0])
+    monkeypatch.setattr(console, "perf_counter", lambda: next(clock))
+    lines = console._Lines()
+    for done in range(5):
+        lines(done, 5, "random 32")
+    assert capsys.readouterr().err.splitlines() == ["covist: 0 of 5, 1 s, random 32", "covist: 3 of 5, 22 s, random 32"]
+
+
+@pytest.mark.parametrize("arguments", [("run", "--model", "{}", *SMALL), ("plan", "--json")])
+def test_a_reader_that_leaves_early_is_no_error(model_folder, arguments):
+    """`covist run | head`, with a real pipe that is closed before anything is written."""
+    command = [sys.executable, "-m", "covist", *(argument.format(model_folder) for argument in arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == ("", 0)
 
 
 def test_unexpected_errors_exit_with_1_and_show_a_traceback_only_on_request(covist, model_folder, monkeypatch):

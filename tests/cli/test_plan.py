@@ -57,7 +57,7 @@ def test_layers_alone_are_enough(covist):
     assert plan["kv_ratio"] == pytest.approx((64 + 64) / (64 + 576))
 
 
-def test_a_share_is_taken_of_the_picture(covist):
+def test_a_share_is_taken_of_the_image(covist):
     assert covist("plan", "--budget", "11%", "--json").json["budget"] == 63
 
 

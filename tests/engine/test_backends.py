@@ -126,3 +126,20 @@ def test_sdpa_without_bias_or_padding_needs_no_mask():
     for queries, implicit in ((4, True), (1, True), (2, False)):
         arguments = StageMask(ledger, queries, None, "sdpa", heads=2, prefill=True).for_layer(0, torch.zeros(1))
         assert (arguments["attention_mask"] is None) == implicit
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_layers_without_positions_get_the_weights_alone(uniform):
+    ledger, table = small_ledger(True), DistanceTable(torch.tensor([1.0, 0.1]))
+
+    def added(layer, **options):
+        rule = AttentionRule(torch.ones(3, 1), uniform_first_layer=uniform, **options)
+        return StageMask(ledger, 5, rule, "sdpa", heads=1, prefill=True).for_layer(layer, torch.zeros(1))[
+            "attention_mask"
+        ]
+
+    for layer in (0, 1, 2):
+        expected = added(layer) if layer < 2 else added(layer, distance=table)
+        found = added(layer, distance=table, layers_without_distance=frozenset({0, 1}))
+        assert torch.equal(found, expected)
+    assert not torch.equal(added(1), added(1, distance=table))

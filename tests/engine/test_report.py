@@ -1,13 +1,18 @@
 """The report says what the model really did."""
 
+import gc
 import json
+from weakref import ref
 
 import pytest
 import torch
+from PIL import Image
 from support.llava import LAYERS, TOKENS, WIDTH, ask, processor
 from support.requests import greedy
 
 import covist
+from covist.contract.pixels import Preprocessing
+from covist.contract.stages import StageReport
 from covist.methods.covist import CovistFixed
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
@@ -84,3 +89,139 @@ def test_contradictory_choices_are_refused(multi_head, compress):
     ):
         with pytest.raises(ValueError, match=message):
             compress(multi_head, **options)
+
+
+def test_a_handle_says_what_it_is_doing(multi_head, compress):
+    handle = compress(multi_head, budget=24)
+    kind = "Compression of LlavaForConditionalGeneration by covist-fixed, budget 24"
+    assert repr(handle) == f"{kind} (active)\n  no image seen yet"
+    assert handle._repr_html_() is None
+    greedy(multi_head, ask(PROMPT), 2)
+    assert repr(handle) == f"{kind} (active)\n  last call: 1 image, 24 of 144 visual tokens per layer (16.7 %)"
+    handle.remove()
+    assert repr(handle).startswith(f"{kind} (removed, the model is as it was)\n  last call: 1 image")
+    assert kind in handle._repr_html_() and "<svg" in handle._repr_html_()
+
+
+def test_a_report_prints_what_was_saved(multi_head, strategy, compress):
+    handle = compress(multi_head, budget=24, strategy=strategy)
+    multi_head(**ask(PROMPT))
+    lines = repr(handle.report).splitlines()
+    assert lines[0] == f"Report of covist-{strategy}: 1 image, 24 of 144 visual tokens per layer (16.7 %)"
+    stages = {
+        "fixed": "layers 0-7: 24 tokens",
+        "pro": "layers 0-3: 36 tokens, layers 4-5: 18 tokens, layers 6-7: 6 tokens",
+    }
+    assert lines[1].split(maxsplit=1) == ["stages", stages[strategy]]
+    assert [line.split("  ")[1] for line in lines[2:]] == ["KV cache", "prefill FLOPs", "time spent"]
+    report = handle.report
+    share = 100 * report.kv_bytes / report.kv_bytes_uncompressed
+    assert lines[2].endswith(f"({share:.1f} %)")
+
+
+def test_a_report_of_many_images_stays_short(multi_head, compress):
+    handle = compress(multi_head, budget=24)
+    multi_head(**ask(*["USER: <image> what color is this ? ASSISTANT:"] * 6))
+    lines = repr(handle.report).splitlines()
+    assert "6 images, 24 of 144 visual tokens each per layer" in lines[0]
+    assert len(lines) == 9 and lines[5].split() == ["images", "2", "more", "in", ".images"]
+
+
+def test_images_name_what_was_kept(multi_head, strategy, compress):
+    handle = compress(multi_head, budget=24, strategy=strategy)
+    multi_head(**ask(PROMPT))
+    (image,) = handle.report.images
+    last = image.stages[-1]
+    assert torch.equal(image.kept, last.kept) and torch.equal(image.kept, last.indices)
+    assert torch.equal(image.weights, last.weights) and torch.equal(image.positions, last.positions)
+    standing = torch.arange(TOKENS)
+    for stage in image.stages:
+        standing = stage.assignment[standing]
+    assert torch.equal(image.assignment, standing)
+    assert torch.equal(image.assignment[image.kept], torch.arange(len(image.kept)))
+    assert [len(image.layers_of(number)) for number in range(len(image.stages))] == (
+        [8] if strategy == "fixed" else [4, 2, 2]
+    )
+
+
+def test_methods_that_drop_tokens_have_no_assignment(multi_head, compress):
+    handle = compress(multi_head, budget=24, method="divprune", concentration=None)
+    multi_head(**ask(PROMPT))
+    (image,) = handle.report.images
+    assert image.assignment is None and len(image.discarded_at(-1)) == TOKENS - 24
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that counts how often it is copied to the CPU."""
+
+    moves = 0
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        Elsewhere.moves += 1
+        return self.as_subclass(torch.Tensor)
+
+
+def test_tensors_move_to_the_cpu_once_and_only_when_they_are_read():
+    Elsewhere.moves = 0
+    there = torch.arange(3).as_subclass(Elsewhere)
+    stage = StageReport(
+        depth=0, withheld=0.0, kept=there, positions=there, weights=there, assignment=there, maps={"combined": there}
+    )
+    assert Elsewhere.moves == 0
+    assert type(stage.weights) is torch.Tensor and stage.weights is stage.weights
+    assert Elsewhere.moves == 1
+    assert type(stage.maps["combined"]) is torch.Tensor
+    assert Elsewhere.moves == 2
+
+
+def test_a_report_keeps_the_pixels_but_not_the_signals(multi_head, compress, monkeypatch):
+    seen, reads = [], []
+    begin = CovistFixed.begin
+    monkeypatch.setattr(
+        CovistFixed, "begin", lambda self, image, count: seen.append(ref(image.signals)) or begin(self, image, count)
+    )
+    undo = Preprocessing.undo
+    monkeypatch.setattr(Preprocessing, "undo", lambda self, pixels: reads.append(1) or undo(self, pixels))
+    handle = compress(multi_head, budget=24)
+    inputs = ask(PROMPT)
+    multi_head(**inputs)
+    report = handle.report
+    handle.remove()  # until then the hooks may hold what was encoded last
+    del handle
+    gc.collect()
+    assert seen[0]() is None
+    assert not reads, "nothing is computed until somebody looks"
+    tiles = report.images[0].read_pixels.args[0]
+    assert tiles.untyped_storage().data_ptr() == inputs["pixel_values"].untyped_storage().data_ptr(), "not a copy"
+    assert report.images[0].pixels[0].shape == (48, 48, 3) and reads
+
+
+@pytest.mark.parametrize("ending", ["html", "png", "svg", "pdf"])
+def test_a_report_is_written_in_the_format_of_its_name(multi_head, compress, tmp_path, ending):
+    handle = compress(multi_head, budget=24)
+    multi_head(**ask(PROMPT))
+    path = tmp_path / f"kept.{ending.upper()}"
+    handle.report.save(path)
+    starts = {"html": b"<!doctype html>", "png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    assert path.read_bytes().startswith(starts[ending])
+    alone = path.read_bytes()
+    handle.report.save(path, image=Image.new("RGB", (90, 90), "teal"))
+    assert path.read_bytes() != alone
+
+
+def test_what_cannot_be_written_is_one_clear_line(multi_head, compress, tmp_path):
+    handle = compress(multi_head, budget=24)
+    multi_head(**ask(PROMPT))
+    image = Image.new("RGB", (9, 9))
+    for name, options, message in (
+        ("kept.gif", {}, r"must end in \.html, \.png, \.svg or \.pdf"),
+        ("kept", {}, "must end in"),
+        ("kept.png", {"which": 1}, "which=1: the report has 1 image, counted from 0"),
+        ("kept.html", {"image": [image, image]}, "the report has 1 image, got 2; give one for each"),
+    ):
+        with pytest.raises(covist.CovistError, match=message):
+            handle.report.save(tmp_path / name, **options)
+    assert list(tmp_path.iterdir()) == []

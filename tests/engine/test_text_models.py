@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from peft import LoraConfig, get_peft_model
 from support.llava import TOKENS, ask
 from support.requests import assert_same, greedy
@@ -192,6 +193,20 @@ def test_adapters_with_dropout_are_read_in_training_mode(compress):
     compress(model.eval(), budget=24)
     expected = FrozenDecoder(model.base_model.model.model.language_model).head_gains((0.6, 1.4))
     assert torch.equal(gains, expected)
+
+
+@pytest.mark.parametrize("name", ["qwen3: norm per head", "olmo2: full-width norm, none before attention"])
+def test_offloaded_layers_are_read_like_loaded_ones(name):
+    expected = FrozenDecoder(readable(name).model.language_model)
+    model = copy.deepcopy(readable(name))
+    cpu_offload(model, execution_device=torch.device("cpu"))
+    assert model.model.language_model.layers[0].self_attn.q_norm.weight.is_meta
+    decoder = FrozenDecoder(model.model.language_model)
+    torch.testing.assert_close(decoder.head_gains((0.6, 1.4)), expected.head_gains((0.6, 1.4)), atol=1e-4, rtol=1e-4)
+    hidden = embeddings_for(model.model.language_model)
+    rotary = tuple(part[0] for part in decoder.rotary(hidden[None], torch.arange(len(hidden))[None]))
+    torch.testing.assert_close(decoder.queries(2, hidden, rotary), expected.queries(2, hidden, rotary))
+    assert not decoder.weights_changed()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])

@@ -3,6 +3,8 @@ import json
 import pytest
 import torch
 
+import covist
+from covist.errors import CovistError
 from covist.eval import evaluate, load_suite
 from covist.eval.subject import Subject
 from covist.request.answer import Configuration, compressed
@@ -13,14 +15,14 @@ METHODS = "covist-fixed,random:positions=keep"
 def without_timings(results):
     values = results.to_dict()
     for row in values["results"]:
-        del row["seconds_per_image"]
+        del row["seconds_per_image"], row["times_mixed"]
     return values
 
 
 def stored_answers(folder):
-    """Everything on disk but the timings."""
+    """Everything on disk but the timings and when they were taken."""
     lines = [json.loads(line) for path in sorted((folder / "answers").iterdir()) for line in path.open()]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+    return [{name: value for name, value in line.items() if name not in ("seconds", "sitting")} for line in lines]
 
 
 class StopAfter:
@@ -86,6 +88,59 @@ def test_a_directory_can_grow_by_methods_budgets_and_images(whole, untrained, tm
     assert without_timings(grown) == without_timings(whole[0])
 
 
+def summary(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_the_summary_covers_what_earlier_calls_have_finished(untrained, tmp_path):
+    evaluate("random", "24,12", limit=2, model=untrained, out=tmp_path)
+    narrower = evaluate("uniform", "24", limit=2, model=untrained, out=tmp_path)
+    assert [score.method for score in narrower.scores] == ["vanilla", "uniform"]
+    rows = [(row["method"], row["budget"]) for row in summary(tmp_path)["results"]]
+    assert rows == [("vanilla", 576), ("uniform", 24), ("random", 24), ("random", 12)]
+    assert "| random |" in (tmp_path / "results.md").read_text()
+
+
+def test_fewer_images_leave_the_summary_alone(untrained, tmp_path):
+    evaluate("random", "24", limit=2, model=untrained, out=tmp_path)
+    names = ("results.json", "results.md", "retention.png")
+    before = [(tmp_path / name).read_bytes() for name in names]
+    with pytest.warns(UserWarning, match="cover 2 images and stay as they are; this evaluation has 1"):
+        narrower = evaluate("random,uniform", "24", limit=1, model=untrained, out=tmp_path)
+    assert narrower.images == 1 and len(narrower.scores) == 3
+    assert [(tmp_path / name).read_bytes() for name in names] == before
+    evaluate("uniform", "24", limit=2, model=untrained, out=tmp_path)
+    assert [row["method"] for row in summary(tmp_path)["results"]] == ["vanilla", "uniform", "random"]
+
+
+def test_times_of_one_sitting_are_compared_and_others_marked(untrained, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        evaluate("random,uniform", "24", limit=2, model=untrained, out=tmp_path, progress=StopAfter(3))
+    continued = evaluate("random,uniform", "24", limit=2, model=untrained, out=tmp_path)
+    mixed = {score.method: score.times_mixed for score in continued.scores}
+    assert mixed == {"vanilla": False, "random": True, "uniform": True}
+    assert [row["times_mixed"] for row in summary(tmp_path)["results"]] == [False, True, True]
+    assert (tmp_path / "results.md").read_text().count("* |") == 2
+    at_once = evaluate("random,uniform", "24", limit=2, model=untrained)
+    assert not any(score.times_mixed for score in at_once.scores)
+
+
+def test_a_share_is_a_budget(untrained):
+    results = evaluate("random", "10%", limit=1, model=untrained)
+    assert [(score.budget, score.mean_tokens) for score in results.scores] == [(576, 576), (58, 58)]
+
+
+def test_a_budget_that_cannot_be_reached_is_marked_and_not_ranked(untrained, tmp_path):
+    results = evaluate("covist-fixed,fastv", "64,200", limit=1, model=untrained, out=tmp_path)
+    reached = {(score.method, score.budget): score.reached for score in results.scores}
+    assert [run for run, value in reached.items() if not value] == [("fastv", 64)]
+    assert [(one.method, one.budget) for one in results.differences] == [("fastv", 200)]
+    rows = {(row["method"], row["budget"]): row["reached"] for row in summary(tmp_path)["results"]}
+    assert rows == reached
+    table = (tmp_path / "results.md").read_text()
+    assert "| fastv | 64, not reachable | 144.8 |" in table and "| not reachable: " in table
+
+
 def test_a_changed_setting_is_refused(whole, untrained):
     _, folder = whole
     with pytest.raises(ValueError, match="holds answers with seed=0, not 1; choose another directory"):
@@ -104,6 +159,49 @@ def test_another_model_is_refused(whole, untrained):
     finally:
         with torch.no_grad():
             weight.copy_(former)
+
+
+def test_the_directory_knows_what_its_answers_hang_on(whole):
+    settings = json.loads((whole[1] / "settings.json").read_text())
+    assert settings["covist"] == covist.__version__
+    assert settings["dtype"] == "float32" and settings["attention"] == "sdpa"
+    assert settings["clip"].startswith("CLIPModel-")
+    assert {"layout", "suite", "suite_version", "model", "seed", "concentration"} <= set(settings)
+
+
+def test_another_clip_is_refused(whole, untrained):
+    with pytest.raises(CovistError, match="holds answers with clip='CLIPModel-.*', not 'none'"):
+        evaluate("vanilla", "24", limit=1, model=untrained[:2], out=whole[1])
+
+
+def test_another_attention_backend_is_refused(whole, untrained):
+    model = untrained[0]
+    model.set_attn_implementation({"text_config": "eager"})
+    try:
+        with pytest.raises(CovistError, match="holds answers with attention='sdpa', not 'eager'"):
+            evaluate("vanilla", "24", limit=1, model=untrained, out=whole[1])
+    finally:
+        model.set_attn_implementation({"text_config": "sdpa"})
+
+
+@pytest.mark.parametrize(("setting", "value"), [("dtype", "bfloat16"), ("covist", "0.0.1")])
+def test_another_dtype_or_version_is_refused(untrained, tmp_path, setting, value):
+    evaluate("vanilla", "24", limit=1, model=untrained, out=tmp_path)
+    stored = json.loads((tmp_path / "settings.json").read_text())
+    (tmp_path / "settings.json").write_text(json.dumps({**stored, setting: value}))
+    with pytest.raises(CovistError, match=f"holds answers with {setting}='{value}'"):
+        evaluate("vanilla", "24", limit=1, model=untrained, out=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [('{"suite": "scenes", "seed": 0}', "written by another version of covist"), ('{"sui', "settings.json is damaged")],
+)
+def test_a_directory_of_another_layout_is_refused_in_one_line(untrained, tmp_path, content, message):
+    (tmp_path / "settings.json").write_text(content)
+    with pytest.raises(CovistError, match=f"{message}; choose another directory") as caught:
+        evaluate("vanilla", "24", limit=1, model=untrained, out=tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 def test_without_a_directory_nothing_is_written(whole, untrained, tmp_path, monkeypatch):

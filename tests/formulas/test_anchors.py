@@ -7,7 +7,8 @@ from reference import coverage as reference
 from covist.config import CovistConfig
 from covist.formulas.anchors import core_size, instruction_anchors, protected_tokens
 from covist.formulas.coverage import affinity
-from formulas.inputs import STRUCTURED, array, generator
+from covist.formulas.evidence import visual_evidence
+from formulas.inputs import STRUCTURED, array, generator, image
 
 CONFIG = CovistConfig()
 
@@ -49,6 +50,33 @@ def test_protected_tokens_match_the_reference(size, concentration, seed, data):
     found = protected_tokens(attention, torch.tensor(anchors, dtype=torch.long), count, concentration, CONFIG)
     assert found.tolist() == reference.protected(array(attention), anchors, count, concentration)
     assert len(found) <= max(0, count - max(2, count // 8))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_of_equal_attention_does_not_order_the_core(seed):
+    """Uniform attention through the smoothing: equal on paper, a few roundings apart in float32."""
+    made = image(((12, 12),), seed=seed)
+    uniform = torch.full((made.size,), 1 / made.size)
+    smoothed = visual_evidence(uniform, made.keys, made.embeddings, made.grid, CONFIG).attention
+    assert smoothed.unique().numel() > 1
+    none = torch.empty(0, dtype=torch.long)
+    assert protected_tokens(smoothed, none, 40, 0.0, CONFIG).tolist() == list(range(10))
+
+
+def test_noise_below_a_peak_does_not_order_the_core_either():
+    attention = torch.full((50,), 0.01)
+    attention[7], attention[30] = 0.5, 0.01 * (1 + 2e-7)
+    none = torch.empty(0, dtype=torch.long)
+    assert protected_tokens(attention, none, 40, 0.0, CONFIG).tolist() == [7, 0, 1, 2, 3, 4, 5, 6, 8, 9]
+
+
+@pytest.mark.parametrize("copies", [1, 20, 200])
+def test_anchors_match_the_reference_when_most_candidates_are_copies(copies):
+    """More copies of the best candidates than are read at once."""
+    g = generator(copies)
+    features = torch.randn(30, 8, generator=g).repeat_interleave(copies, 0)
+    s, pi = affinity(features, features), torch.arange(len(features), 0, -1.0).softmax(0)
+    assert instruction_anchors(pi, s, 64, CONFIG).tolist() == reference.anchors(array(pi), array(s), 64)
 
 
 def test_the_core_grows_with_concentration():

@@ -5,9 +5,14 @@ from hypothesis import strategies as st
 from reference import coverage as reference
 from reference import evidence as reference_evidence
 from reference.ops import departure
+from state_building import peak_bytes
 
+from covist.checks import MOST_TOKENS
 from covist.config import CovistConfig
+from covist.errors import CovistError
+from covist.formulas import greedy
 from covist.formulas.selection import InstructionEvidence, initial_selection
+from covist.grid import Grid
 from formulas.inputs import STRUCTURED, array, close, generator, image
 
 CONFIG = CovistConfig()
@@ -151,3 +156,32 @@ def test_inputs_are_left_as_they_were():
     before = [t.clone() for t in (made.attention, made.keys, made.embeddings)]
     initial_selection(made.attention, made.keys, made.embeddings, made.grid, 9, CONFIG)
     assert all(torch.equal(a, b) for a, b in zip(before, (made.attention, made.keys, made.embeddings), strict=True))
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_the_accelerator_path_selects_the_same_tokens(name, monkeypatch):
+    made = STRUCTURED[name]()
+    pi = torch.rand(made.size, generator=generator()).pow(4)
+    for count in {1, (made.size + 1) // 2, made.size}:
+        found = []
+        for dense in (False, True):
+            monkeypatch.setattr(greedy, "DENSE", dense)
+            signals = (made.attention, made.keys, made.embeddings, made.grid, count, CONFIG)
+            found.append(initial_selection(*signals, InstructionEvidence(pi / pi.sum(), True, 0.3))[0])
+        assert torch.equal(found[0].kept, found[1].kept)
+
+
+def test_an_image_too_large_for_pairwise_affinities_is_refused_before_they_are_computed():
+    size = MOST_TOKENS + 1
+    with pytest.raises(
+        CovistError, match=r"initial_selection: 16385 tokens are too many .* lower the image's resolution"
+    ):
+        initial_selection(torch.ones(size), torch.ones(size, 1), torch.ones(size, 1), Grid(((1, size),)), 4, CONFIG)
+
+
+@pytest.mark.parametrize("dense, matrices", [(False, 3.2), (True, 4.5)])
+def test_the_initial_stage_holds_a_few_pairwise_matrices_at_most(dense, matrices, monkeypatch):
+    monkeypatch.setattr(greedy, "DENSE", dense)
+    made = image(((24, 24),))
+    signals = (made.attention, made.keys, made.embeddings, made.grid, 64, CONFIG)
+    assert peak_bytes(lambda: initial_selection(*signals)) <= matrices * 4 * made.size**2

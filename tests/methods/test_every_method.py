@@ -38,7 +38,8 @@ def name(request):
 
 @contextmanager
 def compressed(model, name, tokenizer=None, **options):
-    options = {"budget": BUDGET, "concentration": 0.05, **options}
+    frozen = {} if create_method(name).tracker is None else {"concentration": 0.05}
+    options = {"budget": BUDGET, **frozen, **options}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "no clip= given")
         handle = covist.compress(model, tokenizer or processor(), method=name, **options)

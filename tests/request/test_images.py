@@ -1,29 +1,100 @@
-"""Pictures from files: upright RGB, whatever the file holds."""
+"""Images from files: upright RGB, whatever the file holds."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from covist.errors import CovistError
 from covist.request.images import load_image
 
 ORIENTATION, QUARTER_TURN = 0x112, 6
+WHITE, RED = (255, 255, 255), (255, 0, 0)
+
+
+def greys(path) -> list[int]:
+    values = np.asarray(load_image(path))
+    assert (values == values[..., :1]).all()
+    return values[..., 0].flatten().tolist()
 
 
 def test_sixteen_bit_greys_keep_their_contrast(tmp_path):
     ramp = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
     Image.fromarray(ramp).save(tmp_path / "ramp.png")
-    values = np.asarray(load_image(tmp_path / "ramp.png"))
-    assert values[..., 0].flatten().tolist() == list(range(256))
-    assert (values == values[..., :1]).all()
+    assert greys(tmp_path / "ramp.png") == list(range(256))
+
+
+def test_floats_between_0_and_1_are_black_to_white(tmp_path):
+    ramp = (np.arange(256, dtype=np.float32) / 255).reshape(16, 16)
+    Image.fromarray(ramp).save(tmp_path / "ramp.tiff")
+    assert greys(tmp_path / "ramp.tiff") == list(range(256))
+
+
+def test_a_dark_float_image_stays_dark(tmp_path):
+    Image.fromarray(np.full((2, 2), 0.2, np.float32)).save(tmp_path / "dark.tiff")
+    assert greys(tmp_path / "dark.tiff") == [51] * 4
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0, 100, 200], [0, 128, 255]),
+        ([-1, 0, 1], [0, 128, 255]),
+        ([-3, np.nan, 1], [0, 0, 255]),
+        ([0, 2, np.inf], [0, 255, 255]),
+        ([7, 7, 7], [255] * 3),
+        ([np.nan, np.nan, np.nan], [0] * 3),
+    ],
+)
+def test_floats_beyond_0_to_1_are_scaled_by_their_range(tmp_path, values, expected):
+    Image.fromarray(np.array([values], np.float32)).save(tmp_path / "floats.tiff")
+    assert greys(tmp_path / "floats.tiff") == expected
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK"])
 def test_every_mode_becomes_rgb(tmp_path, mode):
-    path = tmp_path / ("picture.tiff" if mode == "CMYK" else "picture.png")
+    path = tmp_path / ("image.tiff" if mode == "CMYK" else "image.png")
     Image.new("RGB", (5, 3), "white").convert(mode).save(path)
     loaded = load_image(path)
     assert loaded.mode == "RGB" and loaded.size == (5, 3)
     assert (np.asarray(loaded) == 255).all()
+
+
+@pytest.mark.parametrize(
+    ("mode", "opaque", "invisible", "seen"),
+    [("RGBA", (*RED, 255), (*RED, 0), RED), ("LA", (90, 255), (90, 0), (90, 90, 90))],
+)
+def test_alpha_is_composited_on_white(tmp_path, mode, opaque, invisible, seen):
+    image = Image.new(mode, (2, 1), opaque)
+    image.putpixel((1, 0), invisible)
+    image.save(tmp_path / "image.png")
+    loaded = load_image(tmp_path / "image.png")
+    assert (loaded.getpixel((0, 0)), loaded.getpixel((1, 0))) == (seen, WHITE)
+
+
+def test_half_transparent_is_half_white(tmp_path):
+    Image.new("RGBA", (1, 1), (0, 0, 0, 128)).save(tmp_path / "image.png")
+    assert load_image(tmp_path / "image.png").getpixel((0, 0)) == (127, 127, 127)
+
+
+@pytest.mark.parametrize("name", ["image.png", "image.gif"])
+def test_a_transparent_palette_entry_is_white(tmp_path, name):
+    image = Image.new("P", (2, 1), 0)
+    image.putpalette([*RED, 0, 0, 255])
+    image.putpixel((1, 0), 1)
+    image.save(tmp_path / name, transparency=1)
+    loaded = load_image(tmp_path / name)
+    assert (loaded.getpixel((0, 0)), loaded.getpixel((1, 0))) == (RED, WHITE)
+
+
+def test_a_palette_with_alpha_of_its_own_is_composited(tmp_path, monkeypatch):
+    """No format that Pillow writes holds the mode PA, so the opened file is replaced by such an image."""
+    image = Image.new("PA", (2, 1), (0, 255))
+    image.putpalette([*RED, 0, 0, 255])
+    image.putpixel((1, 0), (1, 0))
+    Image.new("L", (2, 1)).save(tmp_path / "image.png")
+    monkeypatch.setattr(Image, "open", lambda path: image)
+    loaded = load_image(tmp_path / "image.png")
+    assert (loaded.getpixel((0, 0)), loaded.getpixel((1, 0))) == (RED, WHITE)
 
 
 def test_a_photograph_is_turned_upright(tmp_path):
@@ -36,4 +107,10 @@ def test_a_photograph_is_turned_upright(tmp_path):
 def test_an_animation_shows_its_first_frame(tmp_path):
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
     frames[0].save(tmp_path / "frames.gif", save_all=True, append_images=frames[1:])
-    assert load_image(tmp_path / "frames.gif").getpixel((0, 0)) == (255, 0, 0)
+    assert load_image(tmp_path / "frames.gif").getpixel((0, 0)) == RED
+
+
+@pytest.mark.parametrize("url", ["https://example.com/cat.png", "http:/example.com/cat.png", "DATA:image/png;base64,x"])
+def test_a_url_is_not_read_and_the_message_says_so(url):
+    with pytest.raises(CovistError, match="URLs are not read; download"):
+        load_image(url)

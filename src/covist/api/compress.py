@@ -42,7 +42,8 @@ def compress(
     model: a supported vision-language model (see `covist.available_families()`), unmodified.
     processor: its processor or tokenizer; needed to read the instruction's text and to find the assistant turn.
     budget: visual tokens per image, as a count (64), a fraction (0.11) or a percentage ("11%"); a layer mean for
-        methods that reduce inside the decoder. A budget of all tokens or more changes nothing.
+        methods that reduce inside the decoder. A budget of all tokens or more leaves the
+        image uncompressed.
     strategy: "fixed" (default) or "pro", CoViST's two executions.
     method: another method by name, or a `Method` object. Names are those of the command line: "vispruner",
         "vispruner:important=0.75", "divprune+csc+sca:weight_limit=64" (DivPrune's selection with CoViST's composition

@@ -196,7 +196,7 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
             positions=outcome.state.positions,
             weights=outcome.state.weights,
             assignment=outcome.assignment,
-            maps=dict(outcome.maps),
+            maps=outcome.maps,
             captions=outcome.captions,
         )
         for depth, outcome in image.outcomes

@@ -24,6 +24,7 @@ from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA
 from covist.plan import geometry_named
 from covist.request.answer import Configuration, compressed
+from covist.request.budgets import Reach, reach
 from covist.request.inputs import Request
 from covist.request.timing import Measurement, measure, measure_plain_decoder
 from covist.request.tokens import VisualTokens, mean_content, uncompressed_flops, visual_tokens
@@ -98,6 +99,16 @@ class Bench:
                     record.reports.append(handle.report)
                 advance(str(configuration))
 
+    def reaches(self) -> list[Reach]:
+        """What every method makes of its budget on the images of the workload."""
+        contents = sorted({tokens.content for tokens in self._tokens})
+        return [
+            reach(configuration.method, configuration.budget, content, self._decoder.layers)
+            for configuration in self.plan
+            if configuration.budget is not None
+            for content in contents
+        ]
+
     # -- summing up ----------------------------------------------------------------------------------------------------
 
     def results(self) -> dict[str, Any]:
@@ -114,8 +125,8 @@ class Bench:
                 "warmup": len(workload.warmup),
                 "repetitions": self.repetitions,
                 "max_new_tokens": workload.max_new_tokens,
-                "dtype": str(next(workload.loaded.model.parameters()).dtype).removeprefix("torch."),
-                "attention": self._decoder.check_backend(),
+                "dtype": workload.loaded.dtype,
+                "attention": workload.loaded.attention,
             },
             "results": rows,
             "machine": machine(),

@@ -1,6 +1,6 @@
 """The `covist` command: its subcommands, and what happens when something goes wrong.
 
-Exit codes: 0 done; 1 unexpected error; 2 wrong input, told in one line; 130 interrupted.
+Exit codes: 0 done; 1 unexpected error; 2 wrong input, reported in one line; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import warnings
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from covist import __version__
 from covist.cli import bench, evaluate, listing, plan, run, show
-from covist.cli.console import note
+from covist.cli.console import INTERRUPTED, ReaderGone, note, print_line
 from covist.errors import CovistError
 
-USER_ERROR, UNEXPECTED, INTERRUPTED = 2, 1, 130
+USER_ERROR, UNEXPECTED = 2, 1
 
 app = typer.Typer(
     name="covist",
     help="Visual token compression for vision-language models: run, look at, measure and compare.\n\n"
-    "Start with [bold]covist run --compare[/]: it answers a question about a bundled picture with the embedded model, "
+    "Start with [bold]covist run --compare[/]: it answers a question about a bundled image with the embedded model, "
     "with all visual tokens and with a few, and shows what that saved.",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -69,8 +70,8 @@ def _run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has gone
+    except ReaderGone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes when it exits
         return 0
     except Exception as error:
         if verbose:
@@ -87,7 +88,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _complain(text: str) -> None:
-    print("covist: " + " ".join(text.split()), file=sys.stderr)
+    print_line("covist: " + escape(" ".join(text.split())))
 
 
 def _keep_quiet() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,14 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from covist.cli import options
-from covist.cli.console import out, print_json, progress, table
+from covist.cli.console import INTERRUPTED, out, print_json, print_notes, progress, table_of_figures
 from covist.cli.models import load, question
 from covist.units import number, operations
 
 if TYPE_CHECKING:
     from covist.bench.protocol import Bench
-
-INTERRUPTED = 130
 
 
 def bench(
@@ -28,7 +27,7 @@ def bench(
     ] = None,
     scale: Annotated[float, typer.Option(help="Width of the random-weight model, 1 = full size.")] = 0.1,
     methods: Annotated[str, typer.Option(help="Names with commas, or `all`.")] = "covist-fixed,covist-pro",
-    budgets: Annotated[str | None, typer.Option(help="Counts or shares with commas.", show_default="64")] = None,
+    budgets: Annotated[str | None, typer.Option(help=options.BUDGETS_HELP, show_default="64")] = None,
     image: options.Images = None,
     prompt: options.Prompt = None,
     prompts: Annotated[int, typer.Option(min=1, help="Timed requests per repetition (the paper: 100).")] = 10,
@@ -68,7 +67,8 @@ def bench(
         images, asked = question(image, prompt)
         workload = image_workload(load(model, clip, device), images, asked, volume)
     run = Bench(workload, plan, repetitions)
-    interrupted = _run_with_bar(run)
+    print_notes(run.reaches())
+    interrupted = _run_with_progress(run)
     results = {**run.results(), "complete": not interrupted}
     if destination is not None:
         write_json(destination / "bench.json", results)
@@ -79,12 +79,13 @@ def bench(
     return INTERRUPTED if interrupted else 0
 
 
-def _run_with_bar(run: Bench) -> bool:
-    """Run with a progress bar; True if the user stopped it, which leaves what is finished."""
-    with progress() as bar:
-        task = bar.add_task("benchmark", total=run.steps)
+def _run_with_progress(run: Bench) -> bool:
+    """Run and show how far it is; True if the user stopped it, which leaves what is finished."""
+    finished = count(1)
+    with progress() as advance:
+        advance(0, run.steps, "warm-up")
         try:
-            run.run(lambda name: bar.update(task, advance=1, description=name))
+            run.run(lambda name: advance(next(finished), run.steps, name))
         except KeyboardInterrupt:
             return True
     return False
@@ -107,7 +108,7 @@ def _print(results: dict[str, Any]) -> None:
 
 
 def _latency(rows: list[dict[str, Any]]) -> Table:
-    made = table("method", "K", "TTFT", "prefill", "generation", "speed-up", "token/s", "over plain")
+    made = table_of_figures("method", "K", "TTFT", "prefill", "generation", "speed-up", "token/s", "over plain")
     for row in rows:
         over = row["prefill_over_plain"]
         made.add_row(
@@ -124,7 +125,7 @@ def _latency(rows: list[dict[str, Any]]) -> Table:
 
 
 def _resources(rows: list[dict[str, Any]]) -> Table:
-    made = table("method", "K", "tokens", "FLOPs", "KV MiB", "peak MiB", "select ms", "all ms")
+    made = table_of_figures("method", "K", "tokens", "FLOPs", "KV MiB", "peak MiB", "select ms", "all ms")
     for row in rows:
         made.add_row(
             row["method"],

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import sys
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -14,11 +17,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
+if TYPE_CHECKING:
+    from covist.request.budgets import Reach
+
 ACCENT = "cyan"
+INTERRUPTED = 130  # exit code
+
+
+class ReaderGone(Exception):
+    """Whoever read our output has closed it, as `head` does."""
+
+
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        raise ReaderGone
 
 
 def out() -> Console:
-    return Console(highlight=False)
+    return _Output(highlight=False)
 
 
 def err() -> Console:
@@ -26,11 +42,31 @@ def err() -> Console:
 
 
 def print_json(payload: Any) -> None:
-    sys.stdout.write(json.dumps(payload, indent=2, allow_nan=False, default=str) + "\n")
+    try:
+        sys.stdout.write(json.dumps(payload, indent=2, allow_nan=False, default=str) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise ReaderGone from None
+
+
+def print_line(text: str) -> None:
+    """To stderr, in rich's markup: broken between words in a terminal, one line in a file."""
+    console = err()
+    console.print(text, soft_wrap=not console.is_terminal)
 
 
 def note(text: str) -> None:
-    err().print(f"[yellow]note:[/] {escape(text)}", soft_wrap=True)
+    print_line(f"[yellow]note:[/] {escape(text)}")
+
+
+def print_notes(reaches: Iterable[Reach]) -> list[str]:
+    """Say which budgets are not what an image gets, in lines that JSON repeats."""
+    from covist.request.budgets import distinct_notes
+
+    notes = distinct_notes(reaches)
+    for text in notes:
+        note(text)
+    return notes
 
 
 def table(*columns: str) -> Table:
@@ -41,23 +77,57 @@ def table(*columns: str) -> Table:
     return made
 
 
+def table_of_figures(*columns: str) -> Table:
+    """For methods, whose names can be long: in a narrow window these are broken, never the numbers."""
+    made = table(*columns)
+    for number, column in enumerate(made.columns):
+        column.no_wrap = number > 0
+    return made
+
+
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each", style="dim")
 
 
-def progress() -> Progress:
-    """A bar with rate and remaining time, on stderr, gone when it is done."""
-    return Progress(
+Advance = Callable[[int, int, str], None]
+"""Called with (finished, all, what is at work)."""
+
+
+@contextmanager
+def progress() -> Iterator[Advance]:
+    """On stderr: a bar with rate and remaining time, gone when it is done; a line now and then where no one watches."""
+    console = err()
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         _Rate(),
         TimeRemainingColumn(compact=True),
-        console=err(),
-        transient=True,
     )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
+
+
+class _Lines:
+    """Progress for a log file: the first step, then at most one line in `EVERY` seconds."""
+
+    EVERY = 20.0
+
+    def __init__(self) -> None:
+        self._started = perf_counter()
+        self._printed = -math.inf
+
+    def __call__(self, done: int, total: int, name: str) -> None:
+        now = perf_counter()
+        if done < total and now - self._printed >= self.EVERY:
+            self._printed = now
+            print(f"covist: {done} of {total}, {now - self._started:.0f} s, {name}", file=sys.stderr, flush=True)
 
 
 def percent(value: float, signed: bool = False) -> str:

@@ -10,9 +10,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from covist.cli import options
-from covist.cli.console import interval, out, percent, print_json, progress, table
+from covist.cli.console import (
+    INTERRUPTED,
+    interval,
+    note,
+    out,
+    percent,
+    print_json,
+    print_notes,
+    progress,
+    table_of_figures,
+)
 from covist.cli.models import load
-from covist.units import number
 
 if TYPE_CHECKING:
     from covist.eval import Results
@@ -23,7 +32,7 @@ def evaluate(
     methods: Annotated[
         str, typer.Option(help="Names with commas, or all; vanilla is always run. Variants: covist-fixed:content=off.")
     ] = "covist-fixed,covist-pro,random,downsample",
-    budgets: Annotated[str, typer.Option(help="Visual tokens per image, with commas.")] = "192,128,64,32",
+    budgets: Annotated[str, typer.Option(help=options.BUDGETS_HELP)] = "192,128,64,32",
     limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
     model: options.Model = "tiny",
     destination: Annotated[
@@ -35,10 +44,12 @@ def evaluate(
     device: options.Device = "auto",
     as_json: options.Json = False,
     verbose: options.Verbose = False,
-) -> None:
+) -> int:
     """Score methods on held-out images: accuracy, and the retention R of the uncompressed model's accuracy.
 
     An interrupted run continues with the same [bold]--out[/], which holds what is finished.
+    The summary there covers every method and budget of the directory.
+    A run over fewer images does not replace it.
     """
     from covist.eval import evaluate as run_suite
     from covist.eval import load_suite, method_names
@@ -52,22 +63,27 @@ def evaluate(
     if destination is not None:
         writable_directory(destination)
     loaded = load(model, clip, device)
-    with progress() as bar:
-        task = bar.add_task("evaluating", total=None)
-        results = run_suite(
-            methods,
-            budgets,
-            suite=suite,
-            limit=limit,
-            model=loaded,
-            out=destination,
-            seed=seed,
-            progress=lambda done, total, name: bar.update(task, completed=done, total=total, description=name),
-        )
+    try:
+        with progress() as advance:
+            asked = (methods, budgets)
+            results = run_suite(
+                *asked, suite=suite, limit=limit, model=loaded, out=destination, seed=seed, progress=advance
+            )
+    except KeyboardInterrupt:
+        note(_how_to_go_on(destination))
+        return INTERRUPTED
+    print_notes(results.reaches.values())
     if as_json:
         print_json(results.to_dict())
     else:
         _print(results, destination)
+    return 0
+
+
+def _how_to_go_on(destination: Path | None) -> str:
+    if destination is None:
+        return "nothing was kept; with --out DIR the same command could go on where it stopped"
+    return f"what is finished is in {destination}; the same command with --out {destination} goes on from there"
 
 
 def _print(results: Results, destination: Path | None) -> None:
@@ -81,22 +97,25 @@ def _print(results: Results, destination: Path | None) -> None:
 
 
 def _scores(results: Results) -> Table:
-    made = table("method", "K", "tokens", "accuracy", "retention", "95 %", "s/image")
+    made = table_of_figures("method", "K", "tokens", "accuracy", "retention", "95 %", "s/image")
     for score in results.scores:
         made.add_row(
             score.method,
             str(score.budget),
-            number(round(score.mean_tokens, 1)),
+            f"{score.mean_tokens:.1f}".removesuffix(".0"),
             percent(score.accuracy),
-            f"[bold]{percent(score.retention)}[/]",
-            interval(score.retention_interval),
-            f"{score.seconds_per_image:.3f}",
+            f"[bold]{percent(score.retention)}[/]" if score.reached else f"[dim]{percent(score.retention)}[/]",
+            interval(score.retention_interval) if score.reached else "[yellow]not reachable[/]",
+            f"{score.seconds_per_image:.3f}" + ("*" if score.times_mixed else ""),
         )
+    if any(score.times_mixed for score in results.scores):
+        made.caption = "* not all timed in one sitting with vanilla: do not compare"
+        made.caption_justify = "left"
     return made
 
 
 def _differences(results: Results) -> Table:
-    made = table("paired retention difference", "K", f"to {results.differences[0].against}", "95 %", "clear")
+    made = table_of_figures("paired retention difference", "K", f"to {results.differences[0].against}", "95 %", "clear")
     for one in results.differences:
         clear = "yes" if one.is_clear else ""
         difference = percent(one.retention, signed=True)

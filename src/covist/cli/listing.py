@@ -2,33 +2,87 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from covist.cli import options
 from covist.cli.console import ACCENT, out, print_json, table
 
 
-def methods(as_json: options.Json = False, verbose: options.Verbose = False) -> None:
-    """List the methods: where they act, what they read, how their budget counts, and whose they are."""
-    from covist.methods.catalogue import catalogue
+def methods(
+    name: Annotated[
+        str | None, typer.Argument(help="Everything about one method or combination, settings included.")
+    ] = None,
+    as_json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """List the methods, one line each; with a name, everything about that one.
 
-    entries = catalogue()
+    Examples: [bold]covist methods vispruner[/], [bold]covist methods divprune+csc+sca[/]
+    """
+    from covist.methods.catalogue import catalogue, describe
+
+    entries = catalogue() if name is None else [describe(name)]
     if as_json:
         print_json({"methods": entries})
-        return
+    elif name is None:
+        _print_all(entries)
+    else:
+        _print_one(entries[0])
+
+
+def _print_all(entries: list[dict[str, Any]]) -> None:
+    rows = [(entry["name"], entry["where"], *_title_and_venue(entry["paper"])) for entry in entries]
+    listed = table("method", "acts", "paper", "")
+    for column in listed.columns:
+        column.justify, column.no_wrap = "left", True
+    listed.columns[2].no_wrap = False  # the one column that gives way, by leaving out the end of a long title
+    for name, where, title, venue in rows:
+        short = Text(title, no_wrap=True, overflow="ellipsis")
+        listed.add_row(f"[{ACCENT}]{name}[/]", where, short, f"[dim]{venue}[/]")
     console = out()
-    for entry in entries:
-        console.print(f"[bold {ACCENT}]{entry['name']}[/]  [dim]{entry['paper']}[/]")
-        facts = Table.grid(padding=(0, 2))
-        for label in ("acts", "signals", "budget", "positions"):
-            facts.add_row(f"[dim]{label}[/]", entry[label])
-        console.print(Padding(facts, (0, 0, 0, 2)))
-    console.print(f"\n{len(entries)} methods; use one with [bold]covist run --method NAME[/]")
-    console.print(
-        "NAME may end in [bold]+csc[/] (CoViST's composition, for methods that only select), [bold]+sca[/] "
-        "(its attention) or both: [bold]divprune+csc+sca[/]"
-    )
+    console.print(listed)
+    console.print("[dim]acts: removes tokens before the decoder, inside it, or both[/]")
+    console.print(f"{len(entries)} methods. [bold]covist methods NAME[/] says more; [bold]--method NAME[/] uses one.")
+    console.print("NAME+csc adds CoViST's composition, NAME+sca its attention, NAME+csc+sca both.")
+
+
+def _title_and_venue(paper: str) -> tuple[str, str]:
+    title, bracket, venue = paper.rpartition(" (")
+    return (title, venue.removesuffix(")")) if bracket else (paper, "")
+
+
+def _print_one(entry: dict[str, Any]) -> None:
+    console = out()
+    console.print(f"[bold {ACCENT}]{entry['name']}[/]")
+    facts = Table.grid(padding=(0, 2))
+    for label in ("paper", "acts", "signals", "budget", "positions", "licence"):
+        if entry[label]:
+            facts.add_row(f"[dim]{label}[/]", escape(entry[label]))
+    console.print(Padding(facts, (0, 0, 0, 2)))
+    settings = table("setting", "meaning")
+    settings.columns[1].justify = "left"
+    for setting in entry["settings"]:
+        settings.add_row(_assignment(setting), escape(setting["meaning"]))
+    console.print(settings)
+    example = _assignment(next(setting for setting in entry["settings"] if setting["default"] is not None))
+    console.print(f"settings follow a colon: [bold]--method {entry['name']}:{example}[/]")
+
+
+def _assignment(setting: dict[str, Any]) -> str:
+    """A setting with its default as it is written after the colon of a name; pairs can be given in Python only."""
+    value = setting["default"]
+    parts = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(part, tuple) for part in parts):
+        return setting["name"]
+    words = {"True": "on", "False": "off", "None": "none"}
+    written = [f"{part:g}" if isinstance(part, float) else words.get(str(part), str(part)) for part in parts]
+    return f"{setting['name']}={'/'.join(written)}"
 
 
 def models(as_json: options.Json = False, verbose: options.Verbose = False) -> None:
@@ -57,7 +111,7 @@ def doctor(as_json: options.Json = False, verbose: options.Verbose = False) -> i
         print_json({"healthy": healthy, "checks": [check.to_dict() for check in found], "machine": machine()})
         return 0 if healthy else 1
     styles = {"ok": "green", "optional": "yellow", "missing": "bold red"}
-    listed = table("", "", "found", "how to get it")
+    listed = table("", "", "found", "advice")
     for column in listed.columns[1:]:
         column.justify = "left"
     for check in found:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from covist.request.answer import Answer
+    from covist.request.budgets import Reach
     from covist.request.inputs import Request
     from covist.request.loading import LoadedModel
 
@@ -25,7 +26,7 @@ def load(name: str, clip: str | None, device: str) -> LoadedModel:
     return load_model(name, clip, device)
 
 
-def question(images: list[Path] | None, prompt: str | None) -> tuple[list[Image.Image], str]:
+def question(images: list[str] | None, prompt: str | None) -> tuple[list[Image.Image], str]:
     """The user's images and question, or the bundled ones if neither is given."""
     from covist.request.images import load_image
 
@@ -51,6 +52,14 @@ def request(loaded: LoadedModel, images: list[Image.Image], asked: str) -> Reque
     if words := unknown_words(loaded, asked):
         note(f"the model has no word for {', '.join(words)}")
     return made
+
+
+def reaches(answer: Answer, budget: str) -> list[Reach]:
+    """What the method made of the budget, per image."""
+    from covist.request.budgets import reach
+
+    images = () if answer.report is None else answer.report.images
+    return [reach(answer.method, budget, image.tokens, len(image.tokens_per_layer)) for image in images]
 
 
 def draw(

@@ -1,7 +1,6 @@
 """Options that several commands share, each described once."""
 
 from enum import Enum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,10 +23,18 @@ Clip = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="`auto`, `cpu`, `cuda`, ...")]
 Images = Annotated[
-    list[Path] | None, typer.Option("--image", help="A picture; may be given several times.", show_default=False)
+    list[str] | None,
+    typer.Option("--image", metavar="FILE", help="An image file; may be given several times.", show_default=False),
 ]
 Prompt = Annotated[str | None, typer.Option("--prompt", help="What to ask about it.", show_default=False)]
-Budget = Annotated[str, typer.Option("--budget", help="Visual tokens to keep: a count (64) or a share (11%).")]
+Budget = Annotated[
+    str,
+    typer.Option(
+        "--budget",
+        help="Visual tokens per image: a count (64) or a share (11%). All tokens or more leaves it uncompressed.",
+    ),
+]
+BUDGETS_HELP = "Visual tokens per image: counts or shares with commas. All tokens or more leaves it uncompressed."
 StrategyOption = Annotated[
     Strategy | None,
     typer.Option("--strategy", help="CoViST's execution: `fixed` reduces once, `pro` twice more inside the decoder."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covist.cli import options
-from covist.cli.console import out, print_json, table
+from covist.cli.console import out, print_json, print_notes, table
 from covist.units import number, operations, share, size
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def plan(
         str, typer.Option(help="Model sizes: llava-1.5-7b, llava-1.5-13b, llava-next-7b or qwen2.5-vl-7b.")
     ] = "llava-1.5-7b",
     layers: Annotated[int | None, typer.Option(help="Decoder layers, if not the preset's.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Visual tokens of the picture, if not the preset's.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Visual tokens of the image, if not the preset's.")] = None,
     newlines: Annotated[int | None, typer.Option(help="Newline tokens, kept in every layer.")] = None,
     text: Annotated[float, typer.Option(help="Text tokens of the prompt; a mean may be fractional.")] = 64.0,
     as_json: options.Json = False,
@@ -32,10 +32,12 @@ def plan(
     Needs no model. Example: [bold]covist plan --preset llava-next-7b --budget 160 --strategy pro[/]
     """
     from covist.plan import geometry_named, make_plan
+    from covist.request.budgets import reach
 
     made = make_plan(
         geometry_named(preset), budget, strategy.value, layers=layers, tokens=tokens, newlines=newlines, text=text
     )
+    print_notes([reach(f"covist-{strategy.value}", budget, made.tokens, made.schedule.layers)])
     if as_json:
         print_json(made.to_dict())
     else:

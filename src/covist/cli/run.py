@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from covist.cli import options
-from covist.cli.console import out, print_json, table
-from covist.cli.models import draw, load, question, request
+from covist.cli.console import out, print_json, print_notes, table
+from covist.cli.models import draw, load, question, reaches, request
 from covist.units import milliseconds, number, operations, share, size
 
 if TYPE_CHECKING:
@@ -57,22 +57,24 @@ def run(
     answers = list(ask_both(*wanted)) if compare else [ask(*wanted)]
     if overlay is not None:
         draw(answers[-1], images, asked, overlay, overlay=True)
+    notes = print_notes(reaches(answers[-1], budget))
     if as_json:
-        _print_json(model, asked, budget, answers)
+        _print_json(model, asked, budget, answers, notes)
     else:
         _print(asked, answers, overlay)
 
 
-def _print_json(model: str, asked: str, budget: str, answers: list[Answer]) -> None:
+def _print_json(model: str, asked: str, budget: str, answers: list[Answer], notes: list[str]) -> None:
     same = answers[0].text == answers[1].text if len(answers) == 2 else None
-    results = [answer.to_dict() for answer in answers]
-    print_json({"model": model, "prompt": asked, "budget": budget, "same_answer": same, "results": results})
+    about = {"model": model, "prompt": asked, "budget": budget, "notes": notes, "same_answer": same}
+    print_json({**about, "results": [answer.to_dict() for answer in answers]})
 
 
 def _print(asked: str, answers: list[Answer], overlay: Path | None) -> None:
     console = out()
     console.print(f"\n[dim]question[/]  [bold]{escape(asked)}[/]")
     console.print(_comparison(*answers) if len(answers) == 2 else _single(answers[0]))
+    console.print(f"[dim]{_what_was_timed(answers[-1])}[/]")
     if overlay is not None:
         console.print(f"the representatives are drawn in [bold]{escape(str(overlay))}[/]")
 
@@ -102,6 +104,13 @@ def _comparison(vanilla: Answer, answer: Answer) -> Table:
         after = _times(answer)[label]
         sides.add_row(label, milliseconds(seconds), milliseconds(after), share(after, seconds))
     return sides
+
+
+def _what_was_timed(answer: Answer) -> str:
+    requests = answer.measurement.requests
+    if requests > 1:
+        return f"times: medians of {requests} requests after one that warms up"
+    return "times: of a first request" + ("" if answer.report is None else "; --compare warms up and repeats")
 
 
 def _add_costs(sides: Table, before: tuple[float, float, float], answer: Answer) -> None:

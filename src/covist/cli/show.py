@@ -9,8 +9,8 @@ import typer
 from rich.markup import escape
 
 from covist.cli import options
-from covist.cli.console import out, print_json
-from covist.cli.models import draw, load, question, request
+from covist.cli.console import out, print_json, print_notes
+from covist.cli.models import draw, load, question, reaches, request
 
 
 def show(
@@ -47,8 +47,10 @@ def show(
     loaded = load(model, clip, device)
     answer = ask(loaded, request(loaded, images, asked), Configuration(name, budget), max_new_tokens)
     draw(answer, images, asked, destination, which - 1)
+    notes = print_notes(reaches(answer, budget))
     if as_json:
-        print_json({"model": model, "prompt": asked, "figure": str(destination), "results": [answer.to_dict()]})
+        about = {"model": model, "prompt": asked, "budget": budget, "notes": notes, "figure": str(destination)}
+        print_json({**about, "results": [answer.to_dict()]})
     else:
         out().print(f"{escape(asked)} [bold]{escape(answer.text)}[/]")
         out().print(f"{name} at {budget}, drawn in [bold]{escape(str(destination))}[/]")

@@ -9,6 +9,7 @@ merges overrides `enter`.
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, ClassVar, Literal
@@ -80,6 +81,10 @@ class Method(ABC):
 
     name: str
     info: ClassVar[MethodInfo]
+    options: ClassVar[Mapping[str, str]] = {
+        "positions": "keep: kept tokens stay at their original positions; reindex: the shorter sequence is renumbered"
+    }
+    """What each option of this class's own constructor means; those of its bases are described there."""
     default_positions: ClassVar[Positions] = "keep"
     encoder_layers: tuple[int | float, ...] = ()
     """Encoder layers to capture besides the one that feeds the projector: indices, or fractions of the tower's depth.

@@ -24,7 +24,12 @@ class OnCpu(Generic[Held]):
         self._name = name
 
     def __set__(self, instance: Any, value: Held) -> None:
-        instance.__dict__[self._name] = value
+        held: Any = value
+        if isinstance(held, dict):
+            held = {name: values.detach() for name, values in held.items()}
+        elif held is not None:
+            held = held.detach()
+        instance.__dict__[self._name] = held
 
     @overload
     def __get__(self, instance: None, owner: type) -> OnCpu[Held]: ...
@@ -35,9 +40,9 @@ class OnCpu(Generic[Held]):
             raise AttributeError(self._name)  # so that a dataclass sees no default
         held = instance.__dict__[self._name]
         if isinstance(held, dict):
-            held.update((name, values.detach().cpu()) for name, values in held.items())
+            held.update((name, values.cpu()) for name, values in held.items())
         elif held is not None:
-            held = instance.__dict__[self._name] = held.detach().cpu()
+            held = instance.__dict__[self._name] = held.cpu()
         return held
 
 

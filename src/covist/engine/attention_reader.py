@@ -138,7 +138,8 @@ def learn_recipe(layer: Any, hidden: Tensor, rotary: Rotary, received: Received)
         if received.options.get(option) is not None:
             raise CovistError(f"{name} {meaning}, which compression does not follow yet; use another text model")
     tolerance = max(1e-4, 8 * torch.finfo(received.queries.dtype).eps)
-    normed, values = input_norm(layer)(hidden), split_heads(received.projected[2], received.keys.shape[0])
+    normed = input_norm(layer)(hidden.to(received.queries.device))
+    values = split_heads(received.projected[2], received.keys.shape[0])
     if not max(_apart(seen, normed) for seen in received.normed) <= tolerance:
         raise CovistError(f"{name} reads something else than the layer's input after its norm; use another text model")
     recipe, error = min(

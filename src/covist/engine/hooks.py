@@ -60,7 +60,7 @@ class Hooks:
     def refresh(self) -> None:
         """Read again what depends on the weights of the decoder."""
         self._settings.decoder.refresh()
-        self._rule = self._settings.method.attention_rule(self._settings.decoder)
+        self._attention.follow(self._settings.method.attention_rule(self._settings.decoder))
 
     def remove(self) -> None:
         """Take every hook off; a second call does nothing."""

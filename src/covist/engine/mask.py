@@ -40,13 +40,16 @@ class StageMask:
         end = ledger.length if end is None else end
         self._rule = rule if ledger.reduced else None
         self._is_flex, self._heads = backend == "flex_attention", heads
-        self._bias = self._first_layer_bias = None
+        self._biases: dict[int | None, Tensor] = {}  # None for every layer that has none of its own
         if self._rule is not None:
-            self._bias = self._first_layer_bias = _bias(ledger, queries, end, self._rule, prefill)
-            if self._rule.uniform_first_layer and prefill:
-                self._first_layer_bias = _bias(with_mean_weights(ledger), queries, end, self._rule, prefill)
+            self._biases[None] = _bias(ledger, queries, end, self._rule, prefill)
+            without_distance = replace(self._rule, distance=None)
             if self._rule.layers_without_distance:
-                self._weight_bias = _bias(ledger, queries, end, replace(self._rule, distance=None), prefill)
+                weights = _bias(ledger, queries, end, without_distance, prefill)
+                self._biases |= dict.fromkeys(self._rule.layers_without_distance, weights)
+            if self._rule.uniform_first_layer and prefill:
+                first = without_distance if 0 in self._rule.layers_without_distance else self._rule
+                self._biases[0] = _bias(with_mean_weights(ledger), queries, end, first, prefill)
         implicit = backend == "sdpa" and self._rule is None and is_plainly_causal(ledger, queries)
         self._blocked = None if implicit else _blocked(ledger, queries, end)
 
@@ -54,9 +57,7 @@ class StageMask:
         """Keyword arguments of a layer that carry its mask, in the form its attention backend takes."""
         mask = self._blocked
         if self._rule is not None:
-            bias = self._first_layer_bias if layer == 0 else self._bias
-            if layer in self._rule.layers_without_distance:
-                bias = self._weight_bias
+            bias = self._biases.get(layer, self._biases[None])
             mask = attention_bias(self._rule.scale[layer], bias, self._blocked)
         if mask is not None:
             mask = mask.to(like.device)

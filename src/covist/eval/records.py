@@ -1,7 +1,8 @@
 """Finished answers on disk, so that an interrupted evaluation continues where it stopped.
 
-DIR/settings.json     what must not change between the runs that share the directory
+DIR/settings.json     what must not change between the sittings that share the directory
 DIR/answers/*.jsonl   per method and budget one file, per image one line
+DIR/results.*         a summary over as many images as were ever evaluated for it
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from covist.errors import CovistError
 from covist.outputs import writable_directory, write_json
 from covist.request.answer import Configuration
+
+LAYOUT = 2
+"""Counts the changes to what a directory holds; one of another layout is refused."""
 
 
 @dataclass(frozen=True)
@@ -26,19 +31,24 @@ class Run(Configuration):
 
 @dataclass(frozen=True)
 class Answered:
-    """What a run said about one image, how long that took, and the layer mean of visual tokens."""
+    """What a run said about one image, how long that took, and the layer mean of visual tokens.
+
+    sitting: which call of `evaluate` it was; times of different sittings may come from different days and machines.
+    """
 
     image: int
     answers: list[str]
     seconds: float
     tokens: float
+    sitting: str = ""
 
 
 class Records:
     """Answers by run and image; kept in memory, and in a directory if one is given."""
 
     def __init__(self, directory: str | Path | None, settings: dict[str, Any]):
-        self.settings = settings
+        self.settings = {"layout": LAYOUT, **settings}
+        self.sitting = uuid4().hex[:8]
         self._directory = None if directory is None else Path(directory)
         self._answers: dict[Run, dict[int, Answered]] = {}
         if self._directory is not None:
@@ -50,6 +60,15 @@ class Records:
         if run not in self._answers:
             self._answers[run] = self._read(run)
         return self._answers[run]
+
+    def runs(self) -> list[Run]:
+        """Every run with an answer in the directory or in memory, by name and falling budget."""
+        paths = [] if self._directory is None else sorted((self._directory / "answers").glob("*.jsonl"))
+        lines = (json.loads(line) for path in paths for line in _whole_lines(path))
+        found = {Run(line["method"], line["budget"]) for line in lines} | {
+            run for run, had in self._answers.items() if had
+        }
+        return sorted(found, key=lambda run: (run.method, -run.budget))
 
     def add(self, run: Run, answered: Answered) -> None:
         self.of(run)[answered.image] = answered
@@ -67,17 +86,26 @@ class Records:
         """Refuse a directory that was made under other settings; take over what it has settled already."""
         assert self._directory is not None
         path = self._directory / "settings.json"
-        if path.exists():
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            for name, value in self.settings.items():
-                if value is not None and stored.get(name) != value:
-                    raise CovistError(
-                        f"{self._directory} holds answers with {name}={stored.get(name)!r}, not {value!r}; "
-                        "choose another directory"
-                    )
-            self.settings = stored
-        else:
+        if not path.exists():
             write_json(path, self.settings)
+            return
+        stored = self._stored_settings(path)
+        for name, value in self.settings.items():
+            if value is not None and stored.get(name) != value:
+                raise CovistError(
+                    f"{self._directory} holds answers with {name}={stored.get(name)!r}, not {value!r}; "
+                    "choose another directory"
+                )
+        self.settings = stored
+
+    def _stored_settings(self, path: Path) -> dict[str, Any]:
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise CovistError(f"{path} is damaged; choose another directory") from None
+        if not isinstance(stored, dict) or stored.get("layout") != LAYOUT:
+            raise CovistError(f"{self._directory} was written by another version of covist; choose another directory")
+        return stored
 
     def _path(self, run: Run) -> Path:
         assert self._directory is not None
@@ -87,12 +115,17 @@ class Records:
     def _read(self, run: Run) -> dict[int, Answered]:
         if self._directory is None or not self._path(run).exists():
             return {}
-        text = self._path(run).read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:  # the last line was cut off when the process was killed
-            self._path(run).write_text(whole, encoding="utf-8")
         found = {}
-        for line in map(json.loads, whole.splitlines()):
+        for line in map(json.loads, _whole_lines(self._path(run))):
             if Run(line.pop("method"), line.pop("budget")) == run:
                 found[line["image"]] = Answered(**line)
         return found
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """The lines of a file of answers; a last one that was cut off when the process was killed is taken out."""
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole, encoding="utf-8")
+    return whole.splitlines()

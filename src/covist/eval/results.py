@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from covist.eval.suite import Item, Suite
 from covist.eval.tables import markdown
 from covist.methods.grammar import VANILLA
 from covist.outputs import write_json
+from covist.request.budgets import Reach
 
 _DIGITS = 2
 PREFERRED_REFERENCE = "covist-fixed"
@@ -36,6 +38,8 @@ class Score:
     retention_interval: Interval
     families: dict[str, float]
     seconds_per_image: float  # to answer all questions about an image
+    reached: bool  # whether the method can keep as few tokens as the budget says; if not, its cell is not ranked
+    times_mixed: bool  # whether some of its times or of vanilla's come from another sitting: do not compare them
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,23 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """Means over the images of a run, and the sittings in which they were measured."""
+
+    seconds: float
+    tokens: float
+    sittings: frozenset[str]
+
+    @classmethod
+    def of(cls, answered: list[Answered]) -> Cost:
+        return cls(
+            mean(one.seconds for one in answered),
+            mean(one.tokens for one in answered),
+            frozenset(one.sitting for one in answered),
+        )
+
+
+@dataclass(frozen=True)
 class Results:
     """Scores of all finished runs, vanilla first."""
 
@@ -65,15 +86,12 @@ class Results:
     questions: int
     settings: dict[str, Any]
     tallies: dict[Run, Tally]
-    costs: dict[Run, tuple[float, float]]  # seconds and tokens, means over the images
+    costs: dict[Run, Cost]
     seed: int
 
     @classmethod
     def build(cls, suite: Suite, items: list[Item], runs: list[Run], records: Records, seed: int) -> Results:
-        costs = {}
-        for run in runs:
-            answered = [records.of(run)[item.number] for item in items]
-            costs[run] = (_mean([one.seconds for one in answered]), _mean([one.tokens for one in answered]))
+        answered = {run: [records.of(run)[item.number] for item in items] for run in runs}
         return cls(
             suite=suite.name,
             families=suite.families,
@@ -81,7 +99,7 @@ class Results:
             questions=sum(len(item.questions) for item in items),
             settings=dict(records.settings),
             tallies={run: tally(items, records.of(run), suite.families) for run in runs},
-            costs=costs,
+            costs={run: Cost.of(own) for run, own in answered.items()},
             seed=seed,
         )
 
@@ -90,31 +108,46 @@ class Results:
         return Bootstrap(self.images, self.seed)
 
     @cached_property
+    def _vanilla(self) -> Run | None:
+        return next((run for run in self.tallies if run.method == VANILLA), None)
+
+    @cached_property
     def _retentions(self) -> dict[Run, np.ndarray]:
         """Per run the retention of every draw."""
-        vanilla = next((tally for run, tally in self.tallies.items() if run.method == VANILLA), None)
-        if vanilla is None:
+        if self._vanilla is None:
             return {}
+        vanilla = self.tallies[self._vanilla]
         return {run: self._bootstrap.retention(tally, vanilla) for run, tally in self.tallies.items()}
+
+    @cached_property
+    def reaches(self) -> dict[Run, Reach]:
+        """What every method made of its budget."""
+        if self._vanilla is None:
+            return {}
+        tokens = self._vanilla.budget
+        compressed = ((run, cost) for run, cost in self.costs.items() if run != self._vanilla)
+        return {run: Reach(run.method, run.budget, run.budget, tokens, cost.tokens) for run, cost in compressed}
 
     @cached_property
     def scores(self) -> list[Score]:
         return [self._score(run) for run in self._retentions]
 
     def _score(self, run: Run) -> Score:
-        tally = self.tallies[run]
+        tally, cost = self.tallies[run], self.costs[run]
         accuracy, accuracy_interval = estimate(self._bootstrap.accuracy(tally))
         retention, retention_interval = estimate(self._retentions[run])
         return Score(
             method=run.method,
             budget=run.budget,
-            mean_tokens=self.costs[run][1],
+            mean_tokens=cost.tokens,
             accuracy=accuracy,
             accuracy_interval=accuracy_interval,
             retention=retention,
             retention_interval=retention_interval,
             families=dict(zip(self.families, self._bootstrap.family_scores(tally)[0].tolist(), strict=True)),
-            seconds_per_image=self.costs[run][0],
+            seconds_per_image=cost.seconds,
+            reached=run == self._vanilla or self.reaches[run].is_reached,
+            times_mixed=len(cost.sittings | self.costs[self._vanilla or run].sittings) > 1,
         )
 
     def difference(self, method: str, against: str, budget: int) -> Difference:
@@ -127,8 +160,11 @@ class Results:
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """Every method against CoViST-Fixed (or, without it, against the first method) at the same budget."""
-        compressed = [run for run in self._retentions if run.method != VANILLA]
+        """Every method against CoViST-Fixed (or, without it, against the first method) at the same budget.
+
+        A budget that a method cannot reach is left out: its retention belongs to more tokens.
+        """
+        compressed = [run for run, made in self.reaches.items() if made.is_reached]
         names = [run.method for run in compressed]
         if not names:
             return []
@@ -136,7 +172,7 @@ class Results:
         return [
             self.difference(run.method, against, run.budget)
             for run in compressed
-            if run.method != against and Run(against, run.budget) in self._retentions
+            if run.method != against and Run(against, run.budget) in compressed
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -181,10 +217,6 @@ def tally(items: list[Item], answered: dict[int, Answered], families: tuple[str,
     return Tally(right, asked)
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _number(value: float, digits: int = _DIGITS) -> float | None:
     return round(value, digits) if math.isfinite(value) else None
 
@@ -198,11 +230,13 @@ def _score_dict(score: Score) -> dict[str, Any]:
         "method": score.method,
         "budget": score.budget,
         "mean_tokens": _number(score.mean_tokens),
+        "reached": score.reached,
         "accuracy": _number(score.accuracy),
         "retention": _number(score.retention),
         "families": {family: _number(value) for family, value in score.families.items()},
         "ci": {"accuracy": _pair(score.accuracy_interval), "retention": _pair(score.retention_interval)},
         "seconds_per_image": _number(score.seconds_per_image, 4),
+        "times_mixed": score.times_mixed,
     }
 
 

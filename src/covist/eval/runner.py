@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import torch
 
+from covist import __version__
 from covist.api.handle import Compression
 from covist.errors import CovistError
 from covist.eval.records import Answered, Records, Run
@@ -40,23 +43,26 @@ def evaluate(
     """Answer a suite with every method at every budget, and with the uncompressed model as the reference.
 
     methods: names as a list or as text with commas; `covist.methods.grammar` says which there are.
-    budgets: visual tokens per image, as `covist.compress` takes them.
+    budgets: visual tokens per image, as `covist.compress` takes them; a share is taken of the first image. A budget of
+        all tokens or more leaves the images uncompressed. `Score.reached` says whether a method can reach its budget.
     limit: use only the first images of the suite (each has up to eight questions).
     model: a name ("tiny", a folder, a hub id), a `LoadedModel`, or a tuple (model, processor, clip).
     out: a directory for answers, results.json, results.md and retention.png. A second call with the same directory
-        continues what was interrupted, and may name more methods, budgets or images. None writes nothing.
+        continues what was interrupted, and may name more methods, budgets or images. The three results files then
+        cover every run of the directory that is finished for these images; a call with fewer images than they
+        already cover leaves them alone. None writes nothing.
     seed: of the bootstrap and of torch's generator (`random:seed=1` makes that method draw other tokens).
 
     >>> results = covist.eval.evaluate("random", "64", limit=2)
     >>> [(score.method, score.mean_tokens) for score in results.scores]
-    [('vanilla', 576.0), ('random', 64.0)]
+    [('vanilla', 576), ('random', 64.0)]
     """
     names, asked = method_names(methods), load_suite(suite)
     items = asked.items(limit)
     subject = Subject.resolve(model)
     runs = _runs(names, budgets, round(subject.tokens(items[0])))
-    settings = {"suite": suite, "suite_version": asked.fingerprint(), "model": subject.fingerprint, "seed": seed}
-    records = Records(out, {**settings, "concentration": None})
+    settings = {"suite": suite, "suite_version": asked.fingerprint(), **subject.identity, "seed": seed}
+    records = Records(out, {"covist": __version__, **settings, "concentration": None})
     evaluation = _Evaluation(subject, asked, items, records, seed)
     try:
         evaluation.answer(runs, progress)
@@ -65,8 +71,25 @@ def evaluate(
         finished = [run for run in runs if evaluation.is_finished(run)]
         results = Results.build(asked, items, finished, records, seed)
         if out is not None and runs[0] in finished:
-            results.write(out)
+            others = [run for run in records.runs() if run not in runs and evaluation.is_finished(run)]
+            _summarise(Results.build(asked, items, [*finished, *others], records, seed), Path(out))
     return results
+
+
+def _summarise(results: Results, directory: Path) -> None:
+    """Write the summary, unless the directory holds one over more images."""
+    try:
+        covered = json.loads((directory / "results.json").read_text(encoding="utf-8"))["images"]
+    except (OSError, ValueError, KeyError):
+        covered = 0
+    if covered <= results.images:
+        results.write(directory)
+    else:
+        warnings.warn(
+            f"results.json, results.md and retention.png in {directory} cover {covered} images and stay as they are; "
+            f"this evaluation has {results.images}",
+            stacklevel=3,
+        )
 
 
 def method_names(methods: str | Iterable[str]) -> list[str]:
@@ -133,4 +156,4 @@ class _Evaluation:
         seconds = perf_counter() - started
         report = None if handle is None else handle.report
         tokens = self.subject.tokens(item) if report is None else report.mean_tokens
-        return Answered(item.number, answers, round(seconds, 4), tokens)
+        return Answered(item.number, answers, round(seconds, 4), tokens, self.records.sitting)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import nn
 
 from covist.config import CovistConfig
 from covist.contract.signals import ImageSignals
@@ -46,13 +47,15 @@ class Subject:
         return self.loaded.model
 
     @cached_property
-    def fingerprint(self) -> str:
-        """Changes with the weights."""
-        checksum = 0
-        for name, values in self.model.state_dict().items():
-            probe = values.flatten()[:_PROBED_VALUES].float().cpu().numpy()
-            checksum = zlib.crc32(name.encode() + probe.tobytes(), checksum)
-        return f"{type(self.model).__name__}-{checksum:08x}"
+    def identity(self) -> dict[str, str]:
+        """What answers hang on besides methods and budgets, by name."""
+        clip = self.loaded.clip
+        return {
+            "model": _fingerprint(self.model),
+            "clip": _fingerprint(clip[0]) if isinstance(clip, tuple) else str(clip or "none"),
+            "dtype": self.loaded.dtype,
+            "attention": self.loaded.attention,
+        }
 
     def request(self, item: Item) -> Request:
         """All questions about an item."""
@@ -87,6 +90,15 @@ class Subject:
         tokenizer = getattr(self.loaded.processor, "tokenizer", self.loaded.processor)
         answers = [question.answer for question in item.questions]
         return max(map(len, tokenizer(answers, add_special_tokens=False).input_ids)) + 1
+
+
+def _fingerprint(module: nn.Module) -> str:
+    """Changes with the weights."""
+    checksum = 0
+    for name, values in module.state_dict().items():
+        probe = values.flatten()[:_PROBED_VALUES].float().cpu().numpy()
+        checksum = zlib.crc32(name.encode() + probe.tobytes(), checksum)
+    return f"{type(module).__name__}-{checksum:08x}"
 
 
 @torch.inference_mode()

@@ -17,7 +17,9 @@ def markdown(results: Results) -> str:
     parts = [
         f"# Suite {results.suite}: {results.questions} questions about {results.images} images",
         "All scores in percent. Brackets hold 95% bootstrap intervals over images. Retention is the mean over the "
-        "families of score / vanilla score.",
+        "families of score / vanilla score. *Not reachable*: the method keeps more tokens than the budget, see mean "
+        "tokens; such a cell is not ranked. An asterisk marks times that were not all taken in one sitting with "
+        "vanilla's: do not compare them.",
         "## Retention",
         _retention_table(results),
         "## Scores per family",
@@ -44,12 +46,12 @@ def _family_table(results: Results) -> str:
     rows = [
         [
             score.method,
-            str(score.budget),
+            str(score.budget) if score.reached else f"{score.budget}, not reachable",
             _text(score.mean_tokens),
             _text(score.accuracy),
             _text(score.retention),
             *(_text(score.families[family]) for family in results.families),
-            _text(score.seconds_per_image, 3),
+            _text(score.seconds_per_image, 3) + ("*" if score.times_mixed else ""),
         ]
         for score in results.scores
     ]
@@ -71,7 +73,8 @@ def _difference_table(results: Results) -> str:
 
 
 def _with_interval(score: Score) -> str:
-    return f"{_text(score.retention)} {_ends(score.retention_interval)}"
+    found = f"{_text(score.retention)} {_ends(score.retention_interval)}"
+    return found if score.reached else f"not reachable: {found}"
 
 
 def _ends(interval: tuple[float, float]) -> str:

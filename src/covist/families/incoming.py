@@ -10,8 +10,7 @@ from torch import Tensor
 from covist.formulas.rotary import rotate
 
 ALL_ASK_UP_TO = 2048
-"""Patches up to which all of them ask in every head. Beyond, a checkerboard does: half the time, nearly the same
-selection (docs/measuring.md)."""
+"""Patches up to which all of them ask in every head. Beyond, a checkerboard does, at half the cost."""
 
 CACHED_LOGITS, DEVICE_LOGITS = 1 << 18, 1 << 24
 """Logits in memory at a time: 1 MiB, which stays in a core's cache, and 64 MiB, which keep an accelerator busy."""
@@ -28,7 +27,7 @@ def incoming_attention(queries: Tensor, keys: Tensor, cos: Tensor, sin: Tensor, 
 
     Memory beyond the arguments grows with n, never with n squared: float32 copies of one head's queries and keys, and
     logits and probabilities of as many queries as `rows_at_a_time` allows. At 65,536 patches (16,384 tokens, w = 80)
-    that is about 150 MiB on a CPU.
+    that is less than 200 MiB on a CPU; one head's logits at once would be 16 GiB.
     """
     count, heads, width = keys.shape
     received = torch.zeros(count, dtype=torch.float32, device=keys.device)

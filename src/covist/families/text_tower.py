@@ -75,7 +75,7 @@ class TextTower:
     def load(cls, name: str, home: Home = ANYWHERE) -> TextTower:
         """Load the text side of a checkpoint and, of the vision side, only the projection matrix."""
         try:
-            text = CLIPTextModelWithProjection.from_pretrained(name, dtype=home.dtype or "auto")
+            text: Any = CLIPTextModelWithProjection.from_pretrained(name, dtype=home.dtype or "auto")
         except (OSError, ValueError) as error:
             raise CovistError(
                 f"clip={name!r}: neither a directory with a CLIP checkpoint nor an id that the hub has an answer for"

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from covist.config import CovistConfig
-from covist.formulas.ops import first_largest
+from covist.formulas.ops import ranking
 
 INITIAL_ANCHOR_DIVISOR = 12
 NOVEL_ANCHORS = 3
 FREE_PLACE_DIVISOR = 8
+CANDIDATES = 4
+"""Candidates read at once for every anchor that may be kept."""
 
 
 def core_size(count: int, concentration: float, config: CovistConfig) -> int:
@@ -26,35 +28,36 @@ def free_places(count: int) -> int:
 def instruction_anchors(distribution: Tensor, affinity: Tensor, count: int, config: CovistConfig) -> Tensor:
     """Non-redundant tokens in the order of pi [N], most relevant first -> anchors in that order, [any].
 
-    A candidate that is too similar to a kept anchor is skipped for good, so the next anchor is always the first
-    candidate still allowed. The search runs to its limit without asking the device whether it is over already.
+    The few numbers that decide are read once, and the host walks along the candidates. Only where nearly all of them
+    are copies of each other does it have to ask for more.
     """
     limit = min(config.anchor_limit, math.floor(config.anchor_fraction * count))
     initial = min(max(2, count // INITIAL_ANCHOR_DIVISOR), limit)
     order = distribution.argsort(descending=True, stable=True)
-    allowed = torch.ones_like(order, dtype=torch.bool)  # along the order
-    to_initial = torch.zeros_like(distribution)
-    novel = torch.zeros_like(order[:1])
-    anchors, accepted = [order[:0]], [allowed[:0]]
-    for step in range(limit):
-        place = first_largest(allowed.int())[None]
-        anchor = order[place]
-        anchors.append(anchor)
-        accepted.append(allowed[place] & (novel < NOVEL_ANCHORS))
-        similarity = affinity.index_select(0, anchor)[0]
-        if step < initial:
-            to_initial = torch.maximum(to_initial, similarity)
-        else:
-            novel += 1 - to_initial[anchor] > config.anchor_novelty
-        allowed &= similarity[order] < config.anchor_redundancy
-        allowed.index_fill_(0, place, False)
-    return torch.cat(anchors)[torch.cat(accepted)]
+    kept: list[int] = []  # places along the order
+    novel = 0
+    for start in range(0, order.shape[0], CANDIDATES * limit) if limit else ():
+        block = order[start : start + CANDIDATES * limit]
+        places = [*kept, *range(start, start + block.shape[0])]
+        similarity = affinity.index_select(0, block).index_select(1, order[places])
+        copies = similarity >= config.anchor_redundancy
+        unlike = 1 - similarity > config.anchor_novelty
+        for place, row in enumerate(torch.stack([copies, unlike], -1).tolist(), start):
+            if len(kept) == limit or novel == NOVEL_ANCHORS:
+                return order[kept]
+            to = dict(zip(places, row, strict=True))
+            if not any(to[anchor][0] for anchor in kept):
+                novel += len(kept) >= initial and all(to[anchor][1] for anchor in kept[:initial])
+                kept.append(place)
+    return order[kept]
 
 
 def protected_tokens(
     attention: Tensor, anchors: Tensor, count: int, concentration: float, config: CovistConfig
 ) -> Tensor:
     """Core first, then anchors, truncated so that coverage keeps its free places -> distinct indices [any]."""
-    core = attention.argsort(descending=True, stable=True)[: core_size(count, concentration, config)]
-    extra = anchors[~torch.isin(anchors, core)]
-    return torch.cat([core, extra])[: max(0, count - free_places(count))]
+    protected = ranking(attention)[: core_size(count, concentration, config)]
+    if anchors.shape[0]:
+        in_core = torch.zeros_like(attention, dtype=torch.bool).index_fill_(0, protected, True)
+        protected = torch.cat([protected, anchors[~in_core[anchors]]])
+    return protected[: max(0, count - free_places(count))]

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from covist.checks import require, require_evidence, require_finite, require_shape
+from covist.checks import require, require_shape, require_sound
 from covist.config import CovistConfig
-from covist.formulas.ops import EPSILON, entropy, min_max, unit_rows
+from covist.formulas.ops import EPSILON, departure_from_uniform, min_max, partition, unit_rows
 from covist.formulas.positions import contiguous_positions
 from covist.state import VisualState
 
@@ -17,6 +18,7 @@ CONFIDENCE_CENTRE, CONFIDENCE_WIDTH = 0.4, 0.1
 CANDIDATE_DIVISOR, CANDIDATE_TEMPERATURE = 10, 0.07
 EVIDENCE_FLOOR = 1e-6
 TRANSFER_THRESHOLD = 1e-8
+EXACT_DISTANCES = "donot_use_mm_for_euclid_dist"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +31,10 @@ class Composition:
     assignment: Tensor
 
 
-def correspondence(similarity: Tensor) -> Tensor:
-    """Eq. 6: for each removed token the most similar representative, [D, K] -> [D]."""
-    return similarity.argmax(-1)
+def correspondence(similarity: Tensor) -> tuple[Tensor, Tensor]:
+    """Eq. 6: for each removed token the most similar representative, [D, K] -> [D], and how similar it is, [D]."""
+    best, assigned = similarity.max(-1)
+    return assigned, best
 
 
 def contributions(
@@ -49,31 +52,31 @@ def contributions(
     """
     transfer = removed_weights * similarity.pow(config.transfer_exponent)
     received = torch.zeros_like(kept_weights).index_add_(0, assigned, transfer)  # b_i
-    conserved = (removed_weights * removed_evidence).sum()
-    placed = (kept_evidence * received).sum()
-    scale = torch.where(placed > TRANSFER_THRESHOLD, conserved / placed, torch.zeros_like(placed))
-    proposed = kept_weights + scale * received
-    withheld = (kept_evidence * (proposed - config.weight_limit).clamp(min=0)).sum()
+    conserved, placed = removed_weights @ removed_evidence, kept_evidence @ received
+    scale = (conserved / placed).masked_fill(placed <= TRANSFER_THRESHOLD, 0)
+    proposed = torch.addcmul(kept_weights, scale, received)
+    withheld = kept_evidence @ (proposed - config.weight_limit).clamp(min=0)
     return proposed.clamp(1, config.weight_limit), withheld
 
 
 def confidence(similarity: Tensor, kept_coordinates: Tensor, removed_coordinates: Tensor) -> Tensor:
     """Eqs. 17, 18: q [D] from s [D, K] and the image coordinates [K, 2], [D, 2]."""
-    squared = torch.cdist(removed_coordinates, kept_coordinates).square()
-    nearness = similarity + SPATIAL_WEIGHT * torch.exp(-squared / (2 * SPATIAL_WIDTH**2))  # t, [D, K]
+    squared = torch.cdist(removed_coordinates, kept_coordinates, compute_mode=EXACT_DISTANCES).square_()
+    spatial = squared.mul_(-1 / (2 * SPATIAL_WIDTH**2)).exp_()
+    nearness = torch.add(similarity, spatial, alpha=SPATIAL_WEIGHT)  # t, [D, K]
     count = similarity.shape[1]
     candidates = min(count, max(2, math.ceil(count / CANDIDATE_DIVISOR)))
     best = nearness.topk(candidates, dim=-1).values
     close = torch.sigmoid((best[:, 0] - CONFIDENCE_CENTRE) / CONFIDENCE_WIDTH)
     if candidates == 1:
         return close
-    spread = entropy(torch.softmax(best / CANDIDATE_TEMPERATURE, dim=-1)) / math.log(candidates)
-    return close * (1 + (1 - spread).clamp(0, 1)) / 2
+    concentrated = departure_from_uniform(torch.softmax(best / CANDIDATE_TEMPERATURE, dim=-1))
+    return torch.addcmul(close, close, concentrated) / 2
 
 
 def content(features: Tensor, centroids: Tensor, config: CovistConfig) -> Tensor:
     """Eq. 8, right: rotate features [K, d] towards centroids [K, d] (zero = none), keeping every norm."""
-    moved = features + config.content_step * centroids
+    moved = torch.add(features, centroids, alpha=config.content_step)
     norm = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
     moved_norm = torch.linalg.vector_norm(moved, dim=-1, keepdim=True)
     return torch.where(moved_norm > 0, moved * (norm / moved_norm), features)
@@ -89,37 +92,38 @@ def centroids(features: Tensor, assigned: Tensor, importance: Tensor, count: int
 def compose(state: VisualState, kept: Tensor, evidence: Tensor, config: CovistConfig) -> Composition:
     """Reduce `state` to the tokens `kept` [K] under `evidence` [K_old]; reads nothing else (closure)."""
     _check(state, kept, evidence)
-    evidence = evidence.float()
-    is_removed = torch.ones(state.count, dtype=torch.bool, device=kept.device)
-    is_removed[kept] = False
-    removed = is_removed.nonzero()[:, 0]
-    assignment = torch.empty_like(state.indices)
-    assignment[kept] = torch.arange(kept.shape[0], device=kept.device)
+    evidence, places = evidence.float(), torch.arange(kept.shape[0], device=kept.device)
+    is_kept = torch.zeros(state.count, dtype=torch.bool, device=kept.device).index_fill_(0, kept, True)
+    removed, _ = partition(is_kept, kept.shape[0])
+    assignment = torch.empty_like(state.indices).index_copy_(0, kept, places)
     reduced = state.restrict(kept)
     withheld = evidence.new_zeros(())
     if removed.shape[0] == 0:
         return Composition(reduced, withheld, assignment)
 
-    similarity = state.require_affinity("compose").index_select(0, removed).index_select(1, kept)  # [D, K]
-    assigned = correspondence(similarity)
-    assignment[removed] = assigned
+    similarity = state.require_affinity("compose").index_select(1, kept).index_select(0, removed)  # [D, K]
+    assigned, closeness = correspondence(similarity)
+    assignment.index_copy_(0, removed, assigned)
     if config.contributions:
         weights, withheld = contributions(
-            similarity.gather(1, assigned[:, None])[:, 0],
+            closeness,
             assigned,
-            state.weights[kept],
-            state.weights[removed],
-            evidence[kept],
-            evidence[removed],
+            reduced.weights,
+            state.weights.index_select(0, removed),
+            evidence.index_select(0, kept),
+            evidence.index_select(0, removed),
             config,
         )
         reduced = reduced.replace(weights=weights)
     if config.content:
         coordinates = state.coordinates
-        trust = confidence(similarity, coordinates[kept], coordinates[removed])  # q, [D]
+        trust = confidence(
+            similarity, coordinates.index_select(0, kept), coordinates.index_select(0, removed)
+        )  # q, [D]
         giving = (trust >= config.content_confidence).nonzero()[:, 0]
-        importance = (min_max(evidence, config.epsilon)[removed] + EVIDENCE_FLOOR) * trust
-        centre = centroids(state.features[removed[giving]].float(), assigned[giving], importance[giving], kept.shape[0])
+        givers = removed[giving]
+        importance = (min_max(evidence, config.epsilon)[givers] + EVIDENCE_FLOOR) * trust[giving]
+        centre = centroids(state.features[givers].float(), assigned[giving], importance, kept.shape[0])
         features = content(reduced.features.float(), centre, config)
         reduced = reduced.with_features(features.to(state.features.dtype))
     return Composition(reduced, withheld, assignment)
@@ -140,7 +144,7 @@ def drop(state: VisualState, kept: Tensor) -> Composition:
     reduced = state.restrict(kept)
     reduced = reduced.replace(positions=contiguous_positions(reduced.positions))
     similarity = state.require_affinity("drop").index_select(1, kept)
-    assignment = correspondence(similarity)
+    assignment, _ = correspondence(similarity)
     assignment[kept] = torch.arange(kept.shape[0], device=kept.device)
     return Composition(reduced, similarity.new_zeros(()), assignment)
 
@@ -150,7 +154,6 @@ def _check(state: VisualState, kept: Tensor, evidence: Tensor) -> None:
     require_shape(where, "evidence", evidence, (count,))
     require_shape(where, "kept", kept, (None,))
     require(1 <= kept.shape[0] <= count, where, f"kept must hold 1 to {count} tokens, got {kept.shape[0]}")
-    ordered = (kept.diff() > 0).all() & (kept[0] >= 0) & (kept[-1] < count)
-    require(bool(ordered), where, f"kept must be increasing indices below {count}")
-    require_finite(where, features=state.features)
-    require_evidence(where, "evidence", evidence)
+    ordered = (pad(kept, (0, 1), value=count) > pad(kept, (1, 0), value=-1)).all()
+    complaint = f"kept must be increasing indices below {count}"
+    require_sound(where, {"evidence": evidence}, {complaint: ordered}, features=state.features)

@@ -3,27 +3,27 @@
 import torch
 from torch import Tensor
 
-from covist.checks import require_shape
+from covist.checks import require_affordable, require_shape
 from covist.config import CovistConfig
-from covist.formulas.ops import EPSILON, first_largest, mass_norm, unit_rows
+from covist.formulas.ops import EPSILON, first_largest, gram, mass_norm, unit_rows
 
 CONCENTRATION_CLIP = (0.5, 1.5)
 KEY_SCALE, EMBEDDING_SCALE, COORDINATE_SCALE = 0.425, 0.425, 0.15
 DISTANCE_TIE = 1e-6
 """Squared distances between descriptors of norm about one that are closer than this are equal."""
+VANISHING = torch.finfo(torch.float32).tiny
 
 
 def affinity(keys: Tensor, embeddings: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Eq. 2: s [N, N] from raw keys [N, k] and projected embeddings [N, d]; rows are normalised here."""
+    require_affordable("affinity", keys.shape[0])
     require_shape("affinity", "embeddings", embeddings, (keys.shape[0], None))
-    unit_keys = unit_rows(keys, epsilon)
-    return blend_similarities(unit_keys @ unit_keys.T, unit_rows(embeddings, epsilon))
+    return blend_similarities(gram(unit_rows(keys, epsilon)), gram(unit_rows(embeddings, epsilon)))
 
 
-def blend_similarities(key_cosines: Tensor, unit_embeddings: Tensor) -> Tensor:
-    """Eq. 2 given the key cosines [N, N], which are overwritten with s: no third N x N matrix is needed."""
-    cosines = (unit_embeddings @ unit_embeddings.T).clamp_(0, 1)
-    return key_cosines.clamp_(0, 1).add_(cosines).mul_(0.5)
+def blend_similarities(key_cosines: Tensor, embedding_cosines: Tensor) -> Tensor:
+    """Eq. 2 given the cosines, both [N, N]: they are overwritten, the first with s, so that no third is needed."""
+    return key_cosines.clamp_(0, 1).add_(embedding_cosines.clamp_(0, 1)).mul_(0.5)
 
 
 def uniform_coefficient(count: int, concentration: float, reference: float | None, config: CovistConfig) -> float:
@@ -54,31 +54,43 @@ def region_weights(
     weights: Tensor, unit_keys: Tensor, unit_embeddings: Tensor, coordinates: Tensor, config: CovistConfig
 ) -> Tensor:
     """omega [N]: the weights w rebalanced over regions, which keeps a large region from taking the whole budget."""
-    region = assign_regions(weights, unit_keys, unit_embeddings, coordinates, config.regions)  # [N]
-    mass = weights.new_zeros(config.regions).index_add_(0, region, weights)
-    size = weights.new_zeros(config.regions).index_add_(0, region, torch.ones_like(weights))
-    target = (1 - config.region_uniform) * mass + config.region_uniform / (size > 0).sum()
-    share = torch.where(mass[region] > 0, weights / mass[region], 1 / size[region])
-    return mass_norm(target[region] * share)
+    return balance_regions(weights, gram(unit_keys), gram(unit_embeddings), coordinates, config)
 
 
-def assign_regions(
-    weights: Tensor, unit_keys: Tensor, unit_embeddings: Tensor, coordinates: Tensor, regions: int
+def balance_regions(
+    weights: Tensor, key_cosines: Tensor, embedding_cosines: Tensor, coordinates: Tensor, config: CovistConfig
 ) -> Tensor:
-    """Nearest of the farthest-point centres for every token, [N]; the first centre has the largest weight.
+    """`region_weights` for a caller that has the cosines [N, N] already."""
+    distances = descriptor_distances(key_cosines, embedding_cosines, coordinates)
+    region = assign_regions(weights, distances, config.regions)  # [N]
+    weights = weights + VANISHING  # a region without weight spreads its target evenly
+    member = (region == torch.arange(config.regions, device=region.device)[:, None]).float()  # [regions, N]
+    mass = member @ weights
+    target = torch.add(config.region_uniform / (mass > 0).sum(), mass, alpha=1 - config.region_uniform)
+    return mass_norm(weights * (target / mass)[region])
 
-    The descriptors are concatenated in the paper; squared distances add up, so they stay apart here.
+
+def descriptor_distances(key_cosines: Tensor, embedding_cosines: Tensor, coordinates: Tensor) -> Tensor:
+    """Squared distances between the descriptors of all tokens [N, N].
+
+    The paper concatenates the descriptors. Their squared distance is `n_i + n_j - 2 <i, j>`; cosines give the inner
+    products of keys and embeddings, and one small matrix product adds the norms n and the coordinates.
     """
-    parts = ((KEY_SCALE, unit_keys), (EMBEDDING_SCALE, unit_embeddings), (COORDINATE_SCALE, coordinates - 0.5))
-    norms = [part.square().sum(-1) for _, part in parts]
-    centre = weights.argmax()
-    distances = []
-    nearest = torch.full_like(weights, torch.inf)
-    for _ in range(min(regions, weights.shape[0])):
-        distance = torch.zeros_like(weights)
-        for (scale, part), norm in zip(parts, norms, strict=True):
-            distance += scale * (norm + norm[centre] - 2 * (part @ part[centre])).clamp(min=0)
-        distances.append(distance)
-        nearest = torch.minimum(nearest, distance)
-        centre = first_largest(nearest, DISTANCE_TIE)
-    return first_largest(-torch.stack(distances), DISTANCE_TIE)
+    places = coordinates - 0.5  # [N, 2]
+    inner = torch.add(key_cosines, embedding_cosines, alpha=EMBEDDING_SCALE / KEY_SCALE)  # [N, N], over KEY_SCALE
+    norms = torch.add(COORDINATE_SCALE * places.square().sum(-1), inner.diagonal(), alpha=KEY_SCALE)[:, None]
+    one = torch.ones_like(norms)
+    left = torch.cat([-2 * COORDINATE_SCALE * places, norms, one], dim=1)  # [N, 4]
+    right = torch.cat([places, one, norms], dim=1)
+    return inner.addmm_(left, right.T, beta=-2 * KEY_SCALE)
+
+
+def assign_regions(weights: Tensor, distances: Tensor, regions: int) -> Tensor:
+    """Nearest of the farthest-point centres for every token, [N]; the first centre has the largest weight."""
+    nearest = distances.index_select(0, weights.argmax())  # [1, N]
+    rows = [nearest]
+    for _ in range(1, min(regions, weights.shape[0])):
+        centre = first_largest(nearest, DISTANCE_TIE, dim=1)
+        rows.append(distances.index_select(0, centre))
+        nearest = torch.minimum(nearest, rows[-1])
+    return first_largest(-torch.cat(rows), DISTANCE_TIE)

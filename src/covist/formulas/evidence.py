@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from covist.checks import require, require_evidence, require_finite, require_shape
+from covist.checks import require, require_finite, require_shape, require_sound
 from covist.config import CovistConfig
 from covist.formulas.attention import mean_attention
-from covist.formulas.ops import departure_from_uniform, entropy, mass_norm, min_max, unit_rows
+from covist.formulas.ops import departure_from_uniform, entropy, gram, mass_norm, min_max, unit_rows
 from covist.grid import Grid
 
 ATTENTION_PERCENTILE = 0.995
@@ -31,12 +31,17 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class VisualEvidence:
-    """What the image alone says: smoothed attention (mass 1), distinctiveness, base evidence b, all [N]; and c."""
+    """What the image alone says: smoothed attention (mass 1), distinctiveness, base evidence b, all [N]; and c, []."""
 
     attention: Tensor
     distinctiveness: Tensor
     base: Tensor
-    concentration: float
+    departure: Tensor
+
+    @property
+    def concentration(self) -> float:
+        """c as a number: a host read."""
+        return float(self.departure)
 
 
 def mix_heads(attention: Tensor) -> Tensor:
@@ -58,21 +63,32 @@ def nearest_neighbours(similarity: Tensor) -> Neighbours:
 def smooth_attention(attention: Tensor, neighbours: Neighbours, grid: Grid) -> Tensor:
     """Truncate the peaks, diffuse over the key graph, then smooth inside each view: [N] -> [N] with mass 1."""
     smoothed = mass_norm(attention.float())
-    smoothed = smoothed.clamp(max=torch.quantile(smoothed, ATTENTION_PERCENTILE))
+    smoothed = smoothed.clamp(max=percentile(smoothed, ATTENTION_PERCENTILE))
     if neighbours.indices.shape[1]:
         transition = torch.softmax(neighbours.similarities / DIFFUSION_TEMPERATURE, dim=-1)  # [N, k]
         for _ in range(DIFFUSION_STEPS):
             arriving = (transition * smoothed[neighbours.indices]).sum(-1)
-            smoothed = (1 - DIFFUSION_RATE) * smoothed + DIFFUSION_RATE * arriving
+            smoothed = torch.lerp(smoothed, arriving, DIFFUSION_RATE)
     return mass_norm(grid.smooth(smoothed))
 
 
-def feature_distinctiveness(unit_embeddings: Tensor, grid: Grid, epsilon: float) -> Tensor:
-    """How far each token stands out, globally and from its spatial neighbours: unit rows [N, d] -> [N]."""
+def percentile(values: Tensor, fraction: float) -> Tensor:
+    """The value [] below which `fraction` of `values` [N] lie, linear between the two nearest."""
+    place = fraction * (values.shape[0] - 1)
+    below = math.floor(place)
+    top = values.topk(values.shape[0] - below).values  # largest first; the last is the one below the place
+    return torch.lerp(top[-1], top[-2:][0], place - below)
+
+
+def feature_distinctiveness(unit_embeddings: Tensor, cosines: Tensor, grid: Grid, epsilon: float) -> Tensor:
+    """How far each token stands out, globally and from its spatial neighbours -> [N].
+
+    unit_embeddings: unit rows [N, d]; cosines: between all pairs of them [N, N].
+    """
     mean_direction = unit_rows(unit_embeddings.sum(0), epsilon)
+    similarities = torch.stack([unit_embeddings @ mean_direction, grid.neighbour_similarity(cosines)])
     # MinMax(1 - v) is MinMax(-v), which keeps the scale by which rounding is recognised
-    apart = min_max(-(unit_embeddings @ mean_direction), epsilon)
-    contrast = min_max(-grid.neighbour_similarity(unit_embeddings), epsilon)
+    apart, contrast = min_max(-similarities, epsilon)
     return GLOBAL_DISTINCTIVENESS * apart + LOCAL_DISTINCTIVENESS * contrast
 
 
@@ -81,40 +97,48 @@ def visual_evidence(
 ) -> VisualEvidence:
     """What attention [N], keys [N, k] and projected embeddings [N, d] say about the image, up to b of Eq. 16."""
     check_signals("visual_evidence", attention, keys, embeddings, grid)
-    unit_keys = unit_rows(keys, config.epsilon)
-    neighbours = nearest_neighbours(unit_keys @ unit_keys.T)
-    return weigh_image(attention, neighbours, unit_rows(embeddings, config.epsilon), grid, config)
+    unit_keys, unit_embeddings = unit_rows(keys, config.epsilon), unit_rows(embeddings, config.epsilon)
+    return weigh_image(attention, gram(unit_keys), unit_embeddings, gram(unit_embeddings), grid, config)
 
 
-def check_signals(where: str, attention: Tensor, keys: Tensor, embeddings: Tensor, grid: Grid) -> None:
-    """The encoder's signals must be finite, have one row per token of the grid, and no negative attention."""
-    require_shape(where, "attention", attention, (grid.size,))
+def check_signals(where: str, attention: Tensor, keys: Tensor, embeddings: Tensor, grid: Grid, **more: Tensor) -> None:
+    """The encoder's signals must be finite, have one row per token of the grid, and no negative attention.
+
+    more: further evidence [N] by its name.
+    """
+    evidence = {"attention": attention, **more}
+    for name, values in evidence.items():
+        require_shape(where, name, values, (grid.size,))
     require_shape(where, "keys", keys, (grid.size, None))
     require_shape(where, "embeddings", embeddings, (grid.size, None))
-    require_finite(where, attention=attention, keys=keys, embeddings=embeddings)
-    require_evidence(where, "attention", attention)
+    require_sound(where, evidence, keys=keys, embeddings=embeddings)
 
 
 def weigh_image(
-    attention: Tensor, neighbours: Neighbours, unit_embeddings: Tensor, grid: Grid, config: CovistConfig
+    attention: Tensor,
+    key_cosines: Tensor,
+    unit_embeddings: Tensor,
+    embedding_cosines: Tensor,
+    grid: Grid,
+    config: CovistConfig,
 ) -> VisualEvidence:
-    """`visual_evidence` for a caller that has the key graph and the normalised embeddings already."""
-    smoothed = smooth_attention(attention, neighbours, grid)
-    distinctiveness = feature_distinctiveness(unit_embeddings, grid, config.epsilon)
+    """`visual_evidence` for a caller that has the cosines [N, N] and the normalised embeddings already."""
+    smoothed = smooth_attention(attention, nearest_neighbours(key_cosines), grid)
+    distinctiveness = feature_distinctiveness(unit_embeddings, embedding_cosines, grid, config.epsilon)
     return VisualEvidence(
         attention=smoothed,
         distinctiveness=distinctiveness,
         base=base_evidence(smoothed, distinctiveness, config.epsilon),
-        concentration=float(departure_from_uniform(smoothed)),
+        departure=departure_from_uniform(smoothed),
     )
 
 
 def base_evidence(attention: Tensor, distinctiveness: Tensor, epsilon: float) -> Tensor:
     """Eq. 16: the two min-max-normalised maps mixed by their variances."""
-    a, s = min_max(attention, epsilon), min_max(distinctiveness, epsilon)
-    a_variance, s_variance = a.var(correction=0), s.var(correction=0)
+    maps = min_max(torch.stack([attention, distinctiveness]), epsilon)
+    (a, s), (a_variance, s_variance) = maps, maps.var(-1, correction=0)
     rho = a_variance / (a_variance + s_variance + epsilon)
-    return mass_norm(rho * a + (1 - rho) * s)
+    return mass_norm(torch.lerp(s, a, rho))  # rho a + (1 - rho) s
 
 
 def instruction_distribution(text: Tensor, patches: Tensor, config: CovistConfig) -> Tensor:
@@ -123,12 +147,11 @@ def instruction_distribution(text: Tensor, patches: Tensor, config: CovistConfig
     require(text.shape[0] > 0, "instruction_distribution", "text needs at least the end-of-sequence token")
     require_finite("instruction_distribution", text=text, patches=patches)
     cosine = unit_rows(text, config.epsilon) @ unit_rows(patches, config.epsilon).T  # u, [T, N]
-    entropies = entropy(torch.softmax(cosine / TEXT_TEMPERATURE, dim=-1))
-    kept = entropies.argsort(stable=True)[: math.ceil(text.shape[0] / 2)]
-    weights = torch.softmax(-entropies[kept] / TEXT_TEMPERATURE, dim=0)
-    dense = config.instruction_sign * (weights @ cosine[kept])
-    end = config.instruction_sign * cosine[-1]
-    return mass_norm(0.5 * min_max(dense, config.epsilon) + 0.5 * min_max(end, config.epsilon))
+    entropies, order = entropy(torch.softmax(cosine / TEXT_TEMPERATURE, dim=-1)).sort(stable=True)
+    half = math.ceil(text.shape[0] / 2)
+    weights = torch.softmax(entropies[:half] / -TEXT_TEMPERATURE, dim=0)
+    dense, end = weights @ cosine[order[:half]], cosine[-1]
+    return mass_norm(min_max(config.instruction_sign * torch.stack([dense, end]), config.epsilon).mean(0))
 
 
 def first_layer_distribution(queries: Tensor, keys: Tensor, scale: float | None = None) -> Tensor:
@@ -146,13 +169,19 @@ def first_layer_distribution(queries: Tensor, keys: Tensor, scale: float | None 
 
 def selectivity(distribution: Tensor) -> Tensor:
     """sigma: half the L1 distance of pi from uniform, in [0, 1)."""
-    return 0.5 * (distribution - 1 / distribution.shape[-1]).abs().sum(-1)
+    return 0.5 * torch.linalg.vector_norm(distribution - 1 / distribution.shape[-1], 1, dim=-1)
 
 
-def mix_evidence(base: Tensor, distribution: Tensor, max_weight: float, config: CovistConfig) -> Tensor:
-    """Eq. 3: add what the instruction asks for beyond the base evidence."""
+def mix_evidence(
+    base: Tensor, distribution: Tensor, max_weight: float, config: CovistConfig, selective: Tensor | None = None
+) -> Tensor:
+    """Eq. 3: add what the instruction asks for beyond the base evidence -> e [N].
+
+    selective: sigma of the distribution, where the caller has it already.
+    """
     require_shape("mix_evidence", "distribution", distribution, tuple(base.shape))
     residual = (distribution - base).clamp(min=0)
-    weight = max_weight * (selectivity(distribution) / config.selectivity_scale).clamp(max=1)
-    weight = torch.where(residual.sum() > 0, weight, torch.zeros_like(weight))
-    return mass_norm((1 - weight) * base + weight * mass_norm(residual))
+    sigma = selectivity(distribution) if selective is None else selective
+    weight = (sigma * (max_weight / config.selectivity_scale)).clamp(max=max_weight)
+    weight = weight * residual.any()
+    return mass_norm(torch.lerp(base, mass_norm(residual), weight))

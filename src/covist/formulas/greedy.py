@@ -1,10 +1,18 @@
 """Greedy coverage (Eq. 5) and the coverage-gap reserve.
 
-The gain of token i is `sum_j omega_j max(kappa_ij - covered_j, 0)`. Choosing a token raises the coverage of a few
-columns j only, and every gain falls by exactly `omega_j (clip(kappa_ij, old_j, new_j) - old_j)` over these. Summed in
-float64, this keeps all gains exact for about N^2 log K operations instead of N^2 K. Rows serve as columns, since the
-kernel is symmetric, and coverage is kept in units of s, whose square is the kernel: there is no second N x N matrix.
+The gain of token i is `sum_j omega_j max(kappa_ij - covered_j, 0)`. There are two loops with the same result.
+
+The sparse loop, for a CPU: choosing a token raises the coverage of a few columns j only, and every gain falls by
+exactly `omega_j (clip(kappa_ij, old_j, new_j) - old_j)` over these. Summed in float64, this keeps all gains exact for
+about N^2 log K operations instead of N^2 K. Rows serve as columns, since the kernel is symmetric, and coverage is kept
+in units of s, whose square is the kernel: there is no second N x N matrix.
+
+The dense loop, for an accelerator, where launching work and waiting for it cost more than the work: every gain from
+scratch in a handful of operators of fixed shape, and nothing is read back.
 """
+
+from collections.abc import Callable
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -12,12 +20,14 @@ from torch import Tensor
 from covist.checks import require, require_count, require_shape
 from covist.formulas.ops import first_largest
 
+DENSE: bool | None = None
+"""Which loop grows the set: the dense one, the sparse one, or (None) the one that suits the device."""
 TIE = 1e-12
 """Gains closer than this, of a total mass of one, are equal; the lowest index wins."""
+OWN_MASS = 1e-6
+"""Mass that the dense loop gives every token for itself alone, so that chosen tokens gain less than any other."""
 BLOCK = 256
 """Rows of the affinity handled at once."""
-DEVICE_BLOCK = 128
-"""Columns settled per round on an accelerator, where shapes must not depend on data."""
 
 
 def greedy_coverage(affinity: Tensor, omega: Tensor, start: Tensor, count: int) -> Tensor:
@@ -31,76 +41,86 @@ def greedy_coverage(affinity: Tensor, omega: Tensor, start: Tensor, count: int) 
     if affinity.device.type == "mps":  # which has no float64
         return greedy_coverage(affinity.cpu(), omega.cpu(), start.cpu(), count).to(affinity.device)
     search = _Search(affinity, omega, start)
-    grow = search.grow if affinity.device.type == "cpu" else search.grow_on_device
+    dense = affinity.device.type != "cpu" if DENSE is None else DENSE
+    grow = search.grow_on_device if dense else search.grow
     grow(count - start.shape[0])
     return search.chosen
 
 
 class _Search:
-    """The tokens chosen so far, the coverage in units of s that `gains` account for, and the gains.
-
-    Gains carry a common offset, which no comparison sees, and are -inf for chosen tokens.
-    """
+    """The tokens chosen so far, and two ways to choose more of them."""
 
     def __init__(self, affinity: Tensor, omega: Tensor, start: Tensor):
-        self.affinity, self.omega = affinity, omega.double()
-        self.chosen = torch.zeros_like(omega, dtype=torch.bool)
-        self.chosen[start] = True
-        self.covered = _largest(affinity, start)
-        # max(s, covered)^2 without subtracting covered^2, the first offset: a float32 difference would be rounded
-        blocks = [torch.maximum(rows, self.covered).square_().double() @ self.omega for rows in affinity.split(BLOCK)]
-        self.gains = torch.cat(blocks).masked_fill_(self.chosen, -torch.inf)
-
-    def _settle(self, risen: Tensor, target: Tensor) -> None:
-        """Account for the coverage of the columns `risen` [r], which is now `target` [N]."""
-        rows = self.affinity.index_select(0, risen)  # [r, N]
-        torch.maximum(rows, self.covered.index_select(0, risen)[:, None], out=rows)
-        torch.minimum(rows, target.index_select(0, risen)[:, None], out=rows)
-        kernel = rows.mul_(rows).double()
-        self.gains.addmv_(kernel.t(), self.omega.index_select(0, risen), alpha=-1)
+        self.affinity, self.omega, self.start = affinity, omega.double(), start
+        self.chosen = torch.zeros_like(omega, dtype=torch.bool).index_fill_(0, start, True)
 
     def grow(self, steps: int) -> None:
-        """Shapes follow the data: as many columns per step as really rose."""
-        picks = []
-        for _ in range(steps):
-            values, tokens = (top.tolist() for top in self.gains.topk(min(2, self.gains.shape[0])))
+        """The sparse loop: shapes follow the data, as many columns per step as really rose.
+
+        Gains carry a common offset, which no comparison sees, and are -inf for chosen tokens.
+        """
+        covered, picks = _largest(self.affinity, self.start), []
+        # max(s, covered)^2 without subtracting covered^2, the first offset: a float32 difference would be rounded
+        blocks = [torch.maximum(rows, covered).square_().double() @ self.omega for rows in self.affinity.split(BLOCK)]
+        gains = torch.cat(blocks).masked_fill_(self.chosen, -torch.inf)
+        levels = covered.repeat(2, 1)[..., None]  # coverage before and after a step, which take turns: [2, N, 1]
+        sides, room = levels.unbind(), gains.new_empty(BLOCK, gains.shape[0])
+        for step in range(steps):
+            values, tokens = (top.tolist() for top in gains.topk(min(2, gains.shape[0])))
             tied = values[0] - values[-1] <= TIE
-            pick = int(first_largest(self.gains, TIE)) if tied else tokens[0]
+            pick = int(first_largest(gains, TIE)) if tied else tokens[0]
             picks.append(pick)
-            self.gains[pick] = -torch.inf
-            target = torch.maximum(self.covered, self.affinity[pick])
-            risen = (target > self.covered).nonzero().view(-1)
+            gains[pick].fill_(-torch.inf)
+            before, after = step % 2, 1 - step % 2
+            torch.maximum(sides[before], self.affinity[pick, :, None], out=sides[after])
+            risen = (sides[after] > sides[before]).nonzero()[:, 0]
             for block in risen.split(BLOCK) if risen.shape[0] > BLOCK else (risen,):
-                self._settle(block, target)
-            self.covered = target
+                bounds = levels.index_select(1, block).unbind()  # [r, 1] each
+                self._settle(gains, block, bounds[before], bounds[after], room[: block.shape[0]])
         self.chosen[picks] = True
 
-    def grow_on_device(self, steps: int) -> None:
-        """The same search without a host read per step: shapes are fixed, the device decides what happens.
+    def _settle(self, gains: Tensor, risen: Tensor, low: Tensor, high: Tensor, kernel: Tensor) -> None:
+        """Lower the `gains` [N] by what the columns `risen` [r] gained from `low` to `high`; `kernel` [r, N]: room."""
+        rows = self.affinity.index_select(0, risen)  # [r, N]
+        torch.maximum(rows, low, out=rows)
+        torch.minimum(rows, high, out=rows)
+        torch.mul(rows, rows, out=kernel)
+        gains.addmv_(kernel.t(), self.omega.index_select(0, risen), alpha=-1)
 
-        Every round settles the columns that rose most; only when none is left does it choose a token. As many rounds as
-        tokens are missing can never choose too many; one host read after them tells how many are missing still.
+    def grow_on_device(self, steps: int) -> None:
+        """The dense loop. Looking for ties that rounding hides would nearly double its operators.
+
+        So the first walk takes the largest gain as it is, all its steps are checked together afterwards, and only if
+        one of them missed such a tie does a second walk look for them at every step.
         """
-        target = self.covered.clone()
-        missing = torch.full((), steps, device=target.device)
-        while (rounds := int(missing)) > 0:
-            for _ in range(rounds):
-                risen = (target - self.covered).topk(min(DEVICE_BLOCK, target.shape[0])).indices
-                self._settle(risen, target)
-                self.covered.index_copy_(0, risen, target.index_select(0, risen))
-                pick = first_largest(self.gains, TIE)[None]
-                choose = (self.covered == target).all()
-                self.chosen.index_copy_(0, pick, self.chosen.index_select(0, pick) | choose)
-                self.gains.masked_fill_(self.chosen, -torch.inf)
-                raised = torch.maximum(target, self.affinity.index_select(0, pick)[0])
-                target = torch.where(choose, raised, target)
-                missing -= choose.to(missing.dtype)
+        if steps == 0:
+            return
+        picks, gains = self._walk(steps, Tensor.argmax)
+        if not torch.equal(picks, first_largest(gains, TIE, dim=1)):
+            picks, _ = self._walk(steps, partial(first_largest, tolerance=TIE))
+        self.chosen.index_fill_(0, picks, True)
+
+    def _walk(self, steps: int, choose: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Tokens chosen one by one from the gains [N] of all -> tokens [steps], gains at every step [steps, N]."""
+        # row i: the coverage that the tokens chosen so far would have together with i
+        raised = torch.empty_like(self.affinity, dtype=torch.float64)
+        torch.mul(self.affinity, self.affinity, out=raised).mul_(self.omega)
+        raised.diagonal().add_(OWN_MASS)
+        covered = _largest(raised, self.start)
+        picks, gains = [], []
+        for _ in range(steps):
+            torch.maximum(raised, covered, out=raised)
+            gains.append(raised.sum(1))
+            picks.append(choose(gains[-1]))
+            covered = raised.index_select(0, picks[-1])
+        return torch.stack(picks), torch.stack(gains)
 
 
 def _largest(affinity: Tensor, tokens: Tensor) -> Tensor:
     """The largest affinity of every token [N] to `tokens` [any]; zero without any."""
-    best = [affinity.index_select(0, part).amax(0) for part in tokens.split(BLOCK) if part.shape[0]]
-    return torch.stack(best).amax(0) if best else affinity.new_zeros(affinity.shape[0])
+    if not tokens.shape[0]:
+        return affinity.new_zeros(affinity.shape[0])
+    return reduce(torch.maximum, (affinity.index_select(0, part).amax(0) for part in tokens.split(BLOCK)))
 
 
 def fill_reserve(affinity: Tensor, chosen: Tensor, count: int) -> Tensor:
@@ -108,10 +128,10 @@ def fill_reserve(affinity: Tensor, chosen: Tensor, count: int) -> Tensor:
 
     The kernel is the square of s, so the gap is largest where the largest affinity is smallest.
     """
-    chosen = chosen.clone()
-    largest = _largest(affinity, chosen.nonzero()[:, 0]).masked_fill_(chosen, torch.inf)
+    picks = []
+    largest = _largest(affinity, chosen.nonzero()[:, 0]).masked_fill_(chosen, torch.inf)[None]  # [1, N]
     for _ in range(count):
-        pick = largest.argmin()[None]
-        chosen.index_fill_(0, pick, True)
-        largest = torch.maximum(largest, affinity.index_select(0, pick)[0]).index_fill_(0, pick, torch.inf)
-    return chosen
+        pick = largest.argmin(1)
+        largest = torch.maximum(largest, affinity.index_select(0, pick)).index_fill_(1, pick, torch.inf)
+        picks.append(pick)
+    return chosen.index_fill(0, torch.cat(picks), True) if picks else chosen

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 EPSILON = 1e-8
 RESOLUTION = 1e-6
@@ -15,8 +16,7 @@ def mass_norm(values: Tensor, dim: int = -1) -> Tensor:
     NaN stays NaN, here and in MinMax, so that the checks behind them see it.
     """
     total = values.sum(dim, keepdim=True)
-    uniform = torch.full_like(values, 1.0 / values.shape[dim])
-    return torch.where(total == 0, uniform, values / total)
+    return (values / total).masked_fill(total == 0, 1.0 / values.shape[dim])
 
 
 def min_max(values: Tensor, epsilon: float = EPSILON) -> Tensor:
@@ -26,14 +26,19 @@ def min_max(values: Tensor, epsilon: float = EPSILON) -> Tensor:
     larger than epsilon, would be stretched into a pattern.
     """
     low, high = torch.aminmax(values, dim=-1, keepdim=True)
-    noise = RESOLUTION * torch.maximum(low.abs(), high.abs())
-    return torch.where(high - low <= noise, torch.zeros_like(values), (values - low) / (high - low + epsilon))
+    span, noise = high - low, RESOLUTION * torch.linalg.vector_norm(values, torch.inf, dim=-1, keepdim=True)
+    return ((values - low) / (span + epsilon)).masked_fill(span <= noise, 0)
 
 
 def unit_rows(values: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Rows divided by their Euclidean norm plus `epsilon`, in float32; a zero row stays zero."""
     values = values.float()
     return values / (torch.linalg.vector_norm(values, dim=-1, keepdim=True) + epsilon)
+
+
+def gram(rows: Tensor) -> Tensor:
+    """Inner products of all pairs of rows [N, d] -> [N, N]: the cosines if they are unit rows."""
+    return rows @ rows.T
 
 
 def entropy(probabilities: Tensor, dim: int = -1) -> Tensor:
@@ -46,12 +51,33 @@ def departure_from_uniform(probabilities: Tensor) -> Tensor:
     size = probabilities.shape[-1]
     if size == 1:
         return probabilities.new_zeros(probabilities.shape[:-1])
-    return (1 - entropy(probabilities) / math.log(size)).clamp(0, 1)
+    return torch.rsub(entropy(probabilities), 1, alpha=1 / math.log(size)).clamp(0, 1)
 
 
 def first_largest(values: Tensor, tolerance: float = 0.0, dim: int = 0) -> Tensor:
     """Lowest index along `dim` whose value is within `tolerance` of the largest: ties that rounding hides stay ties."""
-    return (values >= values.amax(dim, keepdim=True) - tolerance).view(torch.uint8).argmax(dim)
+    return values.clamp(max=values.amax(dim, keepdim=True) - tolerance).argmax(dim)
+
+
+def ranking(values: Tensor) -> Tensor:
+    """Indices of non-negative `values` [N] from the largest to the smallest; ties in index order.
+
+    Neighbours in this order that differ by no more than float32 rounding are ties as well: what comes out of sums that
+    are equal on paper must not be ordered by their noise.
+    """
+    ordered, order = values.sort(descending=True)
+    falls = ordered[1:] < (1 - RESOLUTION) * ordered[:-1]
+    tiers = pad(falls.cumsum(0), (1, 0))  # along the order, equal for ties
+    return torch.empty_like(tiers).index_copy_(0, order, tiers).argsort(stable=True)
+
+
+def partition(mask: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Indices outside and inside of `mask` [N] bool, each increasing; `count`, which the caller knows, are inside.
+
+    Unlike `nonzero` this asks nothing of the device.
+    """
+    outside, inside = mask.byte().argsort(stable=True).split([mask.shape[0] - count, count])
+    return outside, inside
 
 
 def round_half_up(value: float) -> int:

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from covist.checks import require_count, require_evidence, require_shape
+from covist.checks import require_affordable, require_count
 from covist.config import CovistConfig
 from covist.formulas.anchors import instruction_anchors, protected_tokens
-from covist.formulas.coverage import blend_similarities, coverage_weights, region_weights, uniform_coefficient
-from covist.formulas.evidence import check_signals, mix_evidence, nearest_neighbours, selectivity, weigh_image
+from covist.formulas.coverage import balance_regions, blend_similarities, coverage_weights, uniform_coefficient
+from covist.formulas.evidence import check_signals, mix_evidence, selectivity, weigh_image
 from covist.formulas.greedy import fill_reserve, greedy_coverage
-from covist.formulas.ops import mass_norm, round_half_up, unit_rows
+from covist.formulas.ops import gram, mass_norm, partition, round_half_up, unit_rows
 from covist.grid import Grid
 
 
@@ -58,30 +58,36 @@ def initial_selection(
     attention: class-token (or incoming) attention with heads mixed, [N]; keys: encoder keys, [N, k];
     embeddings: projected embeddings, [N, d]; reference: running mean of the concentration, None = not yet known.
     """
-    check_signals("initial_selection", attention, keys, embeddings, grid)
-    _check_request(count, instruction, grid.size)
+    require_affordable("initial_selection", grid.size)
+    require_count("initial_selection", count, grid.size)
+    asked = {} if instruction is None else {"instruction": instruction.distribution}
+    check_signals("initial_selection", attention, keys, embeddings, grid, **asked)
     unit_keys, unit_embeddings = unit_rows(keys, config.epsilon), unit_rows(embeddings, config.epsilon)
-    key_cosines = unit_keys @ unit_keys.T  # [N, N], becomes the affinity below
-    neighbours = nearest_neighbours(key_cosines)
-    affinity = blend_similarities(key_cosines, unit_embeddings)
-
-    visual = weigh_image(attention, neighbours, unit_embeddings, grid, config)
+    key_cosines, embedding_cosines = gram(unit_keys), gram(unit_embeddings)
+    visual = weigh_image(attention, key_cosines, unit_embeddings, embedding_cosines, grid, config)
     maps = {"attention": visual.attention, "distinctiveness": visual.distinctiveness, "combined": visual.base}
-    anchors = torch.empty(0, dtype=torch.long, device=attention.device)
+    sigma = torch.zeros_like(visual.departure)
     if instruction is not None:
         maps["instruction"] = mass_norm(instruction.distribution.float())
-        maps["combined"] = mix_evidence(visual.base, maps["instruction"], instruction.max_weight, config)
-        if instruction.anchors_allowed and selectivity(maps["instruction"]) >= config.anchor_selectivity:
-            anchors = instruction_anchors(maps["instruction"], affinity, count, config)
+        sigma = selectivity(maps["instruction"])
+        maps["combined"] = mix_evidence(visual.base, maps["instruction"], instruction.max_weight, config, sigma)
+    concentration, selective = torch.stack([visual.departure, sigma]).tolist()
 
-    uniform = uniform_coefficient(count, visual.concentration, reference, config)
+    uniform = uniform_coefficient(count, concentration, reference, config)
     weights = coverage_weights(maps["combined"], uniform, config)
-    omega = region_weights(weights, unit_keys, unit_embeddings, grid.coordinates(attention.device), config)
-    protected = protected_tokens(visual.attention, anchors, count, visual.concentration, config)
+    coordinates = grid.coordinates(attention.device)
+    omega = balance_regions(weights, key_cosines, embedding_cosines, coordinates, config)
+    affinity = blend_similarities(key_cosines, embedding_cosines)
+    del embedding_cosines  # N x N: the search below needs the room
+
+    anchors = torch.empty(0, dtype=torch.long, device=attention.device)
+    if instruction is not None and instruction.anchors_allowed and selective >= config.anchor_selectivity:
+        anchors = instruction_anchors(maps["instruction"], affinity, count, config)
+    protected = protected_tokens(visual.attention, anchors, count, concentration, config)
     chosen = _cover(affinity, omega, protected, count, config)
-    is_anchor = torch.zeros_like(chosen)
-    is_anchor[anchors] = True
-    return Selection(chosen.nonzero()[:, 0], maps["combined"], is_anchor, maps, visual.concentration), affinity
+    is_anchor = torch.zeros_like(chosen).index_fill_(0, anchors, True)
+    _, kept = partition(chosen, count)
+    return Selection(kept, maps["combined"], is_anchor, maps, concentration), affinity
 
 
 def _cover(affinity: Tensor, omega: Tensor, protected: Tensor, count: int, config: CovistConfig) -> Tensor:
@@ -91,11 +97,3 @@ def _cover(affinity: Tensor, omega: Tensor, protected: Tensor, count: int, confi
         greedy_coverage(affinity, omega, protected, covered) if covered else torch.zeros_like(omega, dtype=torch.bool)
     )
     return fill_reserve(affinity, chosen, count - covered)
-
-
-def _check_request(count: int, instruction: InstructionEvidence | None, tokens: int) -> None:
-    where = "initial_selection"
-    require_count(where, count, tokens)
-    if instruction is not None:
-        require_shape(where, "instruction", instruction.distribution, (tokens,))
-        require_evidence(where, "instruction", instruction.distribution)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,10 @@ class Covist(Method):
     """Coverage-guided selection, conserved contributions, state-conditioned attention."""
 
     uses_clip_text = True
+    options: ClassVar = {
+        "config": "all constants at once, a CovistConfig (in Python)",
+        "tracker": "the running concentration reference, a ConcentrationTracker (in Python)",
+    }
     tracker: ConcentrationTracker
 
     def __init__(self, config: CovistConfig | None = None, tracker: ConcentrationTracker | None = None, **options: Any):

@@ -7,7 +7,7 @@ batch, and two images do not share a pattern.
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ PROBES, LEVELS = 8, 64
 class Random(Method):
     name = "random"
     default_positions = "reindex"
+    options: ClassVar = {"seed": "an integer; another one draws other tokens"}
     info = MethodInfo(paper="none", acts="before the decoder", signals="none", budget="exactly K in every layer")
 
     def __init__(self, seed: int = 0, **options: Any):

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 from functools import cache
+from typing import Any
 
 from covist.contract.method import Method
 from covist.errors import CovistError
@@ -53,8 +54,23 @@ def available_methods() -> dict[str, type[Method]]:
 
 def option_names(method: type[Method]) -> list[str]:
     """What the constructors of a method and of its bases take by name."""
+    return list(option_defaults(method))
+
+
+def option_defaults(method: type[Method]) -> dict[str, Any]:
+    """The options of a method, those of its own constructor first, with their defaults."""
     constructors = (
         inspect.signature(vars(base)["__init__"]) for base in method.__mro__[:-1] if "__init__" in vars(base)
     )
-    items = (item for signature in constructors for item in list(signature.parameters.values())[1:])
-    return list(dict.fromkeys(item.name for item in items if item.kind is not item.VAR_KEYWORD))
+    items = [item for signature in constructors for item in list(signature.parameters.values())[1:]]
+    found: dict[str, Any] = {}
+    for item in items:
+        if item.kind is not item.VAR_KEYWORD:
+            found.setdefault(item.name, item.default)
+    return found
+
+
+def option_meanings(method: type[Method]) -> dict[str, str]:
+    """What the options of a method and of its bases mean."""
+    own = [vars(base).get("options", {}) for base in method.__mro__]
+    return {name: text for options in reversed(own) for name, text in options.items()}

@@ -36,6 +36,7 @@ class Restore(Method):
 
     base: ClassVar[type[Method]]
     writes_content = True
+    options: ClassVar = {"denser": "on: anchors are compared with denser tokens; off: with less dense ones"}
 
     def __init__(self, denser: bool = False, **options: Any):
         super().__init__(**options)

@@ -9,7 +9,7 @@ attention to the power alpha = 1; alpha = 0 is pure coverage.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -24,6 +24,7 @@ from covist.methods.registry import register_method
 class Scope(Method):
     name = "scope"
     default_positions = "reindex"
+    options: ClassVar = {"alpha": "exponent of the class attention, at least 0; 0 is pure coverage"}
     info = MethodInfo(
         paper="SCOPE: Saliency-Coverage Oriented Token Pruning for Efficient Multimodal LLMs (NeurIPS 2025)",
         acts="before the decoder",

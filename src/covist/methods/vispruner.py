@@ -11,7 +11,7 @@ at every budget (the authors use 0.75 at 64).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ DELETED_PER_ROUND = 8
 class VisPruner(Method):
     name = "vispruner"
     default_positions = "reindex"
+    options: ClassVar = {"important": "share of the budget that class attention chooses; the rest avoids duplicates"}
     info = MethodInfo(
         paper="Beyond Text-Visual Attention: Exploiting Visual Cues for Effective Token Pruning in VLMs (ICCV 2025)",
         acts="before the decoder",

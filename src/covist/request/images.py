@@ -1,5 +1,11 @@
-"""Pictures from files, checked before anything expensive happens."""
+"""Images from files, checked before anything expensive happens, as upright 8-bit RGB.
 
+alpha         composited on white, as a page or a browser would show it
+16-bit grey   scaled to 8 bits by its format, 0 to 65535
+float         0 to 1 is black to white; values beyond that are scaled by the image's own range
+"""
+
+import re
 import warnings
 from pathlib import Path
 
@@ -9,11 +15,13 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from covist.errors import CovistError
 
 MAX_PIXELS = 100_000_000
-"""Larger pictures are refused: a small file can unpack to gigabytes."""
+"""Larger images are refused: a small file can unpack to gigabytes."""
+_URL = re.compile(r"(https?|ftp|s3|gs|file|data):", re.IGNORECASE)
 
 
 def load_image(path: str | Path) -> Image.Image:
-    """Read a picture as upright RGB; whatever is wrong with the file is a `ValueError` of one line."""
+    """Read an image as upright RGB; whatever is wrong with the file is a `CovistError` of one line."""
+    refuse_url(path)
     path = Path(path)
     if not path.is_file():
         raise CovistError(f"image {path} " + ("is a directory" if path.is_dir() else "does not exist"))
@@ -24,22 +32,50 @@ def load_image(path: str | Path) -> Image.Image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             return _decode(path)
     except UnidentifiedImageError:
-        raise CovistError(f"{path} is not a picture that Pillow can read") from None
+        raise CovistError(f"{path} is not an image that Pillow can read") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise CovistError(f"image {path} is too large: more than {MAX_PIXELS:,} pixels") from None
     except (OSError, SyntaxError, EOFError) as error:
         raise CovistError(f"image {path} is damaged or truncated ({error})") from None
 
 
+def refuse_url(path: str | Path) -> None:
+    """Say of a URL that it is one, rather than that no such file exists."""
+    if _URL.match(str(path)):
+        raise CovistError(f"image {path}: URLs are not read; download the image and name the file")
+
+
 def _decode(path: Path) -> Image.Image:
-    with Image.open(path) as picture:  # reads the header only
-        width, height = picture.size
+    with Image.open(path) as image:  # reads the header only
+        width, height = image.size
         if min(width, height) < 1:
             raise CovistError(f"image {path} has no pixels ({width} x {height})")
         if width * height > MAX_PIXELS:
             raise Image.DecompressionBombError
-        picture.load()
-        upright = ImageOps.exif_transpose(picture)
-        if upright.mode.startswith("I"):  # 16-bit greys, of which Pillow would turn all but the darkest white
-            upright = Image.fromarray((np.asarray(upright).clip(0, 65535) // 256).astype(np.uint8))
-        return upright.convert("RGB")
+        image.load()
+        return _as_rgb(ImageOps.exif_transpose(image))
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16-bit greys, of which Pillow would turn all but the darkest white
+        return _from_grey(np.asarray(image).clip(0, 65535) // 256)
+    if image.mode == "F":  # of which Pillow would turn everything between 0 and 1 black
+        return _from_grey(np.floor(_unit_range(np.asarray(image)) * 255 + 0.5))
+    if image.has_transparency_data:
+        coloured = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), coloured).convert("RGB")
+    return image.convert("RGB")
+
+
+def _unit_range(values: np.ndarray) -> np.ndarray:
+    """Floats [h, w] within 0 to 1: as they are if they lie there, else stretched from smallest to largest."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    known = np.nan_to_num(values.astype(np.float64), nan=low, posinf=high, neginf=low)
+    if low >= 0 and high <= 1:
+        return known
+    return (known - low) / (high - low) if high > low else np.full_like(known, min(max(low, 0.0), 1.0))
+
+
+def _from_grey(values: np.ndarray) -> Image.Image:
+    return Image.fromarray(values.astype(np.uint8)).convert("RGB")

@@ -10,16 +10,20 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError
 from torch import nn
 from transformers import AutoConfig, AutoProcessor
 
 from covist import tiny
+from covist.engine.decoder import FrozenDecoder
 from covist.errors import CovistError
 from covist.families.qwen_processor import ImageOnlyQwenProcessor
-from covist.families.registry import available_families
+from covist.families.registry import available_families, family_for
 
 EMBEDDED = "tiny"
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+_NO_ANSWER = "the Hugging Face hub has no answer for it"
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,22 @@ class LoadedModel:
     processor: Any
     clip: Any | None = None
 
+    @property
+    def dtype(self) -> str:
+        """What the weights are stored in, "float32" for example."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
+    @property
+    def attention(self) -> str:
+        """The decoder's attention backend."""
+        return FrozenDecoder(family_for(self.model).decoder).check_backend()
+
 
 def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "auto") -> LoadedModel:
     """Load `name` ("tiny", a folder or a hub id); `clip` is the CLIP checkpoint of its vision tower."""
     place = find_device(device)
+    if clip is not None and not Path(clip).is_dir():
+        _ask_hub_once(clip, f"unknown CLIP checkpoint {clip!r}: not a folder")
     folder = tiny.WEIGHTS if name == EMBEDDED else Path(name)
     if name == EMBEDDED or (folder / "clip" / "text.safetensors").exists():  # a folder of our own training recipe
         model, processor, (text_tower, words) = tiny.load(folder)
@@ -53,12 +69,12 @@ def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "aut
 def _supported_class(name: str) -> Any:
     """The transformers class of a checkpoint, judged by its configuration alone, before any weight is read."""
     unknown = f"unknown model {name!r}: neither {EMBEDDED!r} nor a folder with a config.json"
-    if not (Path(name) / "config.json").is_file() and not HUB_ID.fullmatch(name):
-        raise CovistError(unknown)
+    if not (Path(name) / "config.json").is_file():
+        _ask_hub_once(name, unknown)
     try:
         config = AutoConfig.from_pretrained(name)
-    except OSError:
-        raise CovistError(f"{unknown}, and the Hugging Face hub has no answer for it") from None
+    except OSError as error:
+        raise CovistError(f"{unknown}, and {_NO_ANSWER} ({_first_line(error)})") from None
     except ValueError as error:
         raise CovistError(f"cannot read the configuration of model {name!r}: {_first_line(error)}") from None
     classes = [name for family in available_families().values() for name in family]
@@ -68,6 +84,22 @@ def _supported_class(name: str) -> Any:
     if not hasattr(config, "vision_config"):
         raise CovistError(f"model {name!r} is text-only ({config.model_type}): there are no visual tokens to compress")
     raise CovistError(f"model {name!r} ({config.model_type}) is not supported; supported are {', '.join(classes)}")
+
+
+def _ask_hub_once(name: str, unknown: str) -> None:
+    """Refuse what cannot be a checkpoint of the hub, and anything not stored yet where the hub cannot be reached.
+
+    Its client would ask six times within half a minute and log every attempt.
+    """
+    if not HUB_ID.fullmatch(name):
+        raise CovistError(unknown)
+    try:
+        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+            get_hf_file_metadata(hf_hub_url(name, "config.json"))
+    except HfHubHTTPError:
+        return  # it has been reached; `from_pretrained` knows what to make of its answer
+    except Exception as error:  # of the HTTP client, whichever the hub's library brings along
+        raise CovistError(f"{unknown}, and {_NO_ANSWER} ({_first_line(error)})") from None
 
 
 def _processor(name: str, model_type: str) -> Any:

@@ -1,0 +1,89 @@
+"""The plot of an evaluation: every line is named beside its end, and no name hides another."""
+
+from itertools import combinations
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_hex
+
+from covist.eval import plot
+from covist.eval.plot import COLOURS, plot_retention, spread
+from covist.viz.panels import FAINT
+
+
+def score(method, budget, retention):
+    interval = (retention - 1.0, retention + 1.5)
+    return SimpleNamespace(
+        method=method, budget=budget, mean_tokens=budget, retention=retention, retention_interval=interval
+    )
+
+
+def results(methods, budgets=(192, 64), retention=90.0):
+    scores = [score("vanilla", 576, 100.0)]
+    scores += [score(method, budget, retention - 20 / budget) for method in methods for budget in budgets]
+    return SimpleNamespace(scores=scores, suite="scenes", questions=10, images=2)
+
+
+@pytest.fixture
+def drawn(monkeypatch, tmp_path):
+    """Draw results and give the axes."""
+
+    def draw(*arguments, **options):
+        figures = []
+        monkeypatch.setattr(plot, "save_figure", lambda figure, path: figures.append(figure))
+        plot_retention(results(*arguments, **options), tmp_path / "retention.png")
+        return figures[0].axes[0]
+
+    return draw
+
+
+@pytest.mark.parametrize("count", [1, 3, 25, 60])
+def test_names_neither_overlap_nor_leave_the_figure(drawn, count):
+    """All lines end at the same point, which is the hardest case."""
+    axes = drawn(["covist-fixed", *(f"a-longer-name:setting={number}" for number in range(count))])
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) == count + 2  # the uncompressed model and CoViST
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    whole = axes.figure.bbox
+    assert all(box.x0 >= 0 and box.x1 <= whole.x1 and box.y0 >= 0 and box.y1 <= whole.y1 for box in boxes)
+    assert axes.get_legend() is None
+
+
+def test_covist_is_in_colour_and_the_others_are_grey(drawn):
+    axes = drawn(["divprune", "covist-fixed", "covist-pro", "tome"])
+    colours = [to_hex(container.lines[0].get_color()) for container in axes.containers]
+    assert colours == [FAINT, FAINT, *COLOURS[:2]]  # CoViST is drawn last, on top
+    named = {text.get_text().split()[0]: to_hex(text.get_color()) for text in axes.texts}
+    assert (named["covist-fixed"], named["covist-pro"]) == COLOURS[:2]
+
+
+def test_budgets_fall_to_the_right_where_methods_part(drawn):
+    axes = drawn(["divprune"], budgets=(64, 192, 128))
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["64", "128", "192"]
+    left, right = axes.get_xlim()
+    assert left > 192 > 64 > right
+
+
+def test_what_cannot_be_computed_is_left_out(drawn):
+    axes = drawn(["divprune"], retention=float("nan"))
+    assert [text.get_text() for text in axes.texts] == ["uncompressed  100"]
+
+
+@given(st.lists(st.floats(-50, 150), min_size=1, max_size=12), st.floats(0.1, 20))
+def test_spread_places_keep_their_distance_and_order(wanted, gap):
+    places = spread(wanted, gap, -1e9, 1e9)
+    order = np.argsort(wanted, kind="stable")
+    assert (np.diff(places[order]) >= gap - 1e-6).all()
+    if (np.diff(np.sort(wanted)) >= gap).all():
+        assert np.allclose(places, wanted)
+    assert np.isclose(places.mean(), np.mean(wanted))  # nothing is pushed to one side
+
+
+@given(st.lists(st.floats(-50, 150), min_size=1, max_size=8))
+def test_spread_places_stay_inside_while_they_fit(wanted):
+    places = spread(wanted, 10.0, 0.0, 100.0)
+    assert places.min() >= 0 and places.max() <= 100
+    assert (np.diff(np.sort(places)) >= 10 - 1e-6).all()
