@@ -78,7 +78,9 @@ def image(start, tokens, kept, markers=(), budget=2):
 
 def sample(length, *images, padding=0, source=0, end=None):
     rows = torch.arange(padding, length if end is None else end)
-    result = Sample(rows, (torch.arange(length) - padding).clamp(min=0), torch.zeros(length, 2), list(images), source)
+    result = Sample(
+        rows, (torch.arange(length) - padding).clamp(min=0), torch.zeros(length, 2), list(images), source=source
+    )
     result.drop_removed()
     return result
 
