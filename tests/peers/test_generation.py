@@ -104,7 +104,6 @@ IS_GREEDY = (
     "greedy without a cache",
     "prompt lookup",
     "assisted by itself",
-    "embeddings",
     "dictionary with scores",
     "hidden states",
 )
@@ -135,6 +134,14 @@ def test_real_budget_gives_the_greedy_run(case, strategy, name):
     with compressed(case, 8, strategy):
         expected, ours = greedy(case.model, inputs, STEPS), BEHAVIOURS[name](case, inputs)
     assert torch.equal(ours.sequences[:, -STEPS:], expected.sequences[:, -STEPS:])
+    torch.testing.assert_close(step_logits(ours), step_logits(expected), atol=1e-4, rtol=1e-4)
+
+
+def test_real_budget_from_embeddings_gives_the_greedy_run(case):
+    """Pro also reads where the instruction stands, which embeddings alone do not say."""
+    inputs = case.ask(SHORT)
+    with compressed(case, 8, "fixed"):
+        expected, ours = greedy(case.model, inputs, STEPS), BEHAVIOURS["embeddings"](case, inputs)
     torch.testing.assert_close(step_logits(ours), step_logits(expected), atol=1e-4, rtol=1e-4)
 
 
