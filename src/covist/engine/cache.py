@@ -48,7 +48,7 @@ class StageLayer(DynamicLayer):
         if self.owns_ledger and self.ledger is not None:
             getattr(self.ledger, verb)(*args)
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
+    def reorder_cache(self, beam_idx: Any) -> None:
         super().reorder_cache(beam_idx)
         self._on_ledger("rearrange", beam_idx)
 

@@ -159,9 +159,10 @@ class Hooks:
         use_cache = kwargs.get("use_cache")
         if cache is not None or (module.config.use_cache if use_cache is None else use_cache):
             kwargs["past_key_values"] = cache = adopt(cache, module)
-            call.cache_layers, call.seen = list(cache.layers), cache.get_seq_length()
+            call.cache_layers = [layer for layer in cache.layers if isinstance(layer, StageLayer)]
+            call.seen = cache.get_seq_length()
             check_rule(call.cache_layers, self._attention.rule)
-            if cache.layers[0].right_padded:  # `generate` numbers what follows the padding wrongly
+            if call.cache_layers[0].right_padded:  # `generate` numbers what follows the padding wrongly
                 raise CovistError("a prompt was padded on the right; set tokenizer.padding_side = 'left' to generate")
         mask = kwargs.get("attention_mask")
         if mask is not None and getattr(mask, "ndim", None) != 2:
@@ -323,10 +324,13 @@ class Hooks:
         """Apply the last selection to the cache of every layer before it."""
         call = self.call
         last = max(call.stages)
+        assert call.prefill is not None, "only a prefill has survivors"
         for depth, layer in enumerate(call.cache_layers[:last]):
-            columns = call.prefill.columns_of_survivors(depth, layer.kept).to(layer.keys.device)  # [batch, kept]
-            index = columns[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
-            layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
+            keys, values = layer.keys, layer.values
+            assert keys is not None and values is not None, "a prefill has filled every layer"
+            columns = call.prefill.columns_of_survivors(depth, layer.kept).to(keys.device)  # [batch, kept]
+            index = columns[:, None, :, None].expand(-1, keys.shape[1], -1, keys.shape[3])
+            layer.keys, layer.values = keys.gather(2, index), values.gather(2, index)
         ledger = call.cache_layers[last].ledger
         for layer in call.cache_layers:
             layer.ledger, layer.owns_ledger = ledger, layer is call.cache_layers[0]

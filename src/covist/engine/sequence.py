@@ -102,13 +102,15 @@ class Sample:
                 continue
             end = image.start + image.length
             own = (self.rows >= image.start) & (self.rows < end)
-            start = self.positions[image.start]
-            span = method.position_span(image.length, image.budget)
+            start = int(self.positions[image.start])
+            # masked tokens may have no positions of their own
+            length = int(self.positions[end - 1]) + 1 - start if image.masked else image.length
+            span = method.position_span(length, image.budget)
             original = self.positions[self.rows]
             original[self.places(image.kept_rows)] = image.state.positions
-            positions[own] = compress_positions(original[own], start, span, image.length) - shift
-            positions[self.rows >= end] -= image.length - span
-            shift += image.length - span
+            positions[own] = compress_positions(original[own], start, span, length) - shift
+            positions[self.rows >= end] -= length - span
+            shift += length - span
         return positions, shift
 
 
@@ -147,7 +149,10 @@ class Batch:
 
     def ledger(self, method: Method) -> Ledger:
         """The ledger of the current sequences."""
-        positions, shifts, numbers, weights = [], [], [], []
+        positions: list[Tensor] = []
+        numbers: list[Tensor] = []
+        weights: list[Tensor] = []
+        shifts: list[int] = []
         for sample in self.samples:
             placed, shift = sample.placed(method)
             number = torch.full_like(sample.rows, -1)
@@ -157,8 +162,10 @@ class Batch:
                     places = sample.places(image.kept_rows)
                     number[places] = index
                     weight[places] = image.state.weights.log()
-            for rows, own in ((positions, placed), (shifts, shift), (numbers, number), (weights, weight)):
-                rows.append(own)
+            positions.append(placed)
+            numbers.append(number)
+            weights.append(weight)
+            shifts.append(shift)
         keys = Keys(
             positions=self.pad(positions),
             valid=self.pad([torch.ones_like(sample.rows, dtype=torch.bool) for sample in self.samples], False),
