@@ -69,7 +69,7 @@ class Bench:
 
     def compressed(self, handle: covist.Compression, encoded: dict[str, Any]) -> object:
         # Every repetition builds the state anew: what is remembered about the image is forgotten first.
-        for signals in handle._hooks.call.signals:
+        for signals in handle._hooks.call.encoded.all():
             signals.memo.clear()
             for name in ("attention", "keys", "hidden", "embeddings"):
                 signals.__dict__.pop(name, None)

@@ -41,7 +41,7 @@ def require_shape(where: str, name: str, tensor: Tensor, shape: tuple[int | None
 
 
 def require_finite(where: str, **tensors: Tensor) -> None:
-    require_sound(where, {}, **tensors)
+    require_sound(where, {}, None, **tensors)
 
 
 def require_evidence(where: str, name: str, evidence: Tensor) -> None:

@@ -7,7 +7,7 @@ from transformers import MistralConfig, MistralModel, Phi3Config, Phi3Model
 
 from covist.contract.method import AttentionRule
 from covist.engine.decoder import FrozenDecoder
-from covist.engine.ledger import Ledger
+from covist.engine.ledger import Keys, Ledger
 from covist.engine.mask import StageMask
 from covist.formulas.attention import DistanceTable
 
@@ -57,12 +57,16 @@ def test_decoders_that_cannot_be_followed_say_why(decoder, config, reason):
 
 def small_ledger(reduced):
     """Two samples of five keys; the second has one key of padding, both two keys of an image."""
-    return Ledger(
+    keys = Keys(
         positions=torch.tensor([[0, 1, 5, 9, 10], [0, 0, 2, 7, 8]]),
         valid=torch.tensor([[True] * 5, [False] + [True] * 4]),
         image=torch.tensor([[-1, 0, 0, -1, -1], [-1, -1, 0, 0, -1]]),
         log_weight=torch.tensor([[0.0, 0.5, 1.0, 0.0, 0.0], [0.0, 0.0, 0.25, 0.75, 0.0]]),
+    )
+    return Ledger(
+        joined=keys,
         shift=torch.zeros(2, dtype=torch.long),
+        shifted=False,
         padded=True,
         reduced=reduced,
         reach=10,

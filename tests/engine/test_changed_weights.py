@@ -85,7 +85,7 @@ def test_refresh_reads_the_distances_again(grouped_query, compress):
     before = handle.settings.decoder.distance_table.inverse_frequencies
     model.model.language_model.rotary_emb.inv_freq.mul_(0.5)
     handle.refresh()
-    assert torch.equal(handle._hooks._rule.distance.inverse_frequencies, before / 2)
+    assert torch.equal(handle._hooks._attention.rule.distance.inverse_frequencies, before / 2)
 
 
 def test_a_removed_handle_cannot_be_refreshed(grouped_query, compress):

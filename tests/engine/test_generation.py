@@ -286,11 +286,20 @@ def test_compiled_call_of_a_compressed_model_is_refused(compress, called_before)
     torch.compiler.reset()
 
 
-def test_features_of_another_image_are_refused(multi_head, compress):
+def test_features_find_their_own_image_when_another_was_encoded_since(multi_head, compress):
     compress(multi_head, budget=24)
     inputs, other = ask(PROMPT), ask(PROMPT, seeds=(7,))
-    encoded = multi_head.get_image_features(other["pixel_values"], return_dict=True)
-    multi_head.get_image_features(inputs["pixel_values"], return_dict=True)
+    expected = multi_head(**inputs).logits
+    encoded = multi_head.get_image_features(inputs["pixel_values"], return_dict=True)
+    multi_head.get_image_features(other["pixel_values"], return_dict=True)
+    found = multi_head(inputs["input_ids"], mm_encoder_outputs={"image": encoded}).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_features_from_elsewhere_are_refused(multi_head, compress):
+    inputs = ask(PROMPT)
+    encoded = multi_head.get_image_features(inputs["pixel_values"], return_dict=True)
+    compress(multi_head, budget=24)
     with pytest.raises(ValueError, match="did not come from this model's vision tower"):
         multi_head(inputs["input_ids"], mm_encoder_outputs={"image": encoded})
 

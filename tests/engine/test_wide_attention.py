@@ -9,8 +9,13 @@ from support.llava import ask
 from support.requests import greedy, step_logits
 from transformers import LlamaConfig, LlamaModel
 
+from covist.contract.method import AttentionRule
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.interface import backend_of
+from covist.engine.ledger import Ledger
+from covist.engine.wide_attention import WideBias, codec_of
+from covist.formulas.attention import DistanceTable
+from covist.formulas.cosine_series import fit_series
 
 
 @pytest.fixture
@@ -59,6 +64,22 @@ def test_the_series_in_place_of_the_factor_moves_the_answer_less_than_leaving_th
     without = single_conversation(model)[0].softmax(-1)
     moved = [(0.5 * (found - exact).abs().sum()).item() for found in (with_series, without)]
     assert 0 < moved[0] < 0.5 * moved[1]
+
+
+def test_layers_without_rotary_positions_take_the_weights_alone():
+    table = DistanceTable(torch.tensor([1.0, 0.1]))
+    rule = AttentionRule(torch.tensor([[1.0], [2.0]]), distance=table, layers_without_distance=frozenset({1}))
+    ledger = Ledger.of_text(torch.tensor([[0, 5, 9]]), torch.ones(1, 3, dtype=torch.bool))
+    ledger.image, ledger.log_weight = torch.tensor([[-1, 0, -1]]), torch.tensor([[0.0, 0.7, 0.0]])
+    bias = WideBias(ledger, 1, rule, codec_of(rule), prefill=True)
+    queries, keys = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 3, 8)
+    added = []
+    for layer in (0, 1):
+        wide_query, wide_key = bias.widen(layer, queries, keys, scaling=0.5)
+        added.append((0.5 * wide_query @ wide_key.mT)[0, 0, 0])
+    factor = fit_series(table, 3)(torch.tensor([4])).item()
+    torch.testing.assert_close(added[0], torch.tensor([0.0, 0.7 + factor, 0.0]))
+    torch.testing.assert_close(added[1], torch.tensor([0.0, 2 * 0.7, 0.0]))
 
 
 def test_the_cache_holds_plain_keys(model, strategy, compress, flash_on):

@@ -17,7 +17,7 @@ from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.masking_utils import flash_attention_mask
 
 from covist.contract.method import AttentionRule
-from covist.engine import mask
+from covist.engine import mask, step
 from covist.formulas.attention import DistanceTable
 from covist.formulas.cosine_series import fit_series
 from covist.formulas.wide_heads import COLUMNS, terms_in
@@ -100,4 +100,5 @@ def put_series_into_masks(patch: pytest.MonkeyPatch) -> None:
             series[id(table)] = SeriesTable(table)
         return None if table is None else series[id(table)]
 
-    patch.setattr(mask, "distance_of", distance_of)
+    for module in (mask, step):  # of a prefill, of a decoding step
+        patch.setattr(module, "distance_of", distance_of)

@@ -42,6 +42,10 @@ READABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere: neighbours, parallel": ("CohereConfig", GROUPED),
     "cohere: norm with a weight per head": ("CohereConfig", {**GROUPED, "use_qk_norm": True}),
     "mistral": ("MistralConfig", {**GROUPED, "sliding_window": None}),
+    "ministral3: layers read their position ids": (
+        "Ministral3Config",
+        {**GROUPED, "head_dim": 8, "sliding_window": None},
+    ),
     "olmo2: full-width norm, none before attention": ("Olmo2Config", GROUPED),
     "stablelm: partial rotary": ("StableLmConfig", {**GROUPED, **PARTIAL}),
     "stablelm: norm module per head, parallel": (

@@ -33,6 +33,11 @@ class BiasedAttention:
         self._decoder, self.rule = decoder, rule
         self._switch = AttentionSwitch(decoder.module)
 
+    def follow(self, rule: AttentionRule | None) -> None:
+        """Go on with another rule, as after a change of the weights."""
+        self.rule = rule
+        vars(self).pop("_codec", None)
+
     def remove(self) -> None:
         """Give the decoder its own attention back."""
         self._switch.remove()

@@ -72,9 +72,13 @@ class StageLayer(DynamicLayer):
 
 def stage_layers(cache: Cache | None) -> list[StageLayer]:
     """The cache's layers if it was filled under compression, else an empty list."""
-    layers = cache.layers if cache is not None else []
-    stages = [layer for layer in layers if isinstance(layer, StageLayer)]
+    stages = [] if cache is None else adopted_layers(cache)
     return stages if stages and stages[0].ledger is not None else []
+
+
+def adopted_layers(cache: Cache) -> list[StageLayer]:
+    """The layers of a cache that `adopt` has taken."""
+    return [layer for layer in cache.layers if isinstance(layer, StageLayer)]
 
 
 def check_rule(layers: list[StageLayer], rule: AttentionRule | None) -> None:

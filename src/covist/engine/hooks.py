@@ -18,7 +18,7 @@ from covist.contract.decoder import Rotary
 from covist.contract.family import Family, Removable
 from covist.contract.signals import ImageSignals
 from covist.engine.attention import BiasedAttention, StageAttention
-from covist.engine.cache import StageLayer, adopt, check_rule, stage_layers
+from covist.engine.cache import StageLayer, adopt, adopted_layers, check_rule, stage_layers
 from covist.engine.drafts import DraftWatch
 from covist.engine.encoded import EncodedImages
 from covist.engine.ledger import Ledger
@@ -74,7 +74,7 @@ class Hooks:
     def refresh(self) -> None:
         """Read again what depends on the weights of the decoder."""
         self._settings.decoder.refresh()
-        self._attention.rule = self._settings.method.attention_rule(self._settings.decoder)
+        self._attention.follow(self._settings.method.attention_rule(self._settings.decoder))
 
     def remove(self) -> None:
         """Take every hook off; a second call does nothing."""
@@ -159,8 +159,7 @@ class Hooks:
         use_cache = kwargs.get("use_cache")
         if cache is not None or (module.config.use_cache if use_cache is None else use_cache):
             kwargs["past_key_values"] = cache = adopt(cache, module)
-            call.cache_layers = [layer for layer in cache.layers if isinstance(layer, StageLayer)]
-            call.seen = cache.get_seq_length()
+            call.cache_layers, call.seen = adopted_layers(cache), cache.get_seq_length()
             check_rule(call.cache_layers, self._attention.rule)
             if call.cache_layers[0].right_padded:  # `generate` numbers what follows the padding wrongly
                 raise CovistError("a prompt was padded on the right; set tokenizer.padding_side = 'left' to generate")
@@ -323,14 +322,13 @@ class Hooks:
     def _prune_earlier_layers(self) -> None:
         """Apply the last selection to the cache of every layer before it."""
         call = self.call
+        assert call.prefill is not None
         last = max(call.stages)
-        assert call.prefill is not None, "only a prefill has survivors"
         for depth, layer in enumerate(call.cache_layers[:last]):
-            keys, values = layer.keys, layer.values
-            assert keys is not None and values is not None, "a prefill has filled every layer"
-            columns = call.prefill.columns_of_survivors(depth, layer.kept).to(keys.device)  # [batch, kept]
-            index = columns[:, None, :, None].expand(-1, keys.shape[1], -1, keys.shape[3])
-            layer.keys, layer.values = keys.gather(2, index), values.gather(2, index)
+            assert layer.keys is not None and layer.values is not None
+            columns = call.prefill.columns_of_survivors(depth, layer.kept).to(layer.keys.device)  # [batch, kept]
+            index = columns[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
+            layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
         ledger = call.cache_layers[last].ledger
         for layer in call.cache_layers:
             layer.ledger, layer.owns_ledger = ledger, layer is call.cache_layers[0]

@@ -56,13 +56,14 @@ class StageMask:
     def for_layer(self, layer: int, like: Tensor) -> dict[str, Any]:
         """Keyword arguments of a layer that carry its mask, in the form its attention backend takes."""
         mask = self._blocked
-        if self._rule is not None:
+        if self._rule is not None and mask is not None:
             bias = self._biases.get(layer, self._biases[None])
-            mask = attention_bias(self._rule.scale[layer], bias, self._blocked)
-        if mask is not None:
-            mask = mask.to(like.device)
-            if like.dtype != mask.dtype:  # a new tensor, in which the lowest float32 may have become infinite
-                mask = mask.to(like.dtype).clamp_(min=torch.finfo(like.dtype).min)
+            mask = attention_bias(self._rule.scale[layer], bias, mask)
+        if mask is None:
+            return {"attention_mask": None}
+        mask = mask.to(like.device)
+        if like.dtype != mask.dtype:  # a new tensor, in which the lowest float32 may have become infinite
+            mask = mask.to(like.dtype).clamp_(min=torch.finfo(like.dtype).min)
         if self._is_flex:  # it indexes the heads of a bias without broadcasting, and crashes on float masks on the CPU
             return {"attention_mask": None, "position_bias": mask.expand(-1, self._heads, -1, -1)}
         return {"attention_mask": mask}

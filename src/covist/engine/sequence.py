@@ -150,9 +150,9 @@ class Batch:
     def ledger(self, method: Method) -> Ledger:
         """The ledger of the current sequences."""
         positions: list[Tensor] = []
+        shifts: list[int] = []
         numbers: list[Tensor] = []
         weights: list[Tensor] = []
-        shifts: list[int] = []
         for sample in self.samples:
             placed, shift = sample.placed(method)
             number = torch.full_like(sample.rows, -1)
@@ -163,9 +163,9 @@ class Batch:
                     number[places] = index
                     weight[places] = image.state.weights.log()
             positions.append(placed)
+            shifts.append(shift)
             numbers.append(number)
             weights.append(weight)
-            shifts.append(shift)
         keys = Keys(
             positions=self.pad(positions),
             valid=self.pad([torch.ones_like(sample.rows, dtype=torch.bool) for sample in self.samples], False),

@@ -62,12 +62,10 @@ class Records:
         return self._answers[run]
 
     def runs(self) -> list[Run]:
-        """Every run with an answer in the directory or in memory, by name and falling budget."""
-        paths = [] if self._directory is None else sorted((self._directory / "answers").glob("*.jsonl"))
+        """Every run with an answer in the directory, by name and falling budget."""
+        paths = [] if self._directory is None else (self._directory / "answers").glob("*.jsonl")
         lines = (json.loads(line) for path in paths for line in _whole_lines(path))
-        found = {Run(line["method"], line["budget"]) for line in lines} | {
-            run for run, had in self._answers.items() if had
-        }
+        found = {Run(line["method"], line["budget"]) for line in lines}
         return sorted(found, key=lambda run: (run.method, -run.budget))
 
     def add(self, run: Run, answered: Answered) -> None:

@@ -33,7 +33,7 @@ class WrappedMethod:
     the signature visible, because `generate` filters its arguments by it.
     """
 
-    def __init__(self, owner: nn.Module, name: str, after: Callable[[dict[str, Any], Any], None]):
+    def __init__(self, owner: nn.Module, name: str, after: Callable[[dict[str, Any], Any], object]):
         original = getattr(owner, name)
         signature = inspect.signature(original)
 

@@ -147,7 +147,7 @@ class _FullAttention:
 class _TowerTap:
     """Keeps what the last full-attention block and the merger received until it is taken."""
 
-    def __init__(self, tower: nn.Module):
+    def __init__(self, tower: Any):
         attention = tower.blocks[max(tower.fullatt_block_indexes)].attn
         self._heads: int = attention.num_heads
         self._scratch = Scratch()
@@ -170,4 +170,5 @@ class _TowerTap:
     def take(self) -> _FullAttention:
         seen = self._scratch.take()
         queries, keys, _ = seen["projections"].unbind(1)
-        return _FullAttention(queries, keys, *seen["rotary"], seen["features"])
+        cos, sin = seen["rotary"]
+        return _FullAttention(queries, keys, cos, sin, seen["features"])

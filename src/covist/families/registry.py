@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from functools import cache
 
 from torch import nn
 
 from covist.contract.family import Family, unwrap
 from covist.errors import CovistError
-from covist.plugins import load_plugins
+from covist.plugins import load_modules
 
 _FAMILIES: dict[str, type[Family]] = {}
 
@@ -27,10 +25,7 @@ def register_family(family: type[Family]) -> type[Family]:
 
 @cache
 def _import_families() -> None:
-    package = importlib.import_module("covist.families")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"covist.families.{module.name}")
-    load_plugins("covist.families")
+    load_modules("covist.families")
 
 
 def available_families() -> dict[str, tuple[str, ...]]:

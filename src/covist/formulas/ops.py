@@ -54,7 +54,7 @@ def departure_from_uniform(probabilities: Tensor) -> Tensor:
     return torch.rsub(entropy(probabilities), 1, alpha=1 / math.log(size)).clamp(0, 1)
 
 
-def first_largest(values: Tensor, tolerance: float = 0.0, dim: int = 0) -> Tensor:
+def first_largest(values: Tensor, tolerance: float | Tensor = 0.0, dim: int = 0) -> Tensor:
     """Lowest index along `dim` whose value is within `tolerance` of the largest: ties that rounding hides stay ties."""
     return values.clamp(max=values.amax(dim, keepdim=True) - tolerance).argmax(dim)
 

@@ -21,7 +21,7 @@ def resolve_span(config: CovistConfig, tokens: int, count: int) -> int:
     return min(tokens, int(config.position_span))
 
 
-def compress_positions(positions: Tensor, start: int, span: int, tokens: int) -> Tensor:
+def compress_positions(positions: Tensor, start: int | Tensor, span: int, tokens: int) -> Tensor:
     """Shrink integer positions [K] or [K, axes] proportionally towards `start`, from `tokens` places to `span`."""
     return start + torch.div((positions - start) * span, tokens, rounding_mode="floor")
 

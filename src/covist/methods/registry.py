@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from functools import cache
 from typing import Any
 
 from covist.contract.method import Method
 from covist.errors import CovistError
-from covist.plugins import load_plugins
+from covist.plugins import load_modules
 
 _METHODS: dict[str, type[Method]] = {}
 
@@ -36,10 +34,7 @@ def register_method(method: type[Method]) -> type[Method]:
 
 @cache
 def _import_methods() -> None:
-    package = importlib.import_module("covist.methods")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"covist.methods.{module.name}")
-    load_plugins("covist.methods")  # after our own, so that a name that is taken twice stays ours
+    load_modules("covist.methods")
 
 
 def available_methods() -> dict[str, type[Method]]:
