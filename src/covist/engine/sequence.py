@@ -102,9 +102,10 @@ class Sample:
                 continue
             end = image.start + image.length
             own = (self.rows >= image.start) & (self.rows < end)
-            start = int(self.positions[image.start])
-            # masked tokens may have no positions of their own
-            length = int(self.positions[end - 1]) + 1 - start if image.masked else image.length
+            start, length = self.positions[image.start], image.length
+            if image.masked:  # masked tokens need not have positions of their own
+                first, last = torch.cat([image.rows, image.markers]).aminmax()
+                start, length = self.positions[first], int(self.positions[last] + 1 - self.positions[first])
             span = method.position_span(length, image.budget)
             original = self.positions[self.rows]
             original[self.places(image.kept_rows)] = image.state.positions
