@@ -7,6 +7,8 @@ from support.llava import IMAGE, TOKEN_ID, TOKENS, ask
 from support.requests import assert_same, greedy, step_logits
 from support.slow_llava import SlowLlava, _Image
 
+from covist.config import CovistConfig
+
 PROMPT = "USER: what <image> color is this ? ASSISTANT:"
 HIDDEN = {
     "first half": range(TOKENS // 2),
@@ -115,6 +117,17 @@ def test_masked_prompt_in_a_batch_equals_the_prompt_alone(multi_head, strategy, 
     torch.testing.assert_close(logits[:, 0], step_logits(greedy(multi_head, alone, 3))[:, 0], atol=1e-4, rtol=1e-4)
     other = ask(texts[1], seeds=(1,))
     torch.testing.assert_close(logits[:, 1], step_logits(greedy(multi_head, other, 3))[:, 0], atol=1e-4, rtol=1e-4)
+
+
+def test_shortened_span_of_a_masked_image_counts_its_positions(multi_head, compress):
+    """72 tokens are left on 72 positions; the rule gives them min(72, round(4.5 x 12)) = 54, and the text follows."""
+    inputs = hide(ask("what <image> color"), HIDDEN["second half"])
+    compress(multi_head, budget=12, config=CovistConfig.cumulative_row("a"))
+    ledger = greedy(multi_head, inputs, 2).past_key_values.layers[0].ledger
+    positions, image = ledger.positions[0], ledger.image[0]
+    assert positions[image < 0].tolist() == [0, 1, 56, 57]
+    own = positions[image == 0]
+    assert len(own) == 12 and own.min() >= 2 and own.max() < 56
 
 
 @pytest.mark.parametrize("method", ["uniform", "downsample", "vscan", "holov", "prumerge", "visionzip", "divprune"])

@@ -102,13 +102,16 @@ class Sample:
                 continue
             end = image.start + image.length
             own = (self.rows >= image.start) & (self.rows < end)
-            start = self.positions[image.start]
-            span = method.position_span(image.length, image.budget)
+            start, length = self.positions[image.start], image.length
+            if image.masked:  # masked tokens need not have positions of their own
+                first, last = torch.cat([image.rows, image.markers]).aminmax()
+                start, length = self.positions[first], int(self.positions[last] + 1 - self.positions[first])
+            span = method.position_span(length, image.budget)
             original = self.positions[self.rows]
             original[self.places(image.kept_rows)] = image.state.positions
-            positions[own] = compress_positions(original[own], start, span, image.length) - shift
-            positions[self.rows >= end] -= image.length - span
-            shift += image.length - span
+            positions[own] = compress_positions(original[own], start, span, length) - shift
+            positions[self.rows >= end] -= length - span
+            shift += length - span
         return positions, shift
 
 
