@@ -1,6 +1,4 @@
-"""What compression adds to a decoding step, counted in operators: no clock, so any machine prints the same table.
-
-    python benchmarks/decoding_launches.py
+"""What compression adds to a decoding step, counted in operators: no clock, so any machine counts the same.
 
 A step of a compressed model and a step of the plain model over a cache of the same length are counted with a
 `TorchDispatchMode`, on random models of two depths. The difference per layer and the constant rest follow from the
@@ -112,20 +110,10 @@ def added(count: Callable[[Operators], int], options: dict[str, Any], dtype: tor
 
 
 @torch.no_grad()
-def main() -> None:
-    counts: dict[str, Callable[[Operators], int]] = {
-        "launches": lambda seen: seen.launches.total(),
-        "with views": lambda seen: seen.launches.total() + seen.views.total(),
-        "host reads": lambda seen: seen.host_reads.total(),
-    }
-    print("| method | dtype | counted | added per layer | added once per step |")
-    print("|---|---|---|---:|---:|")
+def added_to_a_step() -> Iterator[tuple[str, str, float, float, float]]:
+    """(method, dtype, operators per layer, operators once per step, host reads once per step)."""
     for name, options in METHODS.items():
         for dtype in (torch.float32, torch.bfloat16):
-            for label, count in counts.items():
-                per_layer, constant = added(count, options, dtype)
-                print(f"| {name} | {str(dtype).split('.')[1]} | {label} | {per_layer:g} | {constant:g} |")
-
-
-if __name__ == "__main__":
-    main()
+            per_layer, constant = added(lambda seen: seen.launches.total(), options, dtype)
+            reads = sum(added(lambda seen: seen.host_reads.total(), options, dtype))
+            yield name, str(dtype).split(".")[1], per_layer, constant, reads

@@ -25,7 +25,8 @@ def min_max(values: Tensor, epsilon: float = EPSILON) -> Tensor:
     A range within float32 rounding of the values is no range: without that, the noise of a constant vector, which is
     larger than epsilon, would be stretched into a pattern.
     """
-    low, high = torch.aminmax(values, dim=-1, keepdim=True)
+    # Not aminmax: torch 2.7 has no derivative of it, and gradients run through here.
+    low, high = values.amin(-1, keepdim=True), values.amax(-1, keepdim=True)
     span, noise = high - low, RESOLUTION * torch.linalg.vector_norm(values, torch.inf, dim=-1, keepdim=True)
     return ((values - low) / (span + epsilon)).masked_fill(span <= noise, 0)
 
