@@ -1,5 +1,7 @@
 """Flash attention: the bias travels in wide heads, through transformers' own flash path with kernels in plain torch."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support import flash
@@ -70,7 +72,8 @@ def test_layers_without_rotary_positions_take_the_weights_alone():
     table = DistanceTable(torch.tensor([1.0, 0.1]))
     rule = AttentionRule(torch.tensor([[1.0], [2.0]]), distance=table, layers_without_distance=frozenset({1}))
     ledger = Ledger.of_text(torch.tensor([[0, 5, 9]]), torch.ones(1, 3, dtype=torch.bool))
-    ledger.image, ledger.log_weight = torch.tensor([[-1, 0, -1]]), torch.tensor([[0.0, 0.7, 0.0]])
+    image, log_weight = torch.tensor([[-1, 0, -1]]), torch.tensor([[0.0, 0.7, 0.0]])
+    ledger.joined = replace(ledger.joined, image=image, log_weight=log_weight)
     bias = WideBias(ledger, 1, rule, codec_of(rule), prefill=True)
     queries, keys = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 3, 8)
     added = []
