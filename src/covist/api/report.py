@@ -45,7 +45,7 @@ class Report:
     kv_bytes_uncompressed: float
     flops: float  # decoder prefill, Eq. 19
     flops_uncompressed: float
-    seconds: dict[str, float]  # selection, composition, rest
+    seconds: dict[str, float]  # selection, composition, rest: host time, not synchronised with an accelerator
     method: str = ""
 
     @property
