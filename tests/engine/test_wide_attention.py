@@ -1,7 +1,5 @@
 """Flash attention: the bias travels in wide heads, through transformers' own flash path with kernels in plain torch."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from support import flash
@@ -14,7 +12,7 @@ from transformers import LlamaConfig, LlamaModel
 from covist.contract.method import AttentionRule
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.interface import backend_of
-from covist.engine.ledger import Ledger
+from covist.engine.ledger import Keys, Ledger
 from covist.engine.wide_attention import WideBias, codec_of
 from covist.formulas.attention import DistanceTable
 from covist.formulas.cosine_series import fit_series
@@ -71,9 +69,11 @@ def test_the_series_in_place_of_the_factor_moves_the_answer_less_than_leaving_th
 def test_layers_without_rotary_positions_take_the_weights_alone():
     table = DistanceTable(torch.tensor([1.0, 0.1]))
     rule = AttentionRule(torch.tensor([[1.0], [2.0]]), distance=table, layers_without_distance=frozenset({1}))
-    ledger = Ledger.of_text(torch.tensor([[0, 5, 9]]), torch.ones(1, 3, dtype=torch.bool))
-    image, log_weight = torch.tensor([[-1, 0, -1]]), torch.tensor([[0.0, 0.7, 0.0]])
-    ledger.joined = replace(ledger.joined, image=image, log_weight=log_weight)
+    valid, image = torch.ones(1, 3, dtype=torch.bool), torch.tensor([[-1, 0, -1]])
+    keys = Keys(torch.tensor([[0, 5, 9]]), valid, image, log_weight=torch.tensor([[0.0, 0.7, 0.0]]))
+    ledger = Ledger(
+        keys, torch.zeros(1, dtype=torch.long), shifted=False, padded=False, reduced=True, reach=9, images=1
+    )
     bias = WideBias(ledger, 1, rule, codec_of(rule), prefill=True)
     queries, keys = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 3, 8)
     added = []
