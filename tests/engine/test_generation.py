@@ -288,6 +288,17 @@ def test_compiled_call_of_a_compressed_model_is_refused(compress, called_before)
     torch.compiler.reset()
 
 
+def test_one_encoding_serves_prompts_of_different_lengths(multi_head, compress):
+    """A longer prompt about the same image is a prompt, not what a shorter one generated."""
+    compress(multi_head, budget=24, strategy="pro", processor=None)
+    prompts = [ask(text) for text in ("USER: <image> what ? ASSISTANT:", "USER: <image> where is this ? ASSISTANT:")]
+    expected = [multi_head(**inputs, use_cache=False).logits for inputs in prompts]
+    encoded = multi_head.get_image_features(prompts[0]["pixel_values"], return_dict=True)
+    for inputs, logits in zip(prompts, expected, strict=True):
+        given = {"input_ids": inputs["input_ids"], "mm_encoder_outputs": {"image": encoded}, "use_cache": False}
+        torch.testing.assert_close(multi_head(**given).logits, logits, atol=1e-5, rtol=1e-5)
+
+
 def test_features_find_their_own_image_when_another_was_encoded_since(multi_head, compress):
     compress(multi_head, budget=24)
     inputs, other = ask(PROMPT), ask(PROMPT, seeds=(7,))

@@ -178,7 +178,7 @@ class _ImageFinder:
         prompt = self._prompt
         seen = prompt.valid[row] & member
         spans = self._spans(row, member)
-        generated = self._generated(spans)
+        generated = self._generated(row, spans)
         sample = Sample(
             seen.nonzero().squeeze(1), prompt.positions[row], prompt.embeddings[row], generated=generated, source=row
         )
@@ -196,14 +196,22 @@ class _ImageFinder:
             sample.images.append(self._begin(row, start, visible, signals, instruction))
         return sample
 
-    def _generated(self, spans: list[tuple[int, ImageSignals]]) -> int:
+    def _generated(self, row: int, spans: list[tuple[int, ImageSignals]]) -> int:
         """How many tokens at the end have been generated: a forward without a cache meets them as if they were prompt.
 
-        Encoded images belong to one request, so they know how long its prompt was when they came first.
+        Encoded images remember the prompts that they came with. What begins with one of them continues it; anything
+        else is a prompt of its own, about the same images.
         """
-        length = self._prompt.embeddings.shape[1]
-        known = [signals.memo.setdefault("prompt length", length) for _, signals in spans]
-        return max(0, length - min(known, default=length))
+        prompt = self._prompt
+        own = prompt.embeddings[row] if prompt.ids is None else prompt.ids[row]
+        generated = []
+        for _, signals in spans:
+            known: list[Tensor] = signals.memo.setdefault("prompts", [])
+            before = [len(first) for first in known if torch.equal(first, own[: len(first)])]
+            if not before:
+                known.append(own.clone())
+            generated.append(len(own) - min(before, default=len(own)))
+        return max(generated, default=0)
 
     def _spans(self, row: int, member: Tensor) -> list[tuple[int, ImageSignals]]:
         """(first row, signals) of each image in a prompt; adjacent images are told apart by their lengths."""
