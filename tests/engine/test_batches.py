@@ -7,8 +7,8 @@ from support.requests import greedy, sample_of, step_logits
 
 PROMPTS = (
     "USER: <image> what color is this ? ASSISTANT:",
-    "USER: is there a word in the picture ? ASSISTANT:",
-    "USER: where <image> and <image> what color is the left object of this picture ? ASSISTANT:",
+    "USER: is there a word in the image ? ASSISTANT:",
+    "USER: where <image> and <image> what color is the left object of this image ? ASSISTANT:",
     "<image> what",
 )
 IMAGES = (slice(0, 1), slice(1, 1), slice(1, 3), slice(3, 4))
@@ -70,7 +70,7 @@ def test_states_of_a_batch_are_those_of_the_prompts_alone(multi_head, strategy, 
 def test_budget_that_some_images_do_not_exceed(multi_head, compress):
     """Images are reduced one by one; a batch of reduced and untouched prompts keeps both right."""
     compress(multi_head, budget=24, strategy="pro")
-    inputs = ask("<image> what color is this ?", "is there a word in this picture ?")
+    inputs = ask("<image> what color is this ?", "is there a word in this image ?")
     together = step_logits(greedy(multi_head, inputs, 3))
     text = sample_of(inputs, 1, slice(0, 0))
     torch.testing.assert_close(together[:, 1], step_logits(greedy(multi_head, text, 3))[:, 0], atol=1e-4, rtol=1e-4)

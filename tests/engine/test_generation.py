@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.families import picture
+from support.families import smooth_image
 from support.llava import IMAGE, PATCH, SIDE, TOKEN_ID, ask, build_llava, processor
 from support.requests import assert_same, greedy, step_logits
 from transformers import DynamicCache, pipeline
@@ -226,7 +226,7 @@ def test_pipeline(multi_head, strategy, compress):
         {
             "role": "user",
             "content": [
-                {"type": "image", "image": picture(SIDE * PATCH, SIDE * PATCH, 0)},
+                {"type": "image", "image": smooth_image(SIDE * PATCH, SIDE * PATCH, 0)},
                 {"type": "text", "text": "what color is this ?"},
             ],
         }

@@ -130,7 +130,7 @@ def test_empty_instruction_leaves_the_image_alone(multi_head, compress, clip):
 
 
 def test_images_of_one_turn_share_the_instruction(multi_head, compress, clip):
-    """Two equal pictures in one turn, a third in the next: the first two have one instruction."""
+    """Two equal images in one turn, a third in the next: the first two have one instruction."""
     handle = compress(multi_head, budget=24, clip=clip)
     prompt = "USER: <image> and <image> what color ? ASSISTANT: red USER: <image> is there a word ? ASSISTANT:"
     greedy(multi_head, ask(prompt, seeds=(5, 5, 5)), 1)

@@ -36,12 +36,12 @@ class MaskedSlowLlava(SlowLlava):
     def _seen(self, ids):
         return torch.cat([self.mask, self.mask.new_ones(len(ids) - len(self.mask))]).bool()
 
-    def positions(self, ids, pictures):
+    def positions(self, ids, shown):
         return (self._seen(ids).long().cumsum(0) - 1).clamp(min=0)[:, None].double().numpy()
 
-    def _enter(self, ids, pictures, images):
+    def _enter(self, ids, shown, images):
         hidden, seen = self.decoder.embed_tokens(torch.tensor(ids)), self._seen(ids)
-        ((span, _, affinity),), start = self.encode(pictures), ids.index(TOKEN_ID[IMAGE])
+        ((span, _, affinity),), start = self.encode(shown), ids.index(TOKEN_ID[IMAGE])
         hidden[start : start + len(span)] = span
         left = seen[start : start + len(span)].nonzero()[:, 0]
         rows = seen.nonzero()[:, 0].tolist()

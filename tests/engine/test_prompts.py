@@ -84,7 +84,7 @@ def test_each_image_has_its_own_budget(multi_head, compress):
     assert set(kept_keys(cache)) == {3 * 18 + text}
 
 
-def test_same_picture_gets_the_same_state_wherever_it_stands(multi_head, compress, clip):
+def test_the_same_image_gets_the_same_state_wherever_it_stands(multi_head, compress, clip):
     """CLIP's evidence does not depend on the place in the prompt, so neither does the first state."""
     handle = compress(multi_head, budget=24, clip=clip, instruction="what color is this")
     greedy(multi_head, ask("where <image> and <image>", seeds=(5, 5)), 1)

@@ -90,10 +90,10 @@ def test_padded_batch_of_turns_equals_the_turns_alone(multi_head, strategy, comp
                 ids, own = ids[:, own[0].bool()], own[:, own[0].bool()]
             mask = torch.cat([mask, own], 1)
             positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-            pictures = {"pixel_values": turn["pixel_values"]} if pixels in samples else {}
+            images = {"pixel_values": turn["pixel_values"]} if pixels in samples else {}
             outputs.append(
                 multi_head(
-                    ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, **pictures
+                    ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, **images
                 ).logits[:, -1]
             )
         return outputs
@@ -111,9 +111,9 @@ def test_ledger_of_a_longer_conversation(multi_head, compress):
     lengths = [kept_keys(output.past_key_values)]
     for turn in ("USER: where ? ASSISTANT:", "USER: <image> and this ? ASSISTANT:"):
         inputs = ask(turn)
-        pictures = {"pixel_values": inputs["pixel_values"]} if "pixel_values" in inputs else {}
+        images = {"pixel_values": inputs["pixel_values"]} if "pixel_values" in inputs else {}
         ids = torch.cat([output.sequences, inputs["input_ids"][:, 1:]], 1)
-        output = greedy(multi_head, {"input_ids": ids, **pictures}, 2, past_key_values=output.past_key_values)
+        output = greedy(multi_head, {"input_ids": ids, **images}, 2, past_key_values=output.past_key_values)
         lengths.append(kept_keys(output.past_key_values))
     visual = [36] * 4 + [18] * 2 + [6] * 2
     # the last token of the first turn, four tokens of the second, and the first that was generated

@@ -1,7 +1,7 @@
 """The suite runs on every family: images with markers, without CLIP, with multidimensional positions."""
 
 import pytest
-from support.families import llava_next, llava_next_processor, picture, qwen, qwen_processor
+from support.families import llava_next, llava_next_processor, qwen, qwen_processor, smooth_image
 
 from covist.eval.subject import Subject
 from covist.eval.suite import Item
@@ -18,7 +18,7 @@ FAMILIES = {
     "qwen2.5-vl": (qwen, qwen_processor, "<|vision_start|><|image_pad|><|vision_end|>"),
 }
 QUESTIONS = [("what is this ?", "the colour of that"), ("is that the colour ?", "what"), ("and this", "is this")]
-ITEM = Item(0, tuple(Question("color", *asked) for asked in QUESTIONS), lambda: picture(112, 84))
+ITEM = Item(0, tuple(Question("color", *asked) for asked in QUESTIONS), lambda: smooth_image(112, 84))
 
 
 @pytest.mark.filterwarnings("ignore:no clip= given")

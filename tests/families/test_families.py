@@ -77,18 +77,18 @@ PICTURES = ((0,), (), (1, 2))
 def test_padded_batch_with_a_text_only_sample_equals_the_prompts_alone(case, strategy, compress):
     compress(case, budget=12, strategy=strategy)
     together = step_logits(greedy(case.model, case.ask(*BATCH), 4))
-    for index, (question, pictures) in enumerate(zip(BATCH, PICTURES, strict=True)):
-        alone = step_logits(greedy(case.model, case.ask(question, pictures=pictures), 4))
+    for index, (question, images) in enumerate(zip(BATCH, PICTURES, strict=True)):
+        alone = step_logits(greedy(case.model, case.ask(question, images=images), 4))
         torch.testing.assert_close(together[:, index], alone[:, 0], atol=1e-4, rtol=1e-4)
 
 
 def test_several_images_have_their_own_state_and_budget(family, strategy, compress):
     handle = compress(family, budget=12, strategy=strategy, instruction="")
-    greedy(family.model, family.ask("{image}{image}what ?", pictures=(0, 1)), 1)
+    greedy(family.model, family.ask("{image}{image}what ?", images=(0, 1)), 1)
     both = handle.report.images
     assert [image.tokens_per_layer for image in both] == [COUNTS[strategy]] * 2
     for index, image in enumerate(both):
-        greedy(family.model, family.ask("{image}what ?", pictures=(index,)), 1)
+        greedy(family.model, family.ask("{image}what ?", images=(index,)), 1)
         assert image.grid == handle.report.images[0].grid
         # before the decoder an image knows nothing of its neighbours
         assert torch.equal(image.stages[0].indices, handle.report.images[0].stages[0].indices)
@@ -110,7 +110,7 @@ def test_beams_of_a_batch_equal_the_beams_alone(family, strategy, compress):
     questions = (ONE, "{image}what ?")
     together = greedy(family.model, family.ask(*questions), 4, num_beams=3, output_scores=True)
     for index, question in enumerate(questions):
-        inputs = family.ask(question, pictures=(index,))
+        inputs = family.ask(question, images=(index,))
         alone = greedy(family.model, inputs, 4, num_beams=3, output_scores=True)
         assert torch.equal(together.sequences[index, -4:], alone.sequences[0, -4:])
         torch.testing.assert_close(together.sequences_scores[index], alone.sequences_scores[0], atol=1e-4, rtol=1e-4)
@@ -152,7 +152,7 @@ def test_further_turns_of_text_continue_from_the_cache(family, strategy, compres
 
 def second_turn(family):
     """Logits of a conversation whose second turn brings another image to the kept cache."""
-    first_inputs, second_inputs = family.ask(ONE), family.ask(ONE, pictures=(1,))
+    first_inputs, second_inputs = family.ask(ONE), family.ask(ONE, images=(1,))
     first = greedy(family.model, first_inputs, 2)
     ids = torch.cat([first.sequences, second_inputs["input_ids"]], 1)
     inputs = {**second_inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -176,7 +176,7 @@ def test_an_image_in_a_later_turn(family, strategy, compress):
 
 
 def _newlines(family):
-    """Newlines of the first two pictures."""
+    """Newlines of the first two images."""
     inputs = family.ask("{image}{image}")
     spans = family.model.model.get_image_features(inputs["pixel_values"], inputs["image_sizes"]).pooler_output
     return sum(int((span == family.model.model.image_newline).all(-1).sum()) for span in spans)

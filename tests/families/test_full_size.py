@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.families import llava_next, llava_next_processor, picture, qwen, qwen_inputs, qwen_processor
+from support.families import llava_next, llava_next_processor, qwen, qwen_inputs, qwen_processor, smooth_image
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 
 import covist
@@ -35,7 +35,7 @@ def test_llava_next_at_672_pixels():
     processor.image_processor = LlavaNextImageProcessorPil(
         size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336}, image_grid_pinpoints=PINPOINTS
     )
-    inputs = processor(images=[picture(672, 672)], text=["USER: <image>what ? ASSISTANT:"], return_tensors="pt")
+    inputs = processor(images=[smooth_image(672, 672)], text=["USER: <image>what ? ASSISTANT:"], return_tensors="pt")
     with torch.no_grad(), covist.compress(model, processor, budget=640, strategy="pro") as handle:
         cache = model(**inputs, logits_to_keep=1).past_key_values
     (image,) = handle.report.images
@@ -48,7 +48,7 @@ def test_llava_next_at_672_pixels():
 @pytest.mark.slow
 def test_qwen_at_1008_pixels():
     model = qwen(layers=28, vision={"depth": 1, "fullatt_block_indexes": [0], "window_size": 112})
-    inputs = qwen_inputs(["{image}what is this ?"], [picture(1008, 1008)])
+    inputs = qwen_inputs(["{image}what is this ?"], [smooth_image(1008, 1008)])
     with torch.no_grad(), covist.compress(model, qwen_processor(), budget=512, strategy="pro") as handle:
         model(**inputs, logits_to_keep=1)
     (image,) = handle.report.images

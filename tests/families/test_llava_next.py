@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.families import PATCH, PINPOINTS, TILE, llava_next, llava_next_inputs, llava_next_processor, picture
+from support.families import PATCH, PINPOINTS, TILE, llava_next, llava_next_inputs, llava_next_processor, smooth_image
 from transformers.image_processing_utils import select_best_resolution
 
 import covist
@@ -44,7 +44,7 @@ def test_layout_follows_the_models_packing_at_every_aspect_ratio(height, width):
 
 
 @given(height=st.integers(8, 400), width=st.integers(8, 400))
-def test_grid_neighbours_are_neighbours_in_the_picture(height, width):
+def test_grid_neighbours_are_neighbours_in_the_image(height, width):
     layout = layout_of(height, width)
     tiles_across = select_best_resolution((height, width), PINPOINTS)[1] // TILE
     for rows, columns in layout.grid.views[1:]:
@@ -56,7 +56,7 @@ def test_grid_neighbours_are_neighbours_in_the_picture(height, width):
         assert (y.diff(dim=1) == 0).all() and (x.diff(dim=0) == 0).all()
 
 
-def test_a_picture_too_narrow_for_the_grid_keeps_its_base_view():
+def test_a_image_too_narrow_for_the_grid_keeps_its_base_view():
     assert layout_of(8, 65).grid.views == layout_of(33, 8).grid.views == ((SIDE, SIDE),)
     assert not layout_of(33, 8).content[SIDE * SIDE :].any()
 
@@ -79,7 +79,7 @@ def test_full_size_geometry_has_2880_content_tokens_and_48_newlines():
 
 
 def test_signals_are_in_packed_order():
-    inputs = llava_next_inputs([PROMPT], [picture(131, 70)])
+    inputs = llava_next_inputs([PROMPT], [smooth_image(131, 70)])
     (signals,) = captured(MODEL, inputs)
     assert signals.span[~signals.content].eq(MODEL.model.image_newline).all()
     # Projecting the encoder features of the content tokens must give the prompt's embeddings back, token by token.
@@ -90,7 +90,7 @@ def test_signals_are_in_packed_order():
 
 
 def test_class_attention_is_that_of_the_feature_layer_per_tile():
-    inputs = llava_next_inputs([PROMPT], [picture(131, 70)])
+    inputs = llava_next_inputs([PROMPT], [smooth_image(131, 70)])
     (signals,) = captured(MODEL, inputs)
     MODEL.model.vision_tower.set_attn_implementation("eager")
     with torch.no_grad():
@@ -102,10 +102,10 @@ def test_class_attention_is_that_of_the_feature_layer_per_tile():
 
 
 def test_images_of_different_sizes_in_a_batch_get_their_own_tiles():
-    pictures = [picture(131, 70, 1), picture(40, 120, 2), picture(64, 64, 3)]
-    together = captured(MODEL, llava_next_inputs([PROMPT, f"USER: {{image}}and{PROMPT[5:]}"], pictures))
+    images = [smooth_image(131, 70, 1), smooth_image(40, 120, 2), smooth_image(64, 64, 3)]
+    together = captured(MODEL, llava_next_inputs([PROMPT, f"USER: {{image}}and{PROMPT[5:]}"], images))
     assert len(together) == 3
-    for signals, own in zip(together, pictures, strict=True):
+    for signals, own in zip(together, images, strict=True):
         (alone,) = captured(MODEL, llava_next_inputs([PROMPT], [own]))
         assert signals.grid == alone.grid
         torch.testing.assert_close(signals.embeddings, alone.embeddings, atol=1e-5, rtol=1e-4)
@@ -116,7 +116,7 @@ def test_images_of_different_sizes_in_a_batch_get_their_own_tiles():
 @pytest.mark.filterwarnings("ignore:no clip=")
 @pytest.mark.parametrize("strategy", ["fixed", "pro"])
 def test_newlines_survive_every_stage_unbiased_and_in_place(strategy):
-    inputs = llava_next_inputs([PROMPT], [picture(131, 70)])
+    inputs = llava_next_inputs([PROMPT], [smooth_image(131, 70)])
     is_image = inputs.input_ids[0] == MODEL.config.image_token_id
     (signals,) = captured(MODEL, inputs)
     newline_rows = is_image.nonzero()[:, 0][~signals.content]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import families, llava
 from support.cases import CASES
-from support.families import picture
+from support.families import smooth_image
 from transformers.models.llava_next.modeling_llava_next import unpad_image
 
 import covist
@@ -35,7 +35,7 @@ def as_bytes(image: torch.Tensor) -> torch.Tensor:
 
 def test_llava_shows_each_image_of_the_prompt():
     model, processor = llava.build_llava(), llava.processor()
-    images = [picture(60, 90, seed) for seed in (1, 2)]
+    images = [smooth_image(60, 90, seed) for seed in (1, 2)]
     text = "USER: <image> and <image> what color ? ASSISTANT:"
     seen = pixels(model, processor, processor(images=images, text=text, return_tensors="pt"))
     for (view,), image in zip(seen, images, strict=True):
@@ -44,7 +44,7 @@ def test_llava_shows_each_image_of_the_prompt():
 
 @pytest.mark.parametrize("size", [(112, 112), (60, 300), (190, 95)])
 def test_llava_next_shows_the_base_view_and_the_unpadded_grid(size):
-    image, processor = picture(*size), NEXT.processor()
+    image, processor = smooth_image(*size), NEXT.processor()
     inputs = NEXT.encode(["USER: {image} what is this ? ASSISTANT:"], [image])
     ((base, grid),) = pixels(NEXT.model, processor, inputs)
     tiles = prepared(processor, image)[0]  # [tiles, 3, side, side]
@@ -68,7 +68,7 @@ def best_resolution(size: tuple[int, int]) -> tuple[int, int]:
 
 @pytest.mark.parametrize("size", [(112, 112), (84, 196)])
 def test_qwen_puts_its_patches_back_together(size):
-    image, processor = picture(*size), QWEN.processor()
+    image, processor = smooth_image(*size), QWEN.processor()
     inputs = QWEN.encode([QWEN.turn.replace("{}", "{image} what is this ?")], [image])
     ((view,),) = pixels(QWEN.model, processor, inputs)
     # sides that are multiples of a token's are not resized, so that the original is what the encoder saw

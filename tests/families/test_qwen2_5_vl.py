@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from support.families import VOCABULARY, picture, qwen, qwen_inputs, qwen_processor
+from support.families import VOCABULARY, qwen, qwen_inputs, qwen_processor, smooth_image
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
 import covist
@@ -29,11 +29,11 @@ def captured(model, inputs):
 
 @pytest.mark.parametrize("size", [(131, 170), (300, 60), (87, 199)])
 def test_signals_are_those_of_the_last_full_attention_block_in_reading_order(size, monkeypatch):
-    inputs = qwen_inputs([PROMPT], [picture(*size)])
+    inputs = qwen_inputs([PROMPT], [smooth_image(*size)])
     (signals,) = captured(MODEL, inputs)
     probabilities, keys = _dense_block(monkeypatch, inputs)
     order = modeling_qwen2_5_vl.get_vision_window_index(inputs.image_grid_thw, 2, 56, 14)[0]
-    assert order.tolist() != sorted(order.tolist())  # windows do shuffle the tokens of these pictures
+    assert order.tolist() != sorted(order.tolist())  # windows do shuffle the tokens of these images
     attention, descriptors = torch.empty(len(order)), torch.empty(len(order), 32)
     for place, token in enumerate(order.tolist()):
         group = slice(TOKENS * place, TOKENS * (place + 1))
@@ -68,7 +68,7 @@ def _dense_block(monkeypatch, inputs):
 
 
 def test_large_images_are_asked_in_a_checkerboard_unless_exact_attention_is_requested(monkeypatch):
-    inputs = qwen_inputs([PROMPT], [picture(300, 60)])
+    inputs = qwen_inputs([PROMPT], [smooth_image(300, 60)])
     monkeypatch.setattr(incoming, "ALL_ASK_UP_TO", 0)
 
     def attention(**options):
@@ -87,16 +87,16 @@ def test_large_images_are_asked_in_a_checkerboard_unless_exact_attention_is_requ
 
 
 def test_projecting_the_encoder_features_gives_the_embeddings_back():
-    (signals,) = captured(MODEL, qwen_inputs([PROMPT], [picture(131, 170)]))
+    (signals,) = captured(MODEL, qwen_inputs([PROMPT], [smooth_image(131, 170)]))
     torch.testing.assert_close(signals.project(signals.hidden), signals.embeddings)
     mixed = signals.hidden[:6].view(2, 3, -1).mean(1)  # what a merging method projects
     assert signals.project(mixed).shape == (2, 32)
 
 
 def test_several_images_have_the_signals_they_have_alone():
-    pictures = [picture(131, 170, 1), picture(60, 200, 2), picture(90, 90, 3)]
-    together = captured(MODEL, qwen_inputs([PROMPT, f"{{image}}and{PROMPT}"], pictures))
-    for signals, own in zip(together, pictures, strict=True):
+    images = [smooth_image(131, 170, 1), smooth_image(60, 200, 2), smooth_image(90, 90, 3)]
+    together = captured(MODEL, qwen_inputs([PROMPT, f"{{image}}and{PROMPT}"], images))
+    for signals, own in zip(together, images, strict=True):
         (alone,) = captured(MODEL, qwen_inputs([PROMPT], [own]))
         assert signals.grid == alone.grid
         for name in ("attention", "keys", "hidden", "embeddings"):
@@ -105,7 +105,7 @@ def test_several_images_have_the_signals_they_have_alone():
 
 def test_full_size_geometry_is_1296_tokens_of_5184_patches():
     model = qwen(layers=1, vision={"depth": 1, "fullatt_block_indexes": [0], "window_size": 112})
-    inputs = qwen_inputs([PROMPT], [picture(1008, 1008)])
+    inputs = qwen_inputs([PROMPT], [smooth_image(1008, 1008)])
     assert inputs.image_grid_thw.tolist() == [[1, 72, 72]]
     (signals,) = captured(model, inputs)
     assert signals.grid.views == ((36, 36),)
@@ -126,7 +126,7 @@ def test_rotary_axes_are_those_of_the_models_own_frequencies():
 
 @pytest.mark.parametrize("strategy", ["fixed", "pro"])
 def test_kept_tokens_and_text_keep_their_uncompressed_positions(strategy):
-    inputs = qwen_inputs([PROMPT], [picture(131, 170)])
+    inputs = qwen_inputs([PROMPT], [smooth_image(131, 170)])
     native, _ = MODEL.model.get_rope_index(**{name: inputs[name] for name in ("input_ids", "mm_token_type_ids")},
                                            image_grid_thw=inputs.image_grid_thw)  # fmt: skip
     native = native[:, 0].T  # [n, 3]
@@ -143,7 +143,7 @@ def test_kept_tokens_and_text_keep_their_uncompressed_positions(strategy):
 
 
 def test_rope_deltas_are_those_of_the_plain_model():
-    inputs = qwen_inputs([PROMPT, f"this is{PROMPT}"], [picture(131, 170), picture(60, 200, 2)])
+    inputs = qwen_inputs([PROMPT, f"this is{PROMPT}"], [smooth_image(131, 170), smooth_image(60, 200, 2)])
     MODEL.generate(**inputs, max_new_tokens=2, do_sample=False)
     plain = MODEL.model.rope_deltas.clone()
     with covist.compress(MODEL, qwen_processor(), budget=8):
@@ -154,7 +154,7 @@ def test_rope_deltas_are_those_of_the_plain_model():
 def video_inputs(with_image: bool):
     """A video of 2 x 4 x 4 patches, with an image before it on request."""
     inputs = dict(
-        qwen_inputs([PROMPT if with_image else PROMPT.replace("{image}", "")], [picture(90, 90)] * with_image)
+        qwen_inputs([PROMPT if with_image else PROMPT.replace("{image}", "")], [smooth_image(90, 90)] * with_image)
     )
     grid = torch.tensor([[2, 4, 4]])
     video = torch.full((1, 2 * 16 // 4), VOCABULARY["<|video_pad|>"])
@@ -183,7 +183,7 @@ def test_videos_pass_through_untouched_with_one_warning(with_image):
 
 
 def test_images_are_compressed_again_after_a_video():
-    images = qwen_inputs([PROMPT], [picture(131, 170)])
+    images = qwen_inputs([PROMPT], [smooth_image(131, 170)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with covist.compress(MODEL, qwen_processor(), budget=8, concentration=0.1) as handle:

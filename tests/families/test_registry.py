@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.families import llava_next, llava_next_inputs, llava_next_processor, picture
+from support.families import llava_next, llava_next_inputs, llava_next_processor, smooth_image
 from torch import nn
 from transformers import LlavaNextForConditionalGeneration
 
@@ -43,7 +43,7 @@ def test_one_decorated_class_adds_a_family_that_compresses(toy_family):
     model = model_class(plain.config).eval()
     model.load_state_dict(plain.state_dict())
     assert type(registry.family_for(model)) is family
-    inputs = llava_next_inputs(["USER: {image}what is this ? ASSISTANT:"], [picture(90, 61)])
+    inputs = llava_next_inputs(["USER: {image}what is this ? ASSISTANT:"], [smooth_image(90, 61)])
     with covist.compress(model, llava_next_processor(), budget=6, method=_first_tokens()) as handle:
         model(**inputs)
     assert handle.report.images[0].tokens_per_layer == (6,) * 4

@@ -156,7 +156,7 @@ def test_other_families(name, family):
     prompt = (
         "USER: {image} what is this ? ASSISTANT:" if family == "llava_next" else "user {image} what is this ? assistant"
     )
-    inputs = getattr(families, f"{family}_inputs")([prompt], [families.picture(190, 130)])
+    inputs = getattr(families, f"{family}_inputs")([prompt], [families.smooth_image(190, 130)])
     tokenizer = getattr(families, f"{family}_processor")()
     with compressed(model, name, tokenizer, budget="50%") as handle:
         output = greedy(model, inputs, 2)

@@ -8,14 +8,14 @@ from functools import cache, partial
 from typing import Any
 
 from support import families
-from support.families import picture
+from support.families import smooth_image
 from support.slow_families import SlowLlavaNext, SlowQwen
 
 FROZEN = 0.05
 """A concentration reference that makes results independent of the order of tests."""
 
 SIZES = ((131, 170), (60, 300), (190, 95))
-"""Width and height of the pictures in order; the families give them different numbers of tokens."""
+"""Width and height of the images in order; the families give them different numbers of tokens."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Case:
     def model(self) -> Any:
         return _built(self.build)
 
-    def ask(self, *questions: str, pictures: tuple[int, ...] | None = None) -> Any:
-        """Inputs of prompts; `{image}` stands for the next of `pictures` (indices into SIZES)."""
+    def ask(self, *questions: str, images: tuple[int, ...] | None = None) -> Any:
+        """Inputs of prompts; `{image}` stands for the next of `images` (indices into SIZES)."""
         count = sum(question.count("{image}") for question in questions)
-        chosen = range(count) if pictures is None else pictures
+        chosen = range(count) if images is None else images
         prompts = [self.turn.replace("{}", question) for question in questions]
-        return self.encode(prompts, [picture(*SIZES[index], seed=index) for index in chosen])
+        return self.encode(prompts, [smooth_image(*SIZES[index], seed=index) for index in chosen])
 
     def tokens(self, inputs: Any) -> int:
         """Image tokens in the prompts, markers included."""

@@ -49,8 +49,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def picture(width: int, height: int, seed: int = 0) -> Image.Image:
-    """A smooth coloured picture with a little noise, so that neighbouring patches resemble each other."""
+def smooth_image(width: int, height: int, seed: int = 0) -> Image.Image:
+    """A smooth coloured image with a little noise, so that neighbouring patches resemble each other."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(1, 3, 5, 4, generator=generator)
     smooth = torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear")[0]
@@ -144,15 +144,15 @@ def qwen_processor() -> ImageOnlyQwenProcessor:
     return ImageOnlyQwenProcessor(images, tokenizer())
 
 
-def llava_next_inputs(prompts: list[str], pictures: list[Image.Image]) -> Any:
-    """`{image}` in a prompt stands for the next picture."""
+def llava_next_inputs(prompts: list[str], images: list[Image.Image]) -> Any:
+    """`{image}` in a prompt stands for the next image."""
     texts = [text.replace("{image}", "<image>") for text in prompts]
-    return llava_next_processor()(images=pictures or None, text=texts, padding=True, return_tensors="pt")
+    return llava_next_processor()(images=images or None, text=texts, padding=True, return_tensors="pt")
 
 
-def qwen_inputs(prompts: list[str], pictures: list[Image.Image]) -> Any:
+def qwen_inputs(prompts: list[str], images: list[Image.Image]) -> Any:
     texts = [text.replace("{image}", "<|vision_start|><|image_pad|><|vision_end|>") for text in prompts]
-    return qwen_processor()(images=pictures or None, text=texts, padding=True, return_tensors="pt")
+    return qwen_processor()(images=images or None, text=texts, padding=True, return_tensors="pt")
 
 
 @torch.no_grad()

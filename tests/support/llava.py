@@ -20,7 +20,7 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from covist.tiny.text import END, IMAGE, PAD, START, TOKEN_ID, VOCABULARY, build_caption_tokenizer, build_tokenizer
-from support.families import picture
+from support.families import smooth_image
 
 SIDE, PATCH = 12, 4
 TOKENS, LAYERS = SIDE * SIDE, 8
@@ -113,8 +113,8 @@ def processor() -> LlavaProcessor:
 
 
 def ask(*texts: str, seeds: tuple[int, ...] | None = None, side: str = "left") -> Any:
-    """Model inputs of prompts; `<image>` stands for a picture, whose seed may be named."""
+    """Model inputs of prompts; `<image>` stands for an image, whose seed may be named."""
     count = sum(text.count(IMAGE) for text in texts)
     seeds = tuple(range(count)) if seeds is None else seeds
-    pictures = [picture(SIDE * PATCH, SIDE * PATCH, seed) for seed in seeds]
-    return processor()(images=pictures or None, text=list(texts), padding=True, padding_side=side, return_tensors="pt")
+    images = [smooth_image(SIDE * PATCH, SIDE * PATCH, seed) for seed in seeds]
+    return processor()(images=images or None, text=list(texts), padding=True, padding_side=side, return_tensors="pt")

@@ -14,11 +14,11 @@ from support.slow_llava import SlowLlava, affinity
 class SlowLlavaNext(SlowLlava):
     """Pictures are the processor's output; the layout is written out row by row from the image size."""
 
-    def encode(self, pictures: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
+    def encode(self, shown: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
         base = self.model.model
-        spans = base.get_image_features(pictures.pixel_values, pictures.image_sizes, return_dict=True).pooler_output
+        spans = base.get_image_features(shown.pixel_values, shown.image_sizes, return_dict=True).pooler_output
         encoded = []
-        for pixels, span in zip(pictures.pixel_values, spans, strict=True):
+        for pixels, span in zip(shown.pixel_values, spans, strict=True):
             outputs = base.vision_tower(pixels, output_hidden_states=True).hidden_states
             block = base.vision_tower.encoder.layers[-2]
             keys = block.self_attn.k_proj(block.layer_norm1(outputs[-3]))[:, 1:].flatten(0, 1)
@@ -38,22 +38,22 @@ class SlowQwen(SlowLlava):
         sections = model.config.text_config.rope_parameters["mrope_section"]
         self.axes = np.repeat(np.arange(3), sections)
 
-    def positions(self, ids: list[int], pictures: Any) -> np.ndarray:
-        length = pictures.input_ids.shape[1]
+    def positions(self, ids: list[int], shown: Any) -> np.ndarray:
+        length = shown.input_ids.shape[1]
         prompt, _ = self.model.model.get_rope_index(
-            pictures.input_ids, pictures.mm_token_type_ids, image_grid_thw=pictures.image_grid_thw
+            shown.input_ids, shown.mm_token_type_ids, image_grid_thw=shown.image_grid_thw
         )
         generated = prompt.max() + 1 + torch.arange(len(ids) - length)
         return torch.cat([prompt[:, 0].T, generated[:, None].expand(-1, 3)]).double().numpy()
 
-    def encode(self, pictures: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
+    def encode(self, shown: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
         tower, encoded, first = self.model.model.visual, [], 0
-        for grid in pictures.image_grid_thw:
+        for grid in shown.image_grid_thw:
             patches = int(grid.prod())
             seen = {}
             block = tower.blocks[tower.fullatt_block_indexes[-1]].attn
             hook = block.qkv.register_forward_hook(lambda module, args, output, seen=seen: seen.update(qkv=output))
-            pixels = pictures.pixel_values[first : first + patches]
+            pixels = shown.pixel_values[first : first + patches]
             span = tower(pixels, grid_thw=grid[None], return_dict=True).pooler_output
             hook.remove()
             keys = seen["qkv"].chunk(3, dim=-1)[1].view(len(span), 4, -1).mean(1)
@@ -64,7 +64,7 @@ class SlowQwen(SlowLlava):
 
 
 def _window_places(grid: Tensor, tower: Any) -> list[int]:
-    """Where the tokens of one picture, in reading order, stand among the windows."""
+    """Where the tokens of one image, in reading order, stand among the windows."""
     rows, columns = (int(grid[axis]) // 2 for axis in (1, 2))
     side = tower.window_size // (2 * tower.patch_size)
     tokens = [(row, column) for row in range(rows) for column in range(columns)]

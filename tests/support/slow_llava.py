@@ -2,7 +2,7 @@
 
 Only the choices are taken from a report (which tokens a stage kept, and its evidence). Affinities, weights, features,
 positions, gains and attention are computed here, by the literal formulas of `reference`. `SlowLlava` is LLaVA-1.5;
-another family says how its pictures become tokens and how rotary positions are laid out.
+another family says how its images become tokens and how rotary positions are laid out.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class SlowLlava:
             first = (14 * len(layers) + 16) // 32  # half up
             self.gains[:first] *= 0.8
 
-    def positions(self, ids: list[int], pictures: Any) -> np.ndarray:
+    def positions(self, ids: list[int], shown: Any) -> np.ndarray:
         """Uncompressed rotary positions of a prompt [n, axes]."""
         return np.arange(len(ids), dtype=float)[:, None]
 
-    def encode(self, pictures: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
-        """Of each picture its span [n, d] as the prompt receives it, which rows are content [n], and the affinity."""
+    def encode(self, shown: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
+        """Of each image its span [n, d] as the prompt receives it, which rows are content [n], and the affinity."""
         tower, encoded = self.model.model.vision_tower, []
-        for pixels in pictures:
+        for pixels in shown:
             outputs = tower(pixels[None], output_hidden_states=True).hidden_states
             block = tower.encoder.layers[-2]
             keys = block.self_attn.k_proj(block.layer_norm1(outputs[-3]))[0, 1:]
@@ -89,9 +89,9 @@ class SlowLlava:
         return encoded
 
     @torch.no_grad()
-    def logits(self, ids: list[int], pictures: Any, images: list[ImageReport]) -> Tensor:
-        positions = self.positions(ids, pictures)
-        hidden, rows, states = self._enter(ids, pictures, images)
+    def logits(self, ids: list[int], shown: Any, images: list[ImageReport]) -> Tensor:
+        positions = self.positions(ids, shown)
+        hidden, rows, states = self._enter(ids, shown, images)
         for depth, layer in enumerate(self.decoder.layers):
             if any(depth in image.stages for image in states):
                 hidden, rows = self._reduce(depth, hidden, rows, states)
@@ -102,10 +102,10 @@ class SlowLlava:
     def final_norm(self, hidden: Tensor) -> Tensor:
         return self.decoder.norm(hidden)
 
-    def _enter(self, ids: list[int], pictures: Any, images: list[ImageReport]) -> tuple[Tensor, list[int], list]:
+    def _enter(self, ids: list[int], shown: Any, images: list[ImageReport]) -> tuple[Tensor, list[int], list]:
         hidden = self.decoder.embed_tokens(torch.tensor(ids))
         states, place = [], 0
-        for report, (span, content, similarity) in zip(images, self.encode(pictures), strict=True):
+        for report, (span, content, similarity) in zip(images, self.encode(shown), strict=True):
             start = ids.index(self.model.config.image_token_id, place)
             place = start + len(span)
             hidden[start:place] = span

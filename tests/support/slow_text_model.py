@@ -94,8 +94,8 @@ class SlowTextModel(SlowLlava):
         """Without rotary no token is far from another."""
         return super()._bias(depth, rows, positions if self.rotated[depth] else 0 * positions, states)
 
-    def _enter(self, ids: list[int], pictures: Any, images: list) -> Any:
-        hidden, rows, states = super()._enter(ids, pictures, images)
+    def _enter(self, ids: list[int], shown: Any, images: list) -> Any:
+        hidden, rows, states = super()._enter(ids, shown, images)
         return hidden * getattr(self.decoder, "embedding_multiplier", 1), rows, states
 
     def final_norm(self, hidden: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from covist.tiny.scenes import COLORS, GRID, IMAGE_SIZE, PATCH, SIZES, patch_own
 SEEDS = range(40)
 
 
-def test_one_seed_gives_one_picture():
+def test_one_seed_gives_one_image():
     sample_scene.cache_clear()
     first = render(sample_scene(7))
     sample_scene.cache_clear()
@@ -19,7 +19,7 @@ def test_one_seed_gives_one_picture():
     assert not np.array_equal(first, render(sample_scene(8)))
 
 
-def test_a_picture_is_what_the_renderer_drew():
+def test_an_image_is_what_the_renderer_drew():
     image = scene_image(sample_scene(3))
     assert image.size == (IMAGE_SIZE, IMAGE_SIZE) and image.mode == "RGB"
     assert np.array_equal(np.asarray(image), render(sample_scene(3)))

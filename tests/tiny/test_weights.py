@@ -1,4 +1,4 @@
-"""The embedded weights: small, loadable by the stock classes, and right about pictures they have never seen."""
+"""The embedded weights: small, loadable by the stock classes, and right about images they have never seen."""
 
 from collections import defaultdict
 
@@ -32,7 +32,7 @@ def loaded():
 
 @torch.no_grad()
 def answers(model, processor, image, questions):
-    """Greedy answers to questions about one picture, through the stock `generate`."""
+    """Greedy answers to questions about one image, through the stock `generate`."""
     prompts = [prompt_for(question) for question in questions]
     inputs = processor(images=[image] * len(prompts), text=prompts, padding=True, return_tensors="pt")
     output = model.generate(**inputs, max_new_tokens=3, do_sample=False)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from PIL import Image
-from support.families import picture
+from support.families import smooth_image
 from support.reports import SQUARE, TALL_TILES, TILED, WIDE, image_report, stage
 
 from covist.contract.stages import ImageReport
@@ -116,7 +116,7 @@ def test_discs_stay_inside_their_token_and_grow_with_the_weight():
 
 
 def test_all_stages_share_one_copy_of_the_image():
-    html = page(image_report(SQUARE, (12, 6, 2)), image=picture(80, 80))
+    html = page(image_report(SQUARE, (12, 6, 2)), image=smooth_image(80, 80))
     assert html.count("data:image/jpeg") == 1 and html.count("<use ") == 3
     names = {element.get("id") for element in parsed(html).iter() if element.get("id")}
     assert {use.get("href").lstrip("#") for use in parsed(html).iter("use")} <= names
@@ -124,7 +124,7 @@ def test_all_stages_share_one_copy_of_the_image():
 
 def test_different_images_on_one_page_do_not_share_names():
     reports = [image_report(SQUARE, (8,))] * 2
-    views = [seen_views(reports[0], picture(80, 80, seed)) for seed in (0, 1)]
+    views = [seen_views(reports[0], smooth_image(80, 80, seed)) for seed in (0, 1)]
     names = [element.get("id") for element in parsed(draw_html(reports, views)).iter() if element.get("id")]
     assert len(names) == len(set(names))
 
@@ -148,7 +148,7 @@ def test_a_page_of_576_tokens_fits_into_a_notebook(counts, limit):
     detailed = Image.effect_noise((336, 336), 60).convert("RGB")  # the worst that a JPEG can meet
     html = page(image_report(Grid(((24, 24),)), counts), image=detailed)
     assert len(html) - len(re.search(r"base64,([^\"]+)", html)[1]) < limit
-    assert len(page(image_report(Grid(((24, 24),)), counts), image=picture(336, 336))) < limit + 60_000
+    assert len(page(image_report(Grid(((24, 24),)), counts), image=smooth_image(336, 336))) < limit + 60_000
 
 
 def test_only_pages_are_written_as_pages(tmp_path):

@@ -286,7 +286,7 @@ class Hooks:
         return bool(past) and past[index] is not None and past[index] is not past[index - 1]
 
     def _open_stage(self, depth: int, ledger: Ledger, hidden: Tensor) -> _Stage:
-        """Begin a stage of a prefill: the cache layers from `depth` on share its ledger, behind what they held."""
+        """Begin a stage of a prefill: the cache layers from `depth` on share its ledger, after what they held."""
         call = self.call
         if call.cache_layers:
             past = call.past[depth]

@@ -13,7 +13,7 @@ RESOLUTION = 1e-6
 def mass_norm(values: Tensor, dim: int = -1) -> Tensor:
     """MassNorm: divide non-negative `values` by their sum along `dim`; uniform where that sum is zero.
 
-    NaN stays NaN, here and in MinMax, so that the checks behind them see it.
+    NaN stays NaN, here and in MinMax, so that the checks after them see it.
     """
     total = values.sum(dim, keepdim=True)
     return (values / total).masked_fill(total == 0, 1.0 / values.shape[dim])

@@ -22,7 +22,7 @@ class Selection:
     kept:          surviving tokens, [K], increasing
     evidence:      e, [N]
     anchors:       instruction anchors, [N] bool
-    maps:          named [N] maps for pictures: attention, distinctiveness, instruction (if any), combined
+    maps:          named [N] maps for drawings: attention, distinctiveness, instruction (if any), combined
     concentration: c of the encoder attention at the initial stage, for the tracker
     """
 
