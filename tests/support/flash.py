@@ -69,7 +69,9 @@ def switch_on(patch: pytest.MonkeyPatch, model: Any, name: str = FLASH) -> None:
         assert implementation in (FLASH, HUB_KERNEL), implementation
         process = utils._lazy_define_process_function(flash_attn_varlen_func)
         functions = (flash_attn_func, flash_attn_varlen_func, None, utils._pad_input, utils._unpad_input)
-        return functions, (process, None)
+        # releases before 5.19 have one function that reads the arguments, later ones a second for paged caches
+        paged = hasattr(utils, "_process_with_kvcache_kwargs_fn")
+        return functions, ((process, None) if paged else process)
 
     patch.setattr(utils, "lazy_import_flash_attention", found)
     patch.setitem(AttentionInterface._global_mapping, HUB_KERNEL, flash_attention_forward)
