@@ -16,7 +16,6 @@ import torch
 
 from covist.api.report import Report
 from covist.bench.workloads import Workload
-from covist.engine.decoder import FrozenDecoder
 from covist.environment import machine, versions
 from covist.errors import CovistError
 from covist.families.registry import family_for
@@ -66,7 +65,7 @@ class Bench:
             raise CovistError("a benchmark needs at least one prompt and one repetition")
         self.workload, self.plan, self.repetitions = workload, list(plan), repetitions
         self.records = {configuration: Record() for configuration in plan}
-        self._decoder = FrozenDecoder(family_for(workload.loaded.model).decoder)
+        self._layers = len(family_for(workload.loaded.model).decoder.layers)
         self._tokens: list[VisualTokens] = [
             tokens for request in workload.requests for tokens in visual_tokens(workload.loaded.model, request)
         ]
@@ -103,7 +102,7 @@ class Bench:
         """What every method makes of its budget on the images of the workload."""
         contents = sorted({tokens.content for tokens in self._tokens})
         return [
-            reach(configuration.method, configuration.budget, content, self._decoder.layers)
+            reach(configuration.method, configuration.budget, content, self._layers)
             for configuration in self.plan
             if configuration.budget is not None
             for content in contents

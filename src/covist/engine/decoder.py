@@ -18,6 +18,7 @@ from covist.engine.projections import weights_stamp
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable, head_gains
 from covist.formulas.wide_heads import COLUMNS
+from covist.schedule import decoder_flops
 
 BACKENDS = ("eager", "sdpa", "flex_attention")
 TRIAL_TOKENS = 5
@@ -217,6 +218,12 @@ def _require_plain_attention(module: Any) -> None:
             f"{name} keeps its keys in {', '.join(sorted(caches))}, which cannot hold a compressed prompt; "
             "a sliding window is switched off by text_config.sliding_window=None when the model is loaded"
         )
+
+
+def plain_flops(module: Any, length: int) -> float:
+    """Eq. 19 for the prefill of `length` tokens by a decoder as it is, whose attention need not be read for that."""
+    config = module.config
+    return decoder_flops([length] * len(module.layers), config.hidden_size, _mlp_width(config))
 
 
 def _mlp_width(config: Any) -> int:

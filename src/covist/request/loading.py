@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AutoConfig, AutoProcessor
 
 from covist import tiny
-from covist.engine.decoder import FrozenDecoder
+from covist.engine.interface import backend_of
 from covist.errors import CovistError
 from covist.families.qwen_processor import ImageOnlyQwenProcessor
 from covist.families.registry import available_families, family_for
@@ -43,7 +43,7 @@ class LoadedModel:
     @property
     def attention(self) -> str:
         """The decoder's attention backend."""
-        return FrozenDecoder(family_for(self.model).decoder).check_backend()
+        return backend_of(family_for(self.model).decoder)
 
 
 def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "auto") -> LoadedModel:

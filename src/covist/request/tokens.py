@@ -15,10 +15,9 @@ from typing import Any
 import torch
 
 from covist.contract.signals import ImageSignals
-from covist.engine.decoder import FrozenDecoder
+from covist.engine.decoder import plain_flops
 from covist.families.registry import family_for
 from covist.request.inputs import Request
-from covist.schedule import decoder_flops
 
 
 @dataclass(frozen=True)
@@ -55,5 +54,4 @@ def mean_content(tokens: list[VisualTokens]) -> float:
 
 def uncompressed_flops(model: Any, request: Request) -> float:
     """Decoder prefill of one prompt as it is, Eq. 19."""
-    decoder = FrozenDecoder(family_for(model).decoder)
-    return decoder_flops([request.length] * decoder.layers, decoder.hidden, decoder.intermediate)
+    return plain_flops(family_for(model).decoder, request.length)
