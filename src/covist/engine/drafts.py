@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
+from covist.undo import ReplacedMethod
 
-class DraftWatch:
+
+class DraftWatch(ReplacedMethod):
     """Reports through `drafting(True)` and `drafting(False)` when a call of `model.generate` begins and ends to draft.
 
     transformers gives an assistant the prompt without its image features, and it marks the call in the generation
-    settings alone. The wrapper is an instance attribute in front of the class's method, so removal is exact.
+    settings alone.
     """
 
     def __init__(self, model: Any, drafting: Callable[[bool], None]):
-        original = model.generate
+        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+            def generate(*args: Any, **kwargs: Any) -> Any:
+                if not getattr(kwargs.get("generation_config"), "is_assistant", False):
+                    return original(*args, **kwargs)
+                drafting(True)
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    drafting(False)
 
-        @functools.wraps(original)
-        def generate(*args: Any, **kwargs: Any) -> Any:
-            if not getattr(kwargs.get("generation_config"), "is_assistant", False):
-                return original(*args, **kwargs)
-            drafting(True)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                drafting(False)
+            return generate
 
-        self._model = model
-        self._before = {"generate": model.__dict__["generate"]} if "generate" in model.__dict__ else {}
-        model.generate = generate
-
-    def remove(self) -> None:
-        self._model.__dict__.pop("generate", None)
-        self._model.__dict__.update(self._before)
+        super().__init__(model, "generate", wrapper)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+
+from covist.undo import ReplacedMethod
 
 
 class Scratch(threading.local):
@@ -26,27 +27,18 @@ class Scratch(threading.local):
         return left
 
 
-class WrappedMethod:
-    """Call `after(arguments, output)` whenever `owner.name(...)` returns; `remove()` restores the original.
-
-    The wrapper is an instance attribute in front of the class's method, so removal is exact. `functools.wraps` keeps
-    the signature visible, because `generate` filters its arguments by it.
-    """
+class WrappedMethod(ReplacedMethod):
+    """Call `after(arguments, output)` whenever `owner.name(...)` returns; `remove()` restores the original."""
 
     def __init__(self, owner: nn.Module, name: str, after: Callable[[dict[str, Any], Any], object]):
-        original = getattr(owner, name)
-        signature = inspect.signature(original)
+        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+            signature = inspect.signature(original)
 
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            output = original(*args, **kwargs)
-            after(signature.bind(*args, **kwargs).arguments, output)
-            return output
+            def call(*args: Any, **kwargs: Any) -> Any:
+                output = original(*args, **kwargs)
+                after(signature.bind(*args, **kwargs).arguments, output)
+                return output
 
-        self._owner, self._name = owner, name
-        self._before = {name: owner.__dict__[name]} if name in owner.__dict__ else {}
-        setattr(owner, name, wrapper)
+            return call
 
-    def remove(self) -> None:
-        self._owner.__dict__.pop(self._name, None)
-        self._owner.__dict__.update(self._before)
+        super().__init__(owner, name, wrapper)
