@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,18 @@ from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.errors import CovistError
 from covist.families.hooks import Scratch, WrappedMethod
 from covist.grid import Grid
+
+
+@dataclass(frozen=True)
+class TowerOutput:
+    """What a call of `get_image_features` was given and what the tower computed for all its tiles."""
+
+    arguments: dict[str, Any]
+    spans: Sequence[Tensor]  # [n, d] each, an image's embeddings as the prompt receives them
+    captured: dict[
+        int, tuple[EncoderLayer, Tensor]
+    ]  # encoder layer -> what its attention read, class output [tiles, v]
+    features: Tensor  # [tiles, patches, v] what feeds the projector
 
 
 class ClipTowerFamily(Family):
@@ -68,7 +81,7 @@ class ClipTowerFamily(Family):
             # The signals own what they need from here on; nothing of this call stays behind in the taps.
             captured = {index: tap.take() for index, tap in taps.items()}
             spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
-            sink(self.images(arguments, spans, captured, scratch.take()["features"]))
+            sink(self.images(TowerOutput(arguments, spans, captured, scratch.take()["features"])))
 
         return [
             *(handle for tap in taps.values() for handle in tap.handles),
@@ -86,25 +99,17 @@ class ClipTowerFamily(Family):
                 )
 
     @abstractmethod
-    def images(
-        self,
-        arguments: dict[str, Any],
-        spans: Sequence[Tensor],
-        captured: dict[int, tuple[EncoderLayer, Tensor]],
-        features: Tensor,
-    ) -> list[ImageSignals]:
-        """Split what the tower computed for all tiles [tiles, patches, v] into images."""
+    def images(self, output: TowerOutput) -> list[ImageSignals]:
+        """Split what the tower computed for all tiles into images."""
 
-    def tower_signals(
-        self, captured: dict[int, tuple[EncoderLayer, Tensor]], features: Tensor, tiles: slice, pack: Tensor
-    ) -> dict[str, Any]:
+    def tower_signals(self, output: TowerOutput, tiles: slice, pack: Tensor) -> dict[str, Any]:
         """The `ImageSignals` fields that come from the tower, for the tiles of one image packed as `pack` says."""
         layers = {
             index: EncoderLayer(layer.class_query[tiles], layer.class_key[tiles], layer.keys[tiles], layer.heads)
-            for index, (layer, _) in captured.items()
+            for index, (layer, _) in output.captured.items()
         }
         feeding = layers[self.feature_layers[-1]]
-        own = features[tiles]
+        own = output.features[tiles]
         tower = self.base.vision_tower
         return {
             "pack": pack,
@@ -112,7 +117,7 @@ class ClipTowerFamily(Family):
             "read_keys": lambda: feeding.keys.flatten(0, 1)[pack],
             "read_hidden": lambda: own.flatten(0, 1)[pack],
             "project": self.base.multi_modal_projector,
-            "class_features": torch.cat([captured[index][1][tiles] for index in self.feature_layers], dim=-1),
+            "class_features": torch.cat([output.captured[index][1][tiles] for index in self.feature_layers], dim=-1),
             # several layers that feed the projector lie side by side
             "text_space": lambda hidden: tower.post_layernorm(hidden[..., -tower.config.hidden_size :]),
             "feeding": feeding,

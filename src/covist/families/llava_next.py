@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
-from covist.contract.signals import EncoderLayer, ImageSignals
-from covist.families.clip_tower import ClipTowerFamily, patches_per_side, read_tiles
+from covist.contract.signals import ImageSignals
+from covist.families.clip_tower import ClipTowerFamily, TowerOutput, patches_per_side, read_tiles
 from covist.families.registry import register_family
 from covist.grid import Grid
 
@@ -33,18 +32,12 @@ class LlavaNext(ClipTowerFamily):
     name = "llava-next"
     model_classes = ("LlavaNextForConditionalGeneration",)
 
-    def images(
-        self,
-        arguments: dict[str, Any],
-        spans: Sequence[Tensor],
-        captured: dict[int, tuple[EncoderLayer, Tensor]],
-        features: Tensor,
-    ) -> list[ImageSignals]:
+    def images(self, output: TowerOutput) -> list[ImageSignals]:
         signals, first_tile = [], 0
-        pixels, side = arguments["pixel_values"], patches_per_side(self.model)
-        for number, (span, size) in enumerate(zip(spans, arguments["image_sizes"], strict=True)):
+        pixels, side = output.arguments["pixel_values"], patches_per_side(self.model)
+        for number, (span, size) in enumerate(zip(output.spans, output.arguments["image_sizes"], strict=True)):
             tiles = self._tiles(size)
-            layout = self.packed_layout(size, tiles, features.device)
+            layout = self.packed_layout(size, tiles, output.features.device)
             own = slice(first_tile, first_tile + tiles)
             seen = pixels[number, :tiles] if pixels.ndim == 5 else pixels[own]  # [tiles, 3, h, w]
             signals.append(
@@ -53,7 +46,7 @@ class LlavaNext(ClipTowerFamily):
                     span=span.detach(),
                     content=layout.content,
                     read_pixels=partial(read_tiles, seen, side, layout.pack, layout.grid),
-                    **self.tower_signals(captured, features, own, layout.pack),
+                    **self.tower_signals(output, own, layout.pack),
                 )
             )
             first_tile += tiles
