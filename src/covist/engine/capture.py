@@ -91,9 +91,8 @@ def capturing(module: Any) -> Iterator[Capture]:
     """Register the attention function that ends a run; afterwards the registry is what it was."""
     name = f"covist-capture-{threading.get_ident()}"
     config = copy.copy(module.config)
-    config._attn_implementation_internal = (
-        name  # the public setter would reach into sub-configurations, which are shared
-    )
+    # The public setter would reach into sub-configurations, which are shared.
+    config._attn_implementation_internal = name
     ALL_ATTENTION_FUNCTIONS[name] = _stop_at_attention
     # Projections may draw random numbers (dropout of adapters in training).
     devices = [execution_device(layer) for layer in module.layers]

@@ -141,7 +141,7 @@ class Ledger:
         new = later.keys
         image = torch.where(new.image >= 0, new.image + self.images, new.image)
         return Ledger(
-            joined=self.keys.concat(replace(new, positions=self._placed(new.positions), image=image)),
+            joined=self.keys.concat(replace(new, positions=self.placed(new.positions), image=image)),
             shift=self.shift + later.shift,
             shifted=self.shifted or later.shifted,
             padded=self.padded or later.padded,
@@ -169,9 +169,6 @@ class Ledger:
 
     def placed(self, positions: Tensor) -> Tensor:
         """Where tokens with these uncompressed positions [batch, tokens(, axes)] stand."""
-        return self._placed(positions) if self.shifted else positions
-
-    def _placed(self, positions: Tensor) -> Tensor:
         shift = self.shift.view(-1, *[1] * (positions.ndim - 1))
         return (positions - shift).clamp(min=0)  # padding may have any position
 
@@ -184,7 +181,7 @@ class Ledger:
 
     def _join(self) -> None:
         positions = torch.cat(self.fed, 1)
-        self._replace(self.joined.concat(Keys.of_text(self._placed(positions), self._validity(positions))))
+        self._replace(self.joined.concat(Keys.of_text(self.placed(positions), self._validity(positions))))
 
     def _replace(self, keys: Keys) -> None:
         self.joined, self.fed, self.mask, self.prepared = keys, [], None, None
