@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.captures import captured
 from support.families import PATCH, PINPOINTS, TILE, llava_next, llava_next_inputs, llava_next_processor, smooth_image
 from transformers.image_processing_utils import select_best_resolution
 
@@ -13,17 +14,6 @@ from covist.families.registry import family_for
 SIDE = TILE // PATCH
 PROMPT = "USER: {image}what is the colour of this ? ASSISTANT:"
 MODEL = llava_next()
-
-
-def captured(model, inputs):
-    """The signals of every image, as the family hands them over."""
-    seen = []
-    hooks = family_for(model).capture(seen.extend)
-    with torch.no_grad():
-        model(**inputs)
-    for hook in hooks:
-        hook.remove()
-    return seen
 
 
 def layout_of(height, width):

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from support.captures import captured
 from support.families import VOCABULARY, qwen, qwen_inputs, qwen_processor, smooth_image
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
@@ -14,17 +15,6 @@ from covist.families.registry import family_for
 PROMPT = "<|im_start|>user{image}what is the colour of this ?<|im_end|><|im_start|>assistant"
 MODEL = qwen()
 TOKENS = MODEL.config.vision_config.spatial_merge_size**2
-
-
-def captured(model, inputs):
-    """The signals of every image, as the family hands them over."""
-    seen = []
-    hooks = family_for(model).capture(seen.extend)
-    with torch.no_grad():
-        model(**inputs)
-    for hook in hooks:
-        hook.remove()
-    return seen
 
 
 @pytest.mark.parametrize("size", [(131, 170), (300, 60), (87, 199)])

@@ -1,0 +1,21 @@
+"""What families hand over while a model runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from covist.contract.signals import ImageSignals
+from covist.families.registry import family_for
+
+
+def captured(model: Any, inputs: Any) -> list[ImageSignals]:
+    """The signals of every image, as the family hands them over."""
+    seen: list[ImageSignals] = []
+    hooks = family_for(model).capture(seen.extend)
+    with torch.no_grad():
+        model(**inputs)
+    for hook in hooks:
+        hook.remove()
+    return seen
