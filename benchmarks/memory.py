@@ -19,47 +19,24 @@ import torch
 from common import verdict
 from state_building import peak_bytes
 from torch import Tensor
-from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 import covist
+from covist.bench.random_models import build_random
 
 CASES = [(8192, torch.float32), (16384, torch.bfloat16)]
-HEADS, HEAD_WIDTH, LAYERS, BUDGET = 32, 32, 2, 64
-SIDE, PATCH, IMAGE, VOCABULARY = 336, 14, 999, 1000
-TOKENS = (SIDE // PATCH) ** 2
+HEADS, HEAD_WIDTH, BUDGET = 32, 32, 64
+DECODER = {
+    "hidden_size": HEADS * HEAD_WIDTH,
+    "intermediate_size": 2752,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": HEADS,
+    "max_position_embeddings": 32768,
+}
+"""32 heads and little else: narrow layers make masks weigh most."""
+VISION = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2}
 LIMIT = 1.1
 MIB = 2**20
-
-
-def build() -> Any:
-    """A LLaVA-1.5 whose decoder has 32 heads and little else; narrow layers make masks weigh most."""
-    torch.manual_seed(0)
-    vision = CLIPVisionConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        image_size=SIDE,
-        patch_size=PATCH,
-    )
-    text = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=HEADS * HEAD_WIDTH,
-        intermediate_size=2752,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        max_position_embeddings=32768,
-    )
-    return LlavaForConditionalGeneration(LlavaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE))
-
-
-def prompt(text: int, dtype: torch.dtype) -> dict[str, Tensor]:
-    random = torch.Generator().manual_seed(1)
-    words = torch.randint(3, IMAGE, (text,), generator=random)
-    return {
-        "input_ids": torch.cat([words[:8], torch.full((TOKENS,), IMAGE), words[8:]])[None],
-        "pixel_values": torch.randn(1, 3, SIDE, SIDE, generator=random).to(dtype),
-    }
 
 
 def prefill(model: Any, inputs: dict[str, Tensor]) -> None:
@@ -70,7 +47,9 @@ def prefill(model: Any, inputs: dict[str, Tensor]) -> None:
 
 def compare(text: int, dtype: torch.dtype, strategy: str) -> bool:
     """Measure one length; true if the limit is kept."""
-    model, inputs = build().to(dtype).eval(), prompt(text, dtype)
+    random = build_random("llava-1.5-7b", decoder=DECODER, vision=VISION)
+    model, inputs = random.model.to(dtype), random.request(1, text)
+    inputs["pixel_values"] = inputs["pixel_values"].to(dtype)
     plain = peak_bytes(lambda: prefill(model, inputs))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
