@@ -1,0 +1,151 @@
+"""Training LLaVA-NeXT's projector, newline and decoder on the frozen tower, whose features are computed once per image.
+
+No pointing loss: answers and statements are all there is to learn from, so no token is taught to look anywhere.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import CLIPVisionModel, LlavaNextForConditionalGeneration
+
+from covist.tiny.decoder import FeatureCache, Standardise, choose_places, family_accuracy
+from covist.tiny.hd.questions import HD_FAMILIES, hd_questions_for, statements_about
+from covist.tiny.hd.symbols import Symbols
+from covist.tiny.hd.views import IMAGE_TOKENS, NEWLINE, VIEW_PATCHES, ViewBank, prompt_order
+from covist.tiny.packing import IGNORED, PACKED_ATTENTION, PREFIX, Packed, pack
+from covist.tiny.questions import Question
+from covist.tiny.scenes import VALIDATION_SEEDS, Scene
+from covist.tiny.text import TOKEN_ID
+
+# families that need many regions at once are asked about more
+QUESTIONS = {
+    "existence": 1, "color": 1, "shape": 1, "size": 1, "counting": 2, "relation": 2, "reading": 1, "glyph": 1,
+    "quadrant": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NextPhase:
+    name: str
+    share: float  # of the time of the decoder stage
+    images: int  # per step
+    sampled: int | None = None  # tokens shown, things preferred; None shows all
+    rounds: int = 1  # of QUESTIONS per image
+    statements: int = 16  # in the description of an image
+    symbolic: bool = False  # show what patches show, not what the tower sees
+
+    @property
+    def questions(self) -> dict[str, int]:
+        return {family: self.rounds * number for family, number in QUESTIONS.items()}
+
+
+SYMBOL_PHASES = (NextPhase("64 symbols", 1.0, images=8, sampled=64, symbolic=True),)
+NEXT_PHASES = (
+    NextPhase("96 tokens", 0.25, images=8, sampled=96),
+    NextPhase("320 tokens", 0.25, images=6, sampled=320),
+    NextPhase("all tokens", 0.50, images=4, rounds=2),
+)
+
+
+class NextTrainer:
+    """Projector, newline and decoder, with one step of any phase."""
+
+    def __init__(self, model: LlavaNextForConditionalGeneration, bank: ViewBank, seed: int):
+        self.model, self.bank, self.seed = model, bank, seed
+        self.decoder = model.model.language_model
+        self.decoder.config._attn_implementation = PACKED_ATTENTION
+        self.symbols = Symbols(self.decoder.config.hidden_size)
+        self.newline = nn.ParameterList([model.model.image_newline])  # a module, for optimiser and checkpoint
+        self.order = torch.from_numpy(prompt_order())  # [image tokens]
+        # a thing is best taught by a patch that shows it at full size
+        self.last = np.where(np.arange(IMAGE_TOKENS) < VIEW_PATCHES, 0.5, 0.0)
+
+    def see(self, tower: CLIPVisionModel, out: Path) -> None:
+        """From now on look through a tower; `out` keeps its features."""
+        self.cache = FeatureCache(tower.requires_grad_(False), self.bank, out)
+        self.standardise = Standardise(self.cache(np.arange(min(64, len(self.bank)))))
+
+    def owners(self, indices: np.ndarray) -> np.ndarray:
+        """Which thing every token of the prompt's image shows, [n, image tokens]; newlines show none."""
+        return np.where(self.order == NEWLINE, 0, self.bank.owners[indices][:, self.order])
+
+    def symbolic(self, indices: np.ndarray, places: Tensor) -> Tensor:
+        """Visual tokens [n, t, width] of what the patches at `places` [n, t] show."""
+        shown = torch.from_numpy(self.owners(indices)).long().gather(1, places)
+        tables = torch.from_numpy(self.bank.tables[indices]).long()
+        things = tables.gather(1, shown[..., None].expand(-1, -1, tables.shape[-1]))
+        return self.symbols(things, self.order[places].clamp(min=0))
+
+    def seen(self, features: Tensor, places: Tensor) -> Tensor:
+        """Visual tokens [n, t, width] of what the tower's `features` [n, patches, width] say about `places` [n, t]."""
+        source = self.order[places].clamp(min=0)[..., None]
+        shown = features.gather(1, source.expand(-1, -1, features.shape[-1]))
+        return self.model.model.multi_modal_projector(self.standardise(shown))
+
+    def answer_logits(self, visual: Tensor, places: Tensor, packed: Packed) -> Tensor:
+        """Logits of the text tokens [n, s, words], after the tokens at `places` [n, t] of the image's span."""
+        newline = (self.order[places] == NEWLINE)[..., None]
+        visual = torch.where(newline, self.model.model.image_newline, visual)
+        n, words = len(visual), self.decoder.embed_tokens
+        start = words(torch.tensor([TOKEN_ID[word] for word in PREFIX])).expand(n, -1, -1)
+        begin = torch.arange(len(PREFIX)).expand(n, -1)
+        output = self.decoder(
+            inputs_embeds=torch.cat([start, visual, words(packed.ids)], dim=1),
+            position_ids=torch.cat([begin, places + len(PREFIX), packed.positions], dim=1),
+            attention_mask=packed.mask(len(PREFIX) + places.shape[1]),
+            use_cache=False,
+        )
+        return self.model.lm_head(output.last_hidden_state[:, -packed.ids.shape[1] :])
+
+    def ask(self, scene: Scene, phase: NextPhase, number: int, rng: np.random.Generator) -> list[Question]:
+        return [*hd_questions_for(scene, number, phase.questions), statements_about(scene, rng, phase.statements)]
+
+    def step(self, phase: NextPhase, number: int) -> tuple[Tensor, dict[str, float]]:
+        rng = np.random.default_rng([self.seed, 14, number])
+        indices = rng.integers(len(self.bank), size=phase.images)
+        asked = [self.ask(self.bank.scene(int(index)), phase, number, rng) for index in indices]
+        packed = pack(asked, IMAGE_TOKENS)
+        places = choose_places(phase.sampled, self.owners(indices), rng, self.last)
+        visual = self.symbolic(indices, places) if phase.symbolic else self.seen(self.cache(indices), places)
+        logits = self.answer_logits(visual, places, packed)
+        loss = F.cross_entropy(logits.flatten(0, 1), packed.labels.flatten(), ignore_index=IGNORED)
+        figures = family_accuracy(logits.detach(), packed, asked)
+        return loss, {"loss": float(loss.detach())} | figures
+
+    def imitate(self, phase: NextPhase, number: int) -> tuple[Tensor, dict[str, float]]:
+        """One step of the projector alone: its vectors should be those of the symbols."""
+        rng = np.random.default_rng([self.seed, 15, number])
+        indices = rng.permutation(len(self.bank))[: 2 * phase.images]
+        places = choose_places(phase.sampled, self.owners(indices), rng)
+        with torch.no_grad():
+            wanted = self.symbolic(indices, places)
+        error = (self.seen(self.cache(indices), places) - wanted).square().mean() / wanted.var()
+        return error, {"error": float(error.detach())}
+
+
+class NextValidator:
+    """Accuracy per family on validation scenes, with all tokens."""
+
+    def __init__(self, trainer: NextTrainer, out: Path, scenes: int = 24):
+        self.trainer = trainer
+        self.bank = ViewBank(out, VALIDATION_SEEDS.start, scenes)
+        self.cache = FeatureCache(trainer.cache.tower, self.bank, out)
+
+    @torch.no_grad()
+    def __call__(self) -> str:
+        asked = [hd_questions_for(self.bank.scene(index), 0, QUESTIONS) for index in range(len(self.bank))]
+        hits: dict[str, list[float]] = {family: [] for family in HD_FAMILIES}
+        for start in range(0, len(asked), 8):
+            rows = np.arange(start, min(start + 8, len(asked)))
+            part = asked[start : start + 8]
+            packed, places = pack(part, IMAGE_TOKENS), torch.arange(IMAGE_TOKENS).expand(len(rows), -1)
+            logits = self.trainer.answer_logits(self.trainer.seen(self.cache(rows), places), places, packed)
+            for family, accuracy in family_accuracy(logits, packed, part).items():
+                hits[family].append(accuracy)
+        means = {family: float(np.mean(values)) for family, values in hits.items()}
+        figures = " ".join(f"{family} {value:.1f}" for family, value in means.items())
+        return f"{figures} mean {np.mean(list(means.values())):.1f}"
