@@ -25,7 +25,7 @@ class _Image:
         self.prompt_rows, self.affinity = prompt_rows, affinity
         self.tokens = list(range(report.tokens))
         self.weights = np.ones(report.tokens)
-        self.coordinates = report.grid.coordinates().numpy().astype(float)
+        self.coordinates = report.grid.places().numpy().astype(float)
         self.reduced = False
 
     @property
@@ -73,12 +73,19 @@ class SlowLlava:
             first = (14 * len(layers) + 16) // 32  # half up
             self.gains[:first] *= 0.8
 
+    @property
+    def visual_tokens(self) -> tuple[int, ...]:
+        return (self.model.config.image_token_id,)
+
     def positions(self, ids: list[int], shown: Any) -> np.ndarray:
         """Uncompressed rotary positions of a prompt [n, axes]."""
         return np.arange(len(ids), dtype=float)[:, None]
 
     def encode(self, shown: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
-        """Of each image its span [n, d] as the prompt receives it, which rows are content [n], and the affinity."""
+        """Of each image its span [n, d] as the prompt receives it, which rows are content, and the affinity.
+
+        Content is [n] bool, or the rows themselves [N] where tokens lie in another order than in the prompt.
+        """
         tower, encoded = self.model.model.vision_tower, []
         for pixels in shown:
             outputs = tower(pixels[None], output_hidden_states=True).hidden_states
@@ -104,12 +111,11 @@ class SlowLlava:
 
     def _enter(self, ids: list[int], shown: Any, images: list[ImageReport]) -> tuple[Tensor, list[int], list]:
         hidden = self.decoder.embed_tokens(torch.tensor(ids))
-        states, place = [], 0
+        states, visual = [], [row for row, token in enumerate(ids) if token in self.visual_tokens]
         for report, (span, content, similarity) in zip(images, self.encode(shown), strict=True):
-            start = ids.index(self.model.config.image_token_id, place)
-            place = start + len(span)
-            hidden[start:place] = span
-            states.append(_Image(report, (start + content.nonzero()[:, 0]).tolist(), similarity))
+            own, visual = torch.tensor(visual[: len(span)]), visual[len(span) :]
+            hidden[own] = span
+            states.append(_Image(report, own[content].tolist(), similarity))
         return hidden, list(range(len(ids))), states
 
     def _reduce(self, depth: int, hidden: Tensor, rows: list[int], states: list[_Image]) -> tuple[Tensor, list[int]]:

@@ -59,9 +59,9 @@ def contributions(
     return proposed.clamp(1, config.weight_limit), withheld
 
 
-def confidence(similarity: Tensor, kept_coordinates: Tensor, removed_coordinates: Tensor) -> Tensor:
-    """Eqs. 17, 18: q [D] from s [D, K] and the image coordinates [K, 2], [D, 2]."""
-    squared = torch.cdist(removed_coordinates, kept_coordinates, compute_mode=EXACT_DISTANCES).square_()
+def confidence(similarity: Tensor, kept_places: Tensor, removed_places: Tensor) -> Tensor:
+    """Eqs. 17, 18: q [D] from s [D, K] and the places in the image [K, 2], [D, 2], or in a video [K, 3], [D, 3]."""
+    squared = torch.cdist(removed_places, kept_places, compute_mode=EXACT_DISTANCES).square_()
     spatial = squared.mul_(-1 / (2 * SPATIAL_WIDTH**2)).exp_()
     nearness = torch.add(similarity, spatial, alpha=SPATIAL_WEIGHT)  # t, [D, K]
     count = similarity.shape[1]
@@ -116,9 +116,9 @@ def compose(state: VisualState, kept: Tensor, evidence: Tensor, config: CovistCo
         )
         reduced = reduced.replace(weights=weights)
     if config.content:
-        coordinates = state.coordinates
+        places_in_image = state.places
         trust = confidence(
-            similarity, coordinates.index_select(0, kept), coordinates.index_select(0, removed)
+            similarity, places_in_image.index_select(0, kept), places_in_image.index_select(0, removed)
         )  # q, [D]
         giving = (trust >= config.content_confidence).nonzero()[:, 0]
         givers = removed[giving]
