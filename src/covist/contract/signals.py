@@ -58,6 +58,9 @@ class ImageSignals:
     text_space: Callable[[Tensor], Tensor] | None = None  # encoder features [*, v] -> input of CLIP's visual projection
     feeding: EncoderLayer | None = None  # the encoder layer that feeds the projector; None without a class token
     layers: dict[int, EncoderLayer] = field(default_factory=dict)  # further encoder layers that a method asked for
+    companions: dict[int, Tensor] = field(default_factory=dict)
+    """Decoder layer -> features [N, d] that the content tokens receive before that layer, next to the embeddings that
+    they enter the decoder with (DeepStack)."""
     read_pixels: Callable[[], list[Tensor]] | None = None  # -> [3, h, w] per view, as the encoder saw it
     memo: dict[str, Any] = field(default_factory=dict)  # what a method wants to remember about this image
 
@@ -98,6 +101,7 @@ class ImageSignals:
             read_keys=lambda: self.keys[kept],
             read_hidden=lambda: self.hidden[kept],
             pack=self.pack[kept],
+            companions={layer: own[kept] for layer, own in self.companions.items()},
         )
 
     def belongs_to(self, embeddings: Tensor) -> bool:
