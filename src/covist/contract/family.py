@@ -29,6 +29,9 @@ class Family(ABC):
     model_classes: ClassVar[tuple[str, ...]]
     needs_clip_text: ClassVar[bool] = True
     """Whether a CLIP text tower can serve this family (its encoder is a CLIP vision tower)."""
+    companion_arguments: ClassVar[tuple[str, ...]] = ()
+    """Arguments by which `base` hands the decoder features for later layers. Where there are images the engine takes
+    them away and adds `ImageSignals.companions` itself, which follow the tokens through every reduction."""
     exact_attention: bool = False
     """Whether to read all of the encoder's attention where the family would read a part of it on large images."""
     assistant_markers: ClassVar[tuple[str, ...]] = (

@@ -61,6 +61,9 @@ class ImageSignals:
     text_space: Callable[[Tensor], Tensor] | None = None  # encoder features [*, v] -> input of CLIP's visual projection
     feeding: EncoderLayer | None = None  # the encoder layer that feeds the projector; None without a class token
     layers: dict[int, EncoderLayer] = field(default_factory=dict)  # further encoder layers that a method asked for
+    companions: dict[int, Tensor] = field(default_factory=dict)
+    """Decoder layer -> features [N, d] that the content tokens receive before that layer, next to the embeddings that
+    they enter the decoder with (DeepStack)."""
     read_pixels: Callable[[], list[Tensor]] | None = None  # -> [3, h, w] per view, as the encoder saw it
     memo: dict[str, Any] = field(default_factory=dict)  # what a method wants to remember about this image
 
@@ -111,6 +114,7 @@ class ImageSignals:
             read_keys=lambda: self.keys[kept],
             read_hidden=lambda: self.hidden[kept],
             pack=self.pack[kept],
+            companions={layer: own[kept] for layer, own in self.companions.items()},
         )
 
     def stands_in(self, embeddings: Tensor, rows: Tensor) -> bool:
@@ -153,6 +157,7 @@ class ImageSignals:
             read_keys=lambda: joined([tile.keys for tile in tiles]),
             read_hidden=lambda: joined([tile.hidden for tile in tiles]),
             pack=joined([tile.pack + number * len(tile.pack) for number, tile in enumerate(tiles)]),
+            companions={layer: joined([tile.companions[layer] for tile in tiles]) for layer in tiles[0].companions},
             read_pixels=read_pixels or tile_pixels,
             memo={},
         )

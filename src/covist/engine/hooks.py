@@ -178,6 +178,7 @@ class Hooks:
         hidden = args[0] if args else kwargs["hidden_states"]
         stage = call.stages[max(depth for depth in call.stages if depth <= index)]
         if call.prefill is not None and index > 0:
+            hidden = call.prefill.add_companions(index, hidden)
             if index in call.prefill.depths:
                 assert stage.rotary is not None, "every stage of a prefill has its own"
                 with _without_autocast(hidden):
@@ -251,7 +252,8 @@ class Hooks:
         text = _text_ledger(call.seen, prompt, kwargs.get("attention_mask"))
         call.past = [layer.ledger or text for layer in call.cache_layers]
         stage = self._open_stage(0, call.prefill.ledger, embeddings)
-        return self._decoder_kwargs(kwargs, embeddings, stage.positions)
+        taken = dict.fromkeys(self._family.companion_arguments)
+        return self._decoder_kwargs({**kwargs, **taken}, embeddings, stage.positions)
 
     def _continue(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Decoding, or a further turn of text: every stage's ledger grows by the new tokens."""

@@ -102,6 +102,18 @@ class Prefill:
         if any(depth > layer and self.settings.method.observed_layer(depth) == layer for depth in self.depths):
             self.observed[layer] = hidden
 
+    def add_companions(self, layer: int, hidden: Tensor) -> Tensor:
+        """Hidden states [batch, width, d] with what the representatives receive before `layer`."""
+        if not any(layer in image.state.companions for image in self.images):
+            return hidden
+        hidden = hidden.clone()
+        for index, sample in enumerate(self.batch.samples):
+            own = self.batch.unpad(hidden, index)
+            for image in sample.images:
+                if layer in image.state.companions:
+                    own[sample.places(image.kept_rows).to(own.device)] += image.state.companions[layer].to(own)
+        return hidden
+
     def reduce(self, depth: int, hidden: Tensor, rotary: Rotary) -> Tensor:
         """Shrink the images that are due before layer `depth`; returns the shorter hidden states."""
         started = perf_counter()
@@ -116,7 +128,7 @@ class Prefill:
                 count = dict(image.schedule.stages).get(depth, image.state.count)
                 if count < image.state.count:
                     view = self._view(depth, layer, sample, image, *own)
-                    state = image.state.with_features(own[0][view.visual])
+                    state = image.state.entering(depth, own[0][view.visual])
                     image.outcomes.append((depth, self.settings.method.reduce(state, view, count)))
             before = sample.rows
             sample.drop_removed()
