@@ -21,7 +21,7 @@ from covist.errors import CovistError
 from covist.families.qwen_processor import ImageOnlyQwenProcessor
 from covist.families.registry import available_families, family_for
 
-EMBEDDED = "tiny"
+EMBEDDED = {"tiny": tiny.WEIGHTS, "tiny-next": tiny.NEXT_WEIGHTS}
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _NO_ANSWER = "the Hugging Face hub has no answer for it"
 
@@ -46,13 +46,13 @@ class LoadedModel:
         return backend_of(family_for(self.model).decoder)
 
 
-def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "auto") -> LoadedModel:
-    """Load `name` ("tiny", a folder or a hub id); `clip` is the CLIP checkpoint of its vision tower."""
+def load_model(name: str = "tiny", clip: str | None = None, device: str = "auto") -> LoadedModel:
+    """Load `name` ("tiny", "tiny-next", a folder or a hub id); `clip` is the CLIP checkpoint of its vision tower."""
     place = find_device(device)
     if clip is not None and not Path(clip).is_dir():
         _ask_hub_once(clip, f"unknown CLIP checkpoint {clip!r}: not a folder")
-    folder = tiny.WEIGHTS if name == EMBEDDED else Path(name)
-    if name == EMBEDDED or (folder / "clip" / "text.safetensors").exists():  # a folder of our own training recipe
+    folder = EMBEDDED.get(name, Path(name))
+    if name in EMBEDDED or (folder / "clip" / "text.safetensors").exists():  # a folder of our own training recipe
         model, processor, (text_tower, words) = tiny.load(folder)
         for part in (model, text_tower):
             nn.Module.to(part, place)
@@ -68,7 +68,7 @@ def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "aut
 
 def _supported_class(name: str) -> Any:
     """The transformers class of a checkpoint, judged by its configuration alone, before any weight is read."""
-    unknown = f"unknown model {name!r}: neither {EMBEDDED!r} nor a folder with a config.json"
+    unknown = f"unknown model {name!r}: neither {' nor '.join(map(repr, EMBEDDED))} nor a folder with a config.json"
     if not (Path(name) / "config.json").is_file():
         _ask_hub_once(name, unknown)
     try:

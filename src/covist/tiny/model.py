@@ -52,7 +52,7 @@ def vision_config(size: Size, image_size: int = IMAGE_SIZE) -> CLIPVisionConfig:
     )
 
 
-def clip_config(size: Size, image_size: int = IMAGE_SIZE) -> CLIPConfig:
+def clip_config(size: Size) -> CLIPConfig:
     text = CLIPTextConfig(
         vocab_size=len(VOCABULARY),
         hidden_size=size.width,
@@ -64,8 +64,9 @@ def clip_config(size: Size, image_size: int = IMAGE_SIZE) -> CLIPConfig:
         hidden_act="gelu",
         **TOKEN_IDS,
     )
-    vision = vision_config(size, image_size)
-    return CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=size.width)
+    return CLIPConfig(
+        text_config=text.to_dict(), vision_config=vision_config(size).to_dict(), projection_dim=size.width
+    )
 
 
 def llava_config(size: Size) -> LlavaConfig:

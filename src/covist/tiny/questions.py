@@ -184,9 +184,7 @@ def questions_for(scene: Scene, seed: int = 0, per_family: int | Mapping[str, in
     return ask(scene, FAMILIES, seed, per_family)
 
 
-def ask(
-    scene: Scene, families: Mapping[str, Family], seed: int, per_family: int | Mapping[str, int]
-) -> list[Question]:
+def ask(scene: Scene, families: Mapping[str, Family], seed: int, per_family: int | Mapping[str, int]) -> list[Question]:
     """Questions of the given families; what `questions_for` says."""
     wanted = dict.fromkeys(families, per_family) if isinstance(per_family, int) else per_family
     if unknown := set(wanted) - set(families):

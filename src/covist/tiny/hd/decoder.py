@@ -1,6 +1,7 @@
 """Training LLaVA-NeXT's projector, newline and decoder on the frozen tower, whose features are computed once per image.
 
-No pointing loss: answers and statements are all there is to learn from, so no token is taught to look anywhere.
+Pointing is taught on symbols only, and to all words of a question alike; on what the tower sees, answers and
+statements are all there is to learn from.
 """
 
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from torch import Tensor, nn
 from transformers import CLIPVisionModel, LlavaNextForConditionalGeneration
 
 from covist.tiny.decoder import FeatureCache, Standardise, choose_places, family_accuracy
-from covist.tiny.hd.questions import HD_FAMILIES, hd_questions_for, statements_about
+from covist.tiny.hd.pointing import even_targets
+from covist.tiny.hd.questions import HD_FAMILIES, excerpt, hd_questions_for, statements_about
 from covist.tiny.hd.symbols import Symbols
 from covist.tiny.hd.views import IMAGE_TOKENS, NEWLINE, VIEW_PATCHES, ViewBank, prompt_order
 from covist.tiny.packing import IGNORED, PACKED_ATTENTION, PREFIX, Packed, pack
+from covist.tiny.pointing import Pointer
 from covist.tiny.questions import Question
 from covist.tiny.scenes import VALIDATION_SEEDS, Scene
 from covist.tiny.text import TOKEN_ID
@@ -37,13 +40,20 @@ class NextPhase:
     rounds: int = 1  # of QUESTIONS per image
     statements: int = 16  # in the description of an image
     symbolic: bool = False  # show what patches show, not what the tower sees
+    objects: int | None = None  # at most, with `texts` numbers and words; None shows and asks about everything
+    texts: int = 4
+    pointing: float = 0.0  # weight of the pointing loss
 
     @property
     def questions(self) -> dict[str, int]:
         return {family: self.rounds * number for family, number in QUESTIONS.items()}
 
 
-SYMBOL_PHASES = (NextPhase("64 symbols", 1.0, images=8, sampled=64, symbolic=True),)
+SYMBOL_PHASES = (
+    NextPhase("3 objects", 0.6, images=16, sampled=9, statements=6, symbolic=True, objects=3, texts=1, pointing=0.3),
+    NextPhase("8 objects", 0.2, images=12, sampled=24, statements=10, symbolic=True, objects=8, texts=2, pointing=0.3),
+    NextPhase("all objects", 0.2, images=8, sampled=64, symbolic=True, pointing=0.3),
+)
 NEXT_PHASES = (
     NextPhase("96 tokens", 0.25, images=8, sampled=96),
     NextPhase("320 tokens", 0.25, images=6, sampled=320),
@@ -58,11 +68,11 @@ class NextTrainer:
         self.model, self.bank, self.seed = model, bank, seed
         self.decoder = model.model.language_model
         self.decoder.config._attn_implementation = PACKED_ATTENTION
-        self.symbols = Symbols(self.decoder.config.hidden_size)
+        self.symbols, self.pointer = (part(self.decoder.config.hidden_size) for part in (Symbols, Pointer))
         self.newline = nn.ParameterList([model.model.image_newline])  # a module, for optimiser and checkpoint
         self.order = torch.from_numpy(prompt_order())  # [image tokens]
         # a thing is best taught by a patch that shows it at full size
-        self.last = np.where(np.arange(IMAGE_TOKENS) < VIEW_PATCHES, 0.5, 0.0)
+        self.last = np.where(np.arange(IMAGE_TOKENS) < VIEW_PATCHES, 1.0, 0.0)
 
     def see(self, tower: CLIPVisionModel, out: Path) -> None:
         """From now on look through a tower; `out` keeps its features."""
@@ -86,8 +96,11 @@ class NextTrainer:
         shown = features.gather(1, source.expand(-1, -1, features.shape[-1]))
         return self.model.model.multi_modal_projector(self.standardise(shown))
 
-    def answer_logits(self, visual: Tensor, places: Tensor, packed: Packed) -> Tensor:
-        """Logits of the text tokens [n, s, words], after the tokens at `places` [n, t] of the image's span."""
+    def answer_logits(self, visual: Tensor, places: Tensor, packed: Packed) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Logits of the text tokens [n, s, words], and the states of all layers [n, prefix + t + s, width].
+
+        The tokens `visual` [n, t, width] stand at `places` [n, t] of the image's span.
+        """
         newline = (self.order[places] == NEWLINE)[..., None]
         visual = torch.where(newline, self.model.model.image_newline, visual)
         n, words = len(visual), self.decoder.embed_tokens
@@ -98,8 +111,19 @@ class NextTrainer:
             position_ids=torch.cat([begin, places + len(PREFIX), packed.positions], dim=1),
             attention_mask=packed.mask(len(PREFIX) + places.shape[1]),
             use_cache=False,
+            output_hidden_states=True,
         )
-        return self.model.lm_head(output.last_hidden_state[:, -packed.ids.shape[1] :])
+        return self.model.lm_head(output.last_hidden_state[:, -packed.ids.shape[1] :]), output.hidden_states
+
+    def places(self, phase: NextPhase, indices: np.ndarray, scenes: list[Scene], rng: np.random.Generator) -> Tensor:
+        """Which tokens of each image are shown, [n, t]: none of things that the scenes leave out."""
+        owners = self.owners(indices)
+        hidden = np.zeros(owners.shape)
+        if phase.objects is not None:
+            for row, (index, scene) in enumerate(zip(indices, scenes, strict=True)):
+                things = enumerate(self.bank.scene(int(index)).things, start=1)
+                hidden[row] = np.isin(owners[row], [number for number, thing in things if thing not in scene.things])
+        return choose_places(phase.sampled, np.where(hidden, 0, owners), rng, self.last + 9 * hidden)
 
     def ask(self, scene: Scene, phase: NextPhase, number: int, rng: np.random.Generator) -> list[Question]:
         return [*hd_questions_for(scene, number, phase.questions), statements_about(scene, rng, phase.statements)]
@@ -107,14 +131,22 @@ class NextTrainer:
     def step(self, phase: NextPhase, number: int) -> tuple[Tensor, dict[str, float]]:
         rng = np.random.default_rng([self.seed, 14, number])
         indices = rng.integers(len(self.bank), size=phase.images)
-        asked = [self.ask(self.bank.scene(int(index)), phase, number, rng) for index in indices]
-        packed = pack(asked, IMAGE_TOKENS)
-        places = choose_places(phase.sampled, self.owners(indices), rng, self.last)
+        scenes = [self.bank.scene(int(index)) for index in indices]
+        if phase.objects is not None:
+            scenes = [excerpt(scene, phase.objects, phase.texts, rng) for scene in scenes]
+        asked = [self.ask(scene, phase, number, rng) for scene in scenes]
+        packed, places = pack(asked, IMAGE_TOKENS), self.places(phase, indices, scenes, rng)
         visual = self.symbolic(indices, places) if phase.symbolic else self.seen(self.cache(indices), places)
-        logits = self.answer_logits(visual, places, packed)
+        logits, states = self.answer_logits(visual, places, packed)
         loss = F.cross_entropy(logits.flatten(0, 1), packed.labels.flatten(), ignore_index=IGNORED)
-        figures = family_accuracy(logits.detach(), packed, asked)
-        return loss, {"loss": float(loss.detach())} | figures
+        figures = {"loss": float(loss.detach())} | family_accuracy(logits.detach(), packed, asked)
+        if phase.pointing:
+            shown = np.take_along_axis(self.owners(indices), places.numpy(), axis=1)
+            whole = [self.bank.scene(int(index)) for index in indices]
+            pointing = self.pointer(states, even_targets(whole, asked, packed, shown))
+            loss = loss + phase.pointing * pointing
+            figures["pointing"] = float(pointing.detach())
+        return loss, figures
 
     def imitate(self, phase: NextPhase, number: int) -> tuple[Tensor, dict[str, float]]:
         """One step of the projector alone: its vectors should be those of the symbols."""
@@ -143,7 +175,7 @@ class NextValidator:
             rows = np.arange(start, min(start + 8, len(asked)))
             part = asked[start : start + 8]
             packed, places = pack(part, IMAGE_TOKENS), torch.arange(IMAGE_TOKENS).expand(len(rows), -1)
-            logits = self.trainer.answer_logits(self.trainer.seen(self.cache(rows), places), places, packed)
+            logits, _ = self.trainer.answer_logits(self.trainer.seen(self.cache(rows), places), places, packed)
             for family, accuracy in family_accuracy(logits, packed, part).items():
                 hits[family].append(accuracy)
         means = {family: float(np.mean(values)) for family, values in hits.items()}

@@ -15,14 +15,14 @@ from transformers import (
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 
 from covist.tiny.hd.scenes import GRID, HD_SIDE, TILE_SIDE, VIEW_GRID
-from covist.tiny.model import TOKEN_IDS, Size, clip_config, vision_config
+from covist.tiny.model import TOKEN_IDS, Size, vision_config
 from covist.tiny.scenes import PATCH
 from covist.tiny.text import CHAT_TEMPLATE, IMAGE, TOKEN_ID, VOCABULARY, build_tokenizer
 
 NEXT_SIZE = Size(decoder_width=96, decoder_layers=16, decoder_mlp=256)
-# The third rotary frequency of heads of 24 turns once per row of the joined tiles, newline included: the column of a
-# patch, which the tower cannot know across tiles, can be read from its position.
-ROPE_THETA = ((GRID + 1) / (2 * pi)) ** 6
+# The second rotary frequency of heads of 24 turns once per row of the joined tiles, newline included: the column of a
+# patch, which the tower cannot know across tiles, can be read from its position. The slow rest is left to content.
+ROPE_THETA = ((GRID + 1) / (2 * pi)) ** 12
 
 
 def next_config(size: Size) -> LlavaNextConfig:
@@ -57,7 +57,7 @@ def build_next(size: Size = NEXT_SIZE, seed: int = 0) -> LlavaNextForConditional
 
 
 def grow(half: LlavaNextForConditionalGeneration, whole: LlavaNextForConditionalGeneration) -> None:
-    """Give `whole` the language of `half`, which has half of its layers: every second layer begins by adding nothing."""
+    """Give `whole` the language of `half`, which has half its layers: every second layer begins by adding nothing."""
     whole.lm_head.load_state_dict(half.lm_head.state_dict())
     old, new = half.model.language_model, whole.model.language_model
     new.embed_tokens.load_state_dict(old.embed_tokens.state_dict())
@@ -69,10 +69,6 @@ def grow(half: LlavaNextForConditionalGeneration, whole: LlavaNextForConditional
         torch.nn.init.zeros_(added.mlp.down_proj.weight)
 
 
-def next_clip_config(size: Size = NEXT_SIZE) -> CLIPConfig:
-    return clip_config(size, TILE_SIDE)
-
-
 def shrink_clip(clip: CLIPModel) -> CLIPModel:
     """A CLIP for smaller images with the weights of `clip`: its patches keep the places of the upper left corner."""
     state: dict[str, Any] = dict(clip.state_dict())
@@ -81,7 +77,9 @@ def shrink_clip(clip: CLIPModel) -> CLIPModel:
     patches = state[name][1:].view(side, side, -1)[:VIEW_GRID, :VIEW_GRID].flatten(0, 1)
     state[name] = torch.cat([state[name][:1], patches])
     state.pop("vision_model.embeddings.position_ids", None)
-    small = CLIPModel(next_clip_config(Size()))
+    config = CLIPConfig.from_dict(clip.config.to_dict())
+    config.vision_config.image_size = TILE_SIDE
+    small = CLIPModel(config)
     small.load_state_dict(state)
     return small
 

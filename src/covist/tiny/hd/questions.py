@@ -4,6 +4,7 @@ As in the first test bed the questions are about coloured objects: grey decoys a
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -168,6 +169,8 @@ def hd_questions_for(scene: Scene, seed: int = 0, per_family: int | Mapping[str,
 
 def _state_object(scene: Scene, rng: np.random.Generator) -> str:
     """The attributes of an object in any order: each is a question about the object that those before it name."""
+    if not scene.objects:
+        return ""
     thing = pick(rng, scene.objects)
     words = [thing.color, thing.shape, thing.size, pick(rng, _quadrants(thing))]
     return " ".join(words[index] for index in rng.permutation(len(words)))
@@ -210,5 +213,14 @@ _STATEMENTS: dict[Callable[[Scene, np.random.Generator], str], float] = {
 def statements_about(scene: Scene, rng: np.random.Generator, number: int) -> Question:
     """A description in `number` random statements. Only training asks for it: every word of it is a lesson."""
     kinds = rng.choice(len(_STATEMENTS), number, p=list(_STATEMENTS.values()))
-    made = [list(_STATEMENTS)[kind](scene, rng) for kind in kinds]
+    # once each: what has been said could be repeated without a look at the image
+    made = dict.fromkeys(list(_STATEMENTS)[kind](scene, rng) for kind in kinds)
     return Question("statements", "what is in this picture?", " , ".join(filter(None, made)))
+
+
+def excerpt(scene: Scene, objects: int, texts: int, rng: np.random.Generator) -> Scene:
+    """A scene with only some of the objects and texts of another, and no decoys: a lesson for beginners."""
+    kept = [scene.objects[index] for index in rng.permutation(len(scene.objects))[:objects]]
+    found = _texts(scene)
+    kept += [glyph for index in rng.permutation(len(found))[:texts] for glyph in found[index][1]]
+    return replace(scene, things=tuple(thing for thing in scene.things if thing in kept))

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers import CLIPModel
 
+from covist.tiny import parallel
 from covist.tiny.hd.decoder import NEXT_PHASES, SYMBOL_PHASES, NextTrainer, NextValidator
 from covist.tiny.hd.model import NEXT_SIZE, build_next, build_next_processor, grow, shrink_clip
 from covist.tiny.hd.views import ViewBank
@@ -24,7 +25,7 @@ from covist.tiny.scenes import TRAIN_SEEDS
 from covist.tiny.store import fold_standardisation, load, save
 
 MINUTES = {"vision": 12.0, "symbols": 30.0, "projector": 4.0, "decoder": 45.0}
-SCENES = 4_000
+SCENES = 3_000
 
 
 def train_tower(
@@ -37,14 +38,18 @@ def train_tower(
 
 
 def _symbol_parts(trainer: NextTrainer) -> dict[str, nn.Module]:
-    return {"decoder": trainer.decoder, "words": trainer.model.lm_head, "symbols": trainer.symbols}
+    return {
+        "decoder": trainer.decoder,
+        "words": trainer.model.lm_head,
+        "symbols": trainer.symbols,
+        "pointer": trainer.pointer,
+    }
 
 
 def train_on_symbols(trainer: NextTrainer, budget: Budget, out: Path, phases: tuple = SYMBOL_PHASES) -> list[float]:
     parts = _symbol_parts(trainer)
-    optimiser = Optimiser(
-        [parts["decoder"], parts["symbols"]], matrix_lr=0.01, other_lr=3e-3, readouts=[parts["words"]]
-    )
+    hidden, readouts = (parts["decoder"], parts["symbols"]), (parts["words"], parts["pointer"])
+    optimiser = Optimiser(hidden, matrix_lr=0.01, other_lr=3e-3, readouts=readouts)
     return Stage("symbols", optimiser, parts, budget, out).run(phases, trainer.step)
 
 
@@ -70,7 +75,7 @@ def train_decoder(
     parts = _decoder_parts(trainer)
     hidden, readouts = (parts["projector"], parts["decoder"]), (parts["words"], parts["newline"])
     optimiser = Optimiser(hidden, matrix_lr=0.006, other_lr=2e-3, readouts=readouts)
-    validate = NextValidator(trainer, out) if validated else None
+    validate = NextValidator(trainer, out) if validated and parallel.rank() == 0 else None
     return Stage("decoder", optimiser, parts, budget, out).run(phases, trainer.step, validate)
 
 

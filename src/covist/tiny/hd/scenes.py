@@ -1,6 +1,6 @@
-"""Scenes for the second test bed: 128 pixels wide, 12 to 24 objects, two numbers and two words in tiny coloured glyphs.
+"""Scenes for the second test bed: 128 pixels wide, 12 to 24 objects, two numbers and two words in coloured glyphs.
 
-The glyphs are five by seven pixels: the tiles show them as they are, the base view halves them beyond recognition.
+The tiles show everything as it is; the base view halves it, and the glyphs beyond recognition.
 """
 
 from functools import lru_cache
@@ -11,7 +11,7 @@ from covist.tiny import glyphs
 from covist.tiny.scenes import COLORS, PATCH, ROLES, SHAPES, SIZES, Layout, Look, Scene, Thing
 
 HD_SIDE, TILE_SIDE = 128, 64
-HD_LOOK = Look(HD_SIDE, small=5.0, large=6.5, glyph_width=5, glyph_height=7)
+HD_LOOK = Look(HD_SIDE, small=5.0, large=6.5, glyph_width=glyphs.WIDTH, glyph_height=glyphs.HEIGHT)
 FEWEST_OBJECTS, MOST_OBJECTS = 12, 24
 MOST_DECOYS = 4
 TEXTS = {"digit": ("number", glyphs.DIGITS), "letter": ("word", glyphs.LETTERS)}  # what its glyphs spell

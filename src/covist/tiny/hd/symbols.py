@@ -17,7 +17,7 @@ _BLURRED = ("size", "char", "role")  # what the base view is too coarse for
 
 
 class Symbols(nn.Module):
-    """The vector of a patch: the sum of one vector per attribute of its thing, of its place in the view, of the view."""
+    """The vector of a patch: the sum of those of its thing's attributes, of its place in the view, and of the view."""
 
     waves: Tensor
 

@@ -1,4 +1,4 @@
-"""Teaching the first bed's tower the views of crowded scenes: smaller things, tinier glyphs, and the halved base view."""
+"""Teaching the first bed's tower the views of crowded scenes: smaller things, tiny glyphs, and the halved base view."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,15 @@ from transformers import CLIPModel
 from covist.tiny.captions import caption_batch, visible_things
 from covist.tiny.hd.scenes import TILE_SIDE, VIEW_GRID
 from covist.tiny.hd.views import VIEW_PATCHES, VIEWS, ViewBank
-from covist.tiny.vision import Heads, contents_target, contrastive_loss, dense_accuracy, dense_loss, encode, patch_targets
+from covist.tiny.vision import (
+    Heads,
+    contents_target,
+    contrastive_loss,
+    dense_accuracy,
+    dense_loss,
+    encode,
+    patch_targets,
+)
 
 # of every view: the pixel of the image at its upper left corner, and pixels of the view per pixel of the image
 _CORNERS = torch.tensor([[0, 0], [0, 0], [1, 0], [0, 1], [1, 1]]) * TILE_SIDE  # [views, (x, y)]
@@ -70,5 +78,6 @@ class ViewTrainer:
 
 
 def _accuracy(outputs: dict[str, Tensor], targets: dict[str, Tensor], rows: Tensor, view: str) -> dict[str, float]:
-    found = dense_accuracy({name: v[rows] for name, v in outputs.items()}, {name: v[rows] for name, v in targets.items()})
+    shown, wanted = ({name: values[rows] for name, values in given.items()} for given in (outputs, targets))
+    found = dense_accuracy(shown, wanted)
     return {f"{view} {name}": value for name, value in found.items()}
