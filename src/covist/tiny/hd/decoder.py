@@ -4,7 +4,7 @@ Pointing is taught on symbols only, and to all words of a question alike; on wha
 statements are all there is to learn from.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +26,10 @@ from covist.tiny.text import TOKEN_ID
 
 # families that need many regions at once are asked about more
 QUESTIONS = {
-    "existence": 1, "color": 1, "shape": 1, "size": 1, "counting": 2, "relation": 2, "reading": 1, "glyph": 1,
+    "existence": 2, "color": 1, "shape": 1, "size": 1, "counting": 2, "relation": 2, "reading": 1, "glyph": 1,
     "quadrant": 1,
 }  # fmt: skip
+SEEN_SCENES = 1_200  # the tower looks at: the questions are new each time, so a few scenes go far
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,18 @@ class NextPhase:
         return {family: self.rounds * number for family, number in QUESTIONS.items()}
 
 
+_BEGINNER = NextPhase("3 objects", 0.4, 16, sampled=9, statements=6, symbolic=True, objects=3, texts=1, pointing=0.3)
 SYMBOL_PHASES = (
-    NextPhase("3 objects", 0.6, images=16, sampled=9, statements=6, symbolic=True, objects=3, texts=1, pointing=0.3),
-    NextPhase("8 objects", 0.2, images=12, sampled=24, statements=10, symbolic=True, objects=8, texts=2, pointing=0.3),
-    NextPhase("all objects", 0.2, images=8, sampled=64, symbolic=True, pointing=0.3),
+    _BEGINNER,
+    replace(_BEGINNER, name="6 objects", share=0.1, images=14, sampled=18, statements=8, objects=6, texts=2),
+    replace(_BEGINNER, name="12 objects", share=0.2, images=12, sampled=32, statements=10, objects=12, texts=3),
+    replace(_BEGINNER, name="all objects", share=0.3, images=10, sampled=64, statements=10, objects=None),
 )
-NEXT_PHASES = (
-    NextPhase("96 tokens", 0.25, images=8, sampled=96),
-    NextPhase("320 tokens", 0.25, images=6, sampled=320),
-    NextPhase("all tokens", 0.50, images=4, rounds=2),
+IMITATION_PHASES = (NextPhase("320 tokens", 1.0, images=6, sampled=320),)
+NEXT_PHASES = (  # per process
+    NextPhase("96 tokens", 0.35, images=4, sampled=96, statements=10),
+    NextPhase("320 tokens", 0.15, images=3, sampled=320, statements=10),
+    NextPhase("all tokens", 0.50, images=2, statements=10),
 )
 
 
@@ -130,7 +134,8 @@ class NextTrainer:
 
     def step(self, phase: NextPhase, number: int) -> tuple[Tensor, dict[str, float]]:
         rng = np.random.default_rng([self.seed, 14, number])
-        indices = rng.integers(len(self.bank), size=phase.images)
+        known = len(self.bank) if phase.symbolic else min(SEEN_SCENES, len(self.bank))
+        indices = rng.integers(known, size=phase.images)
         scenes = [self.bank.scene(int(index)) for index in indices]
         if phase.objects is not None:
             scenes = [excerpt(scene, phase.objects, phase.texts, rng) for scene in scenes]
@@ -151,7 +156,7 @@ class NextTrainer:
     def imitate(self, phase: NextPhase, number: int) -> tuple[Tensor, dict[str, float]]:
         """One step of the projector alone: its vectors should be those of the symbols."""
         rng = np.random.default_rng([self.seed, 15, number])
-        indices = rng.permutation(len(self.bank))[: 2 * phase.images]
+        indices = rng.integers(min(SEEN_SCENES, len(self.bank)), size=phase.images)
         places = choose_places(phase.sampled, self.owners(indices), rng)
         with torch.no_grad():
             wanted = self.symbolic(indices, places)
@@ -162,7 +167,7 @@ class NextTrainer:
 class NextValidator:
     """Accuracy per family on validation scenes, with all tokens."""
 
-    def __init__(self, trainer: NextTrainer, out: Path, scenes: int = 24):
+    def __init__(self, trainer: NextTrainer, out: Path, scenes: int = 12):
         self.trainer = trainer
         self.bank = ViewBank(out, VALIDATION_SEEDS.start, scenes)
         self.cache = FeatureCache(trainer.cache.tower, self.bank, out)

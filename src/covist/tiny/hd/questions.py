@@ -197,16 +197,22 @@ def _state_relation(scene: Scene, rng: np.random.Generator) -> str:
     return " ".join(words) if len(words) > 2 else ""
 
 
+def _state_existence(scene: Scene, rng: np.random.Generator) -> str:
+    found = _existence(scene, rng)
+    return found[0].removeprefix("is ").replace(" a ", " ").replace(" an ", " ")[:-1] + f" {found[1]}" if found else ""
+
+
 def _state_text(scene: Scene, rng: np.random.Generator) -> str:
     name, glyphs = pick(rng, _texts(scene))
     return f"{name} {' '.join(glyph.char for glyph in glyphs)}"
 
 
 _STATEMENTS: dict[Callable[[Scene, np.random.Generator], str], float] = {
-    _state_object: 0.45,
+    _state_object: 0.25,
+    _state_existence: 0.2,
     _state_count: 0.25,
-    _state_relation: 0.15,
-    _state_text: 0.15,
+    _state_relation: 0.2,
+    _state_text: 0.1,
 }
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import CLIPModel
 
 from covist.tiny import parallel
-from covist.tiny.hd.decoder import NEXT_PHASES, SYMBOL_PHASES, NextTrainer, NextValidator
+from covist.tiny.hd.decoder import IMITATION_PHASES, NEXT_PHASES, SYMBOL_PHASES, NextTrainer, NextValidator
 from covist.tiny.hd.model import NEXT_SIZE, build_next, build_next_processor, grow, shrink_clip
 from covist.tiny.hd.views import ViewBank
 from covist.tiny.hd.vision import VIEW_PHASES, ViewTrainer
@@ -53,9 +53,9 @@ def train_on_symbols(trainer: NextTrainer, budget: Budget, out: Path, phases: tu
     return Stage("symbols", optimiser, parts, budget, out).run(phases, trainer.step)
 
 
-def train_projector(trainer: NextTrainer, budget: Budget, out: Path, phases: tuple = NEXT_PHASES[1:2]) -> list[float]:
+def train_projector(trainer: NextTrainer, budget: Budget, out: Path, phases: tuple = IMITATION_PHASES) -> list[float]:
     parts = {"projector": trainer.model.model.multi_modal_projector}
-    optimiser = Optimiser([], matrix_lr=0.0, other_lr=3e-3, readouts=parts.values())
+    optimiser = Optimiser(parts.values(), matrix_lr=0.01, other_lr=3e-3, warmup_steps=10)
     return Stage("projector", optimiser, parts, budget, out).run(phases, trainer.imitate)
 
 
