@@ -90,7 +90,7 @@ def test_files_are_json_markdown_and_a_plot(results, tmp_path):
         ("random", 64),
     ]
     row = stored["results"][1]
-    scores = {"mean_tokens", "reached", "accuracy", "retention", "families", "ci"}
+    scores = {"mean_tokens", "mean_cached_tokens", "reached", "accuracy", "retention", "families", "ci"}
     assert set(row) == {"method", "budget", *scores, "seconds_per_image", "times_mixed"}
     assert set(row["families"]) == set(SUITE.families)
     assert row["ci"]["retention"][0] < row["retention"] < row["ci"]["retention"][1]

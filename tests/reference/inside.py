@@ -114,11 +114,14 @@ def ivc(view, positions, count):
     theta = view.decoder.inverse_frequencies.double().numpy()
     by_cos = ranking([float(np.mean(np.cos(p * theta))) for p in positions])
     by_sin = ranking([float(np.mean(np.sin(p * theta))) for p in positions])
-    places = half_up(count / 6)
-    kept = sorted(set(by_cos[:places]) | set(by_sin[:places]))
     question = view.text.tolist()[2:]
-    seeds = ranking(closeness(question))[: max(1, half_up(0.01 * len(visual)))]
-    for i in ranking(closeness([visual[s] for s in seeds] + question)):
-        if i not in kept and len(kept) < count:
-            kept.append(i)
+    n = len(visual)
+    seeds = ranking(closeness(question))[: max(1, half_up(0.01 * n))]
+    by_value = ranking(closeness([visual[s] for s in seeds] + question))
+    sets = [(order, max(1, half_up(share * n))) for order, share in ((by_cos, 0.05), (by_sin, 0.05), (by_value, 0.2))]
+    scales = sorted({rank / places for _, places in sets for rank in range(n + 1)})
+    kept = set()
+    for scale in scales:  # the sets grow together; ties go to the lowest index
+        grown = {i for order, places in sets for rank, i in enumerate(order, 1) if rank / places <= scale}
+        kept |= set(sorted(grown - kept)[: count - len(kept)])
     return sorted(kept)
