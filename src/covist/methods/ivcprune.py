@@ -1,14 +1,4 @@
-"""IVC-Prune: tokens that mark coordinates, and tokens that belong to the foreground.
-
-Paper: "IVC-Prune: Revealing the Implicit Visual Coordinates in LVLMs for Vision Token Pruning", ICLR 2026.
-Licence of the authors' code: MIT by its README; written from a description of the algorithm.
-Facts: coordinate tokens have the largest mean cosine and the largest mean sine of their rotary angles; foreground
-tokens are close in value space (softmax(v v^T / sqrt(dh)) of the layer before, no rotation) first to the question,
-then to question and 1% seeds. The one selection holds for *all* layers: the cache of the layers before the cut is
-pruned too. Original positions.
-Deviations: the published 5% + 5% + 20% become 1/6 + 1/6 + the rest of a count solved for the layer mean of prefill;
-the layer of the cut is ours (2 of 32).
-"""
+"""IVC-Prune: tokens that mark coordinates, and tokens that belong to the foreground."""
 
 from __future__ import annotations
 
@@ -40,6 +30,17 @@ class IVCPrune(DropInside):
         signals="rotary angles, values of the layer before",
         budget="layer average K of prefill: all tokens, then a solved count; decoding sees that count everywhere",
         licence="MIT",
+        published=(
+            "Coordinate tokens have the largest mean cosine and the largest mean sine of their rotary angles; "
+            "foreground tokens are close in value space (softmax(v v^T / sqrt(dh)) of the layer before, no rotation) "
+            "first to the question, then to question and 1% seeds. The one selection holds for all layers: the cache "
+            "of the layers before the cut is pruned too. Original positions."
+        ),
+        ours=(
+            "The published 5% + 5% + 20% become 1/6 + 1/6 + the rest of a count solved for the layer mean of prefill; "
+            "the layer of the cut is ours (2 of 32)."
+        ),
+        checked="golden: ivcprune (coordinate tokens, seeds, foreground and kept tokens at the published shares)",
     )
 
     def observed_layer(self, depth: int) -> int:
