@@ -66,6 +66,9 @@ class MethodInfo:
     signals: str  # what it reads
     budget: str  # how its budget is counted
     licence: str = ""  # licence situation of the original code
+    published: str = ""  # what is as in the authors' code or paper
+    ours: str = ""  # what differs from it or is added, and why
+    checked: str = ""  # how that was checked: "golden: ..." by the authors' code, "reference: ..." by a literal copy
 
 
 class Method(ABC):

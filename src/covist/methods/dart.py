@@ -1,13 +1,4 @@
-"""DART: tokens that duplicate the pivots leave.
-
-Paper: "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More", EMNLP 2025.
-Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
-Facts: before layer 2 of 32. Pivots are the 4 image and the 4 text tokens with the largest L1 norm of their rotated
-key in layer 1; each pivot in turn takes the tokens with the *lowest* cosine to it (states after the final norm). 8
-pivots with a quota of 16 plus 4 image pivots make 132 tokens where the authors say 128. Original positions.
-Deviations: the true count is solved for the layer-mean budget and the pivots share what the image pivots leave (132
-tokens give the published quotas of 16). Pivots come by norm, image first (the original follows hash order).
-"""
+"""DART: tokens that duplicate the pivots leave."""
 
 from __future__ import annotations
 
@@ -30,11 +21,23 @@ class Dart(DropInside):
     name = "dart"
     cuts = (2,)
     info = MethodInfo(
-        paper="Stop Looking for Important Tokens in MLLMs: Duplication Matters More (EMNLP 2025)",
+        paper="Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More (EMNLP 2025)",
         acts="before layer 2/32",
         signals="keys of the layer before, decoder states after the final norm",
         budget="layer average K: all tokens, then a solved count, pivots counted",
         licence="Apache-2.0",
+        published=(
+            "Before layer 2 of 32. Pivots are the 4 image and the 4 text tokens with the largest L1 norm of their "
+            "rotated key in layer 1; each pivot in turn takes the tokens with the lowest cosine to it (states after "
+            "the final norm). 8 pivots with a quota of 16 plus 4 image pivots make 132 tokens where the authors say "
+            "128. Original positions."
+        ),
+        ours=(
+            "The true count is solved for the layer-mean budget and the pivots share what the image pivots leave (132 "
+            "tokens give the published quotas of 16). Pivots come by norm, image first (the original follows hash "
+            "order)."
+        ),
+        checked="golden: dart (pivots, and kept tokens at 192, 128 and 64 given the pivots' order)",
     )
 
     def observed_layer(self, depth: int) -> int:

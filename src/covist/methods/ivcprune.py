@@ -1,15 +1,4 @@
-"""IVC-Prune: tokens that mark coordinates, and tokens that belong to the foreground.
-
-Paper: "IVC-Prune: Revealing the Implicit Visual Coordinates in LVLMs for Vision Token Pruning", ICLR 2026.
-Licence of the authors' code: MIT by its README; written from a description of the algorithm.
-Facts: coordinate tokens have the largest mean cosine (5% of the tokens) and the largest mean sine (5%) of their rotary
-angles; foreground tokens (20%) are close in value space (softmax(v v^T / sqrt(dh)) of the layer before, no rotation)
-first to the question, then to question and 1% seeds. One selection in the middle of the decoder (layer 16 of 32), then
-applied to the cache of all earlier layers but layer 0, which stays whole. Original positions.
-Deviations: the published shares have no budget. For one, the three grow or shrink together until their union has the
-count, which is solved for the layer mean of the cache; at the count of the published shares it is the published set.
-Other depths scale the layer of the selection.
-"""
+"""IVC-Prune: tokens that mark coordinates, and tokens that belong to the foreground."""
 
 from __future__ import annotations
 
@@ -44,6 +33,22 @@ class IVCPrune(DropInside):
         signals="rotary angles, values of the layer before",
         budget="layer average K of the cache, its first layer whole; prefill runs half of the layers on all tokens",
         licence="MIT",
+        published=(
+            "Coordinate tokens have the largest mean cosine (5% of the tokens) and the largest mean sine (5%) of their "
+            "rotary angles; foreground tokens (20%) are close in value space (softmax(v v^T / sqrt(dh)) of the layer "
+            "before, no rotation) first to the question, which begins two tokens after the image, then to the question "
+            "and 1% seeds. One selection in the middle of the decoder (before layer 16 of 32), which then holds for "
+            "the cache of all earlier layers but layer 0, which stays whole. Original positions. Prefill runs the "
+            "layers before the selection on all tokens."
+        ),
+        ours=(
+            "The published shares (5% + 5% + 20%, for LLaVA) know no budget. For one, the three sets grow or shrink "
+            "together until their union has the count; at the size of the published union it is the published set. "
+            "The count is solved for the layer mean of the cache, layer 0 included, so that in shallow decoders small "
+            "budgets cannot be reached. Other depths scale the layer of the selection; other models use the shares of "
+            "LLaVA."
+        ),
+        checked="golden: ivcprune (coordinate tokens, seeds, foreground and kept tokens at the published shares)",
     )
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:

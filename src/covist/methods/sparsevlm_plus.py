@@ -1,12 +1,4 @@
-"""SparseVLM+ (v2): the raters' attention without what the rotation alone explains.
-
-Paper: "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference", ICML 2025.
-Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
-Facts: as SparseVLM, but the attention is divided by that of a rotation-only layer (all-ones queries and keys), only
-the 14 of 32 heads with the most mass on the image are averaged, nothing is recycled, and original positions are kept.
-Deviations: our presets (see `_raters`); the mass per head is measured after the division; other head counts scale the
-14.
-"""
+"""SparseVLM+ (v2): the raters' attention without what the rotation alone explains."""
 
 from __future__ import annotations
 
@@ -33,6 +25,15 @@ class SparseVLMPlus(RatedInside):
         signals="input embeddings, attention of the rating text tokens, rotary angles",
         budget="layer average K by scaled presets",
         licence="Apache-2.0",
+        published=(
+            "As SparseVLM, but the attention is divided by that of a rotation-only layer (all-ones queries and keys), "
+            "only the 14 of 32 heads with the most mass on the image are averaged, nothing is recycled, and original "
+            "positions are kept."
+        ),
+        ours=(
+            "Counts as for SparseVLM. The mass per head is measured after the division; other head counts scale the 14."
+        ),
+        checked="golden: sparsevlm_plus (rotation, mass of heads, score, kept tokens and positions at 192, 128 and 64)",
     )
 
     def score(self, view: DecoderView) -> Tensor:

@@ -1,13 +1,4 @@
-"""ToMe on projected tokens: bipartite matching, size-weighted means, proportional attention.
-
-Paper: "Token Merging: Your ViT But Faster", ICLR 2023.
-Licence of the authors' code: CC-BY-NC 4.0, which forbids copying; written from a description of the algorithm.
-Facts: even tokens look for their most similar odd token; the best edges are merged, at most half of the tokens per
-round; content is the size-weighted mean, and log size is added to every logit of a merged key.
-Deviations: the original merges inside the encoder, by its keys. Here the projected tokens are merged round by round
-until K are left, by their own cosine, and the decoder's attention is proportional: CoViST's attention without
-distance and gains. A merged token sits at its odd token's index, and tokens stay in raster order between rounds.
-"""
+"""ToMe on projected tokens: bipartite matching, size-weighted means, proportional attention."""
 
 from __future__ import annotations
 
@@ -33,6 +24,17 @@ class ToMe(Method):
         signals="projected embeddings",
         budget="exactly K in every layer",
         licence="CC-BY-NC 4.0",
+        published=(
+            "Even tokens look for their most similar odd token; the best edges are merged, at most half of the tokens "
+            "per round; content is the size-weighted mean, and log size is added to every logit of a merged key."
+        ),
+        ours=(
+            "The original merges inside the encoder, by its keys. Here the projected tokens are merged round by round "
+            "until K are left, by their own cosine, and the decoder's attention is proportional: CoViST's attention "
+            "without distance and gains. A merged token sits at its odd token's index, and tokens stay in raster order "
+            "between rounds."
+        ),
+        checked="golden: tome (features, sizes and assignment after one round and after 24)",
     )
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
