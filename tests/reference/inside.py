@@ -52,8 +52,9 @@ def sparsevlm_plus_score(view):
     ones = torch.ones(1, 1, len(view.hidden), width)
     rotated = apply_rotary_pos_emb(ones, ones, *(part[None] for part in view.rotary))[0][0, 0].double().numpy()
     columns = view.visual.tolist()
-    by_rotation = {r: softmax([float(rotated[r] @ rotated[c]) / math.sqrt(width) for c in range(r + 1)]) for r in rows}
-    rated = [[np.mean([head[r, c] / by_rotation[r][c] for r in rows]) for c in columns] for head in attention]
+    floor = 0.1 * math.sqrt(width)
+    by_rotation = {(r, c): max(float(rotated[r] @ rotated[c]) / math.sqrt(width), floor) for r in rows for c in columns}
+    rated = [[np.mean([head[r, c] / by_rotation[r, c] for r in rows]) for c in columns] for head in attention]
     heads = ranking([sum(head) for head in rated])[: half_up(14 * len(rated) / 32)]
     return [float(np.mean([rated[h][c] for h in heads])) for c in range(len(columns))]
 
