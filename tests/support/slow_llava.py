@@ -66,6 +66,8 @@ class _Image:
 class SlowLlava:
     """Logits of the token after a prompt, for one sample whose images were reduced as `images` reports."""
 
+    between_stages = _Image
+
     def __init__(self, model: Any, pro: bool):
         self.model, self.decoder = model, model.model.language_model
         config = self.decoder.config
@@ -132,7 +134,9 @@ class SlowLlava:
             start = ids.index(self.model.config.image_token_id, place)
             place = start + len(span)
             hidden[start:place] = span
-            states.append(_Image(report, (start + content.nonzero()[:, 0]).tolist(), similarity, companions))
+            states.append(
+                self.between_stages(report, (start + content.nonzero()[:, 0]).tolist(), similarity, companions)
+            )
         return hidden, list(range(len(ids))), states
 
     def _reduce(self, depth: int, hidden: Tensor, rows: list[int], states: list[_Image]) -> tuple[Tensor, list[int]]:
