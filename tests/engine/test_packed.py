@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.cases import CASES
+from support.cases import first_of
 from support.llava import ask
 
 TEXTS = (
@@ -59,7 +59,7 @@ def test_report_counts_packed_prompts_as_samples(multi_head, compress):
 @pytest.mark.parametrize("budget", [1.0, 8])
 def test_packed_prompts_with_text_positions_before_the_axes(compress, strategy, budget):
     """Multidimensional RoPE: the restarts are read from the text positions, which come as one axis more."""
-    case = CASES[2]
+    case = first_of("qwen2.5-vl")
     prompts = [case.ask("{image}what is this ?", images=(0,)), case.ask("{image}what colour ?", images=(1,))]
     rope = case.model.model.get_rope_index
     axes = [rope(p.input_ids, p.mm_token_type_ids, image_grid_thw=p.image_grid_thw)[0] for p in prompts]

@@ -112,3 +112,8 @@ def test_progressive_flops_of_the_efficiency_table():
 
 def test_kv_bytes_count_keys_and_values_of_every_layer():
     assert kv_bytes([10, 20], kv_heads=8, head_dim=64, element_size=2) == 2 * 30 * 8 * 64 * 2
+
+
+@pytest.mark.parametrize(("budget", "count"), [(4, 32), ("4", 32), (200, 800), (0.25, 200), ("25%", 200)])
+def test_a_count_is_per_frame_of_a_video_and_a_share_is_of_all_its_tokens(budget, count):
+    assert resolve_budget(budget, 800, frames=8) == count

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isqrt
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.vision_utils import get_vision_window_index
 
 from covist.contract.family import Family, Removable, SignalSink
 from covist.contract.pixels import lay_out
+from covist.contract.profile import FIRST_SPECIAL, narrowed
 from covist.contract.signals import ImageSignals
 from covist.errors import CovistError
 from covist.families.hooks import Scratch, WrappedMethod
 from covist.families.incoming import incoming_attention, patches_that_ask
 from covist.families.registry import register_family
 from covist.grid import Grid
+from covist.plan import Geometry
 
 
 @register_family
@@ -26,6 +28,51 @@ class Qwen25VL(Family):
     name = "qwen2.5-vl"
     model_classes = ("Qwen2_5_VLForConditionalGeneration",)
     needs_clip_text = False
+    processor = "Qwen2_5_VLProcessor"
+    encoder_signal = "incoming attention of the last full-attention block"
+    token_count = "one per 28 x 28 pixels"
+    video = "runs uncompressed"
+    presets = (Geometry("qwen2.5-vl-7b", 28, 3584, 18944, 28, 4, tokens=1296, budgets=(512, 256, 128)),)
+    shallow_tower = {"depth": 1, "fullatt_block_indexes": [0]}
+
+    @classmethod
+    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
+        heads = narrowed(16, scale)
+        return {
+            "depth": 32,
+            "hidden_size": 80 * heads,
+            "intermediate_size": round(3420 * scale),
+            "num_heads": heads,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+        }
+
+    @classmethod
+    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
+        from transformers import Qwen2_5_VLConfig
+
+        rotary = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
+        return Qwen2_5_VLConfig(
+            vision_config={"out_hidden_size": text["hidden_size"], **tower},
+            text_config={**text, "rope_parameters": rotary},
+            image_token_id=FIRST_SPECIAL,
+            video_token_id=FIRST_SPECIAL + 1,
+            vision_start_token_id=FIRST_SPECIAL + 2,
+            vision_end_token_id=FIRST_SPECIAL + 3,
+        )
+
+    @classmethod
+    def random_input(
+        cls, geometry: Geometry, config: Any, generator: torch.Generator
+    ) -> tuple[list[int], dict[str, Tensor]]:
+        vision = config.vision_config
+        side = isqrt(geometry.tokens) * vision.spatial_merge_size  # patches of a square image
+        width = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+        tokens = [config.vision_start_token_id, *[config.image_token_id] * geometry.tokens, config.vision_end_token_id]
+        return tokens, {
+            "pixel_values": torch.randn(side * side, width, generator=generator),
+            "image_grid_thw": torch.tensor([[1, side, side]]),
+        }
 
     def __init__(self, model: nn.Module):
         super().__init__(model)
@@ -65,6 +112,9 @@ class Qwen25VL(Family):
     def _images(
         self, pixels: Tensor, grids: Tensor, spans: Sequence[Tensor], block: _FullAttention
     ) -> list[ImageSignals]:
+        # here, because plans import the family modules too and need no transformers
+        from transformers.vision_utils import get_vision_window_index
+
         tower = self.base.visual
         window_order, _ = get_vision_window_index(grids, tower.spatial_merge_size, tower.window_size, tower.patch_size)
         signals, first = [], 0
