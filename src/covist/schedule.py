@@ -68,8 +68,8 @@ def check_budget(budget: int | float | str) -> None:
 def resolve_budget(budget: int | float | str, tokens: int, frames: int = 1) -> int:
     """A budget as a token count: `64`, `"64"`, `0.11` or `"11%"` of `tokens`.
 
-    For a video of several frames a count is per frame, a share is of all tokens. A budget of all tokens or more leaves
-    the image uncompressed: all of them are kept.
+    In a video of several frames a count is meant for each frame, a share for all tokens. A budget of all tokens or
+    more leaves the image uncompressed: all of them are kept.
     """
     value: Any = budget
     if isinstance(budget, str):
