@@ -62,7 +62,7 @@ def compress(
     concentration: freeze CoViST's running concentration reference to this number, so that the result for an image
         does not depend on the images before it.
     exact_attention: let every patch of a large image say what it attends to. By default half of them do in each head
-        where an encoder has no class token (Qwen2.5-VL) and an image has more than 2,048 patches, about 630 x 630
+        where an encoder has no class token and an image has more than 2,048 patches, about 630 x 630
         pixels; all other attention is exact anyway.
     per_call: keep what any method may want to read of the encoder, so that `handle.using()` can choose every method
         for single calls. Without it `using()` takes methods that read what this one reads.
