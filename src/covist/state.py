@@ -80,8 +80,13 @@ class VisualState:
 
     @property
     def coordinates(self) -> Tensor:
-        """Normalised image coordinates (x, y) of the representatives, [K, 2]."""
+        """Normalised image coordinates (x, y) of the representatives, [K, 2]; with the time of a video [K, 3]."""
         return self.grid.coordinates(self.indices.device)[self.indices]
+
+    @property
+    def places(self) -> Tensor:
+        """Coordinates of the representatives whose distances say what is near, [K, 2 or 3]."""
+        return self.grid.places(self.indices.device)[self.indices]
 
     def require_affinity(self, where: str) -> Tensor:
         """The affinities [K, K], for functions that cannot do without."""

@@ -32,7 +32,7 @@ class _Image:
         self.prompt_rows, self.affinity = prompt_rows, affinity
         self.tokens = list(range(report.tokens))
         self.weights = np.ones(report.tokens)
-        self.coordinates = report.grid.coordinates().numpy().astype(float)
+        self.coordinates = report.grid.places().numpy().astype(float)
         self.companions = companions or {}
         self.reduced = False
 
@@ -84,6 +84,10 @@ class SlowLlava:
             first = (14 * len(layers) + 16) // 32  # half up
             self.gains[:first] *= 0.8
 
+    @property
+    def visual_tokens(self) -> tuple[int, ...]:
+        return (self.model.config.image_token_id,)
+
     def rows(self, block: Any, kind: str, heads: int) -> np.ndarray:
         """Rows of a projection with all that scales them, [heads, dh, d]."""
         weight = getattr(block, f"{kind}_proj").weight.detach().double()
@@ -94,7 +98,10 @@ class SlowLlava:
         return np.arange(len(ids), dtype=float)[:, None]
 
     def encode(self, shown: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
-        """Of each image its span [n, d] as the prompt receives it, which rows are content [n], and the affinity."""
+        """Of each image its span [n, d] as the prompt receives it, which rows are content, and the affinity.
+
+        Content is [n] bool, or the rows themselves [N] where tokens lie in another order than in the prompt.
+        """
         tower, encoded = self.model.model.vision_tower, []
         for pixels in shown:
             outputs = tower(pixels[None], output_hidden_states=True).hidden_states
@@ -128,15 +135,12 @@ class SlowLlava:
 
     def _enter(self, ids: list[int], shown: Any, images: list[ImageReport]) -> tuple[Tensor, list[int], list]:
         hidden = self.decoder.embed_tokens(torch.tensor(ids))
-        states, place = [], 0
+        states, visual = [], [row for row, token in enumerate(ids) if token in self.visual_tokens]
         encoded = zip_longest(images, self.encode(shown), self.companions(shown))
         for report, (span, content, similarity), companions in encoded:
-            start = ids.index(self.model.config.image_token_id, place)
-            place = start + len(span)
-            hidden[start:place] = span
-            states.append(
-                self.between_stages(report, (start + content.nonzero()[:, 0]).tolist(), similarity, companions)
-            )
+            own, visual = torch.tensor(visual[: len(span)]), visual[len(span) :]
+            hidden[own] = span
+            states.append(self.between_stages(report, own[content].tolist(), similarity, companions))
         return hidden, list(range(len(ids))), states
 
     def _reduce(self, depth: int, hidden: Tensor, rows: list[int], states: list[_Image]) -> tuple[Tensor, list[int]]:

@@ -49,7 +49,7 @@ class _Call(threading.local):
         self.encoded = EncodedImages()
         self.drafting = False  # whether this model drafts for itself
         self.brings_images = False
-        self.features: Any | None = None  # of the images, if the caller encoded them
+        self.features: dict[str, Any] = {}  # of images and videos, as far as the caller encoded them
         self.prefill: Prefill | None = None
         self.stages: dict[int, _Stage] = {}  # first layer of a stage -> the stage, in order of depth
         self.cache_layers: list[StageLayer] = []
@@ -122,7 +122,7 @@ class Hooks:
         input_ids = kwargs.get("input_ids")
         call.input_ids = input_ids
         call.brings_images = family.brings_images(kwargs)
-        call.features = (kwargs.get("mm_encoder_outputs") or {}).get("image")
+        call.features = family.encoded(kwargs)
         # While decoding there is nothing to see; not asking the device for image tokens keeps the steps free of waits.
         # A draft sees no image in transformers, so that it is the plain model's.
         if not call.brings_images and (call.drafting or not call.encoded.awaited):
@@ -213,7 +213,7 @@ class Hooks:
         call = self.call
         if call.brings_images:
             call.encoded.brought(call.features)
-        call.brings_images, call.features = False, None
+        call.brings_images, call.features = False, {}
         call.input_ids = call.is_image = call.prefill = None
         call.stages, call.cache_layers, call.past, call.seen = {}, [], [], 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,8 @@ from covist.contract.family import Family, Removable, SignalSink
 from covist.contract.pixels import lay_out
 from covist.contract.signals import ImageSignals
 from covist.families.hooks import Running, Scratch, WrappedMethod
-from covist.families.incoming import incoming_attention, patches_that_ask
+from covist.families.incoming import patches_that_ask
+from covist.families.patch_attention import PatchAttention
 from covist.grid import Grid
 
 
@@ -52,7 +52,7 @@ class QwenTowerFamily(Family):
         running = Running()  # a tower may encode a video by asking for the features of images
 
         def assemble(arguments: dict[str, Any], output: Any) -> None:
-            sink(self._images(arguments["pixel_values"], arguments["image_grid_thw"], output, tap.take()))
+            sink(self._images(arguments["pixel_values"], arguments["image_grid_thw"], output, *tap.take()))
 
         return [
             *tap.handles,
@@ -60,7 +60,9 @@ class QwenTowerFamily(Family):
             WrappedMethod(self.base, "get_video_features", lambda arguments, output: tap.take(), running),
         ]
 
-    def _images(self, pixels: Tensor, grids: Tensor, output: Any, block: _FullAttention) -> list[ImageSignals]:
+    def _images(
+        self, pixels: Tensor, grids: Tensor, output: Any, block: PatchAttention, features: Tensor
+    ) -> list[ImageSignals]:
         tower, signals, first = self.base.visual, [], 0
         spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
         for number, (span, grid) in enumerate(zip(spans, grids, strict=True)):
@@ -68,7 +70,7 @@ class QwenTowerFamily(Family):
             patches = slice(first, first + frames * height * width)
             shape = (frames, height // tower.spatial_merge_size, width // tower.spatial_merge_size)
             order = self.order(grid).to(span.device)
-            image = _image(tower, span, shape, block.of(patches), order, self.exact_attention)
+            image = _image(tower, span, shape, block.of(patches), features[patches], order, self.exact_attention)
             image.companions = self.companions(output, number)
             image.read_pixels = partial(_read_patches, pixels[patches], tower.config, image.grid)
             signals.append(image)
@@ -77,8 +79,15 @@ class QwenTowerFamily(Family):
 
 
 def _image(
-    tower: Any, span: Tensor, shape: tuple[int, int, int], block: _FullAttention, order: Tensor, exact: bool
+    tower: Any,
+    span: Tensor,
+    shape: tuple[int, int, int],
+    block: PatchAttention,
+    features: Tensor,
+    order: Tensor,
+    exact: bool,
 ) -> ImageSignals:
+    """`block` and the merger's input `features` [patches, v] are those of this image, as the tower orders them."""
     frames, rows, columns = shape
 
     def grouped(per_patch: Tensor) -> Tensor:
@@ -87,7 +96,7 @@ def _image(
 
     def attention() -> Tensor:
         asking = patches_that_ask(len(block.keys) // frames, tower.spatial_merge_size, exact, span.device)
-        incoming = torch.cat([frame.incoming(asking) for frame in block.frames(frames)])  # [patches]
+        incoming = torch.cat([frame.incoming(asking) for frame in block.split(frames)])  # [patches]
         return grouped(incoming).sum(1).view(frames, 1, rows * columns)
 
     return ImageSignals(
@@ -96,9 +105,9 @@ def _image(
         content=torch.ones(len(order), dtype=torch.bool, device=span.device),
         read_attention=attention,
         read_keys=lambda: grouped(block.keys.flatten(1)).float().mean(1),
-        read_hidden=lambda: grouped(block.features).flatten(1),
+        read_hidden=lambda: grouped(features).flatten(1),
         pack=torch.arange(len(order), device=span.device),
-        project=partial(_merge, tower.merger, block.features.shape[-1]),
+        project=partial(_merge, tower.merger, features.shape[-1]),
     )
 
 
@@ -114,29 +123,6 @@ def _read_patches(patches: Tensor, config: Any, grid: Grid) -> list[Tensor]:
 def _merge(merger: nn.Module, width: int, features: Tensor) -> Tensor:
     """Token features [*, patches x v] (the patches of a token side by side) -> decoder embeddings [*, d]."""
     return merger(features.reshape(-1, width)).view(*features.shape[:-1], -1)
-
-
-@dataclass(frozen=True)
-class _FullAttention:
-    """What a block that sees the whole image saw, per patch as the tower orders them, and what feeds the merger."""
-
-    queries: Tensor  # [patches, heads, w] before rotary
-    keys: Tensor  # [patches, heads, w] before rotary
-    cos: Tensor  # [patches, w]
-    sin: Tensor  # [patches, w]
-    features: Tensor  # [patches, v] input of the merger
-
-    def of(self, patches: slice) -> _FullAttention:
-        return _FullAttention(*(getattr(self, name)[patches] for name in self.__dataclass_fields__))
-
-    def frames(self, count: int) -> list[_FullAttention]:
-        """Each frame by itself: attention stays inside a frame."""
-        length = len(self.keys) // count
-        return [self.of(slice(first, first + length)) for first in range(0, count * length, length)]
-
-    def incoming(self, asking: Sequence[Tensor]) -> Tensor:
-        """Attention that each patch receives: [patches]."""
-        return incoming_attention(self.queries, self.keys, self.cos, self.sin, asking)
 
 
 class _TowerTap:
@@ -162,8 +148,8 @@ class _TowerTap:
     def _keep_features(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._scratch.leave("features", inputs[0].detach())
 
-    def take(self) -> _FullAttention:
+    def take(self) -> tuple[PatchAttention, Tensor]:
+        """What the block computed, and the merger's input [patches, v]."""
         seen = self._scratch.take()
         queries, keys, _ = seen["projections"].unbind(1)
-        cos, sin = seen["rotary"]
-        return _FullAttention(queries, keys, cos, sin, seen["features"])
+        return PatchAttention(queries, keys, seen["rotary"]), seen["features"]

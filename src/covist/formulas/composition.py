@@ -59,9 +59,9 @@ def contributions(
     return proposed.clamp(1, config.weight_limit), withheld
 
 
-def confidence(similarity: Tensor, kept_coordinates: Tensor, removed_coordinates: Tensor) -> Tensor:
-    """Eqs. 17, 18: q [D] from s [D, K] and the image coordinates [K, 2], [D, 2]."""
-    squared = torch.cdist(removed_coordinates, kept_coordinates, compute_mode=EXACT_DISTANCES).square_()
+def confidence(similarity: Tensor, kept_places: Tensor, removed_places: Tensor) -> Tensor:
+    """Eqs. 17, 18: q [D] from s [D, K] and the places in the image [K, 2], [D, 2], or in a video [K, 3], [D, 3]."""
+    squared = torch.cdist(removed_places, kept_places, compute_mode=EXACT_DISTANCES).square_()
     spatial = squared.mul_(-1 / (2 * SPATIAL_WIDTH**2)).exp_()
     nearness = torch.add(similarity, spatial, alpha=SPATIAL_WEIGHT)  # t, [D, K]
     count = similarity.shape[1]
@@ -135,8 +135,8 @@ def _givers(
     state: VisualState, kept: Tensor, removed: Tensor, similarity: Tensor, evidence: Tensor, config: CovistConfig
 ) -> tuple[Tensor, Tensor]:
     """Which of the removed tokens give content, as places in `removed` [G], and how much each of them counts [G]."""
-    coordinates = state.coordinates
-    trust = confidence(similarity, coordinates.index_select(0, kept), coordinates.index_select(0, removed))  # q, [D]
+    places = state.places
+    trust = confidence(similarity, places.index_select(0, kept), places.index_select(0, removed))  # q, [D]
     giving = (trust >= config.content_confidence).nonzero()[:, 0]
     return giving, (min_max(evidence, config.epsilon)[removed[giving]] + EVIDENCE_FLOOR) * trust[giving]
 
