@@ -1,12 +1,12 @@
-"""Qwen3-VL: DeepStack, interleaved 3-D positions, norms of queries and keys, experts, videos."""
+"""Qwen3-VL: DeepStack, interleaved 3-D positions, norms of queries and keys, experts."""
 
 import numpy as np
 import pytest
 import torch
 from support.captures import captured
 from support.cases import CASES
-from support.families import VOCABULARY, smooth_image
-from support.qwen import qwen3_vl, qwen3_vl_inputs, qwen3_vl_moe, qwen3_vl_processor
+from support.families import smooth_image
+from support.qwen import qwen3_vl, qwen3_vl_inputs, qwen3_vl_moe
 from support.requests import assert_same, greedy, step_logits
 from support.slow_families import SlowQwen3
 from support.slow_llava import _Image
@@ -229,47 +229,3 @@ def test_flops_count_the_experts_that_a_token_meets():
     del module.config.intermediate_size
     assert plain_flops(module, 100) == decoder_flops([100] * 5, 32, 2 * 24)
     assert plain_flops(qwen3_vl(layers=5).model.language_model, 100) == decoder_flops([100] * 5, 32, 64)
-
-
-# -- videos ------------------------------------------------------------------------------------------------------------
-
-
-def video_inputs(with_image):
-    """Two frames of 4 x 4 patches, each between its own markers, with an image before them on request."""
-    text = PROMPT if with_image else PROMPT.replace("{image}", "")
-    inputs = dict(qwen3_vl_inputs([text], [smooth_image(90, 90)] * with_image))
-    frame = ["<|vision_start|>", *["<|video_pad|>"] * 4, "<|vision_end|>"]
-    video = torch.tensor([[VOCABULARY[word] for word in frame * 2]])
-    inputs["input_ids"] = torch.cat([inputs["input_ids"], video, inputs["input_ids"][:, -2:]], 1)
-    types = inputs["mm_token_type_ids"]
-    own = 2 * (video == VOCABULARY["<|video_pad|>"]).to(types)
-    inputs["mm_token_type_ids"] = torch.cat([types, own, torch.zeros_like(types[:, :2])], 1)
-    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-    pixels = torch.randn(32, 3 * 2 * 16**2)
-    return {**inputs, "pixel_values_videos": pixels, "video_grid_thw": torch.tensor([[2, 4, 4]])}
-
-
-def test_the_frames_of_a_video_do_not_pose_as_images(case):
-    """The tower encodes a video by asking for the features of images."""
-    inputs, seen = video_inputs(with_image=True), []
-    hooks = family_for(case.model).capture(seen.append)
-    case.model.get_video_features(inputs["pixel_values_videos"], inputs["video_grid_thw"])
-    assert seen == []
-    case.model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
-    for hook in hooks:
-        hook.remove()
-    assert [[len(image.span) for image in call] for call in seen] == [[int(inputs["image_grid_thw"].prod()) // 4]]
-
-
-@pytest.mark.parametrize("with_image", [False, True])
-def test_videos_pass_through_untouched_with_one_warning(case, with_image):
-    inputs = video_inputs(with_image)
-    plain = greedy(case.model, inputs)
-    with (
-        covist.compress(case.model, qwen3_vl_processor(), budget=4),
-        pytest.warns(UserWarning, match="video") as caught,
-    ):
-        for _ in range(2):
-            ours = greedy(case.model, inputs)
-            assert torch.equal(step_logits(ours), step_logits(plain))
-    assert len([item for item in caught if "video input" in str(item.message)]) == 1
