@@ -67,7 +67,7 @@ def initial_state(features=None, start=0):
 def places_of_all(method, kept, start, length):
     """RoPE positions that the engine gives to a sequence of `length` tokens of which `kept` of the image stay."""
     rows, span = torch.arange(length), torch.arange(start, start + TOKENS)
-    image = ImageInPrompt(None, None, None, len(kept), start, span, span[:0])
+    image = ImageInPrompt(None, None, None, len(kept), start, start + TOKENS, span, span[:0])
     image.outcomes.append((0, SimpleNamespace(state=initial_state(start=start).restrict(kept))))
     sample = Sample(rows, rows, torch.zeros(length, 1), [image])
     sample.drop_removed()
