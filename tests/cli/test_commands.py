@@ -319,6 +319,22 @@ def test_a_budget_of_all_tokens_or_more_leaves_the_image_uncompressed(covist, re
     assert kept["mean_tokens"] == 576
 
 
+@pytest.mark.parametrize("command", ["run", "eval", "bench"])
+def test_tables_show_prefill_and_cache_apart_where_they_differ(covist, model_folder, image, command):
+    """The test model has few layers: at 400 of 576 tokens IVC-Prune caches 400 and prefills more."""
+    more = {
+        "run": ("--budget", 400, *SMALL),
+        "eval": ("--budgets", 400, "--limit", 1),
+        "bench": ("--budgets", 400, "--image", image, "--prompt", "a?", "--prompts", 1, "--repetitions", 1, *SMALL),
+    }[command]
+    option = "--method" if command == "run" else "--methods"
+    word = "visual tokens in the cache" if command == "run" else "cached"
+    assert word in covist(command, "--model", model_folder, option, "ivc-prune", *more).stdout
+    assert word not in covist(command, "--model", model_folder, option, "fastv", *more).stdout
+    figures = covist(command, "--model", model_folder, option, "ivc-prune", *more, "--json").json["results"][-1]
+    assert figures["mean_cached_tokens"] == pytest.approx(400, abs=0.5) and figures["mean_tokens"] > 420
+
+
 @pytest.mark.parametrize("command", ["run", "show", "eval", "bench"])
 def test_a_budget_that_a_method_cannot_reach_is_said(covist, model_folder, image, tmp_path, command):
     more = {
