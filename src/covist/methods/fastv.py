@@ -25,7 +25,7 @@ class FastV(ScoreInside):
         licence="no licence file",
         published=(
             "Before layer 2 (of 32), by the attention of layer 1, mean over heads, row of the last prompt token only "
-            "(the paper speaks of the average attention received). Layers before the cut keep all tokens in their "
+            "(the paper speaks of the average attention received; later steps prune nothing). Layers before the cut keep all tokens in their "
             "cache; original positions."
         ),
         ours=(
