@@ -1,8 +1,12 @@
 """Families: which there are, how one is added, and what an unknown model is told."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-from support.families import llava_next, llava_next_inputs, llava_next_processor, smooth_image
+from support.cases import FAMILIES
+from support.families import smooth_image
+from support.matrix.llava_next import llava_next, llava_next_inputs, llava_next_processor
 from torch import nn
 from transformers import LlavaNextForConditionalGeneration
 
@@ -50,6 +54,45 @@ def test_one_decorated_class_adds_a_family_that_compresses(toy_family):
     with covist.compress(model, llava_next_processor(), budget=6, method=_first_tokens()) as handle:
         model(**inputs)
     assert handle.report.images[0].tokens_per_layer == (6,) * 4
+
+
+def test_every_family_is_in_the_test_matrix():
+    assert {case.family for case in FAMILIES} == set(covist.available_families())
+
+
+def test_presets_have_names_of_their_own_and_say_what_they_cost():
+    geometries = [geometry for family in registry.families() for geometry in family.presets]
+    assert len({geometry.name for geometry in geometries}) == len(geometries)
+    for geometry in geometries:
+        assert geometry.tokens >= max(geometry.budgets) * geometry.frames and geometry.heads % geometry.kv_heads == 0
+
+
+@pytest.fixture
+def one_class_two_towers(toy_family):
+    """Another family that serves a class of the first one, over another vision tower."""
+
+    @registry.register_family
+    class Blurry(LlavaNext):
+        name = "blurry"
+        model_classes = ("ToyForConditionalGeneration",)
+        tower_types = ("blurry_vision_model",)
+
+    return Blurry
+
+
+def test_families_of_one_class_are_told_apart_by_the_vision_tower(one_class_two_towers):
+    def found(tower):
+        config = SimpleNamespace(vision_config=SimpleNamespace(model_type=tower))
+        return registry.find_family(["ToyForConditionalGeneration"], config)[1].name
+
+    assert (found("blurry_vision_model"), found("clip_vision_model")) == ("blurry", "toy")
+    with pytest.raises(ValueError, match="with a 'dino' vision tower is not supported; with these it is: blurry_vis"):
+        found("dino")
+
+
+def test_a_class_and_tower_cannot_be_served_twice(toy_family):
+    with pytest.raises(ValueError, match="LlavaNextForConditionalGeneration is served already, by the family llava-n"):
+        registry.register_family(type("Again", (LlavaNext,), {"name": "again"}))
 
 
 def test_an_unknown_model_is_told_the_families_and_how_to_add_one():

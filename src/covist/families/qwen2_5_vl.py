@@ -5,17 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from transformers.vision_utils import get_vision_window_index
 
+from covist.contract.profile import narrowed
 from covist.errors import CovistError
 from covist.families.qwen_tower import QwenTowerFamily
 from covist.families.registry import register_family
+from covist.plan import Geometry
 
 
 @register_family
 class Qwen25VL(QwenTowerFamily):
     name = "qwen2.5-vl"
     model_classes = ("Qwen2_5_VLForConditionalGeneration",)
+    processor = "Qwen2_5_VLProcessor"
+    encoder_signal = "incoming attention of the last full-attention block"
+    token_count = "one per 28 x 28 pixels"
+    presets = (Geometry("qwen2.5-vl-7b", 28, 3584, 18944, 28, 4, tokens=1296, budgets=(512, 256, 128)),)
+    shallow_tower = {"depth": 1, "fullatt_block_indexes": [0]}
+
+    @classmethod
+    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
+        heads = narrowed(16, scale)
+        return {
+            "depth": 32,
+            "hidden_size": 80 * heads,
+            "intermediate_size": round(3420 * scale),
+            "num_heads": heads,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+        }
 
     def __init__(self, model: nn.Module):
         super().__init__(model)
@@ -33,6 +51,8 @@ class Qwen25VL(QwenTowerFamily):
         return tower.blocks[max(tower.fullatt_block_indexes)]
 
     def order(self, grid: Tensor) -> Tensor:
+        from transformers.vision_utils import get_vision_window_index  # here: plans need no transformers
+
         tower = self.base.visual
         in_windows, _ = get_vision_window_index(
             grid[None], tower.spatial_merge_size, tower.window_size, tower.patch_size

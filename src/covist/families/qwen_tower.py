@@ -5,25 +5,67 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from math import isqrt
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from covist.contract.family import Family, Removable, SignalSink
 from covist.contract.pixels import lay_out
+from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import ImageSignals
 from covist.families.hooks import Running, Scratch, WrappedMethod
 from covist.families.incoming import patches_that_ask
 from covist.families.patch_attention import PatchAttention
 from covist.families.video import segments
 from covist.grid import Grid
+from covist.plan import Geometry
 
 
 class QwenTowerFamily(Family):
     """A family with this tower. What differs between them: the order of tokens, and what the decoder gets of it."""
 
     needs_clip_text = False
+    encoder_signal = "incoming attention of the last block"
+    video = "compressed, a joint state over time and space"
+    rotary_sections: ClassVar[tuple[int, int, int]] = (16, 24, 24)
+    """How many frequencies of the published models belong to time, height and width."""
+    tower_output: ClassVar[str] = "out_hidden_size"
+    """The field of the vision configuration that says how wide the decoder is."""
+
+    @classmethod
+    def config_class(cls, geometry: Geometry) -> str:
+        """The transformers configuration of a preset, by name."""
+        return cls.model_classes[0].replace("ForConditionalGeneration", "Config")
+
+    @classmethod
+    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
+        import transformers  # here, because plans import the family modules too and need no transformers
+
+        sections = list(cls.rotary_sections)
+        names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+        return getattr(transformers, cls.config_class(geometry))(
+            vision_config={cls.tower_output: text["hidden_size"], **tower},
+            text_config={
+                **text,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": sections},
+            },
+            **{name: FIRST_SPECIAL + number for number, name in enumerate(names)},
+        )
+
+    @classmethod
+    def random_input(
+        cls, geometry: Geometry, config: Any, generator: torch.Generator
+    ) -> tuple[list[int], dict[str, Tensor]]:
+        vision = config.vision_config
+        side = isqrt(geometry.tokens) * vision.spatial_merge_size  # patches of a square image
+        width = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+        tokens = [config.vision_start_token_id, *[config.image_token_id] * geometry.tokens, config.vision_end_token_id]
+        return tokens, {
+            "pixel_values": torch.randn(side * side, width, generator=generator),
+            "image_grid_thw": torch.tensor([[1, side, side]]),
+        }
 
     @property
     def evidence_block(self) -> Any:
