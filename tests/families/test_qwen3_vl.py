@@ -9,6 +9,7 @@ from support.matrix.qwen3_vl import CASES, SlowQwen3, qwen3_vl, qwen3_vl_inputs,
 from support.requests import assert_same, greedy, step_logits
 from support.slow_llava import _Image
 from support.slow_text_model import Watched
+from support.videos import ask_about
 
 import covist
 from covist.engine.decoder import FrozenDecoder, plain_flops
@@ -227,3 +228,14 @@ def test_flops_count_the_experts_that_a_token_meets():
     del module.config.intermediate_size
     assert plain_flops(module, 100) == decoder_flops([100] * 5, 32, 2 * 24)
     assert plain_flops(qwen3_vl(layers=5).model.language_model, 100) == decoder_flops([100] * 5, 32, 64)
+
+
+def test_the_frames_of_a_video_do_not_pose_as_images(case):
+    """The tower encodes a video by asking for the features of images."""
+    inputs, seen = ask_about(case, "image", 3), []
+    hooks = family_for(case.model).capture(seen.append)
+    case.model.get_video_features(inputs["pixel_values_videos"], inputs["video_grid_thw"])
+    case.model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
+    for hook in hooks:
+        hook.remove()
+    assert [[signals.modality for signals in call] for call in seen] == [["video"], ["image"]]

@@ -32,6 +32,7 @@ class Case:
 
     name: str
     family: str
+    model_class: str
     build: Callable[[], Any]
     processor: Callable[[], Any]
     image: str  # what stands for an image in a prompt

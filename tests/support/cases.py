@@ -23,4 +23,5 @@ def first_of(family: str) -> Case:
     return next(case for case in CASES if case.family == family)
 
 
-FAMILIES: tuple[Case, ...] = tuple(first_of(family) for family in dict.fromkeys(case.family for case in CASES))
+FAMILIES: tuple[Case, ...] = tuple({(case.family, case.model_class): case for case in reversed(CASES)}.values())[::-1]
+"""The first case of each family and model class."""

@@ -40,6 +40,10 @@ class FamilyProfile:
     shallow_tower: ClassVar[Mapping[str, Any]] = {}
     """Fields of the vision configuration that leave as little depth as the signals need, for benchmarks without it."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.presets = vars(cls).get("presets", ())  # sizes of published models belong to one family: not inherited
+
     @classmethod
     def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
         """Fields of the vision configuration of a preset, its widths times `scale`; depth and patches stay."""

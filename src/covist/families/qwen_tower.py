@@ -22,49 +22,43 @@ from covist.families.video import segments
 from covist.grid import Grid
 from covist.plan import Geometry
 
+PLACEHOLDERS = {
+    "image_token_id": FIRST_SPECIAL,
+    "video_token_id": FIRST_SPECIAL + 1,
+    "vision_start_token_id": FIRST_SPECIAL + 2,
+    "vision_end_token_id": FIRST_SPECIAL + 3,
+}
+"""Of models with random weights."""
+
+
+def rotary_sections(*sections: int) -> dict[str, Any]:
+    """Fields of a text configuration: frequencies of time, height and width."""
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": list(sections)}}
+
 
 class QwenTowerFamily(Family):
     """A family with this tower. What differs between them: the order of tokens, and what the decoder gets of it."""
 
     needs_clip_text = False
     encoder_signal = "incoming attention of the last block"
-    video = "compressed, a joint state over time and space"
-    rotary_sections: ClassVar[tuple[int, int, int]] = (16, 24, 24)
-    """How many frequencies of the published models belong to time, height and width."""
-    tower_output: ClassVar[str] = "out_hidden_size"
-    """The field of the vision configuration that says how wide the decoder is."""
-
-    @classmethod
-    def config_class(cls, geometry: Geometry) -> str:
-        """The transformers configuration of a preset, by name."""
-        return cls.model_classes[0].replace("ForConditionalGeneration", "Config")
-
-    @classmethod
-    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
-        import transformers  # here, because plans import the family modules too and need no transformers
-
-        sections = list(cls.rotary_sections)
-        names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-        return getattr(transformers, cls.config_class(geometry))(
-            vision_config={cls.tower_output: text["hidden_size"], **tower},
-            text_config={
-                **text,
-                "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": sections},
-            },
-            **{name: FIRST_SPECIAL + number for number, name in enumerate(names)},
-        )
+    video = "compressed"
+    rotary_sections: ClassVar[dict[str, Any]] = rotary_sections(16, 24, 24)
+    timestamps: ClassVar[bool] = False
+    """Whether every frame of a video is a run of its own in the prompt."""
 
     @classmethod
     def random_input(
         cls, geometry: Geometry, config: Any, generator: torch.Generator
     ) -> tuple[list[int], dict[str, Tensor]]:
-        vision = config.vision_config
-        side = isqrt(geometry.tokens) * vision.spatial_merge_size  # patches of a square image
+        vision, frames, is_video = config.vision_config, geometry.frames, geometry.frames > 1
+        side = isqrt(geometry.tokens // frames) * vision.spatial_merge_size  # patches of a square image or frame
         width = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
-        tokens = [config.vision_start_token_id, *[config.image_token_id] * geometry.tokens, config.vision_end_token_id]
-        return tokens, {
-            "pixel_values": torch.randn(side * side, width, generator=generator),
-            "image_grid_thw": torch.tensor([[1, side, side]]),
+        pixels, grid = ("pixel_values_videos", "video_grid_thw") if is_video else ("pixel_values", "image_grid_thw")
+        runs = frames if cls.timestamps else 1
+        run = [config.video_token_id if is_video else config.image_token_id] * (geometry.tokens // runs)
+        return [config.vision_start_token_id, *run, config.vision_end_token_id] * runs, {
+            pixels: torch.randn(frames * side * side, width, generator=generator),
+            grid: torch.tensor([[frames, side, side]]),
         }
 
     @property

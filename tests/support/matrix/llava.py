@@ -20,6 +20,7 @@ CASES = (
     Case(
         name="llava-1.5 multi-head",
         family="llava-1.5",
+        model_class="LlavaForConditionalGeneration",
         build=build_llava,
         processor=processor,
         image="<image> ",

@@ -99,6 +99,7 @@ def case(name: str, **options: Any) -> Case:
     return Case(
         name=name,
         family="llava-next",
+        model_class="LlavaNextForConditionalGeneration",
         build=partial(llava_next, layers=8, **options),
         processor=llava_next_processor,
         image="<image>",

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL: small models of the real class with the real processor, and the slow reference."""
+"""Qwen2.5-VL: small models of the real class with the real image processor, and the slow reference."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
-from support.families import lively
-from support.matrix.qwen2_vl import TOKENS, SlowQwen2, case, processor_of, text_config
+from covist.families.processors import image_only
+from support.case import Case
+from support.families import lively, tokenizer
+from support.matrix.qwen2_vl import IMAGE, TOKENS, TURN, SlowQwen2, images_at_28_pixels, text_config
 
 
 def qwen(layers: int = 4, kv_heads: int = 2, seed: int = 0, vision: dict[str, Any] | None = None, **text: Any) -> Any:
@@ -33,7 +35,7 @@ def qwen(layers: int = 4, kv_heads: int = 2, seed: int = 0, vision: dict[str, An
 
 
 def qwen_processor() -> Any:
-    return processor_of(Qwen2_5_VLProcessor, patch=14, fewest=4)
+    return image_only(Qwen2_5_VLProcessor)(images_at_28_pixels(), tokenizer())
 
 
 class SlowQwen(SlowQwen2):
@@ -50,10 +52,20 @@ class SlowQwen(SlowQwen2):
         return [in_windows.index(token) for token in tokens]
 
 
-CASES = tuple(
-    case("qwen2.5-vl", kind, qwen, qwen_processor, SlowQwen, **options)
-    for kind, options in (("grouped-query", {}), ("multi-head", {"kv_heads": 4, "seed": 3}))
-)
+def case(name: str, **options: Any) -> Case:
+    return Case(
+        name=name,
+        family="qwen2.5-vl",
+        model_class="Qwen2_5_VLForConditionalGeneration",
+        build=partial(qwen, layers=8, **options),
+        processor=qwen_processor,
+        image=IMAGE,
+        turn=TURN,
+        slow=SlowQwen,
+    )
+
+
+CASES = (case("qwen2.5-vl grouped-query"), case("qwen2.5-vl multi-head", kv_heads=4, seed=3))
 
 
 def qwen_inputs(prompts: list[str], images: list[Any]) -> Any:

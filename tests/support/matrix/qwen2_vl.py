@@ -1,8 +1,7 @@
-"""Qwen2-VL: small models of the real class with the real processor, and the slow reference that others build on."""
+"""Qwen2-VL: small models of the real class and image processor, the slow reference, and what the others share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,8 @@ from support.case import Case
 from support.families import VOCABULARY, lively, tokenizer
 from support.slow_llava import SlowLlava, affinity
 
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+TURN = "<|im_start|>user{}<|im_end|><|im_start|>assistant"
 TOKENS = {
     f"{name}_token_id": VOCABULARY[f"<|{word}|>"]
     for name, word in (
@@ -29,7 +30,6 @@ TOKENS = {
 
 
 def text_config(layers: int, kv_heads: int, sections: list[int], changes: dict[str, Any]) -> dict[str, Any]:
-    """The decoder that all small Qwen models have; `sections` of its rotary frequencies belong to the three axes."""
     return {
         "vocab_size": 96,
         "hidden_size": 32,
@@ -56,15 +56,12 @@ def qwen2_vl(layers: int = 4, kv_heads: int = 2, seed: int = 0, **text: Any) -> 
     return lively(Qwen2VLForConditionalGeneration(config).eval())
 
 
-def processor_of(processor_class: Any, patch: int, fewest: int) -> Any:
-    """For images of `fewest` tokens at least, of 2 x 2 patches each."""
-    token = (2 * patch) ** 2
-    size = {"shortest_edge": fewest * token, "longest_edge": 1296 * token}
-    return image_only(processor_class)(Qwen2VLImageProcessorPil(size=size, patch_size=patch), tokenizer())
+def images_at_28_pixels() -> Qwen2VLImageProcessorPil:
+    return Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1296})
 
 
 def qwen2_vl_processor() -> Any:
-    return processor_of(Qwen2VLProcessor, patch=14, fewest=4)
+    return image_only(Qwen2VLProcessor)(images_at_28_pixels(), tokenizer())
 
 
 class SlowQwen2(SlowLlava):
@@ -113,19 +110,15 @@ class SlowQwen2(SlowLlava):
         return encoded
 
 
-def case(
-    family: str, kind: str, build: Callable[..., Any], processor: Callable[[], Any], slow: type, **options: Any
-) -> Case:
-    """A case of one of the Qwen families, whose prompts are written alike."""
-    return Case(
-        name=f"{family} {kind}",
-        family=family,
-        build=partial(build, layers=8, **options),
-        processor=processor,
-        image="<|vision_start|><|image_pad|><|vision_end|>",
-        turn="<|im_start|>user{}<|im_end|><|im_start|>assistant",
-        slow=slow,
-    )
-
-
-CASES = (case("qwen2-vl", "grouped-query", qwen2_vl, qwen2_vl_processor, SlowQwen2),)
+CASES = (
+    Case(
+        name="qwen2-vl",
+        family="qwen2-vl",
+        model_class="Qwen2VLForConditionalGeneration",
+        build=partial(qwen2_vl, layers=8),
+        processor=qwen2_vl_processor,
+        image=IMAGE,
+        turn=TURN,
+        slow=SlowQwen2,
+    ),
+)

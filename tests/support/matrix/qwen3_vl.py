@@ -1,7 +1,9 @@
-"""Qwen3-VL, dense and of experts: small models of the real classes with the real processor, and the slow reference."""
+"""Qwen3-VL: small models of the real classes with the real image processor, and the slow reference."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,14 @@ from transformers import (
     Qwen3VLMoeForConditionalGeneration,
     Qwen3VLProcessor,
 )
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from support.families import lively
-from support.matrix.qwen2_vl import TOKENS, SlowQwen2, case, processor_of, text_config
+from covist.families.processors import image_only
+from support.case import Case
+from support.families import lively, tokenizer
+from support.matrix.qwen2_vl import IMAGE, TOKENS, TURN, SlowQwen2, text_config
 
-VISION = {
+VISION3 = {
     "depth": 4,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -33,7 +38,7 @@ def qwen3_vl(layers: int = 5, kv_heads: int = 2, seed: int = 0, **text: Any) -> 
     """Heads of 16 in a width of 32, DeepStack after the first three layers, norms that change signs."""
     changes = {"head_dim": 16, **text}
     config = Qwen3VLConfig(
-        vision_config=VISION, text_config=text_config(layers, kv_heads, [4, 2, 2], changes), **TOKENS
+        vision_config=VISION3, text_config=text_config(layers, kv_heads, [4, 2, 2], changes), **TOKENS
     )
     torch.manual_seed(seed)
     return _with_lively_norms(Qwen3VLForConditionalGeneration(config).eval())
@@ -43,7 +48,7 @@ def qwen3_vl_moe(layers: int = 5, kv_heads: int = 2, seed: int = 0, **text: Any)
     """The same with two of four experts for every token."""
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16, **text}
     config = Qwen3VLMoeConfig(
-        vision_config=VISION, text_config=text_config(layers, kv_heads, [4, 2, 2], experts), **TOKENS
+        vision_config=VISION3, text_config=text_config(layers, kv_heads, [4, 2, 2], experts), **TOKENS
     )
     torch.manual_seed(seed)
     return _with_lively_norms(Qwen3VLMoeForConditionalGeneration(config).eval())
@@ -58,7 +63,9 @@ def _with_lively_norms(model: Any) -> Any:
 
 
 def qwen3_vl_processor() -> Any:
-    return processor_of(Qwen3VLProcessor, patch=16, fewest=30)
+    """32 pixels per token and at least 30 tokens per image."""
+    size = {"shortest_edge": 30 * 32**2, "longest_edge": 1296 * 32**2}
+    return image_only(Qwen3VLProcessor)(Qwen2VLImageProcessorPil(size=size, patch_size=16), tokenizer())
 
 
 class SlowQwen3(SlowQwen2):
@@ -94,9 +101,22 @@ class SlowQwen3(SlowQwen2):
         return layer(hidden[None], attention_mask=bias[None], position_embeddings=rotary)[0]
 
 
+def case(name: str, model_class: type, build: Callable[..., Any], **options: Any) -> Case:
+    return Case(
+        name=name,
+        family="qwen3-vl",
+        model_class=model_class.__name__,
+        build=partial(build, layers=8, **options),
+        processor=qwen3_vl_processor,
+        image=IMAGE,
+        turn=TURN,
+        slow=SlowQwen3,
+    )
+
+
 CASES = (
-    case("qwen3-vl", "grouped-query", qwen3_vl, qwen3_vl_processor, SlowQwen3),
-    case("qwen3-vl", "of experts", qwen3_vl_moe, qwen3_vl_processor, SlowQwen3, kv_heads=4, seed=3),
+    case("qwen3-vl", Qwen3VLForConditionalGeneration, qwen3_vl),
+    case("qwen3-vl of experts", Qwen3VLMoeForConditionalGeneration, qwen3_vl_moe, kv_heads=4, seed=3),
 )
 
 
