@@ -72,7 +72,7 @@ def llava_next_processor() -> LlavaNextProcessor:
 
 
 class SlowLlavaNext(SlowLlava):
-    """Images are the processor's output; the layout is written out row by row from the image size."""
+    """Pictures are the processor's output; the layout is written out row by row from the image size."""
 
     def encode(self, shown: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
         base = self.model.model
