@@ -28,6 +28,7 @@ class Qwen3VL(QwenTowerFamily):
         DENSE,
         replace(DENSE, name="qwen3-vl-2b", layers=28, hidden=2048, intermediate=6144, heads=16),
         replace(DENSE, name="qwen3-vl-4b", hidden=2560, intermediate=9728),
+        replace(DENSE, name="qwen3-vl-32b", layers=64, hidden=5120, intermediate=25600, heads=64),
         replace(DENSE, name="qwen3-vl-30b-a3b", layers=48, hidden=2048, kv_heads=4, **EXPERTS),
         replace(DENSE, name="qwen3-vl-8b-video", tokens=16 * 256, frames=16, budgets=(128, 64, 32)),
     )
