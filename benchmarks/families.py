@@ -34,6 +34,7 @@ LIMITS = {
     ("llava-next-7b", 160): (1.25, 5.0),
     ("llava-next-7b", 640): (1.15, None),
     ("qwen2.5-vl-7b", 128): (1.25, None),
+    ("qwen3-vl-8b", 128): (1.25, None),
 }
 """(geometry, K) -> the most that compressed / plain and the least that vanilla / compressed may be, for Fixed."""
 DECODING_LIMIT = 1.05
