@@ -84,3 +84,29 @@ def test_tokens_that_are_left_keep_their_places(views, left):
     partial = PartialGrid.of(Grid(views), left)
     assert partial.size == len(left)
     assert torch.equal(partial.coordinates(), Grid(views).coordinates()[list(left)])
+
+
+def test_a_video_has_a_coordinate_of_time_and_an_image_has_none():
+    close(Grid(((1, 2),) * 4, "frames").coordinates()[::2, 2], [1 / 8, 3 / 8, 5 / 8, 7 / 8], 1e-6)
+    assert Grid(((1, 2),) * 4).coordinates().shape == (8, 2)
+    assert Grid(((1, 2),) * 4, "frames").frames == 4 and Grid(((1, 2),) * 4).frames == 1
+
+
+def test_the_next_frame_is_one_frame_over_the_number_of_frames_away():
+    places = Grid(((2, 2),) * 5, "frames").places()
+    close(torch.linalg.vector_norm(places[4] - places[0]), 1 / 5, 1e-6)
+
+
+def test_views_that_are_apart_have_nothing_near_to_each_other():
+    grid = Grid(((2, 2), (2, 2), (2, 2)), "apart")
+    distance = torch.cdist(grid.places(), grid.places())
+    same = grid.view_numbers()[:, None] == grid.view_numbers()[None]
+    assert float(distance[same].max()) < 1 and float(distance[~same].min()) >= 10
+    assert grid.coordinates().shape == (12, 2)
+
+
+def test_what_a_mask_leaves_keeps_its_view_and_its_time():
+    whole = Grid(((1, 2),) * 3, "frames")
+    left = PartialGrid.of(whole, (1, 4))
+    assert left.frames == 3 and left.view_numbers().tolist() == [0, 2]
+    close(left.places(), whole.places()[[1, 4]], 0)

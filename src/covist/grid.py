@@ -1,9 +1,10 @@
-"""Where the tokens of one image lie: one or several rectangular views, row by row, one after the other."""
+"""Where the tokens of one image or video lie: rectangular views, row by row, one after the other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,12 +12,20 @@ from torch.nn.functional import avg_pool2d
 
 from covist.checks import require, require_shape
 
+Relation = Literal["aligned", "apart", "frames"]
+"""How the views of a grid belong together: views of the same area (an overview and a sharper one), parts of an image
+whose arrangement nobody knows, or moments of a video one after the other."""
+
+FAR = 10.0
+"""Distance between views that are apart, in sides of a view: nothing is near over it."""
+
 
 @dataclass(frozen=True)
 class Grid:
     """The layout of an image's tokens. `views` holds (rows, columns) of each view in token order."""
 
     views: tuple[tuple[int, int], ...]
+    relation: Relation = "aligned"
 
     def __post_init__(self) -> None:
         views = tuple((int(rows), int(columns)) for rows, columns in self.views)
@@ -29,14 +38,36 @@ class Grid:
         """Number of tokens over all views."""
         return sum(rows * columns for rows, columns in self.views)
 
+    @property
+    def frames(self) -> int:
+        """Moments of a video; 1 for an image."""
+        return len(self.views) if self.relation == "frames" else 1
+
     def coordinates(self, device: torch.device | str = "cpu") -> Tensor:
-        """Cell centres (x, y) in [0, 1]^2 -> [N, 2]. Every view has its own unit square."""
+        """Cell centres (x, y) in [0, 1]^2 -> [N, 2], and with the time of a video -> [N, 3].
+
+        Every view has its own unit square; a video lasts for one unit of time.
+        """
         parts = []
         for rows, columns in self.views:
             y = torch.arange(0.5, rows, dtype=torch.float32, device=device) / rows
             x = torch.arange(0.5, columns, dtype=torch.float32, device=device) / columns
             parts.append(torch.stack((x.expand(rows, columns), y[:, None].expand(rows, columns)), -1).view(-1, 2))
-        return torch.cat(parts)
+        places = torch.cat(parts)
+        if self.relation != "frames":
+            return places
+        return torch.cat([places, (self.view_numbers(device)[:, None] + 0.5) / self.frames], dim=1)
+
+    def places(self, device: torch.device | str = "cpu") -> Tensor:
+        """Coordinates whose distances say what is near [N, 2 or 3]: views that are apart do not lie on each other."""
+        if self.relation != "apart":
+            return self.coordinates(device)
+        return torch.cat([self.coordinates(device), FAR * self.view_numbers(device)[:, None]], dim=1)
+
+    def view_numbers(self, device: torch.device | str = "cpu") -> Tensor:
+        """The view of each token, [N]."""
+        sizes = torch.tensor([rows * columns for rows, columns in self.views], device=device)
+        return torch.arange(len(self.views), device=device).repeat_interleave(sizes, output_size=self.size)
 
     def smooth(self, values: Tensor) -> Tensor:
         """3x3 binomial kernel, renormalised at borders, inside each view: [N] -> [N]."""
@@ -94,15 +125,22 @@ class PartialGrid(Grid):
     Use `PartialGrid.of(whole, cells)`; `cells` are the tokens of the whole grid that are left, increasing.
     """
 
-    whole: Grid
-    cells: tuple[int, ...]
+    whole: Grid = Grid(((1, 1),))
+    cells: tuple[int, ...] = (0,)
 
     @classmethod
     def of(cls, whole: Grid, cells: Sequence[int]) -> "PartialGrid":
-        return cls(((1, len(cells)),), whole, tuple(cells))
+        return cls(((1, len(cells)),), whole.relation, whole, tuple(cells))
+
+    @property
+    def frames(self) -> int:
+        return self.whole.frames
 
     def coordinates(self, device: torch.device | str = "cpu") -> Tensor:
         return self.whole.coordinates(device)[self._index(device)]
+
+    def view_numbers(self, device: torch.device | str = "cpu") -> Tensor:
+        return self.whole.view_numbers(device)[self._index(device)]
 
     def smooth(self, values: Tensor) -> Tensor:
         """The same kernel, renormalised at every missing cell as it is at borders."""

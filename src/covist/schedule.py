@@ -65,10 +65,11 @@ def check_budget(budget: int | float | str) -> None:
     resolve_budget(budget, 1)
 
 
-def resolve_budget(budget: int | float | str, tokens: int) -> int:
+def resolve_budget(budget: int | float | str, tokens: int, frames: int = 1) -> int:
     """A budget as a token count: `64`, `"64"`, `0.11` or `"11%"` of `tokens`.
 
-    A budget of all tokens or more leaves the image uncompressed: all of them are kept.
+    In a video of several frames a count is meant for each frame, a share for all tokens. A budget of all tokens or
+    more leaves the image uncompressed: all of them are kept.
     """
     value: Any = budget
     if isinstance(budget, str):
@@ -82,7 +83,7 @@ def resolve_budget(budget: int | float | str, tokens: int) -> int:
     if not number > 0 or not (is_count or number <= 1):
         allowed = 'a positive number of tokens (64), a fraction in (0, 1] (0.11) or a percentage ("11%")'
         raise CovistError(f"budget must be {allowed}, got {budget!r}")
-    return min(int(number) if is_count else max(1, round_half_up(number * tokens)), tokens)
+    return min(int(number) * frames if is_count else max(1, round_half_up(number * tokens)), tokens)
 
 
 def decoder_flops(lengths: Iterable[float], hidden: int, intermediate: int) -> float:

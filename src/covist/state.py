@@ -1,6 +1,7 @@
 """The composable visual state S = (H, P, m, G) of Eq. 1."""
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ class VisualState:
                that never composes did not compute them
     anchors:   part of G: surviving instruction anchors, [K], bool
     grid:      layout of the original tokens, from which coordinates derive
+    companions: further features that the representatives have yet to receive: decoder layer -> [K, d], added to their
+               hidden states before that layer (DeepStack); they go where the features go
 
     >>> import torch
     >>> from covist.grid import Grid
@@ -41,6 +44,7 @@ class VisualState:
     affinity: Tensor | None
     anchors: Tensor
     grid: Grid
+    companions: Mapping[int, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if VALIDATE:
@@ -54,6 +58,7 @@ class VisualState:
         affinity: Tensor | None,
         grid: Grid,
         anchors: Tensor | None = None,
+        companions: Mapping[int, Tensor] | None = None,
     ) -> "VisualState":
         """The uncompressed state: every token represents itself with weight one."""
         count, device = features.shape[0], features.device
@@ -65,6 +70,7 @@ class VisualState:
             affinity=affinity,
             anchors=torch.zeros(count, dtype=torch.bool, device=device) if anchors is None else anchors,
             grid=grid,
+            companions=companions or {},
         )
 
     @property
@@ -74,8 +80,13 @@ class VisualState:
 
     @property
     def coordinates(self) -> Tensor:
-        """Normalised image coordinates (x, y) of the representatives, [K, 2]."""
+        """Normalised image coordinates (x, y) of the representatives, [K, 2]; with the time of a video [K, 3]."""
         return self.grid.coordinates(self.indices.device)[self.indices]
+
+    @property
+    def places(self) -> Tensor:
+        """Coordinates of the representatives whose distances say what is near, [K, 2 or 3]."""
+        return self.grid.places(self.indices.device)[self.indices]
 
     def require_affinity(self, where: str) -> Tensor:
         """The affinities [K, K], for functions that cannot do without."""
@@ -93,20 +104,27 @@ class VisualState:
             affinity=None if self.affinity is None else self.affinity.index_select(0, kept).index_select(1, kept),
             anchors=self.anchors.index_select(0, kept),
             grid=self.grid,
+            companions={layer: own.index_select(0, kept) for layer, own in self.companions.items()},
         )
 
     def with_features(self, features: Tensor) -> "VisualState":
         """The same representatives with the features of another depth."""
         return replace(self, features=features)
 
+    def entering(self, layer: int, hidden: Tensor) -> "VisualState":
+        """The same representatives with the hidden states [K, d] that enter a layer; what it adds is in there."""
+        ahead = {later: own for later, own in self.companions.items() if later > layer}
+        return replace(self, features=hidden, companions=ahead)
+
     def replace(self, **changes: Any) -> "VisualState":
         return replace(self, **changes)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "VisualState":
-        """Move every tensor to `device`; `dtype` is that of the features, all else keeps its own."""
+        """Move every tensor to `device`; `dtype` is that of features and companions, all else keeps its own."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         moved: dict[str, Any] = {name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)}
         moved["features"] = moved["features"].to(dtype)
+        moved["companions"] = {layer: own.to(device, dtype) for layer, own in self.companions.items()}
         return replace(self, **moved)
 
     def validate(self) -> "VisualState":
@@ -114,6 +132,8 @@ class VisualState:
         where, count = "VisualState", self.count
         require(count >= 1, where, "at least one representative is needed")
         require_shape(where, "features", self.features, (count, None))
+        for layer, own in self.companions.items():
+            require_shape(where, f"companions of layer {layer}", own, tuple(self.features.shape))
         for name in ("indices", "weights", "anchors"):
             require_shape(where, name, getattr(self, name), (count,))
         require_shape(where, "positions", self.positions, (count,) + (None,) * (self.positions.dim() - 1))
@@ -125,7 +145,8 @@ class VisualState:
             floats["affinity"] = self.affinity
         for name, values in floats.items():
             require(values.dtype == torch.float32, where, f"{name} must be float32, got {values.dtype}")
-        require_finite(where, features=self.features, **floats)
+        companions = {f"companions of layer {layer}": own for layer, own in self.companions.items()}
+        require_finite(where, features=self.features, **companions, **floats)
         require(bool((self.weights >= 1).all()), where, "weights must be at least 1")
         require(bool((self.indices.diff() > 0).all()), where, "indices must increase strictly")
         inside = bool(self.indices[0] >= 0) and bool(self.indices[-1] < self.grid.size)

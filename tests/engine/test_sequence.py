@@ -71,7 +71,9 @@ def image(start, tokens, kept, markers=(), budget=2):
     rows = torch.tensor([start + place for place in range(tokens) if place not in markers])
     grid = Grid(((1, len(rows)),))
     state = VisualState.initial(torch.zeros(len(rows), 1), rows.clone(), None, grid).restrict(torch.tensor(kept))
-    entry = ImageInPrompt(None, None, None, budget, start, rows, torch.tensor([start + m for m in markers]).long())
+    entry = ImageInPrompt(
+        None, None, None, budget, start, start + tokens, rows, torch.tensor([start + m for m in markers]).long()
+    )
     entry.outcomes.append((0, Outcome(state)))
     return entry
 

@@ -51,8 +51,10 @@ def test_class_attention_and_keys_are_those_of_the_layer_that_feeds_the_projecto
 
 def test_signals_know_their_own_embeddings(captured):
     first, second = captured[0]
-    assert first.belongs_to(first.span) and not first.belongs_to(second.span)
-    assert not first.belongs_to(first.span[:-1])
+    prompt = torch.cat([torch.zeros_like(first.span), first.span.flip(0)])
+    rows = torch.arange(2 * len(first.span) - 1, len(first.span) - 1, -1)
+    assert first.stands_in(prompt, rows) and not second.stands_in(prompt, rows)
+    assert not first.stands_in(prompt, rows[:-1])
 
 
 def test_projector_that_reads_several_layers():

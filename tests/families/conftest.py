@@ -1,4 +1,4 @@
-"""The two families as fixtures."""
+"""The families as fixtures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def case(request):
     return request.param
 
 
-@pytest.fixture(params=[CASES[0], CASES[2]], ids=lambda case: case.name)
+@pytest.fixture(params=[CASES[0], CASES[2], *CASES[4:]], ids=lambda case: case.name)
 def family(request):
     """One model per family, where the number of key heads does not matter."""
     return request.param

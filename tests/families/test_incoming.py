@@ -14,15 +14,16 @@ CPU = torch.device("cpu")
 
 
 def block(patches, seed=0):
-    """Queries and keys [n, heads, w], cos and sin [n, w], with attention far from uniform."""
+    """Queries and keys [n, heads, w], cos and sin [n, w] together, with attention far from uniform."""
     generator = torch.Generator().manual_seed(seed)
     queries, keys = 3 * torch.randn(2, patches, HEADS, WIDTH, generator=generator)
     angles = torch.rand(patches, WIDTH // 2, generator=generator).repeat(1, 2)
-    return queries, keys, angles.cos(), angles.sin()
+    return queries, keys, (angles.cos(), angles.sin())
 
 
-def dense(queries, keys, cos, sin):
+def dense(queries, keys, rotary):
     """Attention [heads, n, n] as the textbook has it: each pair of components turned by its angle."""
+    cos, sin = rotary
 
     def turned(states):
         first, second = states[..., : WIDTH // 2], states[..., WIDTH // 2 :]
@@ -34,6 +35,13 @@ def dense(queries, keys, cos, sin):
 
 def all_of(patches):
     return patches_that_ask(patches, MERGE, exact=True, device=CPU)
+
+
+def test_an_encoder_without_rotary_positions_compares_queries_and_keys_as_they_are():
+    queries, keys, _ = block(37)
+    still = (torch.ones(37, WIDTH), torch.zeros(37, WIDTH))
+    expected = dense(queries, keys, still).mean((0, 1))
+    torch.testing.assert_close(incoming_attention(queries, keys, None, all_of(37)), expected)
 
 
 @pytest.mark.parametrize(("least", "logits", "rows"), [(1, 1, 1), (5, 1, 5), (5, 7 * 37, 7), (5, 100 * 37, 100)])

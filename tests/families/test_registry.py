@@ -28,12 +28,15 @@ def toy_family(monkeypatch):
     return ToyForConditionalGeneration, Toy
 
 
-def test_the_three_families_of_the_paper_are_listed():
-    assert covist.available_families() == {
-        "llava-1.5": ("LlavaForConditionalGeneration",),
-        "llava-next": ("LlavaNextForConditionalGeneration",),
-        "qwen2.5-vl": ("Qwen2_5_VLForConditionalGeneration",),
-    }
+def test_the_families_of_the_paper_are_listed():
+    assert (
+        covist.available_families().items()
+        >= {
+            "llava-1.5": ("LlavaForConditionalGeneration",),
+            "llava-next": ("LlavaNextForConditionalGeneration",),
+            "qwen2.5-vl": ("Qwen2_5_VLForConditionalGeneration",),
+        }.items()
+    )
 
 
 def test_one_decorated_class_adds_a_family_that_compresses(toy_family):

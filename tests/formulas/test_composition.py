@@ -52,6 +52,33 @@ def test_composition_matches_the_reference(reduction):
     assert float(found.withheld) == pytest.approx(withheld, rel=1e-4, abs=1e-4)
 
 
+@given(reductions())
+def test_companions_move_with_the_shares_of_the_features(reduction):
+    """The literal Eq. 8 of each companion, under the evidence, affinities and confidences of the features."""
+    state, kept, evidence = reduction
+    companions = {layer: torch.randn(state.count, 16, generator=generator(layer)) for layer in (1, 3)}
+    found = compose(state.replace(companions=companions), kept, evidence, CONFIG).state
+    plain = compose(state, kept, evidence, CONFIG).state
+    assert torch.equal(found.features, plain.features) and torch.equal(found.weights, plain.weights)
+    assert set(found.companions) == {1, 3}
+    for layer, own in companions.items():
+        alone = compose(state.with_features(own), kept, evidence, CONFIG).state
+        assert torch.equal(found.companions[layer], alone.features)
+
+
+def test_companions_match_the_reference():
+    made = STRUCTURED["dominant cluster"]()
+    similarity = affinity(made.keys, made.embeddings)
+    state = VisualState.initial(made.embeddings, torch.arange(made.size), similarity, made.grid)
+    kept = torch.arange(0, made.size, 3)
+    evidence = torch.rand(made.size, generator=generator(1))
+    own = torch.randn(state.features.shape, generator=generator(2))
+    found = compose(state.replace(companions={2: own}), kept, evidence, CONFIG).state
+    expected, *_ = literal(state.with_features(own), kept, evidence)
+    close(found.companions[2], expected, 1e-4)
+    assert not torch.allclose(found.companions[2], own[kept], atol=1e-3)  # some did receive
+
+
 @pytest.mark.parametrize("name", STRUCTURED)
 def test_composition_matches_the_reference_on_structured_images(name):
     made = STRUCTURED[name]()

@@ -7,7 +7,8 @@ from reference import coverage as reference
 from covist.config import CovistConfig
 from covist.formulas import coverage
 from covist.formulas.ops import unit_rows
-from formulas.inputs import STRUCTURED, array, close, generator
+from covist.grid import Grid
+from formulas.inputs import STRUCTURED, array, close, generator, image
 
 CONFIG = CovistConfig()
 
@@ -60,6 +61,17 @@ def test_region_weights_match_the_reference(name):
     assigned = reference.regions(array(weights), points)
     close(found, reference.region_weights(array(weights), assigned))
     assert float(found.sum()) == pytest.approx(1, abs=1e-5)
+
+
+def test_regions_of_a_video_see_time_as_a_third_coordinate():
+    made = image(((3, 4),) * 5)
+    made.grid = Grid(made.grid.views, "frames")
+    weights = torch.rand(made.size, generator=generator(3)).softmax(0)
+    found = coverage.region_weights(
+        weights, unit_rows(made.keys), unit_rows(made.embeddings), made.grid.coordinates(), CONFIG
+    )
+    points = reference.descriptors(array(made.keys), array(made.embeddings), made.grid.views, in_time=True)
+    close(found, reference.region_weights(array(weights), reference.regions(array(weights), points)))
 
 
 def test_a_region_without_weight_still_gets_its_even_share():

@@ -112,3 +112,8 @@ def test_progressive_flops_of_the_efficiency_table():
 
 def test_kv_bytes_count_keys_and_values_of_every_layer():
     assert kv_bytes([10, 20], kv_heads=8, head_dim=64, element_size=2) == 2 * 30 * 8 * 64 * 2
+
+
+@pytest.mark.parametrize("budget, expected", [(16, 64), ("16", 64), (0.25, 100), ("25%", 100), (200, 400), (1, 4)])
+def test_in_a_video_a_count_is_meant_for_each_frame_and_a_share_for_all(budget, expected):
+    assert resolve_budget(budget, tokens=400, frames=4) == expected

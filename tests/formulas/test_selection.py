@@ -11,7 +11,7 @@ from covist.checks import MOST_TOKENS
 from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.formulas import greedy
-from covist.formulas.selection import InstructionEvidence, initial_selection
+from covist.formulas.selection import InstructionEvidence, grown_with_frames, initial_selection
 from covist.grid import Grid
 from formulas.inputs import STRUCTURED, array, close, generator, image
 
@@ -185,3 +185,29 @@ def test_the_initial_stage_holds_a_few_pairwise_matrices_at_most(dense, matrices
     made = image(((24, 24),))
     signals = (made.attention, made.keys, made.embeddings, made.grid, 64, CONFIG)
     assert peak_bytes(lambda: initial_selection(*signals)) <= matrices * 4 * made.size**2
+
+
+@pytest.mark.parametrize(
+    "frames, regions, anchors", [(1, 16, 24), (4, 32, 48), (9, 48, 72), (16, 64, 96), (100, 64, 96)]
+)
+def test_regions_and_anchors_grow_with_the_root_of_the_frames(frames, regions, anchors):
+    grown = grown_with_frames(CONFIG, frames)
+    assert (grown.regions, grown.anchor_limit) == (regions, anchors)
+
+
+def test_a_video_is_selected_with_the_regions_of_its_frames():
+    made = image(((4, 4),) * 4)
+    video = Grid(made.grid.views, "frames")
+    selection, _ = initial_selection(made.attention, made.keys, made.embeddings, video, 12, CONFIG)
+    same, _ = initial_selection(
+        made.attention, made.keys, made.embeddings, video, 12, CONFIG.replace(regions=8, anchor_limit=12)
+    )
+    keys, embeddings, views = array(made.keys), array(made.embeddings), made.grid.views
+    smoothed = reference_evidence.smooth_attention(array(made.attention), keys, views)
+    e = reference_evidence.base_evidence(smoothed, reference_evidence.distinctiveness(embeddings, views))
+    s = reference.affinity(keys, embeddings)
+    points = reference.descriptors(keys, embeddings, views, in_time=True)
+    kept, _ = reference.select(smoothed, departure(smoothed), e, s, points, 12, regions_count=32)
+    assert selection.kept.tolist() == kept
+    fewer, _ = reference.select(smoothed, departure(smoothed), e, s, points, 12, regions_count=16)
+    assert same.kept.tolist() == fewer

@@ -30,6 +30,21 @@ def test_restriction_indexes_every_field_alike():
     assert torch.equal(part.coordinates, state.coordinates[kept])
 
 
+def test_companions_go_where_the_features_go():
+    state, kept = random_state(10), torch.tensor([1, 4, 7])
+    state = state.replace(companions={1: torch.randn(10, 16), 3: torch.randn(10, 16)})
+    part = state.restrict(kept)
+    assert all(torch.equal(part.companions[layer], state.companions[layer][kept]) for layer in (1, 3))
+    assert state.to(dtype=torch.float16).companions[3].dtype == torch.float16
+
+
+def test_a_layer_has_added_the_companions_that_were_due_before_it():
+    state = random_state(4).replace(companions={layer: torch.randn(4, 16) for layer in (1, 2, 3)})
+    hidden = torch.randn(4, 16)
+    inside = state.entering(2, hidden)
+    assert torch.equal(inside.features, hidden) and set(inside.companions) == {3}
+
+
 def test_coordinates_come_from_the_original_indices():
     state = random_state(5)
     rows, columns = state.indices // 9, state.indices % 9
@@ -69,6 +84,8 @@ def test_composing_without_affinities_is_refused():
         ({"indices": torch.tensor([0, 1, 1, 2, 3])}, "indices must increase"),
         ({"indices": torch.tensor([0, 1, 2, 3, 63])}, "indices must lie in the grid of 63"),
         ({"positions": torch.zeros(4)}, "positions must have shape"),
+        ({"companions": {2: torch.zeros(4, 16)}}, r"companions of layer 2 must have shape \[5, 16\]"),
+        ({"companions": {2: torch.full((5, 16), torch.inf)}}, "companions of layer 2 contains"),
         ({"positions": torch.zeros(5, 2, 2)}, r"positions must be \[K\] or \[K, axes\]"),
     ],
 )

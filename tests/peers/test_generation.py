@@ -37,7 +37,7 @@ class Llava:
         return llava.ask(*("USER: " + q.replace("{image}", "<image> ") + " ASSISTANT:" for q in questions))
 
 
-FAMILIES = (Llava(), CASES[0], CASES[2])
+FAMILIES = (Llava(), CASES[0], CASES[2], *CASES[4:])
 SHORT, LONG = "{image}what is this ?", "what colour is {image}and what is the colour of that ?"
 
 

@@ -34,12 +34,17 @@ def coverage_weights(e, u, beta=1.5):
     return np.array([(1 - u) * x + u / len(e) for x in sharp])
 
 
-def descriptors(keys, embeddings, views):
+def descriptors(keys, embeddings, views, in_time=False):
+    """In a video, time has .05 of the .15 that the coordinates have together."""
     xy = coordinates(views) - 0.5
+    places = math.sqrt(0.15) * xy
+    if in_time:
+        time = np.concatenate([[(f + 0.5) / len(views) - 0.5] * (r * c) for f, (r, c) in enumerate(views)])
+        places = np.concatenate([math.sqrt(0.10) * xy, math.sqrt(0.05) * time[:, None]], axis=1)
     return np.array(
         [
-            np.concatenate([math.sqrt(0.425) * unit(k), math.sqrt(0.425) * unit(e), math.sqrt(0.15) * p])
-            for k, e, p in zip(keys, embeddings, xy, strict=True)
+            np.concatenate([math.sqrt(0.425) * unit(k), math.sqrt(0.425) * unit(e), p])
+            for k, e, p in zip(keys, embeddings, places, strict=True)
         ]
     )
 
@@ -108,10 +113,21 @@ def reserve(s, chosen, count):
     return chosen
 
 
-def select(attention_smoothed, concentration, e, s, points, count, pi=None, anchors_allowed=False, reference=None):
+def select(
+    attention_smoothed,
+    concentration,
+    e,
+    s,
+    points,
+    count,
+    pi=None,
+    anchors_allowed=False,
+    reference=None,
+    regions_count=16,
+):
     """The initial stage from its evidence to its sorted set."""
     w = coverage_weights(e, uniform_coefficient(count, concentration, reference))
-    omega = region_weights(w, regions(w, points))
+    omega = region_weights(w, regions(w, points, regions_count))
     found = anchors(pi, s, count) if anchors_allowed and selectivity(pi) >= 0.05 else []
     start = protected(attention_smoothed, found, count, concentration)
     chosen = greedy(s, omega, start, count - half_up(0.05 * count))

@@ -1,4 +1,4 @@
-"""LLaVA-NeXT and Qwen2.5-VL as cases of the same tests. Compression undoes itself, so one model serves a session."""
+"""LLaVA-NeXT and the Qwen-VL families as cases of the same tests. Compression undoes itself, so a model serves all."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from support import families
+from support import families, qwen
 from support.families import smooth_image
-from support.slow_families import SlowLlavaNext, SlowQwen
+from support.slow_families import SlowLlavaNext, SlowQwen, SlowQwen2, SlowQwen3
 
 FROZEN = 0.05
 """A concentration reference that makes results independent of the order of tests."""
@@ -61,20 +61,25 @@ def _next(name: str, **options: Any) -> Case:
     )
 
 
-def _qwen(name: str, **options: Any) -> Case:
-    return Case(
-        name,
-        partial(families.qwen, layers=8, **options),
-        families.qwen_processor,
-        families.qwen_inputs,
-        "<|im_start|>user{}<|im_end|><|im_start|>assistant",
-        SlowQwen,
-    )
+QWEN_TURN = "<|im_start|>user{}<|im_end|><|im_start|>assistant"
+
+
+def _qwen(name: str, build: Callable[..., Any], slow: type, **options: Any) -> Case:
+    build = partial(build, layers=8, **options)
+    return Case(name, build, families.qwen_processor, families.qwen_inputs, QWEN_TURN, slow)
+
+
+def _qwen3(name: str, build: Callable[..., Any], **options: Any) -> Case:
+    build = partial(build, layers=8, **options)
+    return Case(name, build, qwen.qwen3_vl_processor, qwen.qwen3_vl_inputs, QWEN_TURN, SlowQwen3)
 
 
 CASES = (
     _next("llava-next multi-head"),
     _next("llava-next grouped-query", kv_heads=2, seed=3),
-    _qwen("qwen2.5-vl grouped-query"),
-    _qwen("qwen2.5-vl multi-head", kv_heads=4, seed=3),
+    _qwen("qwen2.5-vl grouped-query", families.qwen, SlowQwen),
+    _qwen("qwen2.5-vl multi-head", families.qwen, SlowQwen, kv_heads=4, seed=3),
+    _qwen("qwen2-vl", qwen.qwen2_vl, SlowQwen2),
+    _qwen3("qwen3-vl", qwen.qwen3_vl),
+    _qwen3("qwen3-vl of experts", qwen.qwen3_vl_moe, kv_heads=4, seed=3),
 )

@@ -89,7 +89,7 @@ def llava_next(layers: int = 4, kv_heads: int = 4, seed: int = 0, **text: Any) -
         vision_feature_layer=-2,
     )
     torch.manual_seed(seed)
-    return _lively(LlavaNextForConditionalGeneration(config).eval())
+    return lively(LlavaNextForConditionalGeneration(config).eval())
 
 
 def llava_next_processor() -> LlavaNextProcessor:
@@ -136,7 +136,7 @@ def qwen(layers: int = 4, kv_heads: int = 2, seed: int = 0, vision: dict[str, An
         vision_end_token_id=VOCABULARY["<|vision_end|>"],
     )
     torch.manual_seed(seed)
-    return _lively(Qwen2_5_VLForConditionalGeneration(config).eval())
+    return lively(Qwen2_5_VLForConditionalGeneration(config).eval())
 
 
 def qwen_processor() -> ImageOnlyQwenProcessor:
@@ -156,7 +156,7 @@ def qwen_inputs(prompts: list[str], images: list[Image.Image]) -> Any:
 
 
 @torch.no_grad()
-def _lively(model: Any) -> Any:
+def lively(model: Any) -> Any:
     """Random weights large enough that attention is far from uniform and every token matters to the logits."""
     for name, parameter in model.named_parameters():
         if parameter.ndim >= 2:

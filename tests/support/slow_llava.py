@@ -7,6 +7,7 @@ another family says how its images become tokens and how rotary positions are la
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,19 @@ from covist.contract.stages import ImageReport
 class _Image:
     """An image between two stages: original tokens, affinity, weights, coordinates, and its rows in the prompt."""
 
-    def __init__(self, report: ImageReport, prompt_rows: list[int], affinity: np.ndarray):
+    def __init__(
+        self,
+        report: ImageReport,
+        prompt_rows: list[int],
+        affinity: np.ndarray,
+        companions: dict[int, np.ndarray] | None = None,
+    ):
         self.stages = {stage.depth: stage for stage in report.stages}
         self.prompt_rows, self.affinity = prompt_rows, affinity
         self.tokens = list(range(report.tokens))
         self.weights = np.ones(report.tokens)
-        self.coordinates = report.grid.coordinates().numpy().astype(float)
+        self.coordinates = report.grid.places().numpy().astype(float)
+        self.companions = companions or {}
         self.reduced = False
 
     @property
@@ -41,9 +49,13 @@ class _Image:
             return features
         kept = [place for place, token in enumerate(self.tokens) if token in survivors]
         evidence = stage.maps["combined"].numpy().astype(float)
-        features, self.weights, _, _ = composition.compose(
-            features, self.affinity, self.weights, self.coordinates, kept, evidence
-        )
+        before = self.weights
+
+        def composed(features: np.ndarray) -> tuple:
+            return composition.compose(features, self.affinity, before, self.coordinates, kept, evidence)
+
+        features, self.weights, _, _ = composed(features)
+        self.companions = {layer: composed(own)[0] for layer, own in self.companions.items()}
         self.tokens = [self.tokens[place] for place in kept]
         self.affinity, self.coordinates = self.affinity[np.ix_(kept, kept)], self.coordinates[kept]
         self.reduced = True
@@ -62,10 +74,7 @@ class SlowLlava:
         self.axes = np.zeros(len(self.theta), dtype=int)  # axis of each frequency
         layers = self.decoder.layers
         weights = [
-            [
-                projection.weight.detach().double().numpy().reshape(heads, -1, config.hidden_size)
-                for projection, heads in ((layer.self_attn.q_proj, self.heads), (layer.self_attn.k_proj, self.kv_heads))
-            ]
+            [self.rows(layer.self_attn, *kind) for kind in (("q", self.heads), ("k", self.kv_heads))]
             for layer in layers
         ]
         self.gains = attention.head_gains([q for q, _ in weights], [k for _, k in weights], self.theta)
@@ -73,12 +82,24 @@ class SlowLlava:
             first = (14 * len(layers) + 16) // 32  # half up
             self.gains[:first] *= 0.8
 
+    @property
+    def visual_tokens(self) -> tuple[int, ...]:
+        return (self.model.config.image_token_id,)
+
+    def rows(self, block: Any, kind: str, heads: int) -> np.ndarray:
+        """Rows of a projection with all that scales them, [heads, dh, d]."""
+        weight = getattr(block, f"{kind}_proj").weight.detach().double()
+        return weight.view(heads, -1, weight.shape[-1]).numpy()
+
     def positions(self, ids: list[int], shown: Any) -> np.ndarray:
         """Uncompressed rotary positions of a prompt [n, axes]."""
         return np.arange(len(ids), dtype=float)[:, None]
 
     def encode(self, shown: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
-        """Of each image its span [n, d] as the prompt receives it, which rows are content [n], and the affinity."""
+        """Of each image its span [n, d] as the prompt receives it, which rows are content, and the affinity.
+
+        Content is [n] bool, or the rows themselves [N] where tokens lie in another order than in the prompt.
+        """
         tower, encoded = self.model.model.vision_tower, []
         for pixels in shown:
             outputs = tower(pixels[None], output_hidden_states=True).hidden_states
@@ -88,11 +109,19 @@ class SlowLlava:
             encoded.append((embeddings, torch.ones(len(keys), dtype=torch.bool), affinity(keys, embeddings)))
         return encoded
 
+    def companions(self, shown: Any) -> list[dict[int, np.ndarray]]:
+        """Of each image the features that its content tokens [N, d] receive before later layers."""
+        return []
+
     @torch.no_grad()
     def logits(self, ids: list[int], shown: Any, images: list[ImageReport]) -> Tensor:
         positions = self.positions(ids, shown)
         hidden, rows, states = self._enter(ids, shown, images)
         for depth, layer in enumerate(self.decoder.layers):
+            for image in states:
+                if depth in image.companions:
+                    places = [rows.index(row) for row in image.rows]
+                    hidden[places] += torch.from_numpy(image.companions[depth]).to(hidden)
             if any(depth in image.stages for image in states):
                 hidden, rows = self._reduce(depth, hidden, rows, states)
             angles = positions[rows][:, self.axes] * self.theta  # [n, dh / 2]
@@ -104,12 +133,12 @@ class SlowLlava:
 
     def _enter(self, ids: list[int], shown: Any, images: list[ImageReport]) -> tuple[Tensor, list[int], list]:
         hidden = self.decoder.embed_tokens(torch.tensor(ids))
-        states, place = [], 0
-        for report, (span, content, similarity) in zip(images, self.encode(shown), strict=True):
-            start = ids.index(self.model.config.image_token_id, place)
-            place = start + len(span)
-            hidden[start:place] = span
-            states.append(_Image(report, (start + content.nonzero()[:, 0]).tolist(), similarity))
+        states, visual = [], [row for row, token in enumerate(ids) if token in self.visual_tokens]
+        encoded = zip_longest(images, self.encode(shown), self.companions(shown))
+        for report, (span, content, similarity), companions in encoded:
+            own, visual = torch.tensor(visual[: len(span)]), visual[len(span) :]
+            hidden[own] = span
+            states.append(_Image(report, own[content].tolist(), similarity, companions))
         return hidden, list(range(len(ids))), states
 
     def _reduce(self, depth: int, hidden: Tensor, rows: list[int], states: list[_Image]) -> tuple[Tensor, list[int]]:

@@ -60,7 +60,7 @@ class SlowTextModel(SlowLlava):
         self.axes = np.zeros(len(self.theta), dtype=int)
         self.rotated = [bool(getattr(layer.self_attn, "use_rope", True)) for layer in layers]
         rows = [
-            [self._rows(layer.self_attn, *kind) for kind in (("q", self.heads), ("k", self.kv_heads))]
+            [self.rows(layer.self_attn, *kind) for kind in (("q", self.heads), ("k", self.kv_heads))]
             for layer, rotated in zip(layers, self.rotated, strict=True)
             if rotated
         ]
@@ -69,7 +69,7 @@ class SlowTextModel(SlowLlava):
         if pro:
             self.gains[: (14 * len(layers) + 16) // 32] *= 0.8
 
-    def _rows(self, block: Any, kind: str, heads: int) -> np.ndarray:
+    def rows(self, block: Any, kind: str, heads: int) -> np.ndarray:
         """Rows of a projection with the weight of its norm, in split-half order [heads, dh, d]."""
         weight = getattr(block, f"{kind}_proj").weight.detach().double()
         weight = weight.view(heads, -1, weight.shape[-1])[:, : self.width]

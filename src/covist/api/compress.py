@@ -91,6 +91,7 @@ def compress(
     if instruction is not None and processor is None and text_tower is None:
         raise CovistError("instruction= needs the processor (or clip=) to be read")
     settings = Settings(
+        family=family,
         method=chosen,
         decoder=FrozenDecoder(family.decoder, family.rotary_axes()),
         reader=InstructionReader(family, processor, instruction, turn_markers),

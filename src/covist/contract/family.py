@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from covist.contract.signals import ImageSignals
+from covist.contract.signals import ImageSignals, PlacedSignals
 
 SignalSink = Callable[[list[ImageSignals]], None]
 
@@ -29,6 +29,9 @@ class Family(ABC):
     model_classes: ClassVar[tuple[str, ...]]
     needs_clip_text: ClassVar[bool] = True
     """Whether a CLIP text tower can serve this family (its encoder is a CLIP vision tower)."""
+    companion_arguments: ClassVar[tuple[str, ...]] = ()
+    """Arguments by which `base` hands the decoder features for later layers. Where there are images the engine takes
+    them away and adds `ImageSignals.companions` itself, which follow the tokens through every reduction."""
     exact_attention: bool = False
     """Whether to read all of the encoder's attention where the family would read a part of it on large images."""
     assistant_markers: ClassVar[tuple[str, ...]] = (
@@ -65,20 +68,36 @@ class Family(ABC):
         """The text model: `layers`, `norm`, `rotary_emb`."""
         return self.base.language_model
 
+    @property
+    def visual_tokens(self) -> tuple[int, ...]:
+        """Ids of the prompt tokens that stand for images, and for videos where the family compresses them."""
+        return (self.model.config.image_token_id,)
+
     def image_mask(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """[batch, length] bool: which prompt tokens are image tokens (markers included)."""
-        token = self.model.config.image_token_id
+        """[batch, length] bool: which prompt tokens are visual tokens (markers included)."""
         if input_ids is not None:
-            return input_ids == token
+            return torch.stack([input_ids == token for token in self.visual_tokens]).any(0)
         assert inputs_embeds is not None, "a model is given token ids or embeddings"
-        embedding = self.base.get_input_embeddings()(torch.tensor(token, device=inputs_embeds.device))
-        return (inputs_embeds == embedding).all(-1)
+        tokens = torch.tensor(self.visual_tokens, device=inputs_embeds.device)
+        embeddings = self.base.get_input_embeddings()(tokens)  # [tokens, d]
+        return torch.stack([(inputs_embeds == embedding).all(-1) for embedding in embeddings]).any(0)
+
+    def images_in(self, pieces: list[PlacedSignals], ids: Tensor | None) -> list[PlacedSignals]:
+        """The images of one prompt `ids` [n], given what the encoder made one by one, in the order of the prompt.
+
+        A family whose encoder sees an image in tiles puts those together that the prompt shows as one image.
+        """
+        return pieces
+
+    def encoded(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What a call of `base` was given encoded: "image" and "video" features."""
+        features = arguments.get("mm_encoder_outputs")
+        return {"image": features} if isinstance(features, Tensor) else features or {}
 
     def brings_images(self, arguments: dict[str, Any]) -> bool:
         """Whether a call of `base` hands visual input over, raw or encoded; `image_mask` says where it goes."""
-        encoded = arguments.get("mm_encoder_outputs") or {}
         raw = (arguments.get(name) for name in ("pixel_values", "pixel_values_videos"))
-        return any(value is not None for value in (*encoded.values(), *raw))
+        return any(value is not None for value in (*self.encoded(arguments).values(), *raw))
 
     def passthrough_reason(self, input_ids: Tensor | None, kwargs: dict) -> str | None:
         """Why this call must run uncompressed (for example video input), or None."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -42,8 +42,9 @@ class EncoderLayer:
 class ImageSignals:
     """Encoder signals of one image.
 
-    `N` counts content tokens; `n` counts every token of the image span in the prompt, so `n > N` where a family
-    inserts markers (newlines). Tensors that only some methods read are callables, evaluated once and on demand.
+    `N` counts content tokens, numbered as they lie in the grid; `n` counts every token of the image span in the prompt,
+    so `n > N` where a family inserts markers (newlines). Tensors that only some methods read are callables, evaluated
+    once and on demand.
     """
 
     grid: Grid
@@ -54,10 +55,15 @@ class ImageSignals:
     read_hidden: Callable[[], Tensor]  # -> [N, v] encoder features that feed the projector
     pack: Tensor  # [N] index of each content token in the flattened (tiles, patches)
     project: Callable[[Tensor], Tensor]  # encoder features [*, v] -> decoder embeddings [*, d]
+    order: Tensor | None = None  # [N] which of the span's content tokens each is, where the prompt shows tile by tile
+    continues: bool = False  # a further segment of the video that the signals before belong to
     class_features: Tensor | None = None  # [tiles, v] class-token features; None without a class token
     text_space: Callable[[Tensor], Tensor] | None = None  # encoder features [*, v] -> input of CLIP's visual projection
     feeding: EncoderLayer | None = None  # the encoder layer that feeds the projector; None without a class token
     layers: dict[int, EncoderLayer] = field(default_factory=dict)  # further encoder layers that a method asked for
+    companions: dict[int, Tensor] = field(default_factory=dict)
+    """Decoder layer -> features [N, d] that the content tokens receive before that layer, next to the embeddings that
+    they enter the decoder with (DeepStack)."""
     read_pixels: Callable[[], list[Tensor]] | None = None  # -> [3, h, w] per view, as the encoder saw it
     memo: dict[str, Any] = field(default_factory=dict)  # what a method wants to remember about this image
 
@@ -77,9 +83,19 @@ class ImageSignals:
         return self.read_hidden()
 
     @cached_property
+    def content_rows(self) -> Tensor:
+        """Where each content token stands in the span, [N]."""
+        rows = self.content.nonzero()[:, 0]
+        return rows if self.order is None else rows[self.order]
+
+    @cached_property
     def embeddings(self) -> Tensor:
         """Projected embeddings of the content tokens [N, d]."""
-        return self.span[self.content]
+        return self.span[self.content_rows]
+
+    @property
+    def modality(self) -> Literal["image", "video"]:
+        return "video" if self.grid.relation == "frames" else "image"
 
     def packed(self, per_patch: Tensor) -> Tensor:
         """Lay values per tile and patch [tiles, patches] out in content order [N]."""
@@ -88,22 +104,83 @@ class ImageSignals:
     def restricted(self, visible: Tensor) -> ImageSignals:
         """What is left when only the content tokens `visible` [N] bool are seen: the others are no content any more."""
         kept = visible.nonzero()[:, 0]
-        content = self.content.clone()
-        content[self.content] = visible
+        rows = self.content_rows[kept]
         return replace(
             self,
             grid=PartialGrid.of(self.grid, kept.tolist()),
-            content=content,
+            content=torch.zeros_like(self.content).index_fill_(0, rows, True),
+            order=None if self.order is None else rows.argsort().argsort(),
             read_attention=lambda: self.attention,
             read_keys=lambda: self.keys[kept],
             read_hidden=lambda: self.hidden[kept],
             pack=self.pack[kept],
+            companions={layer: own[kept] for layer, own in self.companions.items()},
         )
 
-    def belongs_to(self, embeddings: Tensor) -> bool:
-        """Whether an image span of a prompt [n, d] holds this image's embeddings (probed on a few rows)."""
-        if embeddings.shape[0] != self.span.shape[0]:
+    def stands_in(self, embeddings: Tensor, rows: Tensor) -> bool:
+        """Whether the rows [n] of a prompt [length, d] hold this image's embeddings (probed on a few of them)."""
+        count = self.span.shape[0]
+        if rows.shape[0] != count:
             return False
-        probe = torch.linspace(0, embeddings.shape[0] - 1, min(8, embeddings.shape[0])).long()
+        probe = torch.linspace(0, count - 1, min(8, count)).long()
         ours = self.span[probe.to(self.span.device)].to(embeddings.device, embeddings.dtype)
-        return bool(torch.equal(embeddings[probe.to(embeddings.device)], ours))
+        return bool(torch.equal(embeddings[rows[probe.to(rows.device)]], ours))
+
+    @classmethod
+    def join(
+        cls,
+        tiles: Sequence[ImageSignals],
+        grid: Grid,
+        order: Tensor | None = None,
+        read_pixels: Callable[[], list[Tensor]] | None = None,
+    ) -> ImageSignals:
+        """One image of tiles that the encoder saw one by one; none has a class token, and all are of one size.
+
+        `grid` says how their tokens lie. `order` [N] says which of them, counted tile by tile, each token of the grid
+        is, and `read_pixels` gives its views; without them every tile is a view.
+        """
+
+        def joined(per_tile: Sequence[Tensor]) -> Tensor:
+            tokens = torch.cat(list(per_tile))
+            return tokens if order is None else tokens[order]
+
+        def tile_pixels() -> list[Tensor]:
+            return [view for tile in tiles if tile.read_pixels is not None for view in tile.read_pixels()]
+
+        return replace(
+            tiles[0],
+            grid=grid,
+            span=torch.cat([tile.span for tile in tiles]),
+            content=torch.cat([tile.content for tile in tiles]),
+            order=order,
+            read_attention=lambda: torch.cat([tile.attention for tile in tiles]),
+            read_keys=lambda: joined([tile.keys for tile in tiles]),
+            read_hidden=lambda: joined([tile.hidden for tile in tiles]),
+            pack=joined([tile.pack + number * len(tile.pack) for number, tile in enumerate(tiles)]),
+            companions={layer: joined([tile.companions[layer] for tile in tiles]) for layer in tiles[0].companions},
+            read_pixels=read_pixels or tile_pixels,
+            memo={},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedSignals:
+    """Signals and where they stand in a prompt.
+
+    Rows from `start` to `end` that are not among `rows` are text within the image, such as a mark between two tiles or
+    the time of a frame: they stay in every layer, as markers do, and are no part of the instruction.
+    """
+
+    signals: ImageSignals
+    rows: Tensor  # [n] prompt rows of the span, increasing
+    start: int
+    end: int
+
+    def joined(self, others: Sequence[PlacedSignals], make: Callable[[], ImageSignals]) -> PlacedSignals:
+        """This one and those that follow it as one image, which `make` puts together once for every prompt."""
+        parts = (self, *others)
+        known = self.signals.memo.setdefault("joined", {})
+        key = tuple(id(part.signals) for part in parts)
+        if key not in known:
+            known[key] = make()
+        return PlacedSignals(known[key], torch.cat([part.rows for part in parts]), self.start, parts[-1].end)

@@ -37,7 +37,8 @@ class ImageContext:
 
     def initial_state(self, affinity: Tensor | None = None, anchors: Tensor | None = None) -> VisualState:
         """The uncompressed state: every content token, unit weights."""
-        return VisualState.initial(self.signals.embeddings, self.positions, affinity, self.grid, anchors)
+        signals = self.signals
+        return VisualState.initial(signals.embeddings, self.positions, affinity, self.grid, anchors, signals.companions)
 
     @cached_property
     def patch_text_features(self) -> Tensor | None:

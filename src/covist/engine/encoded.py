@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -34,10 +35,15 @@ class EncodedImages:
         held = [signals for _, signals in self._held.values()]
         return [image for signals in reversed([*held, *self._fresh]) for image in signals]
 
-    def brought(self, features: Any | None) -> None:
-        """A prompt came with all fresh images; `features` is what the caller holds of them, if it encoded them."""
-        if features is not None and self._fresh:
-            key, held = id(features), self._held
-            fresh = [image for signals in self._fresh for image in signals]
-            held[key] = (ref(features, lambda _: held.pop(key, None)), fresh)
+    def brought(self, features: Mapping[str, Any]) -> None:
+        """A prompt came with all fresh images; `features` are what the caller holds of them, by modality."""
+        for signals in self._fresh:
+            own = features.get(signals[0].modality) if signals else None
+            if own is not None:
+                self._hold(own, signals)
         self._fresh.clear()
+
+    def _hold(self, features: Any, signals: list[ImageSignals]) -> None:
+        key, held = id(features), self._held
+        _, before = held.get(key, (None, []))
+        held[key] = (ref(features, lambda _: held.pop(key, None)), [*before, *signals])

@@ -49,7 +49,7 @@ class _Call(threading.local):
         self.encoded = EncodedImages()
         self.drafting = False  # whether this model drafts for itself
         self.brings_images = False
-        self.features: Any | None = None  # of the images, if the caller encoded them
+        self.features: dict[str, Any] = {}  # of images and videos, as far as the caller encoded them
         self.prefill: Prefill | None = None
         self.stages: dict[int, _Stage] = {}  # first layer of a stage -> the stage, in order of depth
         self.cache_layers: list[StageLayer] = []
@@ -122,7 +122,7 @@ class Hooks:
         input_ids = kwargs.get("input_ids")
         call.input_ids = input_ids
         call.brings_images = family.brings_images(kwargs)
-        call.features = (kwargs.get("mm_encoder_outputs") or {}).get("image")
+        call.features = family.encoded(kwargs)
         # While decoding there is nothing to see; not asking the device for image tokens keeps the steps free of waits.
         # A draft sees no image in transformers, so that it is the plain model's.
         if not call.brings_images and (call.drafting or not call.encoded.awaited):
@@ -178,6 +178,7 @@ class Hooks:
         hidden = args[0] if args else kwargs["hidden_states"]
         stage = call.stages[max(depth for depth in call.stages if depth <= index)]
         if call.prefill is not None and index > 0:
+            hidden = call.prefill.add_companions(index, hidden)
             if index in call.prefill.depths:
                 assert stage.rotary is not None, "every stage of a prefill has its own"
                 with _without_autocast(hidden):
@@ -212,7 +213,7 @@ class Hooks:
         call = self.call
         if call.brings_images:
             call.encoded.brought(call.features)
-        call.brings_images, call.features = False, None
+        call.brings_images, call.features = False, {}
         call.input_ids = call.is_image = call.prefill = None
         call.stages, call.cache_layers, call.past, call.seen = {}, [], [], 0
 
@@ -251,7 +252,8 @@ class Hooks:
         text = _text_ledger(call.seen, prompt, kwargs.get("attention_mask"))
         call.past = [layer.ledger or text for layer in call.cache_layers]
         stage = self._open_stage(0, call.prefill.ledger, embeddings)
-        return self._decoder_kwargs(kwargs, embeddings, stage.positions)
+        taken = dict.fromkeys(self._family.companion_arguments)
+        return self._decoder_kwargs({**kwargs, **taken}, embeddings, stage.positions)
 
     def _continue(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Decoding, or a further turn of text: every stage's ledger grows by the new tokens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor
 
 from covist.contract.decoder import Rotary
+from covist.contract.family import Family
 from covist.contract.instruction import Instruction, TextSpace
 from covist.contract.method import Method, Outcome
 from covist.contract.pixels import Preprocessing
-from covist.contract.signals import ImageSignals
+from covist.contract.signals import ImageSignals, PlacedSignals
 from covist.contract.views import DecoderView, ImageContext
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.instruction import InstructionReader
@@ -45,6 +47,7 @@ class Prompt:
 class Settings:
     """How a handle compresses."""
 
+    family: Family
     method: Method
     decoder: FrozenDecoder
     reader: InstructionReader
@@ -99,6 +102,18 @@ class Prefill:
         if any(depth > layer and self.settings.method.observed_layer(depth) == layer for depth in self.depths):
             self.observed[layer] = hidden
 
+    def add_companions(self, layer: int, hidden: Tensor) -> Tensor:
+        """Hidden states [batch, width, d] with what the representatives receive before `layer`."""
+        if not any(layer in image.state.companions for image in self.images):
+            return hidden
+        hidden = hidden.clone()
+        for index, sample in enumerate(self.batch.samples):
+            own = self.batch.unpad(hidden, index)
+            for image in sample.images:
+                if layer in image.state.companions:
+                    own[sample.places(image.kept_rows).to(own.device)] += image.state.companions[layer].to(own)
+        return hidden
+
     def reduce(self, depth: int, hidden: Tensor, rotary: Rotary) -> Tensor:
         """Shrink the images that are due before layer `depth`; returns the shorter hidden states."""
         started = perf_counter()
@@ -113,7 +128,7 @@ class Prefill:
                 count = dict(image.schedule.stages).get(depth, image.state.count)
                 if count < image.state.count:
                     view = self._view(depth, layer, sample, image, *own)
-                    state = image.state.with_features(own[0][view.visual])
+                    state = image.state.entering(depth, own[0][view.visual])
                     image.outcomes.append((depth, self.settings.method.reduce(state, view, count)))
             before = sample.rows
             sample.drop_removed()
@@ -177,26 +192,25 @@ class _ImageFinder:
         """The prompt whose tokens `member` [n] bool marks in a row of the batch."""
         prompt = self._prompt
         seen = prompt.valid[row] & member
-        spans = self._spans(row, member)
-        generated = self._generated(row, spans)
+        ids = None if prompt.ids is None else prompt.ids[row]
+        images = self._images(row, member, ids)
+        generated = self._generated(row, images)
         sample = Sample(
             seen.nonzero().squeeze(1), prompt.positions[row], prompt.embeddings[row], generated=generated, source=row
         )
-        ids = None if prompt.ids is None else prompt.ids[row]
         is_text = seen & ~prompt.is_image[row]
         is_text[len(is_text) - generated :] = False
-        for number, (start, signals) in enumerate(spans):
-            visible = seen[start : start + len(signals.content)]
-            if not bool((visible & signals.content.to(visible.device)).any()):
+        for image in images:
+            is_text[image.start : image.end] = False
+        for number, image in enumerate(images):
+            if not bool(seen[image.rows[image.signals.content_rows]].any()):
                 continue  # an image that is masked altogether is not there
-            first = spans[self._first_of_turn(ids, spans, number)]
-            instruction = self._settings.reader.read(
-                ids, is_text, first[0] + len(first[1].content), prompt.embeddings[row]
-            )
-            sample.images.append(self._begin(row, start, visible, signals, instruction))
+            first = images[self._first_of_turn(ids, images, number)]
+            instruction = self._settings.reader.read(ids, is_text, first.end, prompt.embeddings[row])
+            sample.images.append(self._begin(row, image, seen, instruction))
         return sample
 
-    def _generated(self, row: int, spans: list[tuple[int, ImageSignals]]) -> int:
+    def _generated(self, row: int, images: list[PlacedSignals]) -> int:
         """How many tokens at the end have been generated: a forward without a cache meets them as if they were prompt.
 
         Encoded images remember the prompts that they came with. What begins with one of them continues it; anything
@@ -205,63 +219,68 @@ class _ImageFinder:
         prompt = self._prompt
         own = prompt.embeddings[row] if prompt.ids is None else prompt.ids[row]
         generated = []
-        for _, signals in spans:
-            known: list[Tensor] = signals.memo.setdefault("prompts", [])
+        for image in images:
+            known: list[Tensor] = image.signals.memo.setdefault("prompts", [])
             before = [len(first) for first in known if torch.equal(first, own[: len(first)])]
             if not before:
                 known.append(own.clone())
             generated.append(len(own) - min(before, default=len(own)))
         return max(generated, default=0)
 
-    def _spans(self, row: int, member: Tensor) -> list[tuple[int, ImageSignals]]:
-        """(first row, signals) of each image in a prompt; adjacent images are told apart by their lengths."""
-        rows = (self._prompt.is_image[row] & member).nonzero().squeeze(1).tolist()
-        spans, place = [], 0
+    def _images(self, row: int, member: Tensor, ids: Tensor | None) -> list[PlacedSignals]:
+        """The images of a prompt, in order. Each takes as many visual tokens as it has, wherever text is between."""
+        tokens = (self._prompt.is_image[row] & member).nonzero().squeeze(1)
+        rows = tokens.tolist()
+        pieces: list[PlacedSignals] = []
+        place, waiting = 0, deque(self._signals)
         while place < len(rows):
-            start = rows[place]
-            signals = next((s for s in self._signals if self._matches(s, row, start)), None)
-            if signals is None:
-                raise CovistError(
-                    "the image features in this prompt did not come from this model's vision tower during this call "
-                    "(pre-computed features and chunked prefill cannot be compressed); pass pixel_values to one call"
-                )
-            spans.append((start, signals))
-            place += len(signals.content)
-        return spans
+            signals = self._next(waiting, row, tokens[place:])
+            own = tokens[place : place + len(signals.content)]
+            start = pieces[-1].end if signals.continues and pieces else rows[place]
+            place += len(own)
+            pieces.append(PlacedSignals(signals, own, start, rows[place - 1] + 1))
+        return self._settings.family.images_in(pieces, ids)
 
-    def _matches(self, signals: ImageSignals, row: int, start: int) -> bool:
-        end = start + len(signals.content)
-        inside = self._prompt.is_image[row, start:end]
-        return (
-            len(inside) == len(signals.content)
-            and bool(inside.all())
-            and signals.belongs_to(self._prompt.embeddings[row, start:end])
+    def _next(self, waiting: deque[ImageSignals], row: int, tokens: Tensor) -> ImageSignals:
+        """The signals of the image that begins with the first of some visual `tokens`.
+
+        Mostly they come in the order of the prompt: what is found moves to the end, the next one is asked first.
+        """
+        for _ in range(len(waiting)):
+            signals = waiting[0]
+            waiting.rotate(-1)
+            if signals.stands_in(self._prompt.embeddings[row], tokens[: len(signals.content)]):
+                return signals
+        raise CovistError(
+            "the image features in this prompt did not come from this model's vision tower during this call "
+            "(pre-computed features and chunked prefill cannot be compressed); pass pixel_values to one call"
         )
 
-    def _first_of_turn(self, ids: Tensor | None, spans: list[tuple[int, ImageSignals]], number: int) -> int:
+    def _first_of_turn(self, ids: Tensor | None, images: list[PlacedSignals], number: int) -> int:
         """The first image of the turn that image `number` belongs to: images of one turn share its instruction."""
         first = number
         while first > 0:
-            start, signals = spans[first - 1]
-            if self._settings.reader.has_assistant(ids, start + len(signals.content), spans[first][0]):
+            if self._settings.reader.has_assistant(ids, images[first - 1].end, images[first].start):
                 break
             first -= 1
         return first
 
-    def _begin(
-        self, row: int, start: int, visible: Tensor, signals: ImageSignals, instruction: Instruction
-    ) -> ImageInPrompt:
-        """`visible` [n] bool: which tokens of the image's span the attention mask shows."""
-        settings = self._settings
-        content = signals.content.to(visible.device)
-        span = torch.arange(start, start + len(content), device=visible.device)
-        rows, markers = span[content & visible], span[~content & visible]
-        masked = len(span) - len(rows) - len(markers)
-        if masked:
-            signals = self._restricted(signals, visible[content])
-        budget = resolve_budget(settings.budget, len(rows))
+    def _begin(self, row: int, placed: PlacedSignals, seen: Tensor, instruction: Instruction) -> ImageInPrompt:
+        """`seen` [n] bool: which tokens of the prompt the attention mask shows."""
+        settings, signals = self._settings, placed.signals
+        tokens = placed.rows[signals.content_rows.to(placed.rows.device)]  # [N]
+        visible = seen[tokens]
+        is_marker = seen.clone()
+        is_marker[: placed.start] = is_marker[placed.end :] = False
+        is_marker[tokens] = False
+        if not bool(visible.all()):
+            signals = self._restricted(signals, visible)
+        rows = tokens[visible]
+        budget = resolve_budget(settings.budget, len(rows), signals.grid.frames)
         schedule = settings.method.schedule(settings.decoder.layers, budget, len(rows))
-        image = ImageInPrompt(signals, instruction, schedule, budget, start, rows, markers, masked)
+        image = ImageInPrompt(
+            signals, instruction, schedule, budget, placed.start, placed.end, rows, markers=is_marker.nonzero()[:, 0]
+        )
         image.outcomes.append((0, self._outcome(row, image, schedule.tokens_per_layer[0])))
         # Later stages read the rows; a copy of the embeddings would stay beside the prompt's until the prefill ends.
         image.instruction = replace(instruction, embeddings=instruction.embeddings.new_empty(0, 0))

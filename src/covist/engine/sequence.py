@@ -25,9 +25,9 @@ class ImageInPrompt:
     schedule: Schedule
     budget: int
     start: int  # prompt row of its first token
+    end: int  # prompt row after its last token
     rows: Tensor  # [N] prompt rows of its content tokens
-    markers: Tensor  # prompt rows of its markers (newlines), which survive every stage
-    masked: int = 0  # tokens of its span that the attention mask hides; they are in no sequence
+    markers: Tensor  # prompt rows of its markers (newlines, text within the image), which survive every stage
     outcomes: list[tuple[int, Outcome]] = field(default_factory=list)  # (depth, what the reduction made)
 
     @property
@@ -37,7 +37,12 @@ class ImageInPrompt:
     @property
     def length(self) -> int:
         """Tokens of its span in the prompt, markers and masked ones included."""
-        return len(self.rows) + len(self.markers) + self.masked
+        return self.end - self.start
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the attention mask hides some of its tokens; they are in no sequence."""
+        return len(self.rows) + len(self.markers) < self.length
 
     @property
     def reduced(self) -> bool:
@@ -75,7 +80,7 @@ class Sample:
     def text_after(self, image: ImageInPrompt) -> Tensor:
         """Places of all text tokens of the prompt after an image."""
         visual = torch.cat([torch.cat([other.rows, other.markers]) for other in self.images])
-        after = (self.rows >= image.start + image.length) & (self.rows < len(self.embeddings) - self.generated)
+        after = (self.rows >= image.end) & (self.rows < len(self.embeddings) - self.generated)
         return (after & ~torch.isin(self.rows, visual)).nonzero().squeeze(1)
 
     @property
@@ -84,7 +89,7 @@ class Sample:
         reduced = [image for image in self.images if image.reduced]
         if not reduced:
             return len(self.rows)
-        return len(self.rows) - 1 - int(self.places(reduced[-1].kept_rows[-1:]))
+        return len(self.rows) - 1 - int(self.places(reduced[-1].kept_rows.max()))
 
     def placed(self, method: Method) -> tuple[Tensor, int]:
         """Positions of the current sequence under the method's position rule, and the shift of what follows."""
@@ -100,17 +105,16 @@ class Sample:
         for image in self.images:
             if not image.reduced:
                 continue
-            end = image.start + image.length
-            own = (self.rows >= image.start) & (self.rows < end)
+            own = (self.rows >= image.start) & (self.rows < image.end)
             start, length = self.positions[image.start], image.length
-            if image.masked:  # masked tokens need not have positions of their own
+            if image.is_masked:  # masked tokens need not have positions of their own
                 first, last = torch.cat([image.rows, image.markers]).aminmax()
                 start, length = self.positions[first], int(self.positions[last] + 1 - self.positions[first])
             span = method.position_span(length, image.budget)
             original = self.positions[self.rows]
             original[self.places(image.kept_rows)] = image.state.positions
             positions[own] = compress_positions(original[own], start, span, length) - shift
-            positions[self.rows >= end] -= length - span
+            positions[self.rows >= image.end] -= length - span
             shift += length - span
         return positions, shift
 

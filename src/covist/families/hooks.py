@@ -27,16 +27,38 @@ class Scratch(threading.local):
         return left
 
 
-class WrappedMethod(ReplacedMethod):
-    """Call `after(arguments, output)` whenever `owner.name(...)` returns; `remove()` restores the original."""
+class Running(threading.local):
+    """How many calls of some methods are under way in a thread, one inside the other."""
 
-    def __init__(self, owner: nn.Module, name: str, after: Callable[[dict[str, Any], Any], object]):
+    calls = 0
+
+
+class WrappedMethod(ReplacedMethod):
+    """Call `after(arguments, output)` whenever `owner.name(...)` returns; `remove()` restores the original.
+
+    Methods that share `running` may call each other: only the outermost call is seen.
+    """
+
+    def __init__(
+        self,
+        owner: nn.Module,
+        name: str,
+        after: Callable[[dict[str, Any], Any], object],
+        running: Running | None = None,
+    ):
+        running = running or Running()
+
         def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
             signature = inspect.signature(original)
 
             def call(*args: Any, **kwargs: Any) -> Any:
-                output = original(*args, **kwargs)
-                after(signature.bind(*args, **kwargs).arguments, output)
+                running.calls += 1
+                try:
+                    output = original(*args, **kwargs)
+                finally:
+                    running.calls -= 1
+                if not running.calls:
+                    after(signature.bind(*args, **kwargs).arguments, output)
                 return output
 
             return call

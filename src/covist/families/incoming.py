@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from covist.contract.decoder import Rotary
 from covist.formulas.rotary import rotate
 
 ALL_ASK_UP_TO = 2048
@@ -19,11 +20,11 @@ LEAST_ROWS = 32
 
 
 @torch.no_grad()
-def incoming_attention(queries: Tensor, keys: Tensor, cos: Tensor, sin: Tensor, asking: Sequence[Tensor]) -> Tensor:
+def incoming_attention(queries: Tensor, keys: Tensor, rotary: Rotary | None, asking: Sequence[Tensor]) -> Tensor:
     """Attention that each of n patches receives, averaged over heads and over the patches that ask: [n] with mass 1.
 
-    queries and keys [n, heads, w] before rotary, cos and sin [n, w]. Head h asks on behalf of the patches
-    `asking[h % len(asking)]`.
+    queries and keys [n, heads, w] before rotary, which is cos and sin [n, w] or None. Head h asks on behalf of the
+    patches `asking[h % len(asking)]`.
 
     Memory beyond the arguments grows with n, never with n squared: float32 copies of one head's queries and keys, and
     logits and probabilities of as many queries as `rows_at_a_time` allows. At 65,536 patches (16,384 tokens, w = 80)
@@ -33,11 +34,16 @@ def incoming_attention(queries: Tensor, keys: Tensor, cos: Tensor, sin: Tensor, 
     received = torch.zeros(count, dtype=torch.float32, device=keys.device)
     for head in range(heads):
         own = asking[head % len(asking)]
-        transposed = rotate(keys[:, head], cos, sin).T.contiguous()  # [w, n]
-        head_queries = rotate(queries[own, head], cos[own], sin[own]) * width**-0.5  # [asking, w]
+        transposed = _turned(keys[:, head], rotary).T.contiguous()  # [w, n]
+        turning = None if rotary is None else (rotary[0][own], rotary[1][own])
+        head_queries = _turned(queries[own, head], turning) * width**-0.5  # [asking, w]
         for chunk in head_queries.split(rows_at_a_time(keys)):
             received += (chunk @ transposed).softmax(-1).sum(0) / len(own)
     return received / heads
+
+
+def _turned(states: Tensor, rotary: Rotary | None) -> Tensor:
+    return states.float() if rotary is None else rotate(states, *rotary)
 
 
 def rows_at_a_time(keys: Tensor) -> int:

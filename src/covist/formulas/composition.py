@@ -59,9 +59,9 @@ def contributions(
     return proposed.clamp(1, config.weight_limit), withheld
 
 
-def confidence(similarity: Tensor, kept_coordinates: Tensor, removed_coordinates: Tensor) -> Tensor:
-    """Eqs. 17, 18: q [D] from s [D, K] and the image coordinates [K, 2], [D, 2]."""
-    squared = torch.cdist(removed_coordinates, kept_coordinates, compute_mode=EXACT_DISTANCES).square_()
+def confidence(similarity: Tensor, kept_places: Tensor, removed_places: Tensor) -> Tensor:
+    """Eqs. 17, 18: q [D] from s [D, K] and the places in the image [K, 2], [D, 2], or in a video [K, 3], [D, 3]."""
+    squared = torch.cdist(removed_places, kept_places, compute_mode=EXACT_DISTANCES).square_()
     spatial = squared.mul_(-1 / (2 * SPATIAL_WIDTH**2)).exp_()
     nearness = torch.add(similarity, spatial, alpha=SPATIAL_WEIGHT)  # t, [D, K]
     count = similarity.shape[1]
@@ -116,17 +116,29 @@ def compose(state: VisualState, kept: Tensor, evidence: Tensor, config: CovistCo
         )
         reduced = reduced.replace(weights=weights)
     if config.content:
-        coordinates = state.coordinates
-        trust = confidence(
-            similarity, coordinates.index_select(0, kept), coordinates.index_select(0, removed)
-        )  # q, [D]
-        giving = (trust >= config.content_confidence).nonzero()[:, 0]
-        givers = removed[giving]
-        importance = (min_max(evidence, config.epsilon)[givers] + EVIDENCE_FLOOR) * trust[giving]
-        centre = centroids(state.features[givers].float(), assigned[giving], importance, kept.shape[0])
-        features = content(reduced.features.float(), centre, config)
-        reduced = reduced.with_features(features.to(state.features.dtype))
+        giving, importance = _givers(state, kept, removed, similarity, evidence, config)
+        receiving = assigned[giving]
+
+        def moved(features: Tensor) -> Tensor:
+            """Eq. 8 for features [K_old, d] of any kind: the shares are the same for all."""
+            centre = centroids(features[removed[giving]].float(), receiving, importance, kept.shape[0])
+            return content(features.index_select(0, kept).float(), centre, config).to(features.dtype)
+
+        reduced = reduced.replace(
+            features=moved(state.features),
+            companions={layer: moved(own) for layer, own in state.companions.items()},
+        )
     return Composition(reduced, withheld, assignment)
+
+
+def _givers(
+    state: VisualState, kept: Tensor, removed: Tensor, similarity: Tensor, evidence: Tensor, config: CovistConfig
+) -> tuple[Tensor, Tensor]:
+    """Which of the removed tokens give content, as places in `removed` [G], and how much each of them counts [G]."""
+    places = state.places
+    trust = confidence(similarity, places.index_select(0, kept), places.index_select(0, removed))  # q, [D]
+    giving = (trust >= config.content_confidence).nonzero()[:, 0]
+    return giving, (min_max(evidence, config.epsilon)[removed[giving]] + EVIDENCE_FLOOR) * trust[giving]
 
 
 def forget_history(state: VisualState, epsilon: float = EPSILON) -> VisualState:

@@ -8,7 +8,8 @@ from covist.config import CovistConfig
 from covist.formulas.ops import EPSILON, first_largest, gram, mass_norm, unit_rows
 
 CONCENTRATION_CLIP = (0.5, 1.5)
-KEY_SCALE, EMBEDDING_SCALE, COORDINATE_SCALE = 0.425, 0.425, 0.15
+KEY_SCALE, EMBEDDING_SCALE, COORDINATE_SCALE, TIME_SCALE = 0.425, 0.425, 0.15, 0.05
+"""Shares of keys, embeddings and coordinates in a descriptor. In a video, time has its share of the coordinates'."""
 DISTANCE_TIE = 1e-6
 """Squared distances between descriptors of norm about one that are closer than this are equal."""
 VANISHING = torch.finfo(torch.float32).tiny
@@ -76,11 +77,14 @@ def descriptor_distances(key_cosines: Tensor, embedding_cosines: Tensor, coordin
     The paper concatenates the descriptors. Their squared distance is `n_i + n_j - 2 <i, j>`; cosines give the inner
     products of keys and embeddings, and one small matrix product adds the norms n and the coordinates.
     """
-    places = coordinates - 0.5  # [N, 2]
+    places = coordinates - 0.5  # [N, 2], in a video [N, 3]
+    in_time = places.shape[1] == 3
+    scales = [COORDINATE_SCALE - TIME_SCALE] * 2 + [TIME_SCALE] if in_time else [COORDINATE_SCALE] * 2
+    scaled = places * places.new_tensor(scales)
     inner = torch.add(key_cosines, embedding_cosines, alpha=EMBEDDING_SCALE / KEY_SCALE)  # [N, N], over KEY_SCALE
-    norms = torch.add(COORDINATE_SCALE * places.square().sum(-1), inner.diagonal(), alpha=KEY_SCALE)[:, None]
+    norms = torch.add((scaled * places).sum(-1), inner.diagonal(), alpha=KEY_SCALE)[:, None]
     one = torch.ones_like(norms)
-    left = torch.cat([-2 * COORDINATE_SCALE * places, norms, one], dim=1)  # [N, 4]
+    left = torch.cat([-2 * scaled, norms, one], dim=1)  # [N, 4 or 5]
     right = torch.cat([places, one, norms], dim=1)
     return inner.addmm_(left, right.T, beta=-2 * KEY_SCALE)
 

@@ -87,7 +87,7 @@ def stratified_tokens(state: VisualState, score: Tensor, claimed: Tensor, quota:
         return state.indices[:0]
     rows = math.isqrt(quota)
     columns = quota // rows
-    x, y = state.coordinates.unbind(-1)
+    x, y = state.coordinates[:, :2].unbind(-1)
     cell = (y * rows).long().clamp(max=rows - 1) * columns + (x * columns).long().clamp(max=columns - 1)
     taken = torch.zeros(rows * columns, dtype=torch.bool, device=cell.device)
     taken[cell[claimed]] = True

@@ -27,6 +27,8 @@ def compress_positions(positions: Tensor, start: int | Tensor, span: int, tokens
 
 
 def contiguous_positions(positions: Tensor) -> Tensor:
-    """Number the tokens [K] or [K, axes] one after the other from the position of the first."""
+    """Number the tokens [K], or [K, axes] in their order, one after the other from the position of the first."""
+    if positions.dim() == 1:
+        return positions.min() + positions.argsort().argsort()
     order = torch.arange(positions.shape[0], device=positions.device)
-    return positions.min() + (order if positions.dim() == 1 else order[:, None].expand_as(positions))
+    return positions.min() + order[:, None].expand_as(positions)

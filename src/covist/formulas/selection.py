@@ -1,6 +1,7 @@
 """Coverage-guided state initialisation: which tokens survive the first reduction, and why."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from covist.formulas.evidence import check_signals, mix_evidence, selectivity, w
 from covist.formulas.greedy import fill_reserve, greedy_coverage
 from covist.formulas.ops import gram, mass_norm, partition, round_half_up, unit_rows
 from covist.grid import Grid
+
+MOST_GROWTH = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +61,7 @@ def initial_selection(
     attention: class-token (or incoming) attention with heads mixed, [N]; keys: encoder keys, [N, k];
     embeddings: projected embeddings, [N, d]; reference: running mean of the concentration, None = not yet known.
     """
+    config = grown_with_frames(config, grid.frames)
     require_affordable("initial_selection", grid.size)
     require_count("initial_selection", count, grid.size)
     asked = {} if instruction is None else {"instruction": instruction.distribution}
@@ -88,6 +92,18 @@ def initial_selection(
     is_anchor = torch.zeros_like(chosen).index_fill_(0, anchors, True)
     _, kept = partition(chosen, count)
     return Selection(kept, maps["combined"], is_anchor, maps, concentration), affinity
+
+
+def grown_with_frames(config: CovistConfig, frames: int) -> CovistConfig:
+    """Regions and anchors for a video of some frames: they grow with the square root, to four times an image's."""
+    if frames == 1:
+        return config
+    growth = min(math.sqrt(frames), MOST_GROWTH)
+    return replace(
+        config,
+        regions=round_half_up(growth * config.regions),
+        anchor_limit=round_half_up(growth * config.anchor_limit),
+    )
 
 
 def _cover(affinity: Tensor, omega: Tensor, protected: Tensor, count: int, config: CovistConfig) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from covist.contract.signals import ImageSignals
+from covist.contract.signals import ImageSignals, PlacedSignals
 from covist.engine.decoder import plain_flops
 from covist.families.registry import family_for
 from covist.request.inputs import Request
@@ -31,14 +31,20 @@ class VisualTokens:
 @torch.inference_mode()
 def encoded_signals(model: Any, request: Request) -> list[ImageSignals]:
     """What the vision tower says about each image of a request, without running the decoder."""
+    family = family_for(model)
     found: list[ImageSignals] = []
-    hooks = family_for(model).capture(found.extend)
+    hooks = family.capture(found.extend)
     try:
         model.get_image_features(**request.images, return_dict=True)
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    ids = request.prompts["input_ids"][0]
+    rows = family.image_mask(ids, None).nonzero()[:, 0].split([len(signals.content) for signals in found])
+    pieces = [
+        PlacedSignals(signals, own, int(own[0]), int(own[-1]) + 1) for signals, own in zip(found, rows, strict=True)
+    ]
+    return [image.signals for image in family.images_in(pieces, ids)]
 
 
 def visual_tokens(model: Any, request: Request) -> list[VisualTokens]:

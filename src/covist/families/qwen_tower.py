@@ -1,0 +1,165 @@
+"""The vision tower of the Qwen-VL families: any resolution, no class token, 2x2 patches per token, 3-D positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.pixels import lay_out
+from covist.contract.signals import ImageSignals
+from covist.families.hooks import Running, Scratch, WrappedMethod
+from covist.families.incoming import patches_that_ask
+from covist.families.patch_attention import PatchAttention
+from covist.families.video import segments
+from covist.grid import Grid
+
+
+class QwenTowerFamily(Family):
+    """A family with this tower. What differs between them: the order of tokens, and what the decoder gets of it."""
+
+    needs_clip_text = False
+
+    @property
+    def evidence_block(self) -> Any:
+        """The last block of the tower in which a patch sees the whole image."""
+        return self.base.visual.blocks[-1]
+
+    def order(self, grid: Tensor) -> Tensor:
+        """Where the tokens of an image (frames, rows and columns of patches), in reading order, stand in the tower."""
+        return torch.arange(int(grid.prod()) // self.base.visual.spatial_merge_size**2)
+
+    def companions(self, output: Any, number: int) -> dict[int, Tensor]:
+        """`ImageSignals.companions` of one image, from what `get_image_features` returned."""
+        return {}
+
+    def rotary_axes(self) -> Sequence[int]:
+        sections = self.decoder.rotary_emb.mrope_section
+        return [number % 3 for number, width in enumerate(sections) for _ in range(width)]
+
+    @property
+    def visual_tokens(self) -> tuple[int, ...]:
+        return (self.model.config.image_token_id, self.model.config.video_token_id)
+
+    def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
+        tap = _TowerTap(self.base.visual, self.evidence_block)
+        running = Running()  # a tower may encode a video by asking for the features of images
+
+        def assemble(pixels: str, grids: str, arguments: dict[str, Any], output: Any) -> None:
+            seen = _Encoded(self, output, arguments[pixels], *tap.take())
+            sink(list(seen.signals(arguments[grids], is_video=grids == "video_grid_thw")))
+
+        of_images = partial(assemble, "pixel_values", "image_grid_thw")
+        of_videos = partial(assemble, "pixel_values_videos", "video_grid_thw")
+        return [
+            *tap.handles,
+            WrappedMethod(self.base, "get_image_features", of_images, running),
+            WrappedMethod(self.base, "get_video_features", of_videos, running),
+        ]
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """What one call of the tower took and computed, for all images or videos; patches as the tower orders them."""
+
+    family: QwenTowerFamily
+    output: Any
+    pixels: Tensor  # [patches, 3 * time * p * p]
+    block: PatchAttention
+    features: Tensor  # [patches, v] input of the merger
+
+    def signals(self, grids: Tensor, is_video: bool) -> Iterator[ImageSignals]:
+        """Signals of every image, or of every segment of every video; `grids` [count, 3] counts their patches."""
+        tower, first = self.family.base.visual, 0
+        spans = self.output.pooler_output if hasattr(self.output, "pooler_output") else self.output[1]
+        for number, (span, grid) in enumerate(zip(spans, grids, strict=True)):
+            frames, height, width = grid.tolist()
+            shape = (height // tower.spatial_merge_size, width // tower.spatial_merge_size)
+            tokens = shape[0] * shape[1]
+            order = self.family.order(grid).to(span.device)
+            companions = self.family.companions(self.output, number)
+            for part in segments(frames, tokens) if is_video else [range(frames)]:
+                own = slice(part.start * tokens, part.stop * tokens)
+                patches = slice(first + part.start * height * width, first + part.stop * height * width)
+                signals = self._part(span[own], patches, order[own] - own.start, len(part), shape)
+                signals.companions = {layer: features[own] for layer, features in companions.items()}
+                if is_video:
+                    signals.grid = Grid(signals.grid.views, "frames")
+                    signals.continues = part.start > 0
+                yield signals
+            first += frames * height * width
+
+    def _part(self, span: Tensor, patches: slice, order: Tensor, frames: int, shape: tuple[int, int]) -> ImageSignals:
+        """Signals of some patches: whole frames of rows x columns tokens, which stand in `order` in the tower."""
+        tower, block, features = self.family.base.visual, self.block.of(patches), self.features[patches]
+        grid, exact = Grid((shape,) * frames), self.family.exact_attention
+
+        def grouped(per_patch: Tensor) -> Tensor:
+            """[patches, ...] as the tower orders them -> [N, patches of a token, ...] in reading order."""
+            return per_patch.unflatten(0, (len(order), -1))[order]
+
+        def attention() -> Tensor:
+            asking = patches_that_ask(len(features) // frames, tower.spatial_merge_size, exact, span.device)
+            incoming = torch.cat([frame.incoming(asking) for frame in block.split(frames)])  # [patches]
+            return grouped(incoming).sum(1).view(frames, 1, -1)
+
+        return ImageSignals(
+            grid=grid,
+            span=span.detach(),
+            content=torch.ones(len(order), dtype=torch.bool, device=span.device),
+            read_attention=attention,
+            read_keys=lambda: grouped(block.keys.flatten(1)).float().mean(1),
+            read_hidden=lambda: grouped(features).flatten(1),
+            pack=torch.arange(len(order), device=span.device),
+            project=partial(_merge, tower.merger, features.shape[-1]),
+            read_pixels=partial(_read_patches, self.pixels[patches], tower.config, grid),
+        )
+
+
+def _read_patches(patches: Tensor, config: Any, grid: Grid) -> list[Tensor]:
+    """The image of each frame, from patches [patches, 3 * time * p * p] in which those of a token follow each other."""
+    merge, side = config.spatial_merge_size, config.patch_size
+    shape = (-1, merge, merge, config.in_channels, config.temporal_patch_size, side, side)
+    # An image is one moment, repeated, and a frame of a video lasts for a few: the first is shown.
+    cells = patches.detach().cpu().view(shape)[:, :, :, :, 0]  # [N, merge, merge, 3, p, p]
+    return lay_out(cells.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3), grid)
+
+
+def _merge(merger: nn.Module, width: int, features: Tensor) -> Tensor:
+    """Token features [*, patches x v] (the patches of a token side by side) -> decoder embeddings [*, d]."""
+    return merger(features.reshape(-1, width)).view(*features.shape[:-1], -1)
+
+
+class _TowerTap:
+    """Keeps what a block of the tower and its merger received until it is taken."""
+
+    def __init__(self, tower: Any, block: Any):
+        attention = block.attn
+        self._heads: int = attention.num_heads
+        self._scratch = Scratch()
+        self.handles: list[Removable] = [
+            attention.register_forward_pre_hook(self._keep_rotary, with_kwargs=True),
+            attention.qkv.register_forward_hook(self._keep_projections),
+            tower.merger.register_forward_pre_hook(self._keep_features),
+        ]
+
+    def _keep_rotary(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        self._scratch.leave("rotary", kwargs["position_embeddings"])
+
+    def _keep_projections(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        projections = output.detach().unflatten(-1, (3, self._heads, -1))  # [patches, 3, heads, w]
+        self._scratch.leave("projections", projections)
+
+    def _keep_features(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._scratch.leave("features", inputs[0].detach())
+
+    def take(self) -> tuple[PatchAttention, Tensor]:
+        """What the block computed, and the merger's input [patches, v]."""
+        seen = self._scratch.take()
+        queries, keys, _ = seen["projections"].unbind(1)
+        return PatchAttention(queries, keys, seen["rotary"]), seen["features"]
