@@ -22,8 +22,7 @@ class CDPruner(Method):
     uses_clip_text = True
     info = MethodInfo(
         paper=(
-            "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs (NeurIPS "
-            "2025)"
+            "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs (NeurIPS 2025)"
         ),
         acts="before the decoder",
         signals="projected embeddings, CLIP text or the question's input embeddings",
