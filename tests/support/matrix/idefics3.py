@@ -162,6 +162,7 @@ TURN = "User:{}<end_of_utterance>\nAssistant:"
 IDEFICS3 = NestedCase(
     name="idefics3",
     family="idefics3",
+    model_class="Idefics3ForConditionalGeneration",
     build=partial(idefics3, layers=8),
     processor=idefics3_processor,
     image="<image>",
@@ -171,6 +172,7 @@ IDEFICS3 = NestedCase(
 SMOLVLM = NestedCase(
     name="smolvlm",
     family="smolvlm",
+    model_class="SmolVLMForConditionalGeneration",
     build=partial(smolvlm, layers=8),
     processor=smolvlm_processor,
     image="<image>",

@@ -113,6 +113,7 @@ def case(name: str, **options: Any) -> Case:
     return Case(
         name=name,
         family="internvl",
+        model_class="InternVLForConditionalGeneration",
         build=partial(internvl, layers=8, **options),
         processor=internvl_processor,
         image="<IMG_CONTEXT>",
