@@ -1,4 +1,4 @@
-"""Idefics3 and SmolVLM: tiles that the prompt joins to one view, the marks between them, padding, unreadable prompts."""
+"""Idefics3 and SmolVLM: tiles that the prompt joins to one view, marks between them, padding, unreadable prompts."""
 
 import warnings
 
