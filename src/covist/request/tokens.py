@@ -37,7 +37,9 @@ def encoded_images(loaded: LoadedModel, request: Request) -> list[PlacedSignals]
     found: list[ImageSignals] = []
     hooks = family.capture(found.extend)
     try:
-        loaded.model.get_image_features(**request.images, return_dict=True)
+        model, is_video = loaded.model, "pixel_values_videos" in request.images
+        encode = model.get_video_features if is_video else model.get_image_features
+        encode(**request.images, return_dict=True)
     finally:
         for hook in hooks:
             hook.remove()
