@@ -66,8 +66,10 @@ class _Image:
 class SlowLlava:
     """Logits of the token after a prompt, for one sample whose images were reduced as `images` reports."""
 
+    between_stages = _Image
+
     def __init__(self, model: Any, pro: bool):
-        self.model, self.decoder = model, model.model.language_model
+        self.model, self.decoder = model, self.text_model(model)
         config = self.decoder.config
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.theta = self.decoder.rotary_emb.inv_freq.double().numpy()
@@ -81,6 +83,9 @@ class SlowLlava:
         if pro:
             first = (14 * len(layers) + 16) // 32  # half up
             self.gains[:first] *= 0.8
+
+    def text_model(self, model: Any) -> Any:
+        return model.model.language_model
 
     @property
     def visual_tokens(self) -> tuple[int, ...]:
@@ -138,7 +143,7 @@ class SlowLlava:
         for report, (span, content, similarity), companions in encoded:
             own, visual = torch.tensor(visual[: len(span)]), visual[len(span) :]
             hidden[own] = span
-            states.append(_Image(report, own[content].tolist(), similarity, companions))
+            states.append(self.between_stages(report, own[content].tolist(), similarity, companions))
         return hidden, list(range(len(ids))), states
 
     def _reduce(self, depth: int, hidden: Tensor, rows: list[int], states: list[_Image]) -> tuple[Tensor, list[int]]:

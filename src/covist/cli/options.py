@@ -18,7 +18,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of 
 MODEL_HELP = "`tiny` or `tiny-next` (embedded, nothing to download), a folder, or a Hugging Face id."
 Model = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 Clip = Annotated[
-    str | None, typer.Option("--clip", help="CLIP checkpoint of the model's vision tower, for LLaVA checkpoints.")
+    str | None, typer.Option("--clip", help="CLIP checkpoint of the model's vision tower, if that is a CLIP.")
 ]
 Device = Annotated[str, typer.Option("--device", help="`auto`, `cpu`, `cuda`, ...")]
 Images = Annotated[
