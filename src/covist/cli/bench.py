@@ -64,7 +64,7 @@ def bench(
     elif model == "tiny" and image is None and prompt is None:
         workload = scene_workload(load(model, clip, device), volume)
     else:
-        images, asked = question(image, prompt)
+        images, asked = question(image, prompt, model)
         workload = image_workload(load(model, clip, device), images, asked, volume)
     run = Bench(workload, plan, repetitions)
     print_notes(run.reaches())

@@ -26,14 +26,14 @@ def load(name: str, clip: str | None, device: str) -> LoadedModel:
     return load_model(name, clip, device)
 
 
-def question(images: list[str] | None, prompt: str | None) -> tuple[list[Image.Image], str]:
-    """The user's images and question, or the bundled ones if neither is given."""
+def question(images: list[str] | None, prompt: str | None, model: str) -> tuple[list[Image.Image], str]:
+    """The user's images and question, or the bundled ones if neither is given; `tiny-next` has its own."""
     from covist.request.images import load_image
 
     if images is None and prompt is None:
         from covist import tiny
 
-        image, asked, _ = tiny.demo()
+        image, asked, _ = tiny.demo("next" if model == "tiny-next" else "tiny")
         return [image], asked
     if prompt is not None and not prompt.strip():
         raise CovistError("--prompt is empty")

@@ -47,7 +47,7 @@ def run(
 
     name = options.method_name(strategy, method)
     check_budget(budget)  # an impossible budget is refused before anything is loaded
-    images, asked = question(image, prompt)
+    images, asked = question(image, prompt, model)
     if overlay is not None:
         from covist.viz.files import FIGURES  # matplotlib is slow to import
 

@@ -42,7 +42,7 @@ def show(
 
     name = options.method_name(strategy, method)
     check_budget(budget)  # an impossible budget is refused before anything is loaded
-    images, asked = question(image, prompt)
+    images, asked = question(image, prompt, model)
     writable_file(destination, FIGURES + PAGES)
     loaded = load(model, clip, device)
     answer = ask(loaded, request(loaded, images, asked), Configuration(name, budget), max_new_tokens)

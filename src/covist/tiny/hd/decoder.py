@@ -26,7 +26,7 @@ from covist.tiny.text import TOKEN_ID
 
 # families that need many regions at once are asked about more
 QUESTIONS = {
-    "existence": 2, "color": 1, "shape": 1, "size": 1, "counting": 2, "relation": 2, "reading": 1, "glyph": 1,
+    "existence": 1, "color": 1, "shape": 1, "size": 1, "counting": 4, "relation": 1, "reading": 1, "glyph": 1,
     "quadrant": 1,
 }  # fmt: skip
 SEEN_SCENES = 1_200  # the tower looks at: the questions are new each time, so a few scenes go far

@@ -208,11 +208,11 @@ def _state_text(scene: Scene, rng: np.random.Generator) -> str:
 
 
 _STATEMENTS: dict[Callable[[Scene, np.random.Generator], str], float] = {
-    _state_object: 0.25,
-    _state_existence: 0.2,
-    _state_count: 0.25,
-    _state_relation: 0.2,
-    _state_text: 0.1,
+    _state_object: 0.2,
+    _state_existence: 0.15,
+    _state_count: 0.4,
+    _state_relation: 0.1,
+    _state_text: 0.15,
 }
 
 
