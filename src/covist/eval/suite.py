@@ -18,7 +18,7 @@ from covist.tiny import FAMILIES, HELD_OUT_SEEDS, Question, questions_for, sampl
 from covist.tiny.hd import HD_FAMILIES, hd_questions_for, sample_hd_scene
 
 SCENES = 320  # with one question per family, where the scene offers one: about 2,500 questions
-HD_SCENES = 200  # 1,800 questions
+HD_SCENES = 200  # 1,600 questions
 _PROBED = 8  # items that a fingerprint reads
 
 

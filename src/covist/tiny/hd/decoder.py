@@ -15,7 +15,7 @@ from transformers import CLIPVisionModel, LlavaNextForConditionalGeneration
 
 from covist.tiny.decoder import FeatureCache, Standardise, choose_places, family_accuracy
 from covist.tiny.hd.pointing import even_targets
-from covist.tiny.hd.questions import HD_FAMILIES, excerpt, hd_questions_for, statements_about
+from covist.tiny.hd.questions import LESSONS, excerpt, hd_questions_for, statements_about
 from covist.tiny.hd.symbols import Symbols
 from covist.tiny.hd.views import IMAGE_TOKENS, NEWLINE, VIEW_PATCHES, ViewBank, prompt_order
 from covist.tiny.packing import IGNORED, PACKED_ATTENTION, PREFIX, Packed, pack
@@ -175,7 +175,7 @@ class NextValidator:
     @torch.no_grad()
     def __call__(self) -> str:
         asked = [hd_questions_for(self.bank.scene(index), 0, QUESTIONS) for index in range(len(self.bank))]
-        hits: dict[str, list[float]] = {family: [] for family in HD_FAMILIES}
+        hits: dict[str, list[float]] = {family: [] for family in LESSONS}
         for start in range(0, len(asked), 8):
             rows = np.arange(start, min(start + 8, len(asked)))
             part = asked[start : start + 8]
