@@ -5,6 +5,7 @@ weights/clip/   the CLIP text tower and both projections; the vision tower is st
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -45,14 +46,16 @@ def fold_standardisation(layer: torch.nn.Linear, mean: torch.Tensor, std: torch.
 def save(model: Model, clip: CLIPModel, folder: Path, processor: ProcessorMixin | None = None) -> None:
     """Write model, processor and CLIP in fp16; the vision tower of `clip` must be that of `model`.
 
-    The processor is the first bed's unless another one is given.
+        The processor is the first bed's unless another one is given.
 
-    >>> from pathlib import Path
-    >>> model, processor, (clip, tokenizer) = covist.tiny.build_random()
-    >>> covist.tiny.save(model, clip, Path("mine"))
-    >>> loaded = covist.tiny.load("mine")
+        >>> from pathlib import Path
+    from typing import Any
+        >>> model, processor, (clip, tokenizer) = covist.tiny.build_random()
+        >>> covist.tiny.save(model, clip, Path("mine"))
+        >>> loaded = covist.tiny.load("mine")
     """
-    stored = type(model)(model.config)
+    model_class: Any = type(model)
+    stored = model_class(model.config)
     stored.load_state_dict(model.state_dict())
     stored.set_attn_implementation("sdpa")
     stored.half().save_pretrained(folder)

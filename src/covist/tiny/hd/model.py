@@ -1,6 +1,6 @@
 """The architecture of the second test bed: a LLaVA-NeXT of 16 narrow layers over the first bed's kind of tower."""
 
-from math import pi
+from math import isqrt, pi
 from typing import Any
 
 import torch
@@ -72,12 +72,12 @@ def grow(half: LlavaNextForConditionalGeneration, whole: LlavaNextForConditional
 def shrink_clip(clip: CLIPModel) -> CLIPModel:
     """A CLIP for smaller images with the weights of `clip`: its patches keep the places of the upper left corner."""
     state: dict[str, Any] = dict(clip.state_dict())
-    side = clip.config.vision_config.image_size // PATCH
     name = "vision_model.embeddings.position_embedding.weight"
+    side = isqrt(len(state[name]) - 1)
     patches = state[name][1:].view(side, side, -1)[:VIEW_GRID, :VIEW_GRID].flatten(0, 1)
     state[name] = torch.cat([state[name][:1], patches])
     state.pop("vision_model.embeddings.position_ids", None)
-    config = CLIPConfig.from_dict(clip.config.to_dict())
+    config: Any = CLIPConfig.from_dict(clip.config.to_dict())
     config.vision_config.image_size = TILE_SIDE
     small = CLIPModel(config)
     small.load_state_dict(state)

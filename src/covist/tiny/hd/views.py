@@ -23,7 +23,7 @@ def prompt_order() -> np.ndarray:
     The base view first, then the rows of the joined tiles.
     """
     numbers = np.arange(VIEWS * VIEW_PATCHES).reshape(VIEWS, VIEW_GRID, VIEW_GRID)
-    upper, lower = np.hstack(numbers[1:3]), np.hstack(numbers[3:5])
+    upper, lower = np.hstack(list(numbers[1:3])), np.hstack(list(numbers[3:5]))
     rows = np.pad(np.vstack([upper, lower]), ((0, 0), (0, 1)), constant_values=NEWLINE)  # [GRID, GRID + 1]
     return np.concatenate([numbers[0].reshape(-1), rows.reshape(-1)])
 
