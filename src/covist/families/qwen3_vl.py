@@ -14,8 +14,8 @@ from covist.families.qwen_tower import PLACEHOLDERS, QwenTowerFamily, rotary_sec
 from covist.families.registry import register_family
 from covist.plan import Geometry
 
-DENSE = Geometry("qwen3-vl-8b", 36, 4096, 12288, 32, 8, tokens=1024, budgets=(512, 256, 128))
-EXPERTS: dict[str, Any] = {"intermediate": 768, "experts": 128, "active_experts": 8}
+DENSE = Geometry("qwen3-vl-8b", 36, 4096, 12288, 32, 8, tokens=1024, budgets=(512, 256, 128), head_dim=128)
+EXPERTS = replace(DENSE, intermediate=768, experts=128, active_experts=8)
 
 
 @register_family
