@@ -53,7 +53,7 @@ def film(frames, width=90, height=70):
     capped=st.booleans(),
     limits=st.sampled_from([(128, 768), (4, 24_576)]),
 )
-def test_frames_get_the_size_that_transformers_gives_them(module, videos, factor, frames, height, width, capped, limits):
+def test_frames_get_the_size_of_transformers(module, videos, factor, frames, height, width, capped, limits):
     size = SizeDict(shortest_edge=limits[0] * factor**2, longest_edge=limits[1] * factor**2)
     processor = videos(cap_pixels_per_frame=capped)
     ours = processor.frame_size(frames, height, width, size, factor, moments=2)

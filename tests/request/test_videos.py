@@ -4,23 +4,11 @@ import builtins
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from support.films import moving_square, place_of, write_file, write_folder
 
 from covist.errors import CovistError
-from covist.request.videos import FOLDER_RATE, Video, _upright, evenly, load_video
-
-
-@given(st.integers(1, 5000), st.integers(1, 100))
-def test_frames_are_evenly_spaced_from_the_first_to_the_last(total, wanted):
-    numbers = evenly(total, wanted)
-    assert len(numbers) == min(total, wanted) and numbers[0] == 0
-    if len(numbers) > 1:
-        assert numbers[-1] == total - 1
-        steps = [after - before for before, after in zip(numbers, numbers[1:], strict=False)]
-        assert min(steps) >= 1 and max(steps) - min(steps) <= 1
+from covist.request.videos import FOLDER_RATE, Video, _upright, load_video
 
 
 def test_a_folder_is_read_in_the_order_of_its_numbers(tmp_path):

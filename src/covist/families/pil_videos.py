@@ -15,8 +15,14 @@ from typing import Any, ClassVar
 import numpy as np
 from transformers import BatchFeature
 from transformers.image_processing_backends import PilBackend
-from transformers.image_utils import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD, OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
-from transformers.image_utils import PILImageResampling, SizeDict
+from transformers.image_utils import (
+    IMAGENET_STANDARD_MEAN,
+    IMAGENET_STANDARD_STD,
+    OPENAI_CLIP_MEAN,
+    OPENAI_CLIP_STD,
+    PILImageResampling,
+    SizeDict,
+)
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 from transformers.utils import cached_file
 from transformers.video_utils import make_batched_metadata, make_batched_videos
@@ -30,6 +36,7 @@ class PilVideos(PilBackend):
 
     inputs: ClassVar[dict[str, str]] = {"pixel_values": "pixel_values_videos"}
     """What an image processor calls its outputs -> what a video processor calls them."""
+    num_frames = fps = None  # chat templates ask for the defaults of videos
 
     @classmethod
     def of(cls, checkpoint: str, images: Any) -> PilVideos:

@@ -2,8 +2,8 @@
 
 A visual token is a *content* token: a place of the decoder's sequence that shows a part of an image. Markers that a
 family puts between them (the newlines of LLaVA-NeXT) are counted apart; no method removes them, and a budget does not
-include them. Counts are per image: with several images they are averaged over the images, with several stages over
-the decoder's layers.
+include them. Counts are per image or video: with several of them they are averaged, with several stages over the
+decoder's layers. A budget that is a count is meant for each image, and for each frame of a video.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from covist.request.inputs import Request
 
 @dataclass(frozen=True)
 class VisualTokens:
-    """Tokens of one image in the prompt, uncompressed."""
+    """Tokens of one image or video in the prompt, uncompressed."""
 
     content: int
     markers: int
+    frames: int = 1
 
 
 @torch.inference_mode()
 def encoded_signals(model: Any, request: Request) -> list[ImageSignals]:
-    """What the vision tower says about each image of a request, without running the decoder."""
+    """What the vision tower says about each image and segment of a video, without running the decoder."""
     family = family_for(model)
     found: list[ImageSignals] = []
     hooks = family.capture(found.extend)
     try:
-        model.get_image_features(**request.images, return_dict=True)
+        request.encode(model)
     finally:
         for hook in hooks:
             hook.remove()
@@ -48,13 +49,20 @@ def encoded_signals(model: Any, request: Request) -> list[ImageSignals]:
 
 
 def visual_tokens(model: Any, request: Request) -> list[VisualTokens]:
-    """The tokens of each image of a request."""
-    contents = [signals.content for signals in encoded_signals(model, request)]
-    return [VisualTokens(int(content.sum()), int((~content).sum())) for content in contents]
+    """The tokens of each image and each video of a request."""
+    counts: list[VisualTokens] = []
+    for signals in encoded_signals(model, request):
+        content = int(signals.content.sum())
+        own = (content, len(signals.content) - content, signals.grid.frames)
+        if signals.continues:
+            before = counts.pop()
+            own = (before.content + own[0], before.markers + own[1], before.frames + own[2])
+        counts.append(VisualTokens(*own))
+    return counts
 
 
 def mean_content(tokens: list[VisualTokens]) -> float:
-    """Content tokens, averaged over images."""
+    """Content tokens, averaged over images and videos."""
     return mean(item.content for item in tokens)
 
 

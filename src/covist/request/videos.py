@@ -16,13 +16,14 @@ from typing import Any
 from PIL import Image
 
 from covist.errors import CovistError
+from covist.grid import evenly
 from covist.request.images import load_image, refuse_url
 from covist.units import counted
 
 FRAMES = 16
 """Frames that are chosen unless asked otherwise."""
 FOLDER_RATE = 2.0
-"""Images of a folder per second: they do not say, and the frames that the Qwen models expect are half a second apart."""
+"""Images of a folder per second, which they do not say: what the Qwen models were shown, half a second apart."""
 
 
 @dataclass(frozen=True)
@@ -82,16 +83,6 @@ def load_video(path: str | Path, frames: int = FRAMES, rate: float = FOLDER_RATE
     if path.stat().st_size == 0:
         raise CovistError(f"video {path} is empty (0 bytes)")
     return _from_file(path, frames)
-
-
-def evenly(total: int, wanted: int) -> tuple[int, ...]:
-    """At most `wanted` of the numbers 0 to total - 1, evenly spaced, with the first and, if several, the last.
-
-    >>> evenly(total=100, wanted=4)
-    (0, 33, 66, 99)
-    """
-    count = min(wanted, total)
-    return tuple(math.floor(place * (total - 1) / max(1, count - 1) + 0.5) for place in range(count))
 
 
 def _from_folder(folder: Path, wanted: int, rate: float) -> Video:
