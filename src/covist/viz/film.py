@@ -19,7 +19,7 @@ from covist.viz.sheet import GAP, LEGEND, MARGIN, TITLE, WIDTH, Sheet, add_legen
 MOST = 16  # frames of a strip; of more, an even choice
 WIDEST, NARROWEST = 4, 8  # frames beside each other
 STRIPS = 6.5  # inches for all strips together, if narrower frames can do it
-HEADING, TIME, REST = 0.24, 0.2, 0.14  # inches above a strip, above a line of it, below the strip
+HEADING, TIME, REST = 0.24, 0.23, 0.14  # inches above a strip, above a line of it, below the strip
 CHART, CHART_GAP, SCALE = 0.95, 0.42, 0.5  # inches of a chart, above it, to the left for its numbers
 SHADES = ("#d5dae1", "#9aa3b0", "#6b7787")  # of stages, the last one darkest
 FRAME_TICKS = 24  # frames that a chart numbers one by one
@@ -97,7 +97,7 @@ def _draw_seen(sheet: Sheet, strip: _Strip, views: list[View], names: list[str],
         left, top, width, height = strip.box(place)
         axes = sheet.axes(left, TITLE + top, width, height)
         show_image(axes, view)
-        axes.set_title(name, fontsize=8, color=SOFT, pad=3)
+        axes.set_title(name, fontsize=8, color=SOFT, pad=4)
 
 
 def _draw_kept(sheet: Sheet, strip: _Strip, video: ImageReport, views: list[View]) -> None:
@@ -115,7 +115,7 @@ def _draw_kept(sheet: Sheet, strip: _Strip, video: ImageReport, views: list[View
             axes = sheet.axes(left, above + top, width, height)
             show_representatives(axes, view, kept, weights, owner, scale, cell)
             frame = int(video.grid.view_numbers()[view.start])
-            axes.set_title(f"{per_frame[frame]} kept", fontsize=8, color=SOFT, pad=3)
+            axes.set_title(f"{per_frame[frame]} kept", fontsize=8, color=SOFT, pad=4)
     handles: list[Artist] = [disc(weight, scale, cell) for weight in scale.examples]
     if len(video.kept) < video.tokens and video.assignment is not None:
         handles.append(thread())
