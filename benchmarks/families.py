@@ -34,6 +34,7 @@ LIMITS = {
     ("llava-next-7b", 160): (1.25, 5.0),
     ("llava-next-7b", 640): (1.15, None),
     ("qwen2.5-vl-7b", 128): (1.25, None),
+    ("qwen3-vl-8b", 128): (1.25, None),
 }
 """(geometry, K) -> the most that compressed / plain and the least that vanilla / compressed may be, for Fixed."""
 DECODING_LIMIT = 1.05
@@ -67,10 +68,12 @@ class Bench:
         return self.request.length - self.geometry.tokens + budget * self.geometry.frames
 
     def encode(self) -> dict[str, Any]:
-        return {"image": self.model.model.get_image_features(**self.request.images, return_dict=True)}
+        kind = "image" if self.geometry.frames == 1 else "video"
+        encode = getattr(self.model.model, f"get_{kind}_features")
+        return {kind: encode(**self.request.images, return_dict=True)}
 
     def prefill(self, encoded: dict[str, Any]) -> Any:
-        sizes = {name: value for name, value in self.request.images.items() if name != "pixel_values"}
+        sizes = {name: value for name, value in self.request.images.items() if not name.startswith("pixel_values")}
         prompt = {**self.request.prompts, **sizes, "mm_encoder_outputs": dict(encoded)}
         return self.model(**prompt, logits_to_keep=1)
 

@@ -108,3 +108,11 @@ def test_newlines_are_counted_apart():
     vanilla, random = bench.results()["results"]
     assert (vanilla["mean_tokens"], vanilla["markers"]) == (2880, 48)
     assert (random["mean_tokens"], random["markers"]) == (160, 48)
+
+
+def test_a_video_is_compressed_by_frames():
+    workload = geometry_workload("qwen3-vl-8b-video", 0.01, 20, Volume(prompts=1, warmup=0, max_new_tokens=1), "cpu")
+    bench = Bench(workload, configurations(["random"], [32]), repetitions=1)
+    bench.run()
+    vanilla, random = bench.results()["results"]
+    assert (vanilla["mean_tokens"], random["mean_tokens"]) == (16 * 256, 16 * 32)

@@ -22,7 +22,9 @@ def parts(counts=(6,), composed=True):
 def test_a_video_counts_by_frame():
     kept = torch.tensor([0, 5, 6, 13])
     weights = torch.tensor([1.0, 2.0, 4.0, 8.0])
-    one = ImageReport(0, Grid(((2, 3),) * 3, "frames"), 18, 0, 4, (4,) * 2, (stage(0, kept, weights=weights),))
+    one = ImageReport(
+        0, Grid(((2, 3),) * 3, "frames"), 18, 0, 4, (4,) * 2, (4,) * 2, (stage(0, kept, weights=weights),)
+    )
     assert (one.frames, one.tokens_per_frame, one.is_video, one.kind) == (3, 6, True, "video")
     assert one.kept_per_frame().tolist() == [2, 1, 1] and one.weight_per_frame().tolist() == [3, 4, 8]
     assert repr(one) == "ImageReport(video of 3 frames, 18 tokens in 2 x 3 each; layers 0-1: 4 tokens (1.33 per frame))"
@@ -73,7 +75,7 @@ def test_dropped_tokens_stay_dropped():
 def test_a_segment_that_a_stage_leaves_alone_stays_as_it_was():
     """A short segment may have nothing to lose where the others shrink."""
     long, short = film(3, (8, 4)), replace(film(1, (5,)), continues=True)
-    short = replace(short, tokens_per_layer=(5,) * 4)
+    short = replace(short, tokens_per_layer=(5,) * 4, cached_tokens_per_layer=(5,) * 4)
     whole = joined([long, short])
     assert [step.depth for step in whole.stages] == [0, 2]
     assert whole.stages[1].kept.tolist() == [*long.kept.tolist(), *(18 + short.kept).tolist()]

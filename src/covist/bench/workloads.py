@@ -53,7 +53,8 @@ def image_workload(
 ) -> Workload:
     """One question about the user's own images and videos, asked again and again."""
     request = prepare(loaded, images, prompt, videos=videos)
-    return _of_model(loaded, "own images", [request] * (volume.prompts + volume.warmup), volume)
+    what = "own images" if images else "own videos"
+    return _of_model(loaded, what, [request] * (volume.prompts + volume.warmup), volume)
 
 
 def geometry_workload(name: str, scale: float, text: int, volume: Volume, device: str = "auto") -> Workload:

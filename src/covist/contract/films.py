@@ -35,12 +35,18 @@ def joined(parts: Sequence[ImageReport]) -> ImageReport:
         tokens=sum(part.tokens for part in parts),
         markers=sum(part.markers for part in parts),
         budget=sum(part.budget for part in parts),
-        tokens_per_layer=tuple(map(sum, zip(*(part.tokens_per_layer for part in parts), strict=True))),
+        tokens_per_layer=_sums([part.tokens_per_layer for part in parts]),
+        cached_tokens_per_layer=_sums([part.cached_tokens_per_layer for part in parts]),
         stages=tuple(_stage(parts, depth) for depth in sorted({step.depth for part in parts for step in part.stages})),
         read_pixels=(lambda: [view for read in readers for view in read()]) if len(readers) == len(parts) else None,
         preprocessing=first.preprocessing,
         segments=tuple(part.frames for part in parts),
     )
+
+
+def _sums(counts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Tokens of all segments, layer by layer."""
+    return tuple(map(sum, zip(*counts, strict=True)))
 
 
 def _grid(grids: Sequence[Grid]) -> Grid:

@@ -80,6 +80,17 @@ class Prefill:
         """Layers before which some image shrinks, the decoder's entry excluded."""
         return {depth for image in self.images for depth, _ in image.schedule.stages if depth > 0}
 
+    @property
+    def cache_cut_from(self) -> int | None:
+        """First layer whose cache is cut back to what survives; None leaves all caches alone."""
+        first = (image.schedule.cache_cut_from for image in self.images)
+        return min((layer for layer in first if layer is not None), default=None)
+
+    @property
+    def last_cut(self) -> int:
+        """The depth of the last reduction; 0 if there is none inside the decoder."""
+        return max(self.rows)
+
     def observe(self, layer: int, hidden: Tensor) -> None:
         """Keep the input of a layer if a later reduction wants to read it."""
         if any(depth > layer and self.settings.method.observed_layer(depth) == layer for depth in self.depths):
