@@ -9,12 +9,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from support.families import smooth_image
+from support.families import smooth_image, tokenizer
 from support.transformers_source import function_from
+from transformers import LlavaNextVideoProcessor, LlavaOnevisionProcessor
 from transformers.image_utils import SizeDict
+from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil as NextImages
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
+    LlavaOnevisionImageProcessorPil as OnevisionImages,
+)
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from covist.families.pil_videos import LlavaNextVideos, LlavaOnevisionVideos, Qwen2Videos, Qwen3Videos
+from covist.families.processors import image_only
 
 QWEN2, QWEN3 = "models.qwen2_vl.video_processing_qwen2_vl", "models.qwen3_vl.video_processing_qwen3_vl"
 
@@ -106,6 +112,23 @@ def test_videos_of_a_batch_follow_each_other():
 def test_frames_of_llava_are_squares(videos, side):
     made = videos()([film(3)], return_tensors="pt")
     assert made["pixel_values_videos"].shape == (1, 3, 3, side, side)
+
+
+@pytest.mark.parametrize(
+    ("processor_class", "images", "settings", "videos", "tokens"),
+    [
+        (LlavaOnevisionProcessor, OnevisionImages, {"num_image_tokens": 729}, LlavaOnevisionVideos, 197),
+        (LlavaNextVideoProcessor, NextImages, {"patch_size": 14}, LlavaNextVideos, 64),
+    ],
+    ids=["llava-onevision", "llava-next-video"],
+)
+def test_prompts_of_llava_get_a_placeholder_per_pooled_patch(processor_class, images, settings, videos, tokens):
+    """OneVision makes 14 x 14 of 27 x 27 patches and adds a newline; NeXT-Video makes 8 x 8 of 16 x 16."""
+    processor = image_only(processor_class)(image_processor=images(), tokenizer=tokenizer(), **settings)
+    processor.video_processor = videos()
+    made = processor(text=[processor.video_token], videos=[film(1)], return_text_replacement_offsets=True)
+    ((written,),) = made["text_replacement_offsets"]
+    assert written["replacement"] == processor.video_token * tokens
 
 
 def test_llava_next_crops_the_middle_of_a_frame():

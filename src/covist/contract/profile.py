@@ -44,8 +44,8 @@ class FamilyProfile:
 
     @classmethod
     def takes_videos(cls) -> bool:
-        """Whether videos are compressed."""
-        return cls.video == "compressed"
+        """Whether there is something to gain from videos."""
+        return cls.video.startswith("compressed")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
