@@ -66,7 +66,7 @@ class Bench:
         self.records = {configuration: Record() for configuration in plan}
         self._layers = len(family_for(workload.loaded.model).decoder.layers)
         self._tokens: list[VisualTokens] = [
-            tokens for request in workload.requests for tokens in visual_tokens(workload.loaded.model, request)
+            tokens for request in workload.requests for tokens in visual_tokens(workload.loaded, request)
         ]
 
     @property
@@ -99,12 +99,12 @@ class Bench:
 
     def reaches(self) -> list[Reach]:
         """What every method makes of its budget on the images of the workload."""
-        contents = sorted({tokens.content for tokens in self._tokens})
+        counts = sorted({(tokens.content, tokens.frames) for tokens in self._tokens})
         return [
-            reach(configuration.method, configuration.budget, content, self._layers)
+            reach(configuration.method, configuration.budget, content, self._layers, frames)
             for configuration in self.plan
             if configuration.budget is not None
-            for content in contents
+            for content, frames in counts
         ]
 
     # -- summing up ----------------------------------------------------------------------------------------------------
