@@ -27,6 +27,9 @@ class Family(ABC):
 
     name: ClassVar[str]
     model_classes: ClassVar[tuple[str, ...]]
+    tower_types: ClassVar[tuple[str, ...]] = ()
+    """Model types of the vision towers that it reads, where other families read the same classes with other towers."""
+    encoder_signal: ClassVar[str] = ""
     needs_clip_text: ClassVar[bool] = True
     """Whether a CLIP text tower can serve this family (its encoder is a CLIP vision tower)."""
     companion_arguments: ClassVar[tuple[str, ...]] = ()

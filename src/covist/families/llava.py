@@ -7,7 +7,8 @@ from functools import partial
 import torch
 
 from covist.contract.signals import ImageSignals
-from covist.families.clip_tower import ClipTowerFamily, TowerOutput, patches_per_side, read_tiles
+from covist.families.clip_tower import ClassTokenSeen, ClipTowerFamily, patches_per_side, read_tiles
+from covist.families.projected import TowerOutput
 from covist.families.registry import register_family
 from covist.grid import Grid
 
@@ -17,7 +18,7 @@ class Llava(ClipTowerFamily):
     name = "llava-1.5"
     model_classes = ("LlavaForConditionalGeneration",)
 
-    def images(self, output: TowerOutput) -> list[ImageSignals]:
+    def images(self, output: TowerOutput[ClassTokenSeen]) -> list[ImageSignals]:
         side = patches_per_side(self.model)
         pack = torch.arange(side * side, device=output.features.device)
         everything = torch.ones(side * side, dtype=torch.bool, device=output.features.device)

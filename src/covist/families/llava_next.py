@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
 from covist.contract.signals import ImageSignals
-from covist.families.clip_tower import ClipTowerFamily, TowerOutput, patches_per_side, read_tiles
+from covist.families.clip_tower import ClassTokenSeen, ClipTowerFamily, patches_per_side, read_tiles
+from covist.families.projected import TowerOutput
 from covist.families.registry import register_family
 from covist.grid import Grid
 
@@ -32,7 +33,7 @@ class LlavaNext(ClipTowerFamily):
     name = "llava-next"
     model_classes = ("LlavaNextForConditionalGeneration",)
 
-    def images(self, output: TowerOutput) -> list[ImageSignals]:
+    def images(self, output: TowerOutput[ClassTokenSeen]) -> list[ImageSignals]:
         signals, first_tile = [], 0
         pixels, side = output.arguments["pixel_values"], patches_per_side(self.model)
         for number, (span, size) in enumerate(zip(output.spans, output.arguments["image_sizes"], strict=True)):
