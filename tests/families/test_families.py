@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from support.cases import CASES
 from support.requests import assert_same, greedy, kept_keys, step_logits
 
 import covist
@@ -79,6 +80,19 @@ def test_padded_batch_with_a_text_only_sample_equals_the_prompts_alone(case, str
     together = step_logits(greedy(case.model, case.ask(*BATCH), 4))
     for index, (question, images) in enumerate(zip(BATCH, PICTURES, strict=True)):
         alone = step_logits(greedy(case.model, case.ask(question, images=images), 4))
+        torch.testing.assert_close(together[:, index], alone[:, 0], atol=1e-4, rtol=1e-4)
+
+
+def test_images_that_shrink_at_different_depths_do_not_disturb_each_other(compress):
+    """PyramidDrop cuts earlier where an image is large for the budget; the other one goes on as it is."""
+    (case,) = (case for case in CASES if case.name == "qwen2.5-vl grouped-query")
+    handle = compress(case, budget=12, method="pyramiddrop", instruction="what", concentration=None)
+    questions = ("{image}what is this ?", "{image}what ?")
+    together = step_logits(greedy(case.model, case.ask(*questions), 2))
+    depths = [[stage.depth for stage in image.stages] for image in handle.report.images]
+    assert depths == [[0, 1, 3, 6], [0, 2, 4, 6]]
+    for index, question in enumerate(questions):
+        alone = step_logits(greedy(case.model, case.ask(question, images=(index,)), 2))
         torch.testing.assert_close(together[:, index], alone[:, 0], atol=1e-4, rtol=1e-4)
 
 

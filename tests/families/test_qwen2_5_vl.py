@@ -1,11 +1,9 @@
-"""Qwen2.5-VL: incoming attention, window order, merge groups, 3-D positions, videos."""
-
-import warnings
+"""Qwen2.5-VL: incoming attention, window order, merge groups, 3-D positions."""
 
 import pytest
 import torch
 from support.captures import captured
-from support.families import VOCABULARY, qwen, qwen_inputs, qwen_processor, smooth_image
+from support.families import qwen, qwen_inputs, qwen_processor, smooth_image
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
 import covist
@@ -139,45 +137,3 @@ def test_rope_deltas_are_those_of_the_plain_model():
     with covist.compress(MODEL, qwen_processor(), budget=8):
         MODEL.generate(**inputs, max_new_tokens=2, do_sample=False)
     assert torch.equal(MODEL.model.rope_deltas, plain) and (plain != 0).all()
-
-
-def video_inputs(with_image: bool):
-    """A video of 2 x 4 x 4 patches, with an image before it on request."""
-    inputs = dict(
-        qwen_inputs([PROMPT if with_image else PROMPT.replace("{image}", "")], [smooth_image(90, 90)] * with_image)
-    )
-    grid = torch.tensor([[2, 4, 4]])
-    video = torch.full((1, 2 * 16 // 4), VOCABULARY["<|video_pad|>"])
-    inputs["input_ids"] = torch.cat([inputs["input_ids"], video, inputs["input_ids"][:, -2:]], 1)
-    types = inputs["mm_token_type_ids"]
-    inputs["mm_token_type_ids"] = torch.cat([types, torch.full_like(video, 2), torch.zeros_like(types[:, :2])], 1)
-    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-    pixels = torch.randn(32, 1176, generator=torch.Generator().manual_seed(0))
-    return {**inputs, "pixel_values_videos": pixels, "video_grid_thw": grid}
-
-
-@pytest.mark.parametrize("with_image", [False, True])
-def test_videos_pass_through_untouched_with_one_warning(with_image):
-    inputs = video_inputs(with_image)
-    plain = MODEL.generate(
-        **inputs, max_new_tokens=4, do_sample=False, output_logits=True, return_dict_in_generate=True
-    )
-    with covist.compress(MODEL, qwen_processor(), budget=4), pytest.warns(UserWarning, match="video input") as caught:
-        for _ in range(2):
-            own = MODEL.generate(
-                **inputs, max_new_tokens=4, do_sample=False, output_logits=True, return_dict_in_generate=True
-            )
-            assert torch.equal(own.sequences, plain.sequences)
-            assert all(torch.equal(a, b) for a, b in zip(own.logits, plain.logits, strict=True))
-    assert len([item for item in caught if "video input" in str(item.message)]) == 1
-
-
-def test_images_are_compressed_again_after_a_video():
-    images = qwen_inputs([PROMPT], [smooth_image(131, 170)])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with covist.compress(MODEL, qwen_processor(), budget=8, concentration=0.1) as handle:
-            alone = MODEL(**images).logits
-            MODEL(**video_inputs(with_image=True))
-            assert torch.equal(MODEL(**images).logits, alone)
-    assert handle.report.images[0].tokens_per_layer == (8,) * 4

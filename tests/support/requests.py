@@ -8,8 +8,9 @@ from torch import Tensor
 
 def greedy(model: Any, inputs: Any, tokens: int = 4, **options: Any) -> Any:
     """`generate` without sampling, with everything it can report; `logits` are those of every step."""
-    # A random model would generate image tokens, which are text there but confuse the tests' own bookkeeping.
-    never = [model.config.image_token_id]
+    # A random model would generate visual tokens, which are text there but confuse the tests' own bookkeeping.
+    ids = (getattr(model.config, f"{kind}_token_id", None) for kind in ("image", "video"))
+    never = [token for token in ids if token is not None]
     options = {
         "do_sample": False,
         "return_dict_in_generate": True,

@@ -54,6 +54,12 @@ class SlowQwen2(SlowLlava):
         return list(range(int(grid.prod()) // 4))
 
     def encode(self, shown: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
+        return [
+            (span, torch.ones(len(span), dtype=torch.bool), affinity(keys, span))
+            for keys, span in self.keys_and_spans(shown)
+        ]
+
+    def keys_and_spans(self, shown: Any) -> list[tuple[Tensor, Tensor]]:
         tower, encoded, first = self.model.model.visual, [], 0
         for grid in shown.image_grid_thw:
             patches = int(grid.prod())
@@ -65,8 +71,7 @@ class SlowQwen2(SlowLlava):
             span = tower(pixels, grid_thw=grid[None], return_dict=True).pooler_output
             hook.remove()
             keys = seen["qkv"].chunk(3, dim=-1)[1].view(len(span), 4, -1).mean(1)
-            content = torch.ones(len(span), dtype=torch.bool)
-            encoded.append((span, content, affinity(keys[self.places(grid, tower)], span)))
+            encoded.append((keys[self.places(grid, tower)], span))
             first += patches
         return encoded
 

@@ -77,7 +77,7 @@ class Prefill:
         for sample in batch.samples:
             sample.drop_removed()
         rows = [sample.embeddings[sample.rows] for sample in batch.samples]
-        embeddings = batch.write_states(rows)
+        embeddings = batch.write_states(0, rows)
         prefill = cls(
             settings,
             batch,
@@ -133,7 +133,7 @@ class Prefill:
             before = sample.rows
             sample.drop_removed()
             shorter.append(own[0][torch.searchsorted(before, sample.rows)])
-        states = self.batch.write_states(shorter)
+        states = self.batch.write_states(depth, shorter)
         self.ledger = self.batch.ledger(self.settings.method)
         self.rows[depth] = [sample.rows for sample in self.batch.samples]
         self.seconds += perf_counter() - started

@@ -144,11 +144,12 @@ class Batch:
             padded[index, width - len(rows) :] = rows
         return padded
 
-    def write_states(self, hidden: list[Tensor]) -> Tensor:
-        """Put the representatives' features into the sequences [n_b, d] and pad them."""
+    def write_states(self, depth: int, hidden: list[Tensor]) -> Tensor:
+        """Put the features that a reduction at `depth` made into the sequences [n_b, d] and pad them."""
         for sample, states in zip(self.samples, hidden, strict=True):
             for image in sample.images:
-                if image.reduced:
+                # The state of an image that was not due here is that of an earlier depth.
+                if image.reduced and image.outcomes[-1][0] == depth:
                     states[sample.places(image.kept_rows)] = image.state.features.to(states)
         return self.pad(hidden)
 

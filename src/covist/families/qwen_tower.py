@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from covist.contract.signals import ImageSignals
 from covist.families.hooks import Running, Scratch, WrappedMethod
 from covist.families.incoming import patches_that_ask
 from covist.families.patch_attention import PatchAttention
+from covist.families.video import segments
 from covist.grid import Grid
 
 
@@ -40,82 +42,90 @@ class QwenTowerFamily(Family):
         sections = self.decoder.rotary_emb.mrope_section
         return [number % 3 for number, width in enumerate(sections) for _ in range(width)]
 
-    def passthrough_reason(self, input_ids: Tensor | None, kwargs: dict[str, Any]) -> str | None:
-        encoded = kwargs.get("mm_encoder_outputs") or {}
-        has_video = kwargs.get("pixel_values_videos") is not None or encoded.get("video") is not None
-        if input_ids is not None and not has_video:
-            has_video = bool((input_ids == self.model.config.video_token_id).any())
-        return "video input is not compressed: this call runs as the plain model" if has_video else None
+    @property
+    def visual_tokens(self) -> tuple[int, ...]:
+        return (self.model.config.image_token_id, self.model.config.video_token_id)
 
     def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
         tap = _TowerTap(self.base.visual, self.evidence_block)
         running = Running()  # a tower may encode a video by asking for the features of images
 
-        def assemble(arguments: dict[str, Any], output: Any) -> None:
-            sink(self._images(arguments["pixel_values"], arguments["image_grid_thw"], output, *tap.take()))
+        def assemble(pixels: str, grids: str, arguments: dict[str, Any], output: Any) -> None:
+            seen = _Encoded(self, output, arguments[pixels], *tap.take())
+            sink(list(seen.signals(arguments[grids], is_video=grids == "video_grid_thw")))
 
+        of_images = partial(assemble, "pixel_values", "image_grid_thw")
+        of_videos = partial(assemble, "pixel_values_videos", "video_grid_thw")
         return [
             *tap.handles,
-            WrappedMethod(self.base, "get_image_features", assemble, running),
-            WrappedMethod(self.base, "get_video_features", lambda arguments, output: tap.take(), running),
+            WrappedMethod(self.base, "get_image_features", of_images, running),
+            WrappedMethod(self.base, "get_video_features", of_videos, running),
         ]
 
-    def _images(
-        self, pixels: Tensor, grids: Tensor, output: Any, block: PatchAttention, features: Tensor
-    ) -> list[ImageSignals]:
-        tower, signals, first = self.base.visual, [], 0
-        spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
+
+@dataclass(frozen=True)
+class _Encoded:
+    """What one call of the tower took and computed, for all images or videos; patches as the tower orders them."""
+
+    family: QwenTowerFamily
+    output: Any
+    pixels: Tensor  # [patches, 3 * time * p * p]
+    block: PatchAttention
+    features: Tensor  # [patches, v] input of the merger
+
+    def signals(self, grids: Tensor, is_video: bool) -> Iterator[ImageSignals]:
+        """Signals of every image, or of every segment of every video; `grids` [count, 3] counts their patches."""
+        tower, first = self.family.base.visual, 0
+        spans = self.output.pooler_output if hasattr(self.output, "pooler_output") else self.output[1]
         for number, (span, grid) in enumerate(zip(spans, grids, strict=True)):
             frames, height, width = grid.tolist()
-            patches = slice(first, first + frames * height * width)
-            shape = (frames, height // tower.spatial_merge_size, width // tower.spatial_merge_size)
-            order = self.order(grid).to(span.device)
-            image = _image(tower, span, shape, block.of(patches), features[patches], order, self.exact_attention)
-            image.companions = self.companions(output, number)
-            image.read_pixels = partial(_read_patches, pixels[patches], tower.config, image.grid)
-            signals.append(image)
-            first = patches.stop
-        return signals
+            shape = (height // tower.spatial_merge_size, width // tower.spatial_merge_size)
+            tokens = shape[0] * shape[1]
+            order = self.family.order(grid).to(span.device)
+            companions = self.family.companions(self.output, number)
+            for part in segments(frames, tokens) if is_video else [range(frames)]:
+                own = slice(part.start * tokens, part.stop * tokens)
+                patches = slice(first + part.start * height * width, first + part.stop * height * width)
+                signals = self._part(span[own], patches, order[own] - own.start, len(part), shape)
+                signals.companions = {layer: features[own] for layer, features in companions.items()}
+                if is_video:
+                    signals.grid = Grid(signals.grid.views, "frames")
+                    signals.continues = part.start > 0
+                yield signals
+            first += frames * height * width
 
+    def _part(self, span: Tensor, patches: slice, order: Tensor, frames: int, shape: tuple[int, int]) -> ImageSignals:
+        """Signals of some patches: whole frames of rows x columns tokens, which stand in `order` in the tower."""
+        tower, block, features = self.family.base.visual, self.block.of(patches), self.features[patches]
+        grid, exact = Grid((shape,) * frames), self.family.exact_attention
 
-def _image(
-    tower: Any,
-    span: Tensor,
-    shape: tuple[int, int, int],
-    block: PatchAttention,
-    features: Tensor,
-    order: Tensor,
-    exact: bool,
-) -> ImageSignals:
-    """`block` and the merger's input `features` [patches, v] are those of this image, as the tower orders them."""
-    frames, rows, columns = shape
+        def grouped(per_patch: Tensor) -> Tensor:
+            """[patches, ...] as the tower orders them -> [N, patches of a token, ...] in reading order."""
+            return per_patch.unflatten(0, (len(order), -1))[order]
 
-    def grouped(per_patch: Tensor) -> Tensor:
-        """[patches, ...] as the tower orders them -> [N, patches of a token, ...] in reading order."""
-        return per_patch.unflatten(0, (len(order), -1))[order]
+        def attention() -> Tensor:
+            asking = patches_that_ask(len(features) // frames, tower.spatial_merge_size, exact, span.device)
+            incoming = torch.cat([frame.incoming(asking) for frame in block.split(frames)])  # [patches]
+            return grouped(incoming).sum(1).view(frames, 1, -1)
 
-    def attention() -> Tensor:
-        asking = patches_that_ask(len(block.keys) // frames, tower.spatial_merge_size, exact, span.device)
-        incoming = torch.cat([frame.incoming(asking) for frame in block.split(frames)])  # [patches]
-        return grouped(incoming).sum(1).view(frames, 1, rows * columns)
-
-    return ImageSignals(
-        grid=Grid(((rows, columns),) * frames),
-        span=span.detach(),
-        content=torch.ones(len(order), dtype=torch.bool, device=span.device),
-        read_attention=attention,
-        read_keys=lambda: grouped(block.keys.flatten(1)).float().mean(1),
-        read_hidden=lambda: grouped(features).flatten(1),
-        pack=torch.arange(len(order), device=span.device),
-        project=partial(_merge, tower.merger, features.shape[-1]),
-    )
+        return ImageSignals(
+            grid=grid,
+            span=span.detach(),
+            content=torch.ones(len(order), dtype=torch.bool, device=span.device),
+            read_attention=attention,
+            read_keys=lambda: grouped(block.keys.flatten(1)).float().mean(1),
+            read_hidden=lambda: grouped(features).flatten(1),
+            pack=torch.arange(len(order), device=span.device),
+            project=partial(_merge, tower.merger, features.shape[-1]),
+            read_pixels=partial(_read_patches, self.pixels[patches], tower.config, grid),
+        )
 
 
 def _read_patches(patches: Tensor, config: Any, grid: Grid) -> list[Tensor]:
     """The image of each frame, from patches [patches, 3 * time * p * p] in which those of a token follow each other."""
     merge, side = config.spatial_merge_size, config.patch_size
     shape = (-1, merge, merge, config.in_channels, config.temporal_patch_size, side, side)
-    # An image is one moment, repeated: the first says it all.
+    # An image is one moment, repeated, and a frame of a video lasts for a few: the first is shown.
     cells = patches.detach().cpu().view(shape)[:, :, :, :, 0]  # [N, merge, merge, 3, p, p]
     return lay_out(cells.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3), grid)
 

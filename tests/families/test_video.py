@@ -1,0 +1,117 @@
+"""Videos: a joint state over time and space, in segments, with timestamps kept, beside images."""
+
+import pytest
+import torch
+from support.requests import assert_same, greedy, step_logits
+from support.videos import CASES_WITH_VIDEO, QUESTION, ask_about, slow_with_videos
+
+from covist.families import video
+from covist.families.video import segments
+
+PROMPTS = {
+    "a video": ("this", 4),
+    "an image and a video": ("image", "and", 3),
+    "two videos": (3, "and", 2),
+}
+
+
+@pytest.fixture(params=CASES_WITH_VIDEO, ids=lambda case: case.name)
+def case(request):
+    return request.param
+
+
+@pytest.fixture
+def short_segments(case, monkeypatch):
+    """Segments of two frames."""
+    frame = int(ask_about(case, 1)["video_grid_thw"].prod()) // 4
+    monkeypatch.setattr(video, "SEGMENT_TOKENS", 2 * frame)
+
+
+@pytest.fixture(params=[False, True], ids=["one segment", "segments"])
+def in_segments(request):
+    if request.param:
+        request.getfixturevalue("short_segments")
+
+
+@pytest.mark.parametrize("parts", PROMPTS.values(), ids=PROMPTS.keys())
+def test_a_budget_of_all_tokens_is_the_plain_model(case, strategy, compress, in_segments, parts):
+    inputs = ask_about(case, *parts)
+    plain = greedy(case.model, inputs)
+    compress(case, budget=1.0, strategy=strategy)
+    assert_same(greedy(case.model, inputs), plain)
+
+
+@pytest.mark.parametrize("parts", PROMPTS.values(), ids=PROMPTS.keys())
+def test_every_step_equals_the_slow_reference(case, strategy, compress, in_segments, parts):
+    inputs = ask_about(case, *parts)
+    handle = compress(case, budget=5, strategy=strategy)
+    output = greedy(case.model, inputs, 3)
+    handle.remove()
+    slow, length = slow_with_videos(case)(case.model, pro=strategy == "pro"), inputs["input_ids"].shape[1]
+    for step, logits in enumerate(output.logits):
+        ids = output.sequences[0, : length + step].tolist()
+        expected = slow.logits(ids, inputs, list(handle.report.images))
+        torch.testing.assert_close(logits[0], expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("budget, kept", [(5, (5, 20)), (0.25, None)])
+def test_a_count_is_meant_for_each_frame_and_a_share_for_all(case, compress, budget, kept):
+    handle = compress(case, budget=budget)
+    case.model(**ask_about(case, "image", 4))
+    image, film = handle.report.images
+    assert film.grid.frames == 4 and image.grid.frames == 1
+    expected = kept or tuple(int(one.tokens / 4 + 0.5) for one in (image, film))
+    assert (image.tokens_per_layer[0], film.tokens_per_layer[0]) == expected
+
+
+def test_segments_share_the_budget_by_their_frames(case, compress, short_segments):
+    handle = compress(case, budget=5)
+    case.model(**ask_about(case, 5))
+    assert [part.grid.frames for part in handle.report.images] == [1, 2, 2]
+    assert [part.tokens_per_layer[0] for part in handle.report.images] == [5, 10, 10]
+
+
+def test_words_between_frames_and_segments_stay_and_are_no_instruction(case, compress, short_segments, monkeypatch):
+    handle = compress(case, budget=5)
+    seen = []
+    reader = handle.settings.reader
+    monkeypatch.setattr(reader, "read", lambda *args, read=reader.read: seen.append(read(*args)) or seen[-1])
+    inputs = ask_about(case, 5)
+    case.model(**inputs)
+    assert {instruction.text for instruction in seen} == {QUESTION}
+    between = inputs["input_ids"].shape[1] - len(inputs["mm_token_type_ids"].nonzero())
+    text = inputs["mm_token_type_ids"][0].nonzero()[[0, -1], 0]
+    around = int(text[0]) + inputs["input_ids"].shape[1] - 1 - int(text[1])
+    assert sum(part.markers for part in handle.report.images) == between - around
+
+
+def test_a_video_never_poses_as_an_image(case, compress):
+    """Equal images alone and beside a video are kept alike, whatever was encoded after them."""
+    handle = compress(case, budget=5)
+    case.model(**ask_about(case, "image"))
+    alone = handle.report.images[0]
+    greedy(case.model, ask_about(case, "image", 3), 2)
+    assert torch.equal(handle.report.images[0].stages[0].kept, alone.stages[0].kept)
+
+
+@pytest.mark.parametrize("method", ["fastv", "sparsevlm", "dart", "divprune", "tome", "vscan"])
+def test_rivals_take_videos(case, compress, method):
+    handle = compress(case, method=method, budget=0.5, concentration=None)
+    output = greedy(case.model, ask_about(case, "image", 3), 2)
+    assert torch.isfinite(step_logits(output)).all()
+    assert [one.grid.frames for one in handle.report.images] == [1, 3]
+
+
+def test_without_a_cache_the_video_is_known_as_well(case, strategy, compress):
+    compress(case, budget=5, strategy=strategy)
+    inputs = ask_about(case, "image", 3)
+    assert_same(greedy(case.model, inputs, 3, use_cache=False), greedy(case.model, inputs, 3), 1e-4)
+
+
+@pytest.mark.parametrize(
+    "frames, tokens, expected", [(16, 256, [16]), (17, 256, [8, 9]), (3, 5000, [1, 1, 1]), (1, 9, [1])]
+)
+def test_segments_are_consecutive_of_about_one_length_and_not_too_long(frames, tokens, expected):
+    parts = segments(frames, tokens)
+    assert [len(part) for part in parts] == expected
+    assert [frame for part in parts for frame in part] == list(range(frames))

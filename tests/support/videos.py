@@ -1,0 +1,120 @@
+"""Prompts with videos for the families that take them, and the slow reference for their frames."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from covist.families.video import segments
+from support.cases import CASES, Case
+from support.families import VOCABULARY, smooth_image
+from support.slow_llava import affinity
+
+CASES_WITH_VIDEO = tuple(case for case in CASES if hasattr(case.model.config, "video_token_id"))
+TEXT, IMAGE, VIDEO = 0, 1, 2
+QUESTION = "what is the colour of this ?"
+
+
+def ask_about(case: Case, *parts: Any, question: str = QUESTION) -> dict[str, Tensor]:
+    """Inputs of one prompt: an image for "image", a video for a number of frames, words for any other text."""
+    ids, types, pixels, grids = [], [], {IMAGE: [], VIDEO: []}, {IMAGE: [], VIDEO: []}
+
+    def say(text: str) -> None:
+        words = case.processor().tokenizer(text, add_special_tokens=False).input_ids
+        ids.extend(words)
+        types.extend([TEXT] * len(words))
+
+    def show(frames: int, seed: int, kind: int) -> None:
+        images = [smooth_image(90 + 30 * kind, 100, seed=seed + frame) for frame in range(frames)]
+        seen = case.processor().image_processor(images=images, return_tensors="pt")
+        (_, height, width), tokens = seen["image_grid_thw"][0].tolist(), int(seen["image_grid_thw"][0].prod()) // 4
+        pixels[kind].append(seen["pixel_values"])
+        grids[kind].append([frames, height, width])
+        timed = kind == VIDEO and "qwen3" in case.name
+        token = VOCABULARY["<|video_pad|>" if kind == VIDEO else "<|image_pad|>"]
+        for _ in range(frames if timed else 1):
+            say("that" * timed + "<|vision_start|>")
+            run = tokens if timed else frames * tokens
+            ids.extend([token] * run)
+            types.extend([kind] * run)
+            say("<|vision_end|>")
+
+    say("<|im_start|>user")
+    for number, part in enumerate(parts):
+        if part == "image":
+            show(1, 10 * number, IMAGE)
+        elif isinstance(part, int):
+            show(part, 10 * number, VIDEO)
+        else:
+            say(part)
+    say(f"{question}<|im_end|><|im_start|>assistant")
+    inputs = {
+        "input_ids": torch.tensor([ids]),
+        "attention_mask": torch.ones(1, len(ids), dtype=torch.long),
+        "mm_token_type_ids": torch.tensor([types]),
+    }
+    for kind, pixel_name, grid_name in (
+        (IMAGE, "pixel_values", "image_grid_thw"),
+        (VIDEO, "pixel_values_videos", "video_grid_thw"),
+    ):
+        if grids[kind]:
+            inputs[pixel_name], inputs[grid_name] = torch.cat(pixels[kind]), torch.tensor(grids[kind])
+    return inputs
+
+
+class _Frames:
+    """Frames of a video as so many images, which is what the tower makes of them: none sees another."""
+
+    def __init__(self, inputs: dict[str, Tensor], number: int):
+        first = int(inputs["video_grid_thw"][:number].prod(-1).sum())
+        frames, height, width = inputs["video_grid_thw"][number].tolist()
+        self.image_grid_thw = torch.tensor([[1, height, width]] * frames)
+        self.pixel_values = inputs["pixel_values_videos"][first : first + frames * height * width]
+
+
+class _Images:
+    def __init__(self, inputs: dict[str, Tensor]):
+        self.image_grid_thw = inputs.get("image_grid_thw", torch.empty(0, 3, dtype=torch.long))
+        self.pixel_values = inputs.get("pixel_values")
+
+
+def slow_with_videos(case: Case) -> type:
+    """The slow reference of a case for the inputs of `ask_about` whose images stand before its videos."""
+
+    class Slow(case.slow):  # type: ignore[name-defined]
+        @property
+        def visual_tokens(self) -> tuple[int, ...]:
+            return (VOCABULARY["<|image_pad|>"], VOCABULARY["<|video_pad|>"])
+
+        def positions(self, ids: list[int], shown: Any) -> np.ndarray:
+            grids = {name: shown[name] for name in ("image_grid_thw", "video_grid_thw") if name in shown}
+            prompt, _ = self.model.model.get_rope_index(shown["input_ids"], shown["mm_token_type_ids"], **grids)
+            generated = prompt.max() + 1 + torch.arange(len(ids) - shown["input_ids"].shape[1])
+            return torch.cat([prompt[:, 0].T, generated[:, None].expand(-1, 3)]).double().numpy()
+
+        def encode(self, shown: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
+            encoded = super().encode(_Images(shown))
+            for number in range(len(shown["video_grid_thw"])):
+                frames = self.keys_and_spans(_Frames(shown, number))
+                for part in segments(len(frames), len(frames[0][1])):
+                    keys, span = (torch.cat([frames[index][own] for index in part]) for own in (0, 1))
+                    content = torch.ones(len(span), dtype=torch.bool)
+                    encoded.append((span, content, affinity(keys, span)))
+            return encoded
+
+        def companions(self, shown: Any) -> list[dict[int, np.ndarray]]:
+            found = super().companions(_Images(shown)) if "pixel_values" in shown else []
+            for number in range(len(shown["video_grid_thw"])):
+                frames = super().companions(_Frames(shown, number))
+                if not frames:
+                    return []
+                for part in segments(len(frames), len(frames[0][1])):
+                    found.append(
+                        {layer: np.concatenate([frames[index][layer] for index in part]) for layer in frames[0]}
+                    )
+            return found
+
+    return Slow
