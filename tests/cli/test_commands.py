@@ -171,9 +171,24 @@ def test_methods_knows_combinations(covist):
 
 
 def test_models(covist):
-    families = {entry["family"]: entry["classes"] for entry in covist("models", "--json").json["models"]}
-    assert families["llava-1.5"] == ["LlavaForConditionalGeneration"]
-    assert "llava-1.5" in covist("models").stdout
+    families = {entry["family"]: entry for entry in covist("models", "--json").json["models"]}
+    assert families["llava-1.5"]["classes"] == ["LlavaForConditionalGeneration"]
+    assert families["llava-1.5"]["presets"] == ["llava-1.5-7b", "llava-1.5-13b"]
+    shown = covist("models").stdout
+    for text in ("llava-1.5", "attention of the class token", "576", "llava-1.5-13b"):
+        assert text in shown
+
+
+def test_every_family_says_what_there_is_to_know(covist):
+    for entry in covist("models", "--json").json["models"]:
+        assert entry["signal"] and entry["tokens"] and entry["video"] and entry["presets"], entry["family"]
+
+
+def test_models_all_adds_the_refused_ones_with_their_reasons(covist):
+    reasons = {entry["model_type"]: entry["reason"] for entry in covist("models", "--all", "--json").json["refused"]}
+    assert "cross-attention" in reasons["mllama"] and "llava" not in reasons
+    shown = covist("models", "--all").stdout
+    assert "llava-1.5" in shown and "mllama" in shown and "cross-attention" in shown
 
 
 def test_doctor_finds_what_is_installed(covist, monkeypatch):

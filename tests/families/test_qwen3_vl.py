@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 from support.captures import captured
-from support.cases import CASES
 from support.families import smooth_image
-from support.qwen import qwen3_vl, qwen3_vl_inputs, qwen3_vl_moe
+from support.matrix.qwen3_vl import CASES, SlowQwen3, qwen3_vl, qwen3_vl_inputs, qwen3_vl_moe
 from support.requests import assert_same, greedy, step_logits
-from support.slow_families import SlowQwen3
 from support.slow_llava import _Image
 from support.slow_text_model import Watched
 from support.videos import ask_about
@@ -22,7 +20,7 @@ from covist.methods.registry import available_methods
 from covist.schedule import decoder_flops
 
 PROMPT = "<|im_start|>user{image}what is the colour of this ?<|im_end|><|im_start|>assistant"
-DENSE, EXPERTS = CASES[5], CASES[6]
+DENSE, EXPERTS = CASES
 BUDGET = 16
 
 

@@ -4,8 +4,8 @@ import warnings
 from contextlib import contextmanager
 
 import pytest
-import support.families as families
 import torch
+from support.cases import FAMILIES
 from support.llava import LAYERS, TOKENS, ask, build_clip, build_llava, processor
 from support.requests import assert_same, greedy, kept_keys, sample_of
 
@@ -149,17 +149,12 @@ def test_default_positions_are_the_published_ones(name):
     assert create_method(name).positions == published
 
 
-@pytest.mark.parametrize("family", ["llava_next", "qwen"])
-def test_other_families(name, family):
+@pytest.mark.parametrize("case", FAMILIES, ids=lambda case: case.name)
+def test_every_family(name, case):
     """Tiles with newlines and grouped queries; no class token, multidimensional positions."""
-    model = getattr(families, family)()
-    prompt = (
-        "USER: {image} what is this ? ASSISTANT:" if family == "llava_next" else "user {image} what is this ? assistant"
-    )
-    inputs = getattr(families, f"{family}_inputs")([prompt], [families.smooth_image(190, 130)])
-    tokenizer = getattr(families, f"{family}_processor")()
-    with compressed(model, name, tokenizer, budget="50%") as handle:
-        output = greedy(model, inputs, 2)
+    inputs = case.ask("{image} what is this ?", images=(2,))
+    with compressed(case.model, name, case.processor(), budget="50%") as handle:
+        output = greedy(case.model, inputs, 2)
     (image,) = handle.report.images
     assert abs(image.mean_tokens - image.budget) <= 0.5
     assert torch.stack(output.logits).isfinite().all()

@@ -59,7 +59,7 @@ def compress(
     concentration: freeze CoViST's running concentration reference to this number, so that the result for an image
         does not depend on the images before it.
     exact_attention: let every patch of a large image say what it attends to. By default half of them do in each head
-        where an encoder has no class token (Qwen2.5-VL) and an image has more than 2,048 patches, about 630 x 630
+        where an encoder has no class token and an image has more than 2,048 patches, about 630 x 630
         pixels; all other attention is exact anyway.
     options: settings of the method by name, as after the colon of its name: `positions="keep"`, `important=0.75`, or
         single constants of CoViST such as `weight_limit=64`.

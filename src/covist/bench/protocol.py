@@ -18,10 +18,9 @@ from covist.api.report import Report
 from covist.bench.workloads import Workload
 from covist.environment import machine, versions
 from covist.errors import CovistError
-from covist.families.registry import family_for
+from covist.families.registry import family_for, geometry_named
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA
-from covist.plan import geometry_named
 from covist.request.answer import Configuration, compressed
 from covist.request.budgets import Reach, reach
 from covist.request.inputs import Request

@@ -23,7 +23,7 @@ def bench(
     model: options.Model = "tiny",
     geometry: Annotated[
         str | None,
-        typer.Option(help="A random-weight model of this shape instead: llava-1.5-7b, llava-next-7b, qwen2.5-vl-7b."),
+        typer.Option(help="A random-weight model of this shape instead; `covist models` lists them."),
     ] = None,
     scale: Annotated[float, typer.Option(help="Width of the random-weight model, 1 = full size.")] = 0.1,
     methods: Annotated[str, typer.Option(help="Names with commas, or `all`.")] = "covist-fixed,covist-pro",

@@ -10,10 +10,15 @@ from torch import Tensor, nn
 
 from covist.contract.family import Removable
 from covist.contract.pixels import lay_out, patches_of_tiles
+from covist.contract.profile import narrowed
 from covist.contract.signals import EncoderLayer
 from covist.families.hooks import Scratch
 from covist.families.projected import ProjectedTowerFamily, TowerOutput
 from covist.grid import Grid
+from covist.plan import Geometry
+
+CLIP_SIDE, CLIP_PATCH = 336, 14
+"""Pixels of the published towers, CLIP ViT-L/14."""
 
 ClassTokenSeen = tuple[EncoderLayer, Tensor]
 """What an encoder layer's attention read, and its output at the class token [tiles, v]."""
@@ -24,6 +29,22 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
 
     tower_types = ("clip_vision_model",)
     select_strategy = "default"
+    encoder_signal = "attention of the class token"
+    shallow_tower = {"num_hidden_layers": 2}
+
+    @classmethod
+    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
+        heads = narrowed(16, scale)
+        return {
+            "model_type": "clip_vision_model",
+            "hidden_size": 64 * heads,
+            "intermediate_size": 256 * heads,
+            "num_hidden_layers": 24,
+            "num_attention_heads": heads,
+            "image_size": CLIP_SIDE,
+            "patch_size": CLIP_PATCH,
+            "projection_dim": 48 * heads,
+        }
 
     @property
     def encoder_layers(self) -> Sequence[Any]:
