@@ -1,4 +1,4 @@
-"""Processors for images alone: the video half of transformers' processors needs torchvision, images do not."""
+"""Processors on machines without torchvision, which the video half of some needs, and images do not."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,26 @@ def load_processor(family: type[Family], name: str) -> Any:
 
     if family.processor is None or find_spec("torchvision"):
         return transformers.AutoProcessor.from_pretrained(name)
-    return image_only(getattr(transformers, family.processor)).from_pretrained(name)
+    processor_class = without_torchvision(getattr(transformers, family.processor))
+    has_videos = VIDEO_PART in processor_class.get_attributes()
+    return (image_only(processor_class) if has_videos else processor_class).from_pretrained(name)
+
+
+@cache
+def without_torchvision(processor_class: Any) -> Any:
+    """The class that a placeholder of transformers stands for, where its file imports a torchvision image processor.
+
+    It imports functions that the image processor for PIL has as well, and gets them from there.
+    """
+    if not getattr(processor_class, "is_dummy", False):
+        return processor_class
+    own = processor_class.__module__
+    for_torchvision, for_pil = (own.replace("processing_", f"image_processing_{kind}") for kind in ("", "pil_"))
+    sys.modules[for_torchvision] = import_module(for_pil)
+    try:
+        return getattr(import_module(own), processor_class.__name__)
+    finally:
+        del sys.modules[for_torchvision]
 
 
 @cache
