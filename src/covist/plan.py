@@ -31,13 +31,13 @@ class Geometry:
     budgets: tuple[int, ...] = ()  # counts; per frame for a video
     tiles: int = 1  # squares of one image that the tower encodes
     frames: int = 1  # more than one for a video
-    head_width: int = 0  # 0: hidden / heads
+    head_dim: int | None = None  # if not hidden / heads
     experts: int = 0  # of a mixture; 0: one MLP for all tokens
     active_experts: int = 1  # that a token passes through
 
-    def __post_init__(self) -> None:
-        if not self.head_width:
-            object.__setattr__(self, "head_width", self.hidden // self.heads)
+    @property
+    def head_width(self) -> int:
+        return self.head_dim or self.hidden // self.heads
 
     @property
     def mlp_width(self) -> int:

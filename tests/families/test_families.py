@@ -8,6 +8,7 @@ from support.cases import first_of
 from support.requests import assert_same, greedy, kept_keys, step_logits
 
 import covist
+from covist.families.registry import family_for
 
 ONE = "{image}what is the colour of this ?"
 TWO = "this {image}and {image}what is that ?"
@@ -214,7 +215,7 @@ def test_eager_attention_agrees_with_sdpa(case, strategy, compress, monkeypatch)
     inputs = case.ask(TWO)
     compress(case, budget=12, strategy=strategy)
     expected = greedy(case.model, inputs)
-    monkeypatch.setattr(case.model.model.language_model.config, "_attn_implementation", "eager")
+    monkeypatch.setattr(family_for(case.model).decoder.config, "_attn_implementation", "eager")
     assert_same(greedy(case.model, inputs), expected, 1e-4)
 
 

@@ -12,6 +12,7 @@ from support.slow_text_model import Watched
 from support.videos import ask_about
 
 import covist
+from covist.api import handle
 from covist.engine.decoder import FrozenDecoder, plain_flops
 from covist.errors import CovistError
 from covist.families.registry import family_for
@@ -110,12 +111,11 @@ def test_full_budget_of_every_method_is_the_plain_model(name, compress):
     assert_same(greedy(DENSE.model, inputs, 2), plain)
 
 
-def test_nothing_is_left_of_deepstack_when_an_image_is_reduced_behind_it(compress):
+def test_nothing_is_left_of_deepstack_when_an_image_is_reduced_after_it(compress, monkeypatch):
     """States carry no features that have been added."""
-    handle = compress(DENSE, budget=BUDGET, strategy="pro")
     seen = []
-    finished = handle._hooks._finished
-    handle._hooks._finished = lambda prefill: (seen.extend(prefill.images), finished(prefill))
+    monkeypatch.setattr(handle, "build_report", lambda prefill, decoder: seen.extend(prefill.images))
+    compress(DENSE, budget=BUDGET, strategy="pro")
     DENSE.model(**DENSE.ask("{image}what ?"))
     ((_, entered), (_, later), (_, last)) = seen[0].outcomes
     assert set(entered.state.companions) == {1, 2, 3}

@@ -66,7 +66,7 @@ class Bench:
         self.records = {configuration: Record() for configuration in plan}
         self._layers = len(family_for(workload.loaded.model).decoder.layers)
         self._tokens: list[VisualTokens] = [
-            tokens for request in workload.requests for tokens in visual_tokens(workload.loaded.model, request)
+            tokens for request in workload.requests for tokens in visual_tokens(workload.loaded, request)
         ]
 
     @property
@@ -139,6 +139,7 @@ class Bench:
         return {
             **asdict(configuration),
             "mean_tokens": self._mean_tokens(record),
+            "mean_cached_tokens": self._mean_cached_tokens(record),
             "markers": mean(tokens.markers for tokens in self._tokens),
             "requests": len(took),
             "ttft_ms": _milliseconds([item.ttft for item in took]),
@@ -157,8 +158,13 @@ class Bench:
         }
 
     def _mean_tokens(self, record: Record) -> float:
-        """Visual tokens per image, averaged over layers, images and requests."""
+        """Visual tokens of prefill per image, averaged over layers, images and requests."""
         return mean(report.mean_tokens for report in record.reports) if record.reports else mean_content(self._tokens)
+
+    def _mean_cached_tokens(self, record: Record) -> float:
+        """Visual tokens in the cache after prefill, averaged likewise."""
+        reports = record.reports
+        return mean(report.mean_cached_tokens for report in reports) if reports else mean_content(self._tokens)
 
     def _mean_length(self, record: Record) -> float:
         """Sequence length averaged over layers, of the last request."""

@@ -125,12 +125,15 @@ def _latency(rows: list[dict[str, Any]]) -> Table:
 
 
 def _resources(rows: list[dict[str, Any]]) -> Table:
-    made = table_of_figures("method", "K", "tokens", "FLOPs", "KV MiB", "peak MiB", "select ms", "all ms")
+    apart = any(row["mean_cached_tokens"] != row["mean_tokens"] for row in rows)
+    tokens = ["tokens", "cached"] if apart else ["tokens"]
+    made = table_of_figures("method", "K", *tokens, "FLOPs", "KV MiB", "peak MiB", "select ms", "all ms")
     for row in rows:
         made.add_row(
             row["method"],
             str(row["budget"] or "all"),
             number(row["mean_tokens"]),
+            *([number(row["mean_cached_tokens"])] if apart else []),
             operations(row["flops"]),
             f"{row['kv_mib']:.2f}",
             "" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}",

@@ -14,8 +14,8 @@ from covist.families.qwen_tower import PLACEHOLDERS, QwenTowerFamily, rotary_sec
 from covist.families.registry import register_family
 from covist.plan import Geometry
 
-DENSE = Geometry("qwen3-vl-8b", 36, 4096, 12288, 32, 8, tokens=1024, budgets=(512, 256, 128))
-EXPERTS = {"intermediate": 768, "experts": 128, "active_experts": 8}
+DENSE = Geometry("qwen3-vl-8b", 36, 4096, 12288, 32, 8, tokens=1024, budgets=(512, 256, 128), head_dim=128)
+EXPERTS = replace(DENSE, intermediate=768, experts=128, active_experts=8)
 
 
 @register_family
@@ -28,7 +28,8 @@ class Qwen3VL(QwenTowerFamily):
         DENSE,
         replace(DENSE, name="qwen3-vl-2b", layers=28, hidden=2048, intermediate=6144, heads=16),
         replace(DENSE, name="qwen3-vl-4b", hidden=2560, intermediate=9728),
-        replace(DENSE, name="qwen3-vl-30b-a3b", layers=48, hidden=2048, kv_heads=4, **EXPERTS),
+        replace(DENSE, name="qwen3-vl-32b", layers=64, hidden=5120, intermediate=25600, heads=64),
+        replace(EXPERTS, name="qwen3-vl-30b-a3b", layers=48, hidden=2048, kv_heads=4),
         replace(DENSE, name="qwen3-vl-8b-video", tokens=16 * 256, frames=16, budgets=(128, 64, 32)),
     )
     shallow_tower = {"depth": 3, "deepstack_visual_indexes": [0, 1, 2]}

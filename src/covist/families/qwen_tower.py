@@ -22,7 +22,7 @@ from covist.families.video import segments
 from covist.grid import Grid
 from covist.plan import Geometry
 
-PLACEHOLDERS = {
+PLACEHOLDERS: dict[str, Any] = {
     "image_token_id": FIRST_SPECIAL,
     "video_token_id": FIRST_SPECIAL + 1,
     "vision_start_token_id": FIRST_SPECIAL + 2,

@@ -49,7 +49,10 @@ class Request:
         if self.count == 1:
             return {**self.prompts, **self.images}
         encoded = model.get_image_features(**self.images, return_dict=True)
-        encoded.pooler_output = list(encoded.pooler_output) * self.count
+        features = encoded.pooler_output  # one tensor for all images, or one for each
+        encoded.pooler_output = (
+            torch.cat([features] * self.count) if isinstance(features, Tensor) else list(features) * self.count
+        )
         repeated = {
             name: torch.cat([values] * self.count) for name, values in self.images.items() if name != "pixel_values"
         }
@@ -65,13 +68,13 @@ def prepare(loaded: LoadedModel, images: Sequence[Image.Image], *prompts: str) -
     texts = [chat_prompt(loaded.processor, prompt, len(images)) for prompt in prompts]
     try:
         single = _encode(loaded, images, texts[:1])
-        every = _encode(loaded, list(images) * len(texts), texts) if len(texts) > 1 else single
+        every = _encode(loaded, [list(images)] * len(texts), texts) if len(texts) > 1 else single
     except ValueError as error:  # an extreme shape, for example
         raise CovistError(f"the processor of {loaded.name} refuses the image: {error}") from error
     return Request(Request.of_inputs(every).prompts, Request.of_inputs(single).images)
 
 
-def _encode(loaded: LoadedModel, images: Sequence[Image.Image], texts: list[str]) -> dict[str, Tensor]:
+def _encode(loaded: LoadedModel, images: Sequence[Any], texts: list[str]) -> dict[str, Tensor]:
     padding: dict[str, Any] = {"padding": True, "padding_side": "left"} if len(texts) > 1 else {}
     encoded = loaded.processor(images=list(images), text=texts, return_tensors="pt", **padding)
     return dict(encoded.to(loaded.model.device))

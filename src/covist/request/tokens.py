@@ -1,9 +1,9 @@
 """Visual tokens: the one definition that every budget, report, table and figure counts by.
 
 A visual token is a *content* token: a place of the decoder's sequence that shows a part of an image. Markers that a
-family puts between them (the newlines of LLaVA-NeXT) are counted apart; no method removes them, and a budget does not
-include them. Counts are per image: with several images they are averaged over the images, with several stages over
-the decoder's layers.
+family puts between them (the newlines of LLaVA-NeXT, the text between two tiles) are counted apart; no method removes
+them, and a budget does not include them. Counts are per image: with several images they are averaged over the images,
+with several stages over the decoder's layers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from covist.contract.signals import ImageSignals, PlacedSignals
 from covist.engine.decoder import plain_flops
 from covist.families.registry import family_for
 from covist.request.inputs import Request
+from covist.request.loading import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,16 @@ class VisualTokens:
 
 
 @torch.inference_mode()
-def encoded_signals(model: Any, request: Request) -> list[ImageSignals]:
-    """What the vision tower says about each image of a request, without running the decoder."""
-    family = family_for(model)
+def encoded_images(loaded: LoadedModel, request: Request) -> list[PlacedSignals]:
+    """What the vision tower says about each image of a request and where it stands, without running the decoder."""
+    family = family_for(loaded.model)
+    family.tokenizer = getattr(loaded.processor, "tokenizer", loaded.processor)
     found: list[ImageSignals] = []
     hooks = family.capture(found.extend)
     try:
-        model.get_image_features(**request.images, return_dict=True)
+        model, is_video = loaded.model, "pixel_values_videos" in request.images
+        encode = model.get_video_features if is_video else model.get_image_features
+        encode(**request.images, return_dict=True)
     finally:
         for hook in hooks:
             hook.remove()
@@ -44,13 +48,17 @@ def encoded_signals(model: Any, request: Request) -> list[ImageSignals]:
     pieces = [
         PlacedSignals(signals, own, int(own[0]), int(own[-1]) + 1) for signals, own in zip(found, rows, strict=True)
     ]
-    return [image.signals for image in family.images_in(pieces, ids)]
+    return family.images_in(pieces, ids)
 
 
-def visual_tokens(model: Any, request: Request) -> list[VisualTokens]:
+def visual_tokens(loaded: LoadedModel, request: Request) -> list[VisualTokens]:
     """The tokens of each image of a request."""
-    contents = [signals.content for signals in encoded_signals(model, request)]
-    return [VisualTokens(int(content.sum()), int((~content).sum())) for content in contents]
+    images = encoded_images(loaded, request)
+    contents = [int(image.signals.content.sum()) for image in images]
+    return [
+        VisualTokens(content, image.end - image.start - content)
+        for image, content in zip(images, contents, strict=True)
+    ]
 
 
 def mean_content(tokens: list[VisualTokens]) -> float:

@@ -112,7 +112,7 @@ class SlowQwen2(SlowLlava):
 
 CASES = (
     Case(
-        name="qwen2-vl",
+        name="qwen2-vl grouped-query",
         family="qwen2-vl",
         model_class="Qwen2VLForConditionalGeneration",
         build=partial(qwen2_vl, layers=8),

@@ -115,7 +115,7 @@ def case(name: str, model_class: type, build: Callable[..., Any], **options: Any
 
 
 CASES = (
-    case("qwen3-vl", Qwen3VLForConditionalGeneration, qwen3_vl),
+    case("qwen3-vl grouped-query", Qwen3VLForConditionalGeneration, qwen3_vl),
     case("qwen3-vl of experts", Qwen3VLMoeForConditionalGeneration, qwen3_vl_moe, kv_heads=4, seed=3),
 )
 
