@@ -172,7 +172,7 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
         text = len(sample.rows) - sum(image.state.count + len(image.markers) for image in sample.images)
         texts.append(text)
         lengths = [
-            text + sum(image.schedule.tokens_per_layer[layer] + len(image.markers) for image in sample.images)
+            text + sum(image.tokens_per_layer[layer] + len(image.markers) for image in sample.images)
             for layer in range(decoder.layers)
         ]
         before = [text + sum(image.length for image in sample.images)] * decoder.layers
@@ -207,7 +207,7 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
         len(image.rows),
         len(image.markers),
         image.budget,
-        image.schedule.tokens_per_layer,
+        image.tokens_per_layer,
         stages,
         image.signals.read_pixels,
         preprocessing,

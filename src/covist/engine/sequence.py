@@ -35,6 +35,16 @@ class ImageInPrompt:
         return self.outcomes[-1][1].state
 
     @property
+    def tokens_per_layer(self) -> tuple[int, ...]:
+        """Representatives that each decoder layer saw; a method may have kept fewer than the schedule allows."""
+        begins = [*(depth for depth, _ in self.outcomes), self.schedule.layers]
+        return tuple(
+            outcome.state.count
+            for (depth, outcome), end in zip(self.outcomes, begins[1:], strict=True)
+            for _ in range(depth, end)
+        )
+
+    @property
     def length(self) -> int:
         """Tokens of its span in the prompt, markers and masked ones included."""
         return self.end - self.start

@@ -31,8 +31,7 @@ class SparseVLMPlus(RatedInside):
             "positions are kept."
         ),
         ours=(
-            "Counts as for SparseVLM. The mass per head is measured after the division; other head counts scale the "
-            "14."
+            "Counts as for SparseVLM. The mass per head is measured after the division; other head counts scale the 14."
         ),
         checked="golden: sparsevlm_plus (rotation, mass of heads, score, kept tokens and positions at 192, 128 and 64)",
     )
