@@ -1,9 +1,9 @@
 """What compression costs and saves on the geometry of each family, with decoders of about 1B parameters.
 
-    python benchmarks/families.py --family llava-1.5 --decoding
-    python benchmarks/families.py --family llava-next --strategy fixed
-    python benchmarks/families.py --family qwen2.5-vl --strategy pro --budget 128
-    python benchmarks/families.py --family qwen2.5-vl --budget 128 --exact-attention
+    python benchmarks/families.py --geometry llava-1.5-7b --decoding
+    python benchmarks/families.py --geometry llava-next-7b --strategy fixed
+    python benchmarks/families.py --geometry qwen2.5-vl-7b --strategy pro --budget 128
+    python benchmarks/families.py --geometry qwen2.5-vl-7b --budget 128 --exact-attention
 
 Weights are random and fp32; all figures are ratios inside one run. The image features are encoded once beforehand by a
 shallow tower of the real width, so the tower is not part of any time; building the state from its signals is.
@@ -12,6 +12,7 @@ shallow tower of the real width, so the tower is not part of any time; building 
 from __future__ import annotations
 
 import argparse
+import math
 import warnings
 from typing import Any
 
@@ -21,27 +22,38 @@ from transformers import DynamicCache
 
 import covist
 from covist.bench.random_models import RandomModel, build_random
+from covist.families.registry import presets
+from covist.plan import Geometry
 from covist.request.inputs import Request
 
-TEXT, HIDDEN = 64, 2048
-DECODER = {"vocab_size": 32000, "hidden_size": HIDDEN, "intermediate_size": 5504, "num_attention_heads": 16}
-CLIP = {"num_hidden_layers": 2}  # ViT-L's widths with one block before the feature layer
-QWEN = {"depth": 1, "fullatt_block_indexes": [0]}  # the real tower's widths with one full-attention block
-FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "llava-1.5": ("llava-1.5-7b", {"num_key_value_heads": 16, "num_hidden_layers": 20}, CLIP),
-    "llava-next": ("llava-next-7b", {"num_key_value_heads": 16, "num_hidden_layers": 20}, CLIP),
-    "qwen2.5-vl": ("qwen2.5-vl-7b", {"num_key_value_heads": 2, "num_hidden_layers": 24}, QWEN),
-}
-"""Family -> its geometry, and what makes about 1B parameters of its decoder and little of its tower."""
+TEXT, HIDDEN, HEADS, INTERMEDIATE = 64, 2048, 16, 5504
+SIZE = 1e9  # parameters of a decoder, about
 LIMITS = {
-    ("llava-1.5", 64): (1.15, 4.0),
-    ("llava-1.5", 192): (1.15, None),
-    ("llava-next", 160): (1.25, 5.0),
-    ("llava-next", 640): (1.15, None),
-    ("qwen2.5-vl", 128): (1.25, None),
+    ("llava-1.5-7b", 64): (1.15, 4.0),
+    ("llava-1.5-7b", 192): (1.15, None),
+    ("llava-next-7b", 160): (1.25, 5.0),
+    ("llava-next-7b", 640): (1.15, None),
+    ("qwen2.5-vl-7b", 128): (1.25, None),
+    ("qwen3-vl-8b", 128): (1.25, None),
 }
-"""(family, K) -> the most that compressed / plain and the least that vanilla / compressed may be, for Fixed."""
+"""(geometry, K) -> the most that compressed / plain and the least that vanilla / compressed may be, for Fixed."""
 DECODING_LIMIT = 1.05
+
+
+def decoder_of_a_billion(geometry: Geometry) -> dict[str, Any]:
+    """Fields of a text model with the geometry's share of key heads, and as many layers as make about 1B parameters."""
+    kv_heads = max(1, round(HEADS * geometry.kv_heads / geometry.heads))
+    # queries and outputs, keys and values, and the three matrices of the MLP
+    layer = 2 * HIDDEN**2 * (1 + kv_heads / HEADS) + 3 * HIDDEN * INTERMEDIATE
+    return {
+        "vocab_size": 32000,
+        "hidden_size": HIDDEN,
+        "intermediate_size": INTERMEDIATE,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": kv_heads,
+        "head_dim": HIDDEN // HEADS,
+        "num_hidden_layers": math.ceil(SIZE / layer),
+    }
 
 
 class Bench:
@@ -52,14 +64,16 @@ class Bench:
         self.request = Request.of_inputs(random.request(1, TEXT))
 
     def length(self, budget: int) -> int:
-        """Tokens of the prompt when `budget` visual tokens are left."""
-        return self.request.length - self.geometry.tokens + budget
+        """Tokens of the prompt when `budget` visual tokens are left, of each frame if it is a video."""
+        return self.request.length - self.geometry.tokens + budget * self.geometry.frames
 
     def encode(self) -> dict[str, Any]:
-        return {"image": self.model.model.get_image_features(**self.request.images, return_dict=True)}
+        kind = "image" if self.geometry.frames == 1 else "video"
+        encode = getattr(self.model.model, f"get_{kind}_features")
+        return {kind: encode(**self.request.images, return_dict=True)}
 
     def prefill(self, encoded: dict[str, Any]) -> Any:
-        sizes = {name: value for name, value in self.request.images.items() if name != "pixel_values"}
+        sizes = {name: value for name, value in self.request.images.items() if not name.startswith("pixel_values")}
         prompt = {**self.request.prompts, **sizes, "mm_encoder_outputs": dict(encoded)}
         return self.model(**prompt, logits_to_keep=1)
 
@@ -109,23 +123,23 @@ def measure_decoding(bench: Bench, budget: int, strategy: str, repetitions: int)
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--family", choices=FAMILIES, default="llava-next")
+    options.add_argument("--geometry", choices=presets(), default="llava-next-7b")
     options.add_argument("--strategy", choices=("fixed", "pro"), default="fixed")
     options.add_argument("--budget", type=int, action="append", help="default: the smallest and largest of the paper")
     options.add_argument("--layers", type=int, help="decoder layers; default: as many as make about 1B parameters")
     options.add_argument("--repetitions", type=int, default=3)
     options.add_argument("--decoding", action="store_true", help="measure decoding steps as well")
-    options.add_argument("--exact-attention", action="store_true", help="Qwen2.5-VL: every patch asks in every head")
+    options.add_argument("--exact-attention", action="store_true", help="every patch asks in every head of the tower")
     options.add_argument("--no-vanilla", action="store_true", help="skip the long uncompressed prefill")
     arguments = options.parse_args()
     warnings.simplefilter("ignore")
-    name, decoder, vision = FAMILIES[arguments.family]
+    geometry, family = presets()[arguments.geometry]
     layers = {} if arguments.layers is None else {"num_hidden_layers": arguments.layers}
-    bench = Bench(build_random(name, 1.0, decoder={**DECODER, **decoder, **layers}, vision=vision))
-    geometry = bench.geometry
+    decoder = {**decoder_of_a_billion(geometry), **layers}
+    bench = Bench(build_random(geometry.name, 1.0, decoder=decoder, vision=family.shallow_tower))
     size = sum(p.numel() for p in bench.model.model.language_model.parameters()) / 1e9
-    visual = f"{geometry.tokens} + {geometry.newlines}"
-    print(f"{arguments.family}: decoder {size:.2f}B, {visual} visual and {TEXT} text tokens")
+    visual = f"{geometry.tokens} + {geometry.markers}"
+    print(f"{geometry.name}: decoder {size:.2f}B, {visual} visual and {TEXT} text tokens")
     with torch.inference_mode():
         encoded = bench.encode()
         vanilla = None if arguments.no_vanilla else timed(lambda: bench.prefill(encoded))
@@ -141,7 +155,7 @@ def _print(arguments: argparse.Namespace, budget: int, times: dict[str, float], 
     times = times if vanilla is None else {"vanilla": vanilla, **times}
     print(f"{arguments.strategy}, K={budget}: " + ", ".join(f"{name} {1e3 * s:.0f} ms" for name, s in times.items()))
     limited = arguments.strategy == "fixed" and not arguments.exact_attention
-    most, least = LIMITS.get((arguments.family, budget), (None, None)) if limited else (None, None)
+    most, least = LIMITS.get((arguments.geometry, budget), (None, None)) if limited else (None, None)
     print(verdict("compressed prefill / plain prefill of the same length", times["compressed"] / times["plain"], most))
     if vanilla is not None:
         print(verdict("vanilla prefill / compressed prefill", vanilla / times["compressed"], least, at_least=True))

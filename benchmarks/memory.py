@@ -31,6 +31,7 @@ DECODER = {
     "num_hidden_layers": 2,
     "num_attention_heads": HEADS,
     "num_key_value_heads": HEADS,
+    "head_dim": HEAD_WIDTH,
     "max_position_embeddings": 32768,
 }
 """32 heads and little else: narrow layers make masks weigh most."""

@@ -15,38 +15,34 @@ HALF = 2  # bytes of a cached number in fp16 or bf16
 
 @dataclass(frozen=True)
 class Geometry:
-    """The sizes of a published model that decide its cost, and the paper's input and budgets for it."""
+    """The sizes of a published model that decide its cost, with an input and budgets for it.
+
+    Another input of the same model is another geometry: `replace(geometry, name=..., tokens=...)`.
+    """
 
     name: str
     layers: int
     hidden: int
-    intermediate: int
+    intermediate: int  # of the MLP, or of one expert
     heads: int
     kv_heads: int
-    tokens: int  # content tokens of one image at the paper's resolution
-    newlines: int
-    budgets: tuple[int, ...]
+    tokens: int  # content tokens of the input: one image, or all frames of a video
+    markers: int = 0  # tokens of the input that every method keeps: newlines, row breaks, timestamps
+    budgets: tuple[int, ...] = ()  # counts; per frame for a video
+    tiles: int = 1  # squares of one image that the tower encodes
+    frames: int = 1  # more than one for a video
+    head_dim: int | None = None  # if not hidden / heads
+    experts: int = 0  # of a mixture; 0: one MLP for all tokens
+    active_experts: int = 1  # that a token passes through
 
     @property
     def head_width(self) -> int:
-        return self.hidden // self.heads
+        return self.head_dim or self.hidden // self.heads
 
-
-GEOMETRIES = {
-    geometry.name: geometry
-    for geometry in (
-        Geometry("llava-1.5-7b", 32, 4096, 11008, 32, 32, 576, 0, (192, 128, 64)),
-        Geometry("llava-1.5-13b", 40, 5120, 13824, 40, 40, 576, 0, (192, 128, 64)),
-        Geometry("llava-next-7b", 32, 4096, 11008, 32, 32, 2880, 48, (640, 320, 160)),
-        Geometry("qwen2.5-vl-7b", 28, 3584, 18944, 28, 4, 1296, 0, (512, 256, 128)),
-    )
-}
-
-
-def geometry_named(name: str) -> Geometry:
-    if name not in GEOMETRIES:
-        raise CovistError(f"unknown geometry {name!r}; choose one of {', '.join(GEOMETRIES)}")
-    return GEOMETRIES[name]
+    @property
+    def mlp_width(self) -> int:
+        """What a token meets of the feed-forward layers, for Eq. 19."""
+        return self.active_experts * self.intermediate
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class Plan:
     budget: int
     tokens: int
     text: float
-    newlines: int
+    markers: int
     schedule: Schedule
     flops: float
     flops_uncompressed: float
@@ -73,7 +69,7 @@ class Plan:
             "layers": self.schedule.layers,
             "tokens": self.tokens,
             "text": self.text,
-            "newlines": self.newlines,
+            "newlines": self.markers,
             "tokens_per_layer": list(self.schedule.tokens_per_layer),
             "stages": [{"depth": depth, "tokens": count} for depth, count in self.schedule.stages],
             "mean_tokens": self.schedule.mean,
@@ -93,30 +89,30 @@ def make_plan(
     *,
     layers: int | None = None,
     tokens: int | None = None,
-    newlines: int | None = None,
+    markers: int | None = None,
     text: float = 64.0,
     config: CovistConfig | None = None,
 ) -> Plan:
-    """The schedule of one image of `tokens` content tokens beside `text` text tokens (a mean may be fractional).
+    """The schedule of one image or video of `tokens` content tokens beside `text` tokens of text (a mean, perhaps).
 
-    A budget of all tokens or more leaves the image uncompressed.
+    A budget of all tokens or more leaves the image uncompressed. For a video a count is per frame.
     """
     layers = geometry.layers if layers is None else layers
     tokens = geometry.tokens if tokens is None else tokens
-    newlines = geometry.newlines if newlines is None else newlines
-    if not 0 <= text < inf or newlines < 0:
-        raise CovistError(f"text and newlines must be finite and not negative, got {text:g} and {newlines}")
+    markers = geometry.markers if markers is None else markers
+    if not 0 <= text < inf or markers < 0:
+        raise CovistError(f"text and markers must be finite and not negative, got {text:g} and {markers}")
     if tokens < 1:
         raise CovistError(f"tokens must be at least 1, got {tokens}")
-    count = resolve_budget(budget, tokens)
+    count = resolve_budget(budget, tokens, geometry.frames)
     if strategy == "fixed":
         schedule = fixed_schedule(layers, count, tokens)
     elif strategy == "pro":
         schedule = progressive_schedule(layers, count, tokens, config)
     else:
         raise CovistError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
-    compressed = [text + newlines + kept for kept in schedule.tokens_per_layer]
-    full = [text + newlines + tokens] * layers
-    flops, flops_full = (decoder_flops(n, geometry.hidden, geometry.intermediate) for n in (compressed, full))
+    compressed = [text + markers + kept for kept in schedule.tokens_per_layer]
+    full = [text + markers + tokens] * layers
+    flops, flops_full = (decoder_flops(n, geometry.hidden, geometry.mlp_width) for n in (compressed, full))
     cache, cache_full = (kv_bytes(n, geometry.kv_heads, geometry.head_width, HALF) for n in (compressed, full))
-    return Plan(geometry.name, strategy, count, tokens, text, newlines, schedule, flops, flops_full, cache, cache_full)
+    return Plan(geometry.name, strategy, count, tokens, text, markers, schedule, flops, flops_full, cache, cache_full)

@@ -183,9 +183,24 @@ def test_methods_knows_combinations(covist):
 
 
 def test_models(covist):
-    families = {entry["family"]: entry["classes"] for entry in covist("models", "--json").json["models"]}
-    assert families["llava-1.5"] == ["LlavaForConditionalGeneration"]
-    assert "llava-1.5" in covist("models").stdout
+    families = {entry["family"]: entry for entry in covist("models", "--json").json["models"]}
+    assert families["llava-1.5"]["classes"] == ["LlavaForConditionalGeneration"]
+    assert families["llava-1.5"]["presets"] == ["llava-1.5-7b", "llava-1.5-13b"]
+    shown = covist("models").stdout
+    for text in ("llava-1.5", "attention of the class token", "576", "llava-1.5-13b"):
+        assert text in shown
+
+
+def test_every_family_says_what_there_is_to_know(covist):
+    for entry in covist("models", "--json").json["models"]:
+        assert entry["signal"] and entry["tokens"] and entry["video"] and entry["presets"], entry["family"]
+
+
+def test_models_all_adds_the_refused_ones_with_their_reasons(covist):
+    reasons = {entry["model_type"]: entry["reason"] for entry in covist("models", "--all", "--json").json["refused"]}
+    assert "cross-attention" in reasons["mllama"] and "llava" not in reasons
+    shown = covist("models", "--all").stdout
+    assert "llava-1.5" in shown and "mllama" in shown and "cross-attention" in shown
 
 
 def test_doctor_finds_what_is_installed(covist, monkeypatch):
@@ -302,6 +317,22 @@ def test_a_budget_of_all_tokens_or_more_leaves_the_image_uncompressed(covist, re
     assert "a budget of all tokens or more leaves the image uncompressed" in ran.stderr
     kept = ran.json if command == "plan" else ran.json["results"][-1]
     assert kept["mean_tokens"] == 576
+
+
+@pytest.mark.parametrize("command", ["run", "eval", "bench"])
+def test_tables_show_prefill_and_cache_apart_where_they_differ(covist, model_folder, image, command):
+    """The test model has few layers: at 400 of 576 tokens IVC-Prune caches 400 and prefills more."""
+    more = {
+        "run": ("--budget", 400, *SMALL),
+        "eval": ("--budgets", 400, "--limit", 1),
+        "bench": ("--budgets", 400, "--image", image, "--prompt", "a?", "--prompts", 1, "--repetitions", 1, *SMALL),
+    }[command]
+    option = "--method" if command == "run" else "--methods"
+    word = "visual tokens in the cache" if command == "run" else "cached"
+    assert word in covist(command, "--model", model_folder, option, "ivc-prune", *more).stdout
+    assert word not in covist(command, "--model", model_folder, option, "fastv", *more).stdout
+    figures = covist(command, "--model", model_folder, option, "ivc-prune", *more, "--json").json["results"][-1]
+    assert figures["mean_cached_tokens"] == pytest.approx(400, abs=0.5) and figures["mean_tokens"] > 420
 
 
 @pytest.mark.parametrize("command", ["run", "show", "eval", "bench"])

@@ -1,8 +1,8 @@
 """Arguments of `covist.compress`: settings of methods by name and keyword, and nothing that is silently ignored."""
 
 import pytest
-from support.families import qwen
 from support.llava import ask, processor
+from support.matrix.qwen2_5_vl import qwen
 from support.requests import greedy
 
 import covist

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.cases import CASES
+from support.cases import first_of
 from support.llava import IMAGE, TOKEN_ID, TOKENS, ask
 from support.requests import assert_same, greedy, step_logits
 from support.slow_llava import SlowLlava, _Image
@@ -142,7 +142,7 @@ def test_every_kind_of_method_leaves_masked_tokens_out(multi_head, compress, met
 @pytest.mark.parametrize("budget", [1.0, 8])
 def test_masked_newlines_and_tiles(compress, strategy, budget):
     """LLaVA-NeXT's own tests mask an arbitrary part of the image span."""
-    case = CASES[0]
+    case = first_of("llava-next")
     inputs = case.ask("{image}what is this ?")
     first, count = inputs["input_ids"][0].tolist().index(case.model.config.image_token_id), case.tokens(inputs)
     mask = inputs["attention_mask"].clone()

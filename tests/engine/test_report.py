@@ -2,6 +2,7 @@
 
 import gc
 import json
+from dataclasses import replace
 from weakref import ref
 
 import pytest
@@ -162,6 +163,15 @@ def test_a_report_counts_the_tokens_that_a_method_really_kept(multi_head, compre
     handle = compress(multi_head, budget=24, method="divprune", concentration=None)
     multi_head(**ask(PROMPT))
     assert handle.report.images[0].tokens_per_layer == (20,) * LAYERS and handle.report.mean_tokens == 20
+
+
+def test_means_run_over_all_images():
+    """Images of one call may keep different counts."""
+    large, small = image_report(SQUARE, (20,)), image_report(SQUARE, (6,))
+    cut = replace(small, cached_tokens_per_layer=(6, 2))
+    report = Report((large, cut), (5,), 1, 2, 3, 4, {})
+    assert report.tokens == 36 and report.mean_tokens == 13 and report.mean_cached_tokens == 12
+    assert report.summary == "2 images, 13 of 36 visual tokens each per layer (36.1 %), 12 cached (33.3 %)"
 
 
 def test_images_name_what_was_kept(multi_head, strategy, compress):

@@ -19,7 +19,7 @@ def score(method, budget, retention):
     return SimpleNamespace(
         method=method,
         budget=budget,
-        mean_tokens=budget,
+        mean_cached_tokens=budget,
         retention=retention,
         retention_interval=interval,
         reached=True,
@@ -74,7 +74,7 @@ def test_budgets_fall_to_the_right_where_methods_part(drawn):
 
 def test_a_budget_that_was_not_reached_is_a_remark_and_no_point(monkeypatch, tmp_path):
     found, figures = results(["fastv"], budgets=(192, 64)), []
-    found.scores[-1].reached, found.scores[-1].mean_tokens = False, 72.9
+    found.scores[-1].reached, found.scores[-1].mean_cached_tokens = False, 72.9
     monkeypatch.setattr(plot, "save_figure", lambda figure, path: figures.append(figure))
     plot_retention(found, tmp_path / "retention.png")
     (line,) = figures[0].axes[0].containers

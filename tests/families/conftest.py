@@ -1,4 +1,4 @@
-"""The families as fixtures."""
+"""The test matrix as fixtures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from support.cases import CASES, FROZEN
+from support.cases import CASES, FAMILIES, FROZEN
 
 import covist
 
@@ -22,7 +22,7 @@ def case(request):
     return request.param
 
 
-@pytest.fixture(params=[CASES[0], CASES[2], *CASES[4:]], ids=lambda case: case.name)
+@pytest.fixture(params=FAMILIES, ids=lambda case: case.name)
 def family(request):
     """One model per family, where the number of key heads does not matter."""
     return request.param

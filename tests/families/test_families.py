@@ -1,9 +1,10 @@
-"""What holds for LLaVA-1.5 holds for every family: the engine is the same, so the same promises are checked here."""
+"""What every family promises: the engine is the same, so the same is checked for all of them."""
 
 import warnings
 
 import pytest
 import torch
+from support.cases import first_of
 from support.requests import assert_same, greedy, kept_keys, step_logits
 
 import covist
@@ -79,6 +80,19 @@ def test_padded_batch_with_a_text_only_sample_equals_the_prompts_alone(case, str
     together = step_logits(greedy(case.model, case.ask(*BATCH), 4))
     for index, (question, images) in enumerate(zip(BATCH, PICTURES, strict=True)):
         alone = step_logits(greedy(case.model, case.ask(question, images=images), 4))
+        torch.testing.assert_close(together[:, index], alone[:, 0], atol=1e-4, rtol=1e-4)
+
+
+def test_images_that_shrink_at_different_depths_do_not_disturb_each_other(compress):
+    """PyramidDrop cuts earlier where an image is large for the budget; the other one goes on as it is."""
+    case = first_of("qwen2.5-vl")
+    handle = compress(case, budget=12, method="pyramiddrop", instruction="what", concentration=None)
+    questions = ("{image}what is this ?", "{image}what ?")
+    together = step_logits(greedy(case.model, case.ask(*questions), 2))
+    depths = [[stage.depth for stage in image.stages] for image in handle.report.images]
+    assert depths == [[0, 1, 3, 6], [0, 2, 4, 6]]
+    for index, question in enumerate(questions):
+        alone = step_logits(greedy(case.model, case.ask(question, images=(index,)), 2))
         torch.testing.assert_close(together[:, index], alone[:, 0], atol=1e-4, rtol=1e-4)
 
 
@@ -172,14 +186,7 @@ def test_an_image_in_a_later_turn(family, strategy, compress):
     others = [kept - 2 * count for kept, count in zip(kept_keys(output.past_key_values), COUNTS[strategy], strict=True)]
     assert len(set(others)) == 1
     is_text = output.sequences[0, :-1] != family.model.config.image_token_id  # the last token is not fed back
-    assert others[0] - int(is_text.sum()) == (family.name.startswith("llava-next") and _newlines(family))
-
-
-def _newlines(family):
-    """Newlines of the first two images."""
-    inputs = family.ask("{image}{image}")
-    spans = family.model.model.get_image_features(inputs["pixel_values"], inputs["image_sizes"]).pooler_output
-    return sum(int((span == family.model.model.image_newline).all(-1).sum()) for span in spans)
+    assert others[0] - int(is_text.sum()) == family.markers(family.model, family.ask("{image}{image}"))
 
 
 def test_removal_restores_the_model_bit_for_bit(family, strategy, compress):

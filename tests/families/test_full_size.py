@@ -2,7 +2,9 @@
 
 import pytest
 import torch
-from support.families import llava_next, llava_next_processor, qwen, qwen_inputs, qwen_processor, smooth_image
+from support.families import smooth_image
+from support.matrix.llava_next import llava_next, llava_next_processor
+from support.matrix.qwen2_5_vl import qwen, qwen_inputs, qwen_processor
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 
 import covist

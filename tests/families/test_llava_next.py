@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.captures import captured
-from support.families import PATCH, PINPOINTS, TILE, llava_next, llava_next_inputs, llava_next_processor, smooth_image
+from support.families import smooth_image
+from support.matrix.llava_next import PATCH, PINPOINTS, TILE, llava_next, llava_next_inputs, llava_next_processor
 from transformers.image_processing_utils import select_best_resolution
 
 import covist

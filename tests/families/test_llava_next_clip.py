@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from support.cases import CASES, FROZEN
-from support.families import TILE
+from support.cases import FROZEN, first_of
+from support.matrix.llava_next import TILE
 from support.requests import greedy
 from transformers import CLIPConfig, CLIPModel, CLIPTextConfig
 
@@ -12,7 +12,7 @@ from covist.config import CovistConfig
 from covist.formulas.evidence import instruction_distribution
 from covist.tiny.text import build_caption_tokenizer
 
-CASE = CASES[0]
+CASE = first_of("llava-next")
 QUESTION = "{image}what color is this ?"
 
 

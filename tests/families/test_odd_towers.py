@@ -1,8 +1,9 @@
 """Vision towers that cannot give the evidence are refused when compression begins, not at the first image."""
 
 import pytest
-from support.families import llava_next, qwen
 from support.llava import build_llava
+from support.matrix.llava_next import llava_next
+from support.matrix.qwen2_5_vl import qwen
 
 import covist
 from covist.errors import CovistError

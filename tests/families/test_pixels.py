@@ -4,15 +4,16 @@ import warnings
 
 import pytest
 import torch
-from support import families, llava
-from support.cases import CASES
+from support import llava
+from support.cases import first_of
 from support.families import smooth_image
+from support.matrix.llava_next import PATCH, PINPOINTS, TILE
 from transformers.models.llava_next.modeling_llava_next import unpad_image
 
 import covist
 from covist.contract.pixels import Preprocessing, patches_of_tiles
 
-NEXT, QWEN = CASES[0], CASES[2]
+NEXT, QWEN = first_of("llava-next"), first_of("qwen2.5-vl")
 
 
 def pixels(model, processor, inputs):
@@ -50,7 +51,7 @@ def test_llava_next_shows_the_base_view_and_the_unpadded_grid(size):
     tiles = prepared(processor, image)[0]  # [tiles, 3, side, side]
     assert torch.equal(base, as_bytes(tiles[0]))
 
-    side, patch = families.TILE, families.PATCH
+    side, patch = TILE, PATCH
     rows, columns = (length // side for length in best_resolution(size))
     whole = tiles[1:].view(rows, columns, 3, side, side).permute(2, 0, 3, 1, 4).reshape(3, rows * side, columns * side)
     places = torch.arange(rows * columns * (side // patch) ** 2).view(1, rows * side // patch, columns * side // patch)
@@ -63,7 +64,7 @@ def test_llava_next_shows_the_base_view_and_the_unpadded_grid(size):
 def best_resolution(size: tuple[int, int]) -> tuple[int, int]:
     from transformers.image_processing_utils import select_best_resolution
 
-    return select_best_resolution(size[::-1], families.PINPOINTS)
+    return select_best_resolution(size[::-1], PINPOINTS)
 
 
 @pytest.mark.parametrize("size", [(112, 112), (84, 196)])

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from support.captures import captured
-from support.families import qwen, qwen_inputs, qwen_processor, smooth_image
+from support.families import smooth_image
+from support.matrix.qwen2_5_vl import qwen, qwen_inputs, qwen_processor
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
 import covist

@@ -1,8 +1,13 @@
 """Families: which there are, how one is added, and what an unknown model is told."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-from support.families import llava_next, llava_next_inputs, llava_next_processor, smooth_image
+import transformers
+from support.cases import FAMILIES
+from support.families import smooth_image
+from support.matrix.llava_next import llava_next, llava_next_inputs, llava_next_processor
 from torch import nn
 from transformers import LlavaNextForConditionalGeneration
 
@@ -28,15 +33,11 @@ def toy_family(monkeypatch):
     return ToyForConditionalGeneration, Toy
 
 
-def test_the_families_of_the_paper_are_listed():
-    assert (
-        covist.available_families().items()
-        >= {
-            "llava-1.5": ("LlavaForConditionalGeneration",),
-            "llava-next": ("LlavaNextForConditionalGeneration",),
-            "qwen2.5-vl": ("Qwen2_5_VLForConditionalGeneration",),
-        }.items()
-    )
+def test_the_three_families_of_the_paper_are_listed():
+    listed = covist.available_families()
+    assert listed["llava-1.5"] == ("LlavaForConditionalGeneration",)
+    assert listed["llava-next"] == ("LlavaNextForConditionalGeneration",)
+    assert "Qwen2_5_VLForConditionalGeneration" in listed["qwen2.5-vl"]
 
 
 def test_one_decorated_class_adds_a_family_that_compresses(toy_family):
@@ -50,6 +51,47 @@ def test_one_decorated_class_adds_a_family_that_compresses(toy_family):
     with covist.compress(model, llava_next_processor(), budget=6, method=_first_tokens()) as handle:
         model(**inputs)
     assert handle.report.images[0].tokens_per_layer == (6,) * 4
+
+
+def test_every_family_is_in_the_test_matrix():
+    served = {(name, model) for name, classes in covist.available_families().items() for model in classes}
+    known = {(name, model) for name, model in served if hasattr(transformers, model)}
+    assert {(case.family, case.model_class) for case in FAMILIES} == known
+
+
+def test_presets_have_names_of_their_own_and_say_what_they_cost():
+    geometries = [geometry for family in registry.families() for geometry in family.presets]
+    assert len({geometry.name for geometry in geometries}) == len(geometries)
+    for geometry in geometries:
+        assert geometry.tokens >= max(geometry.budgets) * geometry.frames and geometry.heads % geometry.kv_heads == 0
+
+
+@pytest.fixture
+def one_class_two_towers(toy_family):
+    """Another family that serves a class of the first one, over another vision tower."""
+
+    @registry.register_family
+    class Blurry(LlavaNext):
+        name = "blurry"
+        model_classes = ("ToyForConditionalGeneration",)
+        tower_types = ("blurry_vision_model",)
+
+    return Blurry
+
+
+def test_families_of_one_class_are_told_apart_by_the_vision_tower(one_class_two_towers):
+    def found(tower):
+        config = SimpleNamespace(vision_config=SimpleNamespace(model_type=tower))
+        return registry.find_family(["ToyForConditionalGeneration"], config)[1].name
+
+    assert (found("blurry_vision_model"), found("clip_vision_model")) == ("blurry", "toy")
+    with pytest.raises(ValueError, match="with a 'dino' vision tower is not supported; with these it is: blurry_vis"):
+        found("dino")
+
+
+def test_a_class_and_tower_cannot_be_served_twice(toy_family):
+    with pytest.raises(ValueError, match="LlavaNextForConditionalGeneration is served already, by the family llava-n"):
+        registry.register_family(type("Again", (LlavaNext,), {"name": "again"}))
 
 
 def test_an_unknown_model_is_told_the_families_and_how_to_add_one():

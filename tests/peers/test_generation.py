@@ -7,13 +7,11 @@ call without any cache, step by step, and every other behaviour is held to it or
 from __future__ import annotations
 
 import warnings
-from functools import cached_property
 from typing import Any
 
 import pytest
 import torch
-from support import llava
-from support.cases import CASES, FROZEN
+from support.cases import FAMILIES, FROZEN
 from support.requests import greedy, step_logits
 
 import covist
@@ -22,22 +20,6 @@ pytestmark = pytest.mark.peers
 STEPS = 5
 
 
-class Llava:
-    """LLaVA-1.5 as a case like the other two families."""
-
-    name = "llava-1.5"
-    processor = staticmethod(llava.processor)
-
-    @cached_property
-    def model(self) -> Any:
-        return llava.build_llava()
-
-    @staticmethod
-    def ask(*questions: str) -> Any:
-        return llava.ask(*("USER: " + q.replace("{image}", "<image> ") + " ASSISTANT:" for q in questions))
-
-
-FAMILIES = (Llava(), CASES[0], CASES[2], *CASES[4:])
 SHORT, LONG = "{image}what is this ?", "what colour is {image}and what is the colour of that ?"
 
 

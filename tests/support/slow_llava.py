@@ -66,6 +66,8 @@ class _Image:
 class SlowLlava:
     """Logits of the token after a prompt, for one sample whose images were reduced as `images` reports."""
 
+    between_stages = _Image
+
     def __init__(self, model: Any, pro: bool):
         self.model, self.decoder = model, model.model.language_model
         config = self.decoder.config
@@ -138,7 +140,7 @@ class SlowLlava:
         for report, (span, content, similarity), companions in encoded:
             own, visual = torch.tensor(visual[: len(span)]), visual[len(span) :]
             hidden[own] = span
-            states.append(_Image(report, own[content].tolist(), similarity, companions))
+            states.append(self.between_stages(report, own[content].tolist(), similarity, companions))
         return hidden, list(range(len(ids))), states
 
     def _reduce(self, depth: int, hidden: Tensor, rows: list[int], states: list[_Image]) -> tuple[Tensor, list[int]]:

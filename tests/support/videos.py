@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from covist.families.video import segments
-from support.cases import CASES, Case
+from support.case import Case
+from support.cases import CASES
 from support.families import VOCABULARY, smooth_image
 from support.slow_llava import affinity
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from torch import nn
 
+from covist.api.choose import choose_method
 from covist.api.handle import Compression
 from covist.config import CovistConfig
 from covist.contract.method import Method
@@ -18,7 +20,7 @@ from covist.engine.prefill import Settings
 from covist.errors import CovistError
 from covist.families.registry import family_for
 from covist.families.text_tower import Home, TextTower
-from covist.methods.create import create_method
+from covist.methods.registry import available_methods
 from covist.schedule import check_budget
 
 
@@ -35,6 +37,7 @@ def compress(
     turn_markers: Mapping[str, str | Sequence[str]] | None = None,
     concentration: float | None = None,
     exact_attention: bool = False,
+    per_call: bool = False,
     **options: Any,
 ) -> Compression:
     """Compress the visual tokens of every image that `model` sees, until the handle is removed.
@@ -59,8 +62,10 @@ def compress(
     concentration: freeze CoViST's running concentration reference to this number, so that the result for an image
         does not depend on the images before it.
     exact_attention: let every patch of a large image say what it attends to. By default half of them do in each head
-        where an encoder has no class token (Qwen2.5-VL) and an image has more than 2,048 patches, about 630 x 630
+        where an encoder has no class token and an image has more than 2,048 patches, about 630 x 630
         pixels; all other attention is exact anyway.
+    per_call: keep what any method may want to read of the encoder, so that `handle.using()` can choose every method
+        for single calls. Without it `using()` takes methods that read what this one reads.
     options: settings of the method by name, as after the colon of its name: `positions="keep"`, `important=0.75`, or
         single constants of CoViST such as `weight_limit=64`.
 
@@ -75,7 +80,7 @@ def compress(
     """
     family = family_for(model)
     family.exact_attention = exact_attention
-    chosen = _method(strategy, method, config, concentration, options)
+    chosen = choose_method(strategy, method, config, concentration, options)
     check_budget(budget)
     if clip is not None and not family.needs_clip_text:
         raise CovistError(f"{family.name} has no CLIP vision tower, so clip= cannot serve it; leave it out")
@@ -99,31 +104,5 @@ def compress(
         budget=budget,
         preprocessing=Preprocessing.of(processor),
     )
-    return Compression(family, settings)
-
-
-def _method(
-    strategy: str | None,
-    method: str | Method | None,
-    config: CovistConfig | None,
-    concentration: float | None,
-    options: dict[str, Any],
-) -> Method:
-    if strategy not in (None, "fixed", "pro"):
-        raise CovistError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
-    if method is not None and strategy is not None:
-        raise CovistError("give either strategy= (CoViST) or method=, not both")
-    if isinstance(method, Method):
-        if config is not None or concentration is not None or options:
-            raise CovistError(
-                "a Method object has its options already: give them to its constructor, and freeze its tracker in "
-                "place of concentration="
-            )
-        return method
-    given = {} if config is None else {"config": config}
-    chosen = create_method(method or f"covist-{strategy or 'fixed'}", **given, **options)
-    if concentration is not None:
-        if chosen.tracker is None:
-            raise CovistError(f"{chosen.name} has no concentration reference to freeze; leave concentration= out")
-        chosen.tracker.freeze(concentration)
-    return chosen
+    others = [other.encoder_layers for other in available_methods().values()] if per_call else []
+    return Compression(family, settings, encoder_layers=sorted({*chosen.encoder_layers, *chain(*others)}))

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
+from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from torch import nn
 
+from covist.api.choose import choose_method
 from covist.api.report import Report, build_report
 from covist.contract.family import Family, unwrap
+from covist.contract.method import Method
+from covist.engine.choice import Variant
 from covist.engine.hooks import Hooks
 from covist.engine.prefill import Prefill, Settings
 from covist.errors import CovistError
+from covist.schedule import check_budget
 
 # Weak on both sides: a model that is dropped while it is compressed is freed with its handle.
 _ACTIVE: WeakKeyDictionary[nn.Module, ReferenceType[Compression]] = WeakKeyDictionary()
+
+
+@dataclass
+class Run:
+    """What `Compression.using` did."""
+
+    report: Report | None = None
+    """What the last prefill with images in this block did; None for the plain model."""
 
 
 class Compression:
@@ -28,7 +45,7 @@ class Compression:
     >>> handle.remove()
     """
 
-    def __init__(self, family: Family, settings: Settings):
+    def __init__(self, family: Family, settings: Settings, encoder_layers: Sequence[int | float]):
         if Compression.of(family.model) is not None:
             raise CovistError(
                 "this model is compressed already; to replace that, call .remove() on its handle first "
@@ -38,7 +55,9 @@ class Compression:
         self.report: Report | None = None
         """What the last prefill with images did."""
         self._model = family.model
-        self._hooks = Hooks(family, settings, self._write_report)
+        self._encoder_layers = frozenset(encoder_layers)
+        self._hooks = Hooks(family, Variant.of(settings, self._write_report), encoder_layers)
+        self._methods: dict[Hashable, Variant] = {}  # those that `using` was asked for by name
         _ACTIVE[family.model] = ref(self)
 
     @staticmethod
@@ -51,6 +70,62 @@ class Compression:
     def is_active(self) -> bool:
         """Whether the model is compressed; False after `remove()`."""
         return Compression.of(self._model) is self
+
+    @contextmanager
+    def using(
+        self,
+        *,
+        budget: int | float | str | None = None,
+        strategy: str | None = None,
+        method: str | Method | None = None,
+        concentration: float | None = None,
+        **options: Any,
+    ) -> Iterator[Run]:
+        """Run the calls of this thread with other settings, for the length of a `with` block.
+
+        What is not given stays as the handle has it; `budget="none"` runs the plain model. Other threads do not
+        notice, so that a server can serve every request its own way with one model. The block's `Run` has the report.
+
+        >>> import covist
+        >>> model, processor, clip = covist.tiny.load()
+        >>> image, question, answer = covist.tiny.demo()
+        >>> inputs = processor(images=image, text=covist.tiny.prompt_for(question), return_tensors="pt")
+        >>> with covist.compress(model, processor, budget=64, clip=clip, per_call=True) as handle:
+        ...     with handle.using(budget=32, method="divprune") as run:
+        ...         output = model.generate(**inputs, max_new_tokens=8)
+        >>> run.report.method, run.report.mean_tokens
+        ('divprune', 32.0)
+        """
+        if not self.is_active:
+            raise CovistError("this handle has been removed; compress the model again")
+        run = Run()
+        variant = None
+        if budget != "none":
+            base = self._hooks.default
+            if method is not None or strategy is not None or concentration is not None or options:
+                base = self._variant(strategy, method, concentration, options)
+            if budget is not None:
+                check_budget(budget)
+            settings = replace(base.settings, budget=self.settings.budget if budget is None else budget)
+            variant = replace(base, settings=settings, finished=partial(self._write, run))
+        with self._hooks.choice.using(variant):
+            yield run
+
+    def _variant(
+        self, strategy: str | None, method: str | Method | None, concentration: float | None, options: dict[str, Any]
+    ) -> Variant:
+        """The variant of a method; one that was asked for before goes on, with what it remembers."""
+        key = (strategy, method, concentration, tuple(sorted(options.items())))
+        if key not in self._methods:
+            chosen = choose_method(strategy, method, None, concentration, options)
+            if not self._encoder_layers.issuperset(chosen.encoder_layers):
+                raise CovistError(
+                    f"{chosen.name} reads further layers of the encoder, which this handle does not keep; "
+                    "give per_call=True to compress()"
+                )
+            settings = replace(self.settings, method=chosen)
+            self._methods[key] = self._hooks.add(Variant.of(settings, self._write_report))
+        return self._methods[key]
 
     def refresh(self) -> None:
         """Read head gains and distance tables again after the model's weights changed.
@@ -95,3 +170,6 @@ class Compression:
 
     def _write_report(self, prefill: Prefill) -> None:
         self.report = build_report(prefill, self.settings.decoder)
+
+    def _write(self, run: Run, prefill: Prefill) -> None:
+        run.report = build_report(prefill, self.settings.decoder)

@@ -55,15 +55,22 @@ class Report:
 
     @property
     def mean_tokens(self) -> float:
-        """Visual tokens after compression, averaged over layers and images."""
+        """Visual tokens of prefill after compression, averaged over layers and images."""
         return sum(image.mean_tokens for image in self.images) / len(self.images)
+
+    @property
+    def mean_cached_tokens(self) -> float:
+        """Visual tokens in the cache after prefill, averaged over layers and images: what a budget counts."""
+        return sum(image.mean_cached_tokens for image in self.images) / len(self.images)
 
     @property
     def summary(self) -> str:
         """Images, and visual tokens before and after, in one line."""
         average = "" if len(self.images) == 1 else " each"
         kept = f"{number(self.mean_tokens)} of {number(self.tokens)} visual tokens{average} per layer"
-        return f"{counted(len(self.images), 'image')}, {kept} ({share(self.mean_tokens, self.tokens)})"
+        line = f"{counted(len(self.images), 'image')}, {kept} ({share(self.mean_tokens, self.tokens)})"
+        cached = self.mean_cached_tokens
+        return line if cached == self.mean_tokens else f"{line}, {number(cached)} cached ({share(cached, self.tokens)})"
 
     def __repr__(self) -> str:
         facts = self._facts()
@@ -112,8 +119,7 @@ class Report:
         if not 0 <= which < len(self.images):
             raise CovistError(f"which={which}: the report has {counted(len(self.images), 'image')}, counted from 0")
         shown = self.images[which]
-        subtitle = f"{number(shown.mean_tokens)} of {shown.tokens} visual tokens per layer"
-        save_figure(draw_report(shown, seen_views(shown, given[which]), self.method, subtitle), path)
+        save_figure(draw_report(shown, seen_views(shown, given[which]), self.method, shown.summary), path)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON."""
@@ -121,6 +127,7 @@ class Report:
             "images": [_image_dict(image) for image in self.images],
             "text_tokens": list(self.text_tokens),
             "mean_tokens": self.mean_tokens,
+            "mean_cached_tokens": self.mean_cached_tokens,
             "kv_bytes": self.kv_bytes,
             "kv_bytes_uncompressed": self.kv_bytes_uncompressed,
             "flops": self.flops,
@@ -171,19 +178,23 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
         images += [_image_report(index, image, settings.preprocessing) for image in sample.images]
         text = len(sample.rows) - sum(image.state.count + len(image.markers) for image in sample.images)
         texts.append(text)
-        lengths = [
-            text + sum(image.tokens_per_layer[layer] + len(image.markers) for image in sample.images)
-            for layer in range(decoder.layers)
-        ]
+        text_and_markers = text + sum(len(image.markers) for image in sample.images)
+        schedules = [image.actual_schedule for image in sample.images]
+        lengths = _lengths(text_and_markers, [one.tokens_per_layer for one in schedules], decoder.layers)
+        cached = _lengths(text_and_markers, [one.cached_tokens_per_layer for one in schedules], decoder.layers)
         before = [text + sum(image.length for image in sample.images)] * decoder.layers
         flops += decoder_flops(lengths, decoder.hidden, decoder.intermediate)
         flops_before += decoder_flops(before, decoder.hidden, decoder.intermediate)
-        kept = lengths[-1:] * decoder.layers if settings.method.prunes_earlier_layers else lengths
-        cache += kv_bytes(kept, decoder.kv_heads, decoder.head_width, element)
+        cache += kv_bytes(cached, decoder.kv_heads, decoder.head_width, element)
         cache_before += kv_bytes(before, decoder.kv_heads, decoder.head_width, element)
     return Report(
         tuple(images), tuple(texts), cache, cache_before, flops, flops_before, _seconds(prefill), settings.method.name
     )
+
+
+def _lengths(others: int, images: Sequence[Sequence[int]], layers: int) -> list[int]:
+    """Sequence length in each layer: the tokens of every image by layer, beside others that all layers hold."""
+    return [others + sum(tokens[layer] for tokens in images) for layer in range(layers)]
 
 
 def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessing) -> ImageReport:
@@ -207,7 +218,8 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
         len(image.rows),
         len(image.markers),
         image.budget,
-        image.tokens_per_layer,
+        image.actual_schedule.tokens_per_layer,
+        image.actual_schedule.cached_tokens_per_layer,
         stages,
         image.signals.read_pixels,
         preprocessing,
@@ -232,7 +244,9 @@ def _image_dict(image: ImageReport) -> dict[str, Any]:
         "markers": image.markers,
         "budget": image.budget,
         "tokens_per_layer": list(image.tokens_per_layer),
+        "cached_tokens_per_layer": list(image.cached_tokens_per_layer),
         "mean_tokens": image.mean_tokens,
+        "mean_cached_tokens": image.mean_cached_tokens,
         "stages": [
             {
                 "depth": stage.depth,

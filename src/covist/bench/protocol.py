@@ -18,10 +18,9 @@ from covist.api.report import Report
 from covist.bench.workloads import Workload
 from covist.environment import machine, versions
 from covist.errors import CovistError
-from covist.families.registry import family_for
+from covist.families.registry import family_for, geometry_named
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA
-from covist.plan import geometry_named
 from covist.request.answer import Configuration, compressed
 from covist.request.budgets import Reach, reach
 from covist.request.inputs import Request
@@ -140,6 +139,7 @@ class Bench:
         return {
             **asdict(configuration),
             "mean_tokens": self._mean_tokens(record),
+            "mean_cached_tokens": self._mean_cached_tokens(record),
             "markers": mean(tokens.markers for tokens in self._tokens),
             "requests": len(took),
             "ttft_ms": _milliseconds([item.ttft for item in took]),
@@ -158,8 +158,13 @@ class Bench:
         }
 
     def _mean_tokens(self, record: Record) -> float:
-        """Visual tokens per image, averaged over layers, images and requests."""
+        """Visual tokens of prefill per image, averaged over layers, images and requests."""
         return mean(report.mean_tokens for report in record.reports) if record.reports else mean_content(self._tokens)
+
+    def _mean_cached_tokens(self, record: Record) -> float:
+        """Visual tokens in the cache after prefill, averaged likewise."""
+        reports = record.reports
+        return mean(report.mean_cached_tokens for report in reports) if reports else mean_content(self._tokens)
 
     def _mean_length(self, record: Record) -> float:
         """Sequence length averaged over layers, of the last request."""

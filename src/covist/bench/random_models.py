@@ -6,46 +6,48 @@ shape of the attention are the real ones; `scale` shrinks the number of heads an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import (
-    CLIPTextConfig,
-    CLIPTextModelWithProjection,
-    CLIPVisionConfig,
-    LlamaConfig,
-    LlavaConfig,
-    LlavaForConditionalGeneration,
-    LlavaNextConfig,
-    LlavaNextForConditionalGeneration,
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-)
+from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
+from covist.contract.family import Family
+from covist.contract.profile import FIRST_SPECIAL, VOCABULARY, narrowed
 from covist.errors import CovistError
+from covist.families.registry import preset_named
 from covist.families.text_tower import TextTower
-from covist.plan import Geometry, geometry_named
+from covist.plan import Geometry
 from covist.tiny.text import build_caption_tokenizer
-
-VOCABULARY = 1024
-IMAGE_TOKEN, VISION_START, VISION_END, VIDEO_TOKEN = 1000, 1001, 1002, 1003
-CLIP_SIDE, CLIP_PATCH = 336, 14
-NEXT_SIDE = 2 * CLIP_SIDE
-QWEN_SIDE, QWEN_PATCH, QWEN_MERGE = 1008, 14, 2
 
 
 @dataclass(frozen=True)
 class RandomModel:
-    """A model without training, a maker of requests for it, and its text tower if its family has one."""
+    """A model without training, and its text tower if its family has one."""
 
     model: Any
+    family: type[Family]
     geometry: Geometry
     clip: TextTower | None
-    request: Callable[[int, int], dict[str, Tensor]]
-    """`request(seed, text)`: random pixels inside `text` random tokens."""
+
+    def request(self, seed: int, text: int) -> dict[str, Tensor]:
+        """Random pixels inside `text` random tokens: a few before the image, the rest after it."""
+        random = torch.Generator().manual_seed(seed)
+        words = torch.randint(3, FIRST_SPECIAL, (max(text, 2),), generator=random).tolist()
+        before = min(5, len(words) - 1)
+        image, pixels = self.family.random_input(self.geometry, self.model.config, random)
+        ids = torch.tensor([[*words[:before], *image, *words[before:]]])
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **self._token_types(ids), **pixels}
+
+    def _token_types(self, ids: Tensor) -> dict[str, Tensor]:
+        """For models with multidimensional positions: 1 for tokens of an image, 2 for those of a video, else 0."""
+        config = self.model.config
+        if not hasattr(self.model.model, "get_rope_index"):
+            return {}
+        return {"mm_token_type_ids": (ids == config.image_token_id).int() + 2 * (ids == config.video_token_id).int()}
 
 
 def build_random(
@@ -59,56 +61,54 @@ def build_random(
     """A random model of the geometry `name`; `decoder` and `vision` override fields of its two configurations."""
     if not 0 < scale <= 1:
         raise CovistError(f"scale must be in (0, 1], got {scale:g}")
-    geometry = geometry_named(name)
+    geometry, family = preset_named(name)
     torch.manual_seed(seed)
-    build = _qwen if name.startswith("qwen") else _llava_next if name.startswith("llava-next") else _llava
-    random = build(geometry, scale, dict(decoder or {}), dict(vision or {}))
+    text = {**_decoder(geometry, scale), **(decoder or {})}
+    tower = {**family.published_tower(geometry, scale), **(vision or {})}
+    config = family.random_config(geometry, text, tower)
+    model = _model_class(family, config)(config).eval()
     # Stopping by chance would give every method another number of tokens to write.
-    random.model.generation_config.eos_token_id = None
-    random.model.eval()
-    return random
+    model.generation_config.eos_token_id = None
+    clip = _text_tower(config.vision_config) if family.needs_clip_text else None
+    return RandomModel(model, family, geometry, clip)
 
 
-def _heads(count: int, scale: float, multiple: int = 1) -> int:
-    return max(1, round(count * scale / multiple)) * multiple
-
-
-def _llama(geometry: Geometry, scale: float, changes: dict[str, Any]) -> dict[str, Any]:
-    kv_heads = _heads(geometry.kv_heads, scale)
-    heads = _heads(geometry.heads, scale, kv_heads)
-    return {
-        "vocab_size": VOCABULARY,
-        "hidden_size": heads * geometry.head_width,
-        "intermediate_size": round(geometry.intermediate * scale),
-        "num_hidden_layers": geometry.layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "max_position_embeddings": 4096,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-        **changes,
-    }
-
-
-def _clip_vision(scale: float, changes: dict[str, Any]) -> CLIPVisionConfig:
-    """CLIP ViT-L/14 at 336 pixels."""
-    heads = _heads(16, scale)
-    return CLIPVisionConfig(
-        **{
-            "hidden_size": 64 * heads,
-            "intermediate_size": 256 * heads,
-            "num_hidden_layers": 24,
-            "num_attention_heads": heads,
-            "image_size": CLIP_SIDE,
-            "patch_size": CLIP_PATCH,
-            "projection_dim": 48 * heads,
-            **changes,
-        }
+def _model_class(family: type[Family], config: Any) -> Any:
+    """The class of a configuration, where a family serves several."""
+    return next(
+        model_class
+        for model_class in (getattr(transformers, name, None) for name in family.model_classes)
+        if model_class is not None and isinstance(config, model_class.config_class)
     )
 
 
-def _text_tower(vision: CLIPVisionConfig) -> TextTower:
+def _decoder(geometry: Geometry, scale: float) -> dict[str, Any]:
+    """Fields of a text configuration, under the names that all of them share."""
+    kv_heads = narrowed(geometry.kv_heads, scale)
+    heads = narrowed(geometry.heads, scale, kv_heads)
+    width = round(geometry.intermediate * scale)
+    experts = {
+        "num_experts": geometry.experts,
+        "num_experts_per_tok": geometry.active_experts,
+        "moe_intermediate_size": width,
+    }
+    return {
+        "vocab_size": VOCABULARY,
+        "hidden_size": round(heads / geometry.heads * geometry.hidden),
+        "intermediate_size": width,
+        "num_hidden_layers": geometry.layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": geometry.head_width,
+        "max_position_embeddings": 32768,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        **(experts if geometry.experts else {}),
+    }
+
+
+def _text_tower(vision: Any) -> TextTower:
     """A text tower that shares the projection width of the vision tower, reading the embedded model's words."""
     tokenizer = build_caption_tokenizer()
     text = CLIPTextModelWithProjection(
@@ -125,84 +125,3 @@ def _text_tower(vision: CLIPVisionConfig) -> TextTower:
     ).eval()
     projection = nn.Linear(vision.hidden_size, vision.projection_dim, bias=False)
     return TextTower(text.text_model, text.text_projection, projection, tokenizer)
-
-
-def _llava(geometry: Geometry, scale: float, decoder: dict[str, Any], vision: dict[str, Any]) -> RandomModel:
-    tower = _clip_vision(scale, vision)
-    config = LlavaConfig(
-        vision_config=tower, text_config=LlamaConfig(**_llama(geometry, scale, decoder)), image_token_index=IMAGE_TOKEN
-    )
-
-    def request(seed: int, text: int) -> dict[str, Tensor]:
-        random = torch.Generator().manual_seed(seed)
-        pixels = torch.randn(1, 3, CLIP_SIDE, CLIP_SIDE, generator=random)
-        return {**_prompt([IMAGE_TOKEN] * geometry.tokens, text, random), "pixel_values": pixels}
-
-    return RandomModel(LlavaForConditionalGeneration(config), geometry, _text_tower(tower), request)
-
-
-def _llava_next(geometry: Geometry, scale: float, decoder: dict[str, Any], vision: dict[str, Any]) -> RandomModel:
-    tower = _clip_vision(scale, vision)
-    config = LlavaNextConfig(
-        vision_config=tower,
-        text_config=LlamaConfig(**_llama(geometry, scale, decoder)),
-        image_token_index=IMAGE_TOKEN,
-        image_grid_pinpoints=[[NEXT_SIDE, NEXT_SIDE]],
-    )
-
-    def request(seed: int, text: int) -> dict[str, Tensor]:
-        random = torch.Generator().manual_seed(seed)
-        return {
-            **_prompt([IMAGE_TOKEN] * (geometry.tokens + geometry.newlines), text, random),
-            "pixel_values": torch.randn(1, 5, 3, CLIP_SIDE, CLIP_SIDE, generator=random),
-            "image_sizes": torch.tensor([[NEXT_SIDE, NEXT_SIDE]]),
-        }
-
-    return RandomModel(LlavaNextForConditionalGeneration(config), geometry, _text_tower(tower), request)
-
-
-def _qwen(geometry: Geometry, scale: float, decoder: dict[str, Any], vision: dict[str, Any]) -> RandomModel:
-    text_config = _llama(geometry, scale, decoder)
-    heads = _heads(16, scale)
-    tower = {
-        "depth": 32,
-        "hidden_size": 80 * heads,
-        "intermediate_size": round(3420 * scale),
-        "num_heads": heads,
-        "out_hidden_size": text_config["hidden_size"],
-        "patch_size": QWEN_PATCH,
-        "spatial_merge_size": QWEN_MERGE,
-        **vision,
-    }
-    config = Qwen2_5_VLConfig(
-        vision_config=tower,
-        text_config={
-            **text_config,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]},
-        },
-        image_token_id=IMAGE_TOKEN,
-        video_token_id=VIDEO_TOKEN,
-        vision_start_token_id=VISION_START,
-        vision_end_token_id=VISION_END,
-    )
-    side = QWEN_SIDE // QWEN_PATCH
-
-    def request(seed: int, text: int) -> dict[str, Tensor]:
-        random = torch.Generator().manual_seed(seed)
-        prompt = _prompt([VISION_START, *[IMAGE_TOKEN] * geometry.tokens, VISION_END], text, random)
-        return {
-            **prompt,
-            "mm_token_type_ids": (prompt["input_ids"] == IMAGE_TOKEN).int(),
-            "pixel_values": torch.randn(side * side, 3 * 2 * QWEN_PATCH**2, generator=random),
-            "image_grid_thw": torch.tensor([[1, side, side]]),
-        }
-
-    return RandomModel(Qwen2_5_VLForConditionalGeneration(config), geometry, None, request)
-
-
-def _prompt(image: list[int], text: int, random: torch.Generator) -> dict[str, Tensor]:
-    """A few tokens before the image, the rest of `text` after it."""
-    words = torch.randint(3, IMAGE_TOKEN, (max(text, 2),), generator=random).tolist()
-    before = min(5, len(words) - 1)
-    ids = torch.tensor([[*words[:before], *image, *words[before:]]])
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

@@ -23,7 +23,7 @@ def bench(
     model: options.Model = "tiny",
     geometry: Annotated[
         str | None,
-        typer.Option(help="A random-weight model of this shape instead: llava-1.5-7b, llava-next-7b, qwen2.5-vl-7b."),
+        typer.Option(help="A random-weight model of this shape instead; `covist models` lists them."),
     ] = None,
     scale: Annotated[float, typer.Option(help="Width of the random-weight model, 1 = full size.")] = 0.1,
     methods: Annotated[str, typer.Option(help="Names with commas, or `all`.")] = "covist-fixed,covist-pro",
@@ -125,12 +125,15 @@ def _latency(rows: list[dict[str, Any]]) -> Table:
 
 
 def _resources(rows: list[dict[str, Any]]) -> Table:
-    made = table_of_figures("method", "K", "tokens", "FLOPs", "KV MiB", "peak MiB", "select ms", "all ms")
+    apart = any(row["mean_cached_tokens"] != row["mean_tokens"] for row in rows)
+    tokens = ["tokens", "cached"] if apart else ["tokens"]
+    made = table_of_figures("method", "K", *tokens, "FLOPs", "KV MiB", "peak MiB", "select ms", "all ms")
     for row in rows:
         made.add_row(
             row["method"],
             str(row["budget"] or "all"),
             number(row["mean_tokens"]),
+            *([number(row["mean_cached_tokens"])] if apart else []),
             operations(row["flops"]),
             f"{row['kv_mib']:.2f}",
             "" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}",

@@ -93,20 +93,54 @@ def _assignment(setting: dict[str, Any]) -> str:
     return f"{setting['name']}={'/'.join(written)}"
 
 
-def models(as_json: options.Json = False, verbose: options.Verbose = False) -> None:
-    """List the supported model families."""
-    from covist.families.registry import available_families
+def models(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also what transformers has and covist refuses, with the reason.")
+    ] = False,
+    as_json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """List the supported model families: encoder signal, visual tokens, video, presets.
 
-    families = available_families()
+    Presets are published sizes for [bold]covist plan --preset[/] and [bold]covist bench --geometry[/].
+    """
+    from covist.families.catalogue import catalogue, refused
+
+    entries, others = catalogue(), refused() if everything else []
     if as_json:
-        print_json({"models": [{"family": name, "classes": list(classes)} for name, classes in families.items()]})
+        print_json({"models": entries, **({"refused": others} if everything else {})})
         return
-    listed = table("family", "transformers classes")
-    listed.columns[1].justify = "left"
-    for name, classes in families.items():
-        listed.add_row(f"[{ACCENT}]{name}[/]", ", ".join(classes))
-    out().print(listed)
+    for entry in entries:
+        _print_family(entry)
     out().print("The embedded model [bold]tiny[/] is of the family llava-1.5 and needs no download.")
+    if everything:
+        _print_refused(others)
+
+
+def _print_family(entry: dict[str, Any]) -> None:
+    facts = Table.grid(padding=(0, 2))
+    rows = {
+        "classes": ", ".join(entry["classes"]),
+        "signal": entry["signal"],
+        "tokens": entry["tokens"],
+        "video": entry["video"],
+        "presets": ", ".join(entry["presets"]),
+    }
+    for label, value in rows.items():
+        if value:
+            facts.add_row(f"[dim]{label}[/]", escape(value))
+    out().print(f"[bold {ACCENT}]{entry['family']}[/]")
+    out().print(Padding(facts, (0, 0, 0, 2)))
+
+
+def _print_refused(entries: list[dict[str, str]]) -> None:
+    listed = table("not supported", "because")
+    for column in listed.columns:
+        column.justify = "left"
+    listed.columns[0].no_wrap = True
+    for entry in entries:
+        listed.add_row(entry["model_type"], escape(entry["reason"]))
+    out().print(listed)
 
 
 def doctor(as_json: options.Json = False, verbose: options.Verbose = False) -> int:

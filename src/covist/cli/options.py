@@ -19,7 +19,7 @@ Model = Annotated[
     str, typer.Option("--model", help="`tiny` (embedded, nothing to download), a folder, or a Hugging Face id.")
 ]
 Clip = Annotated[
-    str | None, typer.Option("--clip", help="CLIP checkpoint of the model's vision tower, for LLaVA checkpoints.")
+    str | None, typer.Option("--clip", help="CLIP checkpoint of the model's vision tower, if that is a CLIP.")
 ]
 Device = Annotated[str, typer.Option("--device", help="`auto`, `cpu`, `cuda`, ...")]
 Images = Annotated[

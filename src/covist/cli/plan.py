@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 def plan(
     budget: options.Budget = "64",
     strategy: Annotated[options.Strategy, typer.Option(help="`fixed` or `pro`.")] = options.Strategy.fixed,
-    preset: Annotated[
-        str, typer.Option(help="Model sizes: llava-1.5-7b, llava-1.5-13b, llava-next-7b or qwen2.5-vl-7b.")
-    ] = "llava-1.5-7b",
+    preset: Annotated[str, typer.Option(help="Model sizes; `covist models` lists them.")] = "llava-1.5-7b",
     layers: Annotated[int | None, typer.Option(help="Decoder layers, if not the preset's.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Visual tokens of the image, if not the preset's.")] = None,
-    newlines: Annotated[int | None, typer.Option(help="Newline tokens, kept in every layer.")] = None,
+    markers: Annotated[
+        int | None,
+        typer.Option("--markers", "--newlines", help="Tokens between those of the image, kept in every layer."),
+    ] = None,
     text: Annotated[float, typer.Option(help="Text tokens of the prompt; a mean may be fractional.")] = 64.0,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
@@ -31,11 +32,12 @@ def plan(
 
     Needs no model. Example: [bold]covist plan --preset llava-next-7b --budget 160 --strategy pro[/]
     """
-    from covist.plan import geometry_named, make_plan
+    from covist.families.registry import geometry_named
+    from covist.plan import make_plan
     from covist.request.budgets import reach
 
     made = make_plan(
-        geometry_named(preset), budget, strategy.value, layers=layers, tokens=tokens, newlines=newlines, text=text
+        geometry_named(preset), budget, strategy.value, layers=layers, tokens=tokens, markers=markers, text=text
     )
     print_notes([reach(f"covist-{strategy.value}", budget, made.tokens, made.schedule.layers)])
     if as_json:
@@ -49,7 +51,7 @@ def _print(made: Plan) -> None:
     schedule = made.schedule
     console.print(
         f"[bold]{made.geometry}[/], {made.strategy}, budget {made.budget} of {made.tokens} visual tokens, "
-        f"{made.text:g} text tokens" + (f", {made.newlines} newlines" if made.newlines else "")
+        f"{made.text:g} text tokens" + (f", {made.markers} markers" if made.markers else "")
     )
     stages = table("layers", "visual tokens")
     ends = [depth for depth, _ in schedule.stages[1:]] + [schedule.layers]

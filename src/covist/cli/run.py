@@ -117,6 +117,9 @@ def _add_costs(sides: Table, before: tuple[float, float, float], answer: Answer)
     tokens, cache, flops = before
     kept = answer.measurement.kv_bytes
     sides.add_row("visual tokens", number(tokens), number(answer.mean_tokens), share(answer.mean_tokens, tokens))
+    if answer.mean_cached_tokens != answer.mean_tokens:
+        cached = answer.mean_cached_tokens
+        sides.add_row("visual tokens in the cache", number(tokens), number(cached), share(cached, tokens))
     sides.add_row("KV cache", size(cache), size(kept), share(kept, cache))
     sides.add_row("prefill FLOPs", operations(flops), operations(answer.flops), share(answer.flops, flops))
 

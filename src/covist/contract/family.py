@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from covist.contract.profile import FamilyProfile
 from covist.contract.signals import ImageSignals, PlacedSignals
 
 SignalSink = Callable[[list[ImageSignals]], None]
@@ -18,17 +19,13 @@ class Removable(Protocol):
     def remove(self) -> None: ...
 
 
-class Family(ABC):
+class Family(FamilyProfile, ABC):
     """Adapter between one family of checkpoints and the engine, bound to one loaded model.
 
     A subclass names the transformers classes it serves and says where the encoder signals come from; everything
     that happens inside the decoder is the engine's and the same for all families.
     """
 
-    name: ClassVar[str]
-    model_classes: ClassVar[tuple[str, ...]]
-    needs_clip_text: ClassVar[bool] = True
-    """Whether a CLIP text tower can serve this family (its encoder is a CLIP vision tower)."""
     companion_arguments: ClassVar[tuple[str, ...]] = ()
     """Arguments by which `base` hands the decoder features for later layers. Where there are images the engine takes
     them away and adds `ImageSignals.companions` itself, which follow the tokens through every reduction."""

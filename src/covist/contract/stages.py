@@ -12,7 +12,7 @@ from torch import Tensor
 
 from covist.contract.pixels import Preprocessing
 from covist.grid import Grid
-from covist.units import counted
+from covist.units import counted, number
 
 Held = TypeVar("Held", Tensor, "Tensor | None", dict[str, Tensor])
 
@@ -90,15 +90,31 @@ class ImageReport:
     tokens: int  # content tokens before compression
     markers: int  # newline tokens, kept in every layer
     budget: int
-    tokens_per_layer: tuple[int, ...]
+    tokens_per_layer: tuple[int, ...]  # that prefill ran over
+    cached_tokens_per_layer: tuple[int, ...]  # in the cache once prefill was done
     stages: tuple[StageReport, ...]
     read_pixels: Callable[[], list[Tensor]] | None = None  # -> [3, h, w] per view, as the encoder saw it
     preprocessing: Preprocessing = Preprocessing()
 
     @property
     def mean_tokens(self) -> float:
-        """Content tokens, averaged over the decoder's layers."""
+        """Content tokens of prefill, averaged over the decoder's layers."""
         return sum(self.tokens_per_layer) / len(self.tokens_per_layer)
+
+    @property
+    def mean_cached_tokens(self) -> float:
+        """Content tokens in the cache after prefill, averaged over layers: what a budget counts.
+
+        The same as `mean_tokens`, unless a method cuts the cache of layers that saw more tokens.
+        """
+        return sum(self.cached_tokens_per_layer) / len(self.cached_tokens_per_layer)
+
+    @property
+    def summary(self) -> str:
+        """Visual tokens after and before compression."""
+        kept = f"{number(self.mean_tokens)} of {self.tokens} visual tokens per layer"
+        same = self.cached_tokens_per_layer == self.tokens_per_layer
+        return kept if same else f"{kept}, {number(self.mean_cached_tokens)} in the cache"
 
     @property
     def kept(self) -> Tensor:
@@ -126,11 +142,11 @@ class ImageReport:
         None where tokens were dropped on the way and nothing stands for them.
         """
         place = torch.arange(self.tokens)
-        for number in range(range(len(self.stages))[stage] + 1):
-            step = self.stages[number]
+        for earlier in range(range(len(self.stages))[stage] + 1):
+            step = self.stages[earlier]
             if step.assignment is not None:
                 place = step.assignment[place]
-            elif len(step.kept) < len(self.tokens_before(number)):
+            elif len(step.kept) < len(self.tokens_before(earlier)):
                 return None
         return place
 

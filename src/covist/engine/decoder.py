@@ -227,10 +227,13 @@ def plain_flops(module: Any, length: int) -> float:
 
 
 def _mlp_width(config: Any) -> int:
-    """Width of the MLP that a token passes through; in a mixture of experts, of the experts together."""
-    experts = getattr(config, "num_experts_per_tok", None) or 1
-    width = getattr(config, "moe_intermediate_size", None) if experts > 1 else None
-    return experts * (width or config.intermediate_size)
+    """Width of the MLP that a token passes through; in a mixture, of its experts and the shared one together."""
+    dense, experts = getattr(config, "intermediate_size", None), getattr(config, "num_experts_per_tok", None)
+    own = (experts and getattr(config, "moe_intermediate_size", None)) or dense
+    if own is None:
+        raise CovistError(f"{type(config).__name__} has no intermediate_size, so FLOPs cannot be counted")
+    shared = (experts and getattr(config, "shared_expert_intermediate_size", None)) or 0
+    return (experts or 1) * own + shared
 
 
 def _kind(layer: Any) -> Hashable:

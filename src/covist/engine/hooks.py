@@ -5,24 +5,26 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.masking_utils import find_packed_sequence_indices
 
 from covist.contract.decoder import Rotary
 from covist.contract.family import Family, Removable
 from covist.contract.signals import ImageSignals
 from covist.engine.attention import BiasedAttention, StageAttention
 from covist.engine.cache import StageLayer, adopt, adopted_layers, check_rule, stage_layers
+from covist.engine.choice import Choice, Variant
 from covist.engine.drafts import DraftWatch
 from covist.engine.encoded import EncodedImages
 from covist.engine.ledger import Ledger
-from covist.engine.prefill import Prefill, Prompt, Settings
+from covist.engine.prefill import Prefill, Settings
+from covist.engine.prompt import Prompt, packed_prompts
 from covist.errors import CovistError
 
 COMPILED = (
@@ -61,20 +63,40 @@ class _Call(threading.local):
 class Hooks:
     """Runs a method inside an unmodified model, from construction until `remove()`."""
 
-    def __init__(self, family: Family, settings: Settings, finished: Callable[[Prefill], None]):
-        """`finished` is called after every prefill with images."""
+    def __init__(self, family: Family, variant: Variant, encoder_layers: Sequence[int | float]):
+        """`encoder_layers` are those that methods may ask to read, besides the one that feeds the projector."""
         if any(module._compiled_call_impl is not None for module in family.model.modules()):
             raise CovistError(COMPILED)
-        self._family, self._settings, self._finished = family, settings, finished
-        self._attention = BiasedAttention(settings.decoder, settings.method.attention_rule(settings.decoder))
+        self._family = family
+        self._variants = [variant]
+        self.choice = Choice(variant)
         self._warned: set[str] = set()
         self.call = _Call()
-        self._installed: list[Removable] = self._install()
+        self._installed: list[Removable] = self._install(encoder_layers)
+
+    @property
+    def _settings(self) -> Settings:
+        return self.choice.variant.settings
+
+    @property
+    def _attention(self) -> BiasedAttention:
+        return self.choice.variant.attention
+
+    @property
+    def default(self) -> Variant:
+        """What calls run with unless their thread chose otherwise."""
+        return self._variants[0]
+
+    def add(self, variant: Variant) -> Variant:
+        """Keep a variant, which follows changes of the weights from now on."""
+        self._variants.append(variant)
+        return variant
 
     def refresh(self) -> None:
         """Read again what depends on the weights of the decoder."""
-        self._settings.decoder.refresh()
-        self._attention.follow(self._settings.method.attention_rule(self._settings.decoder))
+        self.default.settings.decoder.refresh()
+        for variant in self._variants:
+            variant.attention.follow(variant.settings.method.attention_rule(variant.settings.decoder))
 
     def remove(self) -> None:
         """Take every hook off; a second call does nothing."""
@@ -88,11 +110,11 @@ class Hooks:
             "a model cannot be copied or pickled while it is compressed; call .remove() on its handle first"
         )
 
-    def _install(self) -> list[Removable]:
+    def _install(self, encoder_layers: Sequence[int | float]) -> list[Removable]:
         decoder = self._family.decoder
         return [
             self._attention,
-            *self._family.capture(self._keep_signals, self._settings.method.encoder_layers),
+            *self._family.capture(self._keep_signals, encoder_layers),
             DraftWatch(self._family.model, self._note_draft),
             self._family.base.register_forward_pre_hook(self._see_prompt, with_kwargs=True),
             decoder.register_forward_pre_hook(self._enter_decoder, with_kwargs=True),
@@ -123,6 +145,8 @@ class Hooks:
         call.input_ids = input_ids
         call.brings_images = family.brings_images(kwargs)
         call.features = family.encoded(kwargs)
+        if not self.choice.is_on:
+            return
         # While decoding there is nothing to see; not asking the device for image tokens keeps the steps free of waits.
         # A draft sees no image in transformers, so that it is the plain model's.
         if not call.brings_images and (call.drafting or not call.encoded.awaited):
@@ -151,6 +175,8 @@ class Hooks:
         has_images = call.is_image is not None
         if not has_images and not stage_layers(cache):
             return None  # no image so far: the plain model
+        if not self.choice.is_on:
+            raise CovistError("this cache holds compressed images: continue it with the settings that filled it")
         if module.training and any(getattr(layer, "gradient_checkpointing", False) for layer in module.layers):
             raise CovistError(
                 "gradient checkpointing runs layers a second time, when the states are gone; "
@@ -198,14 +224,14 @@ class Hooks:
     def _leave_decoder(self, module: nn.Module, args: tuple, output: Any) -> Any:
         call = self.call
         if call.prefill is not None:
-            if self._settings.method.prunes_earlier_layers and call.cache_layers:
-                self._prune_earlier_layers()
+            if call.prefill.cache_cut_from is not None and call.cache_layers:
+                self._cut_caches(call.prefill, call.prefill.cache_cut_from)
             for layer in call.cache_layers:
                 layer.removed = call.seen + call.length - layer.kept
                 layer.right_padded, layer.rule = call.prefill.right_padded, self._attention.rule
             output.last_hidden_state = call.prefill.batch.restore_rows(output.last_hidden_state, call.length)
             if call.prefill.images:
-                self._finished(call.prefill)
+                self.choice.variant.finished(call.prefill)
         return output
 
     def _forget_call(self, module: nn.Module, args: tuple, output: Any) -> None:
@@ -240,7 +266,7 @@ class Hooks:
             embeddings=embeddings,
             positions=self._positions(kwargs),
             valid=valid,
-            blocks=_packed_prompts(kwargs),
+            blocks=packed_prompts(kwargs),
         )
 
     def _begin_prefill(self, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -289,14 +315,21 @@ class Hooks:
 
     def _open_stage(self, depth: int, ledger: Ledger, hidden: Tensor) -> _Stage:
         """Begin a stage of a prefill: the cache layers from `depth` on share its ledger, after what they held."""
-        call = self.call
-        if call.cache_layers:
-            past = call.past[depth]
-            ledger = ledger.copy() if past is None else past.concat(ledger)
-            for layer in call.cache_layers[depth:]:
-                layer.ledger, layer.owns_ledger = ledger, False
-            call.cache_layers[depth].owns_ledger = True
+        if self.call.cache_layers:
+            ledger = self._after_past(depth, ledger)
+            self._share_ledger(range(depth, len(self.call.cache_layers)), ledger)
         return self._prepare_stage(depth, ledger, hidden, prefill=True)
+
+    def _after_past(self, depth: int, ledger: Ledger) -> Ledger:
+        """A ledger of this prefill's keys, after those that the cache of a layer held before."""
+        past = self.call.past[depth]
+        return ledger.copy() if past is None else past.concat(ledger)
+
+    def _share_ledger(self, layers: range, ledger: Ledger) -> None:
+        """Give some layers of the cache one ledger; the first of them owns it."""
+        for depth in layers:
+            layer = self.call.cache_layers[depth]
+            layer.ledger, layer.owns_ledger = ledger, depth == layers.start
 
     def _prepare_stage(self, depth: int, ledger: Ledger, hidden: Tensor, prefill: bool) -> _Stage:
         """Attention and rotary embeddings of the layers from `depth` on, for the last tokens of the ledger."""
@@ -321,19 +354,20 @@ class Hooks:
         rotary = None if placed is None else self._settings.decoder.rotary(hidden, placed)
         self.call.stages[layers.start] = _Stage(attention, rotary, placed)
 
-    def _prune_earlier_layers(self) -> None:
-        """Apply the last selection to the cache of every layer before it."""
-        call = self.call
-        assert call.prefill is not None
-        last = max(call.stages)
-        for depth, layer in enumerate(call.cache_layers[:last]):
-            assert layer.keys is not None and layer.values is not None
-            columns = call.prefill.columns_of_survivors(depth, layer.kept).to(layer.keys.device)  # [batch, kept]
-            index = columns[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
-            layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
-        ledger = call.cache_layers[last].ledger
-        for layer in call.cache_layers:
-            layer.ledger, layer.owns_ledger = ledger, layer is call.cache_layers[0]
+    def _cut_caches(self, prefill: Prefill, first: int) -> None:
+        """Take what the last reduction removed out of the caches of the layers before it, from layer `first` on.
+
+        Layers that held one ledger go on sharing one.
+        """
+        layers = self.call.cache_layers
+        owners = [depth for depth in range(first, prefill.last_cut) if layers[depth].owns_ledger or depth == first]
+        for start, end in pairwise([*owners, prefill.last_cut]):
+            columns = prefill.columns_of_survivors(start, layers[start].kept)  # [batch, kept]
+            for depth in range(start, end):
+                layers[depth].take(columns)
+            seen = layers[start].ledger
+            assert seen is not None, "a prefill gives every layer a ledger"
+            self._share_ledger(range(start, end), self._after_past(start, prefill.ledger).rotated_as(seen, columns))
 
 
 @torch.compiler.assume_constant_result
@@ -345,24 +379,6 @@ def _refuse_compilation() -> None:
 def _without_autocast(states: Tensor) -> torch.autocast:
     """The method's own arithmetic runs in float32, whatever the model around it does."""
     return torch.autocast(states.device.type, enabled=False)
-
-
-def _packed_prompts(kwargs: dict[str, Any]) -> Tensor | None:
-    """Which prompt of its row each token belongs to [batch, n], if positions restart where transformers looks for it.
-
-    That is where there is neither a mask nor a cache. Multidimensional positions count with the text positions before
-    the axes, and are not looked at without them.
-    """
-    positions = kwargs.get("position_ids")
-    if positions is None or kwargs.get("attention_mask") is not None or kwargs.get("past_key_values") is not None:
-        return None
-    if positions.ndim == 3:
-        if len(positions) != 4:
-            return None
-        positions = positions[0]
-    embeddings = kwargs["inputs_embeds"]
-    blocks = find_packed_sequence_indices(positions.expand(len(embeddings), -1))
-    return None if blocks is None else blocks.to(embeddings.device)
 
 
 def _text_ledger(length: int, prompt: Prompt, mask: Tensor | None) -> Ledger | None:

@@ -20,27 +20,10 @@ from covist.contract.views import DecoderView, ImageContext
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.instruction import InstructionReader
 from covist.engine.ledger import Ledger
+from covist.engine.prompt import Prompt
 from covist.engine.sequence import Batch, ImageInPrompt, Sample
 from covist.errors import CovistError
 from covist.schedule import resolve_budget
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What the model was given in this call, before the decoder sees it."""
-
-    ids: Tensor | None  # [batch, n]
-    is_image: Tensor  # [batch, n] bool
-    embeddings: Tensor  # [batch, n, d]
-    positions: Tensor  # [batch, n] or [batch, n, axes]
-    valid: Tensor  # [batch, n] bool
-    blocks: Tensor | None = None  # [batch, n] which of the prompts packed into a row a token belongs to, from 0 on
-
-    def members(self) -> list[tuple[int, Tensor]]:
-        """(row, its tokens [n] bool) of every prompt."""
-        if self.blocks is None:
-            return [(row, torch.ones_like(own)) for row, own in enumerate(self.valid)]
-        return [(row, own == number) for row, own in enumerate(self.blocks) for number in range(int(own[-1]) + 1)]
 
 
 @dataclass
@@ -77,7 +60,7 @@ class Prefill:
         for sample in batch.samples:
             sample.drop_removed()
         rows = [sample.embeddings[sample.rows] for sample in batch.samples]
-        embeddings = batch.write_states(rows)
+        embeddings = batch.write_states(0, rows)
         prefill = cls(
             settings,
             batch,
@@ -96,6 +79,17 @@ class Prefill:
     def depths(self) -> set[int]:
         """Layers before which some image shrinks, the decoder's entry excluded."""
         return {depth for image in self.images for depth, _ in image.schedule.stages if depth > 0}
+
+    @property
+    def cache_cut_from(self) -> int | None:
+        """First layer whose cache is cut back to what survives; None leaves all caches alone."""
+        first = (image.schedule.cache_cut_from for image in self.images)
+        return min((layer for layer in first if layer is not None), default=None)
+
+    @property
+    def last_cut(self) -> int:
+        """The depth of the last reduction; 0 if there is none inside the decoder."""
+        return max(self.rows)
 
     def observe(self, layer: int, hidden: Tensor) -> None:
         """Keep the input of a layer if a later reduction wants to read it."""
@@ -133,7 +127,7 @@ class Prefill:
             before = sample.rows
             sample.drop_removed()
             shorter.append(own[0][torch.searchsorted(before, sample.rows)])
-        states = self.batch.write_states(shorter)
+        states = self.batch.write_states(depth, shorter)
         self.ledger = self.batch.ledger(self.settings.method)
         self.rows[depth] = [sample.rows for sample in self.batch.samples]
         self.seconds += perf_counter() - started

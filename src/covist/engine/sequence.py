@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -35,14 +35,9 @@ class ImageInPrompt:
         return self.outcomes[-1][1].state
 
     @property
-    def tokens_per_layer(self) -> tuple[int, ...]:
-        """Representatives that each decoder layer saw; a method may have kept fewer than the schedule allows."""
-        begins = [*(depth for depth, _ in self.outcomes), self.schedule.layers]
-        return tuple(
-            outcome.state.count
-            for (depth, outcome), end in zip(self.outcomes, begins[1:], strict=True)
-            for _ in range(depth, end)
-        )
+    def actual_schedule(self) -> Schedule:
+        """The schedule with the counts that came out: a method may keep fewer tokens than it is allowed."""
+        return replace(self.schedule, stages=tuple((depth, outcome.state.count) for depth, outcome in self.outcomes))
 
     @property
     def length(self) -> int:
@@ -154,11 +149,12 @@ class Batch:
             padded[index, width - len(rows) :] = rows
         return padded
 
-    def write_states(self, hidden: list[Tensor]) -> Tensor:
-        """Put the representatives' features into the sequences [n_b, d] and pad them."""
+    def write_states(self, depth: int, hidden: list[Tensor]) -> Tensor:
+        """Put the features that a reduction at `depth` made into the sequences [n_b, d] and pad them."""
         for sample, states in zip(self.samples, hidden, strict=True):
             for image in sample.images:
-                if image.reduced:
+                # The state of an image that was not due here is that of an earlier depth.
+                if image.reduced and image.outcomes[-1][0] == depth:
                     states[sample.places(image.kept_rows)] = image.state.features.to(states)
         return self.pad(hidden)
 

@@ -12,10 +12,15 @@ from torch import Tensor, nn
 
 from covist.contract.family import Family, Removable, SignalSink
 from covist.contract.pixels import lay_out, patches_of_tiles
+from covist.contract.profile import narrowed
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.errors import CovistError
 from covist.families.hooks import Scratch, WrappedMethod
 from covist.grid import Grid
+from covist.plan import Geometry
+
+CLIP_SIDE, CLIP_PATCH = 336, 14
+"""Pixels of the published towers, CLIP ViT-L/14."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +38,13 @@ class TowerOutput:
 class ClipTowerFamily(Family):
     """A family whose encoder is a CLIP vision tower and whose projector reads one of its hidden states."""
 
+    tower_types = ("clip_vision_model",)
+    encoder_signal = "attention of the class token"
+    shallow_tower = {"num_hidden_layers": 2}
+
     def __init__(self, model: nn.Module):
         super().__init__(model)
         config = self.model.config
-        if config.vision_config.model_type != "clip_vision_model":
-            raise CovistError(
-                f"{type(model).__name__} with a {config.vision_config.model_type!r} tower is not supported: "
-                "the evidence needs a CLIP vision tower with a class token"
-            )
         if config.vision_feature_select_strategy != "default":
             raise CovistError(
                 f"vision_feature_select_strategy must be 'default', not {config.vision_feature_select_strategy!r}"
@@ -57,6 +61,20 @@ class ClipTowerFamily(Family):
                     f"vision_feature_layer={selected!r}: the vision tower has {count} encoder layers, whose outputs "
                     f"are 1 to {count} or -{count} to -1"
                 )
+
+    @classmethod
+    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
+        heads = narrowed(16, scale)
+        return {
+            "model_type": "clip_vision_model",
+            "hidden_size": 64 * heads,
+            "intermediate_size": 256 * heads,
+            "num_hidden_layers": 24,
+            "num_attention_heads": heads,
+            "image_size": CLIP_SIDE,
+            "patch_size": CLIP_PATCH,
+            "projection_dim": 48 * heads,
+        }
 
     @property
     def feature_layers(self) -> list[int]:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import ImageSignals
-from covist.families.clip_tower import ClipTowerFamily, TowerOutput, patches_per_side, read_tiles
+from covist.families.clip_tower import CLIP_SIDE, ClipTowerFamily, TowerOutput, patches_per_side, read_tiles
 from covist.families.registry import register_family
 from covist.grid import Grid
+from covist.plan import Geometry
 
 
 @register_family
 class Llava(ClipTowerFamily):
     name = "llava-1.5"
     model_classes = ("LlavaForConditionalGeneration",)
+    token_count = "576"
+    presets = (
+        Geometry("llava-1.5-7b", 32, 4096, 11008, 32, 32, tokens=576, budgets=(192, 128, 64)),
+        Geometry("llava-1.5-13b", 40, 5120, 13824, 40, 40, tokens=576, budgets=(192, 128, 64)),
+    )
 
     def images(self, output: TowerOutput) -> list[ImageSignals]:
         side = patches_per_side(self.model)
@@ -32,3 +41,17 @@ class Llava(ClipTowerFamily):
             )
             for index, span in enumerate(output.spans)
         ]
+
+    @classmethod
+    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
+        from transformers import LlavaConfig
+
+        text = {"model_type": "llama", **text}
+        return LlavaConfig(vision_config=tower, text_config=text, image_token_index=FIRST_SPECIAL)
+
+    @classmethod
+    def random_input(
+        cls, geometry: Geometry, config: Any, generator: torch.Generator
+    ) -> tuple[list[int], dict[str, Tensor]]:
+        pixels = torch.randn(1, 3, CLIP_SIDE, CLIP_SIDE, generator=generator)
+        return [config.image_token_id] * geometry.tokens, {"pixel_values": pixels}

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
+from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import ImageSignals
-from covist.families.clip_tower import ClipTowerFamily, TowerOutput, patches_per_side, read_tiles
+from covist.families.clip_tower import CLIP_SIDE, ClipTowerFamily, TowerOutput, patches_per_side, read_tiles
 from covist.families.registry import register_family
 from covist.grid import Grid
+from covist.plan import Geometry
 
 NEWLINE = -1
 
@@ -31,6 +32,10 @@ class PackedLayout:
 class LlavaNext(ClipTowerFamily):
     name = "llava-next"
     model_classes = ("LlavaNextForConditionalGeneration",)
+    token_count = "up to 2880, newlines apart"
+    presets = (
+        Geometry("llava-next-7b", 32, 4096, 11008, 32, 32, tokens=2880, markers=48, budgets=(640, 320, 160), tiles=5),
+    )
 
     def images(self, output: TowerOutput) -> list[ImageSignals]:
         signals, first_tile = [], 0
@@ -71,5 +76,28 @@ class LlavaNext(ClipTowerFamily):
 
     def _tiles(self, size: Any) -> int:
         """How many tiles the tower encodes for an image: the base view and the cells of its grid."""
+        # here, because it would load the whole model file for everybody who asks for the family's name
+        from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
+
         config = self.model.config
         return image_size_to_num_patches(size, config.image_grid_pinpoints, config.vision_config.image_size)
+
+    @classmethod
+    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
+        from transformers import LlavaNextConfig
+
+        return LlavaNextConfig(
+            vision_config=tower,
+            text_config={"model_type": "llama", **text},
+            image_token_index=FIRST_SPECIAL,
+            image_grid_pinpoints=[[2 * CLIP_SIDE, 2 * CLIP_SIDE]],
+        )
+
+    @classmethod
+    def random_input(
+        cls, geometry: Geometry, config: Any, generator: torch.Generator
+    ) -> tuple[list[int], dict[str, Tensor]]:
+        return [config.image_token_id] * (geometry.tokens + geometry.markers), {
+            "pixel_values": torch.randn(1, geometry.tiles, 3, CLIP_SIDE, CLIP_SIDE, generator=generator),
+            "image_sizes": torch.tensor(config.image_grid_pinpoints),
+        }

@@ -5,25 +5,61 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from math import isqrt
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from covist.contract.family import Family, Removable, SignalSink
 from covist.contract.pixels import lay_out
+from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import ImageSignals
 from covist.families.hooks import Running, Scratch, WrappedMethod
 from covist.families.incoming import patches_that_ask
 from covist.families.patch_attention import PatchAttention
 from covist.families.video import segments
 from covist.grid import Grid
+from covist.plan import Geometry
+
+PLACEHOLDERS: dict[str, Any] = {
+    "image_token_id": FIRST_SPECIAL,
+    "video_token_id": FIRST_SPECIAL + 1,
+    "vision_start_token_id": FIRST_SPECIAL + 2,
+    "vision_end_token_id": FIRST_SPECIAL + 3,
+}
+"""Of models with random weights."""
+
+
+def rotary_sections(*sections: int) -> dict[str, Any]:
+    """Fields of a text configuration: frequencies of time, height and width."""
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": list(sections)}}
 
 
 class QwenTowerFamily(Family):
     """A family with this tower. What differs between them: the order of tokens, and what the decoder gets of it."""
 
     needs_clip_text = False
+    encoder_signal = "incoming attention of the last block"
+    video = "compressed"
+    rotary_sections: ClassVar[dict[str, Any]] = rotary_sections(16, 24, 24)
+    timestamps: ClassVar[bool] = False
+    """Whether every frame of a video is a run of its own in the prompt."""
+
+    @classmethod
+    def random_input(
+        cls, geometry: Geometry, config: Any, generator: torch.Generator
+    ) -> tuple[list[int], dict[str, Tensor]]:
+        vision, frames, is_video = config.vision_config, geometry.frames, geometry.frames > 1
+        side = isqrt(geometry.tokens // frames) * vision.spatial_merge_size  # patches of a square image or frame
+        width = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+        pixels, grid = ("pixel_values_videos", "video_grid_thw") if is_video else ("pixel_values", "image_grid_thw")
+        runs = frames if cls.timestamps else 1
+        run = [config.video_token_id if is_video else config.image_token_id] * (geometry.tokens // runs)
+        return [config.vision_start_token_id, *run, config.vision_end_token_id] * runs, {
+            pixels: torch.randn(frames * side * side, width, generator=generator),
+            grid: torch.tensor([[frames, side, side]]),
+        }
 
     @property
     def evidence_block(self) -> Any:

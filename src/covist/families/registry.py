@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 from torch import nn
 
 from covist.contract.family import Family, unwrap
 from covist.errors import CovistError
+from covist.families.refusals import refusal
+from covist.plan import Geometry
 from covist.plugins import load_modules
 
-_FAMILIES: dict[str, type[Family]] = {}
+ANY_TOWER = ""
+_FAMILIES: dict[tuple[str, str], type[Family]] = {}
+"""(model class, model type of the vision tower) -> the family that serves it."""
 
 
 def register_family(family: type[Family]) -> type[Family]:
     """Class decorator: make a family known under each of its model classes."""
-    for model_class in family.model_classes:
-        if model_class in _FAMILIES:
-            first = _FAMILIES[model_class]
-            raise CovistError(f"{model_class} is served already, by the family {first.name} of {first.__module__}")
-        _FAMILIES[model_class] = family
+    keys = [(model, tower) for model in family.model_classes for tower in family.tower_types or (ANY_TOWER,)]
+    for key in keys:
+        if key in _FAMILIES:
+            first = _FAMILIES[key]
+            raise CovistError(f"{key[0]} is served already, by the family {first.name} of {first.__module__}")
+    _FAMILIES.update(dict.fromkeys(keys, family))
     return family
 
 
@@ -28,25 +35,73 @@ def _import_families() -> None:
     load_modules("covist.families")
 
 
+def families() -> list[type[Family]]:
+    """Every family once."""
+    _import_families()
+    return list(dict.fromkeys(_FAMILIES.values()))
+
+
 def available_families() -> dict[str, tuple[str, ...]]:
     """Family name -> the transformers classes it serves.
 
     >>> covist.available_families()["llava-1.5"]
     ('LlavaForConditionalGeneration',)
     """
+    return {family.name: family.model_classes for family in families()}
+
+
+def served_classes() -> list[str]:
+    """Names of the transformers classes that some family serves."""
     _import_families()
-    return {family.name: family.model_classes for family in dict.fromkeys(_FAMILIES.values())}
+    return list(dict.fromkeys(model_class for model_class, _ in _FAMILIES))
 
 
 def family_for(model: nn.Module) -> Family:
     """Bind the family that serves `model`."""
-    _import_families()
     unwrapped = unwrap(model)
-    for ancestor in type(unwrapped).__mro__:
-        if ancestor.__name__ in _FAMILIES:
-            return _FAMILIES[ancestor.__name__](unwrapped)
+    names = [ancestor.__name__ for ancestor in type(unwrapped).__mro__]
+    return find_family(names, getattr(unwrapped, "config", None))[1](unwrapped)
+
+
+def find_family(names: Iterable[str], config: Any) -> tuple[str, type[Family]]:
+    """The first of the class names that a family serves, and that family; `config` is that of the model."""
+    names, known = list(names), served_classes()
+    served = next((name for name in names if name in known), None)
+    if served is None:
+        raise CovistError(_refused(names[0] if names else config.model_type, config))
+    tower = getattr(getattr(config, "vision_config", None), "model_type", ANY_TOWER)
+    family = _FAMILIES.get((served, tower)) or _FAMILIES.get((served, ANY_TOWER))
+    if family is None:
+        towers = ", ".join(sorted(other for name, other in _FAMILIES if name == served))
+        raise CovistError(f"{served} with a {tower!r} vision tower is not supported; with these it is: {towers}")
+    return served, family
+
+
+def _refused(name: str, config: Any) -> str:
+    reason = refusal(config)
+    if reason is not None:
+        return f"{name} is not supported: {reason} (`covist models` lists what is)"
     known = ", ".join(f"{name} ({', '.join(classes)})" for name, classes in available_families().items())
-    raise CovistError(
-        f"{type(unwrapped).__name__} is not a supported model. Supported: {known}. "
+    return (
+        f"{name} is not a supported model. Supported: {known}. "
         "To add a family, write one file with a Family subclass under @register_family (CONTRIBUTING.md)."
     )
+
+
+# -- published sizes ---------------------------------------------------------------------------------------------------
+
+
+def presets() -> dict[str, tuple[Geometry, type[Family]]]:
+    """Name -> a published geometry and its family."""
+    return {geometry.name: (geometry, family) for family in families() for geometry in family.presets}
+
+
+def preset_named(name: str) -> tuple[Geometry, type[Family]]:
+    known = presets()
+    if name not in known:
+        raise CovistError(f"unknown geometry {name!r}; choose one of {', '.join(known)}")
+    return known[name]
+
+
+def geometry_named(name: str) -> Geometry:
+    return preset_named(name)[0]

@@ -1,4 +1,7 @@
-"""The CLIP text tower that belongs to a vision tower: instruction tokens and patches in one space."""
+"""The CLIP text tower that belongs to a vision tower: instruction tokens and patches in one space.
+
+transformers is imported where it is needed: plans import the modules of this package too, and need none of it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,6 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoTokenizer, CLIPModel, CLIPTextModelWithProjection
-from transformers.utils.hub import cached_file
 
 from covist.errors import CovistError
 
@@ -52,6 +53,8 @@ class TextTower:
         """
         if clip is None or isinstance(clip, TextTower):
             return clip
+        from transformers import CLIPModel
+
         if isinstance(clip, (str, Path)):
             return cls._load_once(str(clip), _file_times(Path(clip)), home)
         if isinstance(clip, tuple) and len(clip) == 2 and isinstance(clip[0], CLIPModel):
@@ -74,6 +77,8 @@ class TextTower:
     @classmethod
     def load(cls, name: str, home: Home = ANYWHERE) -> TextTower:
         """Load the text side of a checkpoint and, of the vision side, only the projection matrix."""
+        from transformers import AutoTokenizer, CLIPTextModelWithProjection
+
         try:
             text: Any = CLIPTextModelWithProjection.from_pretrained(name, dtype=home.dtype or "auto")
         except (OSError, ValueError) as error:
@@ -139,6 +144,9 @@ def _file_times(directory: Path) -> tuple:
 
 def _read_tensor(name: str, key: str) -> Tensor:
     """One tensor of a checkpoint, without loading the rest."""
+    from transformers import CLIPModel
+    from transformers.utils.hub import cached_file
+
     path = cached_file(name, "model.safetensors", _raise_exceptions_for_missing_entries=False)
     if path is None:
         return CLIPModel.from_pretrained(name).get_parameter(key).detach()

@@ -44,12 +44,21 @@ class Dart(DropInside):
         return depth - 1
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
-        norms = view.keys().abs().sum((0, 2))  # [n]
-        image_pivots = largest(norms[view.visual], min(PIVOTS, count))
-        text_pivots = view.text[largest(norms[view.text], PIVOTS)]
+        image_pivots, text_pivots = pivots(view, min(PIVOTS, count))
         rows = torch.cat([view.visual[image_pivots], text_pivots])
-        normed = view.decoder.final_norm(view.hidden)
-        return spread_from(image_pivots, cosine(normed[rows], normed[view.visual]), count)
+        return spread_from(image_pivots, similarity_to(view, rows), count)
+
+
+def pivots(view: DecoderView, count: int) -> tuple[Tensor, Tensor]:
+    """The tokens with the longest keys: representatives [count], and rows of text tokens [up to 4]."""
+    norms = view.keys().abs().sum((0, 2))  # [n]
+    return largest(norms[view.visual], count), view.text[largest(norms[view.text], PIVOTS)]
+
+
+def similarity_to(view: DecoderView, rows: Tensor) -> Tensor:
+    """Cosines of some rows to the representatives, after the final norm [rows, K]."""
+    normed = view.decoder.final_norm(view.hidden)
+    return cosine(normed[rows], normed[view.visual])
 
 
 def spread_from(image_pivots: Tensor, similarity: Tensor, count: int) -> Tensor:

@@ -25,8 +25,8 @@ class FastV(ScoreInside):
         licence="no licence file",
         published=(
             "Before layer 2 (of 32), by the attention of layer 1, mean over heads, row of the last prompt token only "
-            "(the paper speaks of the average attention received). Layers before the cut keep all tokens in their "
-            "cache; original positions."
+            "(the paper speaks of the average attention received). Decoding prunes nothing. Layers before the cut keep "
+            "all tokens in their cache; original positions."
         ),
         ours=(
             "The count after the cut follows from the layer-mean budget (576 tokens, 32 layers: 166, 98 and 30 for "

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
-from covist.methods._inside import ScoreInside, attention_to_image, last_instruction_row
+from covist.methods._inside import ScoreInside, attention_to_image, last_prompt_row
 from covist.methods.registry import register_method
 
 
@@ -23,11 +23,11 @@ class PyramidDrop(ScoreInside):
             "2025)"
         ),
         acts="before layers 8, 16 and 24 of 32, earlier for small budgets",
-        signals="attention of the last instruction token in the next layer",
+        signals="attention of the last prompt token in the next layer",
         budget="layer average K by our presets: all tokens, then solved counts that halve",
         licence="MIT",
         published=(
-            "Before layers 8, 16 and 24 of 32, by the attention of the last instruction token in the layer that runs "
+            "Before layers 8, 16 and 24 of 32, by the attention of the last prompt token in the layer that runs "
             "next (its norm and projections on the current states, softmax over the whole causal row, mean over "
             "heads). Positions are renumbered after every drop. The published setting keeps 1/2, 1/4, 1/8, a layer "
             "mean of 270 of 576."
@@ -45,4 +45,4 @@ class PyramidDrop(ScoreInside):
     )
 
     def score(self, view: DecoderView) -> Tensor:
-        return attention_to_image(view, last_instruction_row(view))
+        return attention_to_image(view, last_prompt_row(view))

@@ -96,7 +96,10 @@ def _register(selector: type[Method]) -> None:
             "key (text too) gets log(2 - D), in decoding none; visual keys get log size, except in layer 0 of prefill, "
             "where all sizes are N / K."
         ),
-        ours="Every budget, family and batch, not three budgets of one model.",
+        ours=(
+            "Every budget, family and batch, not three budgets of one model; D follows the model's own rotary "
+            "frequencies (the original writes out those of base 10000 and width 128)."
+        ),
         checked=(
             "golden: restore (DivPrune: kept tokens, positions, sizes, assignment and means at 192, 128 and 64; "
             "distance table)"

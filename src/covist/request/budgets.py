@@ -20,7 +20,7 @@ class Reach:
     asked: int | float | str
     budget: int
     tokens: int
-    mean: float  # visual tokens that the schedule leaves, averaged over layers
+    mean: float  # visual tokens that the schedule leaves in the cache, averaged over layers
 
     @property
     def is_compressed(self) -> bool:
@@ -53,7 +53,7 @@ def reach(method: str, budget: int | float | str, tokens: int, layers: int) -> R
     False
     """
     count = resolve_budget(budget, tokens)
-    return Reach(method, budget, count, tokens, create_method(method).schedule(layers, count, tokens).mean)
+    return Reach(method, budget, count, tokens, create_method(method).schedule(layers, count, tokens).cached_mean)
 
 
 def distinct_notes(reaches: Iterable[Reach]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +12,15 @@ import transformers
 from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
 from torch import nn
-from transformers import AutoConfig, AutoProcessor
+from transformers import AutoConfig
 
 from covist import tiny
+from covist.contract.family import Family
 from covist.engine.interface import backend_of
 from covist.errors import CovistError
-from covist.families.qwen_processor import ImageOnlyQwenProcessor
-from covist.families.registry import available_families, family_for
+from covist.families.processors import load_processor
+from covist.families.refusals import image_text_models, refusal
+from covist.families.registry import family_for, find_family, served_classes
 
 EMBEDDED = "tiny"
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
@@ -58,32 +59,41 @@ def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "aut
             nn.Module.to(part, place)
         return LoadedModel(name, model, processor, clip or (text_tower, words))
     try:
-        model_class = _supported_class(name)
+        model_class, family = _served_class(name)
         dtype = torch.float32 if place.type == "cpu" else "auto"
         model = model_class.from_pretrained(name, dtype=dtype).to(place).eval()
-        return LoadedModel(name, model, _processor(name, model.config.model_type), clip)
+        return LoadedModel(name, model, load_processor(family, name), clip)
     except OSError as error:
         raise CovistError(f"cannot load model {name!r}: {_first_line(error)}") from error
 
 
-def _supported_class(name: str) -> Any:
-    """The transformers class of a checkpoint, judged by its configuration alone, before any weight is read."""
+def _served_class(name: str) -> tuple[Any, type[Family]]:
+    """The transformers class of a checkpoint and its family, by its configuration alone, before any weight is read."""
+    config = _read_config(name)
+    model_type = config.model_type
+    architectures = config.architectures or [image_text_models().get(model_type)]
+    served = [architecture for architecture in architectures if architecture in served_classes()]
+    if served:
+        model_class, family = find_family(served, config)
+        return getattr(transformers, model_class), family
+    if reason := refusal(config):
+        raise CovistError(f"model {name!r} ({model_type}) is not supported: {reason}")
+    if not hasattr(config, "vision_config"):
+        raise CovistError(f"model {name!r} is text-only ({model_type}): there are no visual tokens to compress")
+    supported = ", ".join(served_classes())
+    raise CovistError(f"model {name!r} ({model_type}) is not supported; supported are {supported}")
+
+
+def _read_config(name: str) -> Any:
     unknown = f"unknown model {name!r}: neither {EMBEDDED!r} nor a folder with a config.json"
     if not (Path(name) / "config.json").is_file():
         _ask_hub_once(name, unknown)
     try:
-        config = AutoConfig.from_pretrained(name)
+        return AutoConfig.from_pretrained(name)
     except OSError as error:
         raise CovistError(f"{unknown}, and {_NO_ANSWER} ({_first_line(error)})") from None
     except ValueError as error:
         raise CovistError(f"cannot read the configuration of model {name!r}: {_first_line(error)}") from None
-    classes = [name for family in available_families().values() for name in family]
-    own = next((item for item in config.architectures or () if item in classes), None)
-    if own is not None:
-        return getattr(transformers, own)
-    if not hasattr(config, "vision_config"):
-        raise CovistError(f"model {name!r} is text-only ({config.model_type}): there are no visual tokens to compress")
-    raise CovistError(f"model {name!r} ({config.model_type}) is not supported; supported are {', '.join(classes)}")
 
 
 def _ask_hub_once(name: str, unknown: str) -> None:
@@ -100,12 +110,6 @@ def _ask_hub_once(name: str, unknown: str) -> None:
         return  # it has been reached; `from_pretrained` knows what to make of its answer
     except Exception as error:  # of the HTTP client, whichever the hub's library brings along
         raise CovistError(f"{unknown}, and {_NO_ANSWER} ({_first_line(error)})") from None
-
-
-def _processor(name: str, model_type: str) -> Any:
-    if model_type == "qwen2_5_vl" and not importlib.util.find_spec("torchvision"):
-        return ImageOnlyQwenProcessor.from_pretrained(name)
-    return AutoProcessor.from_pretrained(name)
 
 
 def find_device(name: str) -> torch.device:

@@ -35,7 +35,8 @@ def encoded_signals(model: Any, request: Request) -> list[ImageSignals]:
     found: list[ImageSignals] = []
     hooks = family.capture(found.extend)
     try:
-        model.get_image_features(**request.images, return_dict=True)
+        encode = model.get_video_features if "pixel_values_videos" in request.images else model.get_image_features
+        encode(**request.images, return_dict=True)
     finally:
         for hook in hooks:
             hook.remove()

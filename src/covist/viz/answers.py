@@ -36,7 +36,7 @@ def draw_answer(
     'covist-fixed: 64 of 576 visual tokens per layer'
     """
     how = "" if len(report.stages) == 1 else "on average "
-    subtitle = f"{method}: {how}{report.mean_tokens:.4g} of {report.tokens} visual tokens per layer"
+    subtitle = f"{method}: {how}{report.summary}"
     draw = draw_overlay if overlay else draw_report
     return draw(report, seen_views(report, image), _headline(prompt, answer), subtitle)
 

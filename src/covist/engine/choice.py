@@ -1,0 +1,52 @@
+"""Which settings a call runs with: the handle's, or others that its thread has chosen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from covist.engine.attention import BiasedAttention
+from covist.engine.prefill import Prefill, Settings
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """Settings, the attention that follows from them, and who is told of every prefill with images."""
+
+    settings: Settings
+    attention: BiasedAttention
+    finished: Callable[[Prefill], None]
+
+    @classmethod
+    def of(cls, settings: Settings, finished: Callable[[Prefill], None]) -> Variant:
+        rule = settings.method.attention_rule(settings.decoder)
+        return cls(settings, BiasedAttention(settings.decoder, rule), finished)
+
+
+class Choice(threading.local):
+    """What the calls of a thread run with. `__init__` runs once per thread, so that a choice concerns no other."""
+
+    def __init__(self, default: Variant):
+        self._chosen: list[Variant | None] = [default]
+
+    @property
+    def is_on(self) -> bool:
+        """Whether calls of this thread are compressed."""
+        return self._chosen[-1] is not None
+
+    @property
+    def variant(self) -> Variant:
+        chosen = self._chosen[-1]
+        assert chosen is not None, "only compressed calls ask for it"
+        return chosen
+
+    @contextmanager
+    def using(self, variant: Variant | None) -> Iterator[None]:
+        """Choose for the length of a `with` block; None leaves calls uncompressed."""
+        self._chosen.append(variant)
+        try:
+            yield
+        finally:
+            self._chosen.pop()

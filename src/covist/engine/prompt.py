@@ -1,0 +1,46 @@
+"""What a model was given in a call, before the decoder sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.masking_utils import find_packed_sequence_indices
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The prompts of a batch."""
+
+    ids: Tensor | None  # [batch, n]
+    is_image: Tensor  # [batch, n] bool
+    embeddings: Tensor  # [batch, n, d]
+    positions: Tensor  # [batch, n] or [batch, n, axes]
+    valid: Tensor  # [batch, n] bool
+    blocks: Tensor | None = None  # [batch, n] which of the prompts packed into a row a token belongs to, from 0 on
+
+    def members(self) -> list[tuple[int, Tensor]]:
+        """(row, its tokens [n] bool) of every prompt."""
+        if self.blocks is None:
+            return [(row, torch.ones_like(own)) for row, own in enumerate(self.valid)]
+        return [(row, own == number) for row, own in enumerate(self.blocks) for number in range(int(own[-1]) + 1)]
+
+
+def packed_prompts(kwargs: dict[str, Any]) -> Tensor | None:
+    """Which prompt of its row each token belongs to [batch, n], if positions restart where transformers looks for it.
+
+    That is where there is neither a mask nor a cache. Multidimensional positions count with the text positions before
+    the axes, and are not looked at without them.
+    """
+    positions = kwargs.get("position_ids")
+    if positions is None or kwargs.get("attention_mask") is not None or kwargs.get("past_key_values") is not None:
+        return None
+    if positions.ndim == 3:
+        if len(positions) != 4:
+            return None
+        positions = positions[0]
+    embeddings = kwargs["inputs_embeds"]
+    blocks = find_packed_sequence_indices(positions.expand(len(embeddings), -1))
+    return None if blocks is None else blocks.to(embeddings.device)

@@ -1,0 +1,94 @@
+"""Processors for images alone: the video half of transformers' processors needs torchvision, images do not."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+from covist.contract.family import Family
+from covist.errors import CovistError
+
+VIDEO_PART = "video_processor"
+VIDEO_PACKAGE = "num2words"
+"""A package that a processor may insist on when it is built, though only videos need it."""
+
+
+def load_processor(family: type[Family], name: str) -> Any:
+    """The processor of a checkpoint (a folder or a hub id), without its video half where torchvision is missing."""
+    import transformers  # here, because plans import the family modules too and need no transformers
+
+    if family.processor is None or find_spec("torchvision"):
+        return transformers.AutoProcessor.from_pretrained(name)
+    return image_only(getattr(transformers, family.processor)).from_pretrained(name)
+
+
+@cache
+def image_only(processor_class: Any) -> Any:
+    """A processor class without its video half; it is built, saved and loaded like the original, and refuses videos.
+
+    transformers reads from the constructor's signature which parts a processor consists of, so the video processor is
+    left out of it. The name stays the original's, because saved checkpoints name it.
+    """
+    from transformers.processing_utils import ProcessorMixin
+
+    parts = processor_class.get_attributes()
+    signature = inspect.signature(processor_class.__init__)
+    kept = [parameter for name, parameter in signature.parameters.items() if name != VIDEO_PART]
+    settings = set(signature.parameters) - {*parts, "self", "kwargs"}
+
+    class PartsWithoutVideo(ProcessorMixin):
+        """Stands between the original and its base, to which the original hands all parts in its own order."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            given = {**dict(zip(parts, args, strict=True)), **kwargs}
+            super().__init__(**{name: part for name, part in given.items() if name != VIDEO_PART})
+
+    class ImagesAlone(processor_class, PartsWithoutVideo):
+        video_processor = SimpleNamespace(num_frames=None, fps=None)  # chat templates ask for the defaults of videos
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            given = inspect.Signature(kept).bind(self, *args, **kwargs).arguments
+            with _stand_in_for_package(processor_class):
+                super().__init__(**{VIDEO_PART: None, **given.pop("kwargs", {}), **_without_self(given)})
+
+        @classmethod
+        def from_args_and_dict(cls, args: list[Any], processor_dict: dict[str, Any], **kwargs: Any) -> Any:
+            """As the original, which looks into its constructor's code for what a checkpoint may set."""
+            found = dict(zip(cls.get_attributes(), args, strict=True))
+            stored = {**processor_dict, **kwargs}
+            return cls(**found, **{name: stored[name] for name in settings if name in stored})
+
+        def __call__(self, *args: Any, videos: Any = None, **kwargs: Any) -> Any:
+            if videos is not None:
+                raise CovistError(
+                    f"this processor handles images only; use {processor_class.__name__} with torchvision for videos"
+                )
+            return super().__call__(*args, **kwargs)
+
+    ImagesAlone.__init__.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    ImagesAlone.__name__ = processor_class.__name__
+    return ImagesAlone
+
+
+def _without_self(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if name != "self"}
+
+
+@contextmanager
+def _stand_in_for_package(processor_class: Any) -> Iterator[None]:
+    """Let a constructor pass that looks for a package which only videos need."""
+    module = sys.modules[processor_class.__module__]
+    missing = vars(module).get(VIDEO_PACKAGE, module) is None
+    if missing:
+        setattr(module, VIDEO_PACKAGE, VIDEO_PACKAGE)
+    try:
+        yield
+    finally:
+        if missing:
+            setattr(module, VIDEO_PACKAGE, None)
