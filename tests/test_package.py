@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -68,6 +69,15 @@ def test_the_wheel_is_typed_and_small_and_carries_the_embedded_model(wheel):
     assert not any(name.startswith("tests") for name in names)
     assert sum(weights) <= 15e6
     assert wheel.stat().st_size <= 20e6
+
+
+def test_the_source_distribution_leaves_the_tests_and_their_vectors_out(tmp_path):
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path)
+    (built,) = tmp_path.glob("covist-*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = archive.getnames()
+    assert any(name.endswith("src/covist/api/compress.py") for name in names)
+    assert not any("/tests/" in name or name.endswith(".npz") for name in names)
 
 
 def test_the_wheel_runs_where_the_source_is_not(wheel, tmp_path):

@@ -14,20 +14,38 @@ from covist.formulas.ops import round_half_up
 
 @dataclass(frozen=True)
 class Schedule:
-    """`stages` holds (depth, count): before layer `depth` the image is reduced to `count` tokens."""
+    """`stages` holds (depth, count): before layer `depth` the image is reduced to `count` tokens.
+
+    cache_cut_from: first layer whose cache is cut back to the last count once prefill is done; None leaves in every
+        cache what the layer saw
+    """
 
     layers: int
     stages: tuple[tuple[int, int], ...]
+    cache_cut_from: int | None = None
 
     @cached_property
     def tokens_per_layer(self) -> tuple[int, ...]:
         ends = [depth for depth, _ in self.stages[1:]] + [self.layers]
         return tuple(count for (depth, count), end in zip(self.stages, ends, strict=True) for _ in range(end - depth))
 
+    @cached_property
+    def cached_tokens_per_layer(self) -> tuple[int, ...]:
+        """Tokens that each layer's cache holds after prefill, for decoding."""
+        if self.cache_cut_from is None:
+            return self.tokens_per_layer
+        whole, last = self.tokens_per_layer[: self.cache_cut_from], self.tokens_per_layer[-1]
+        return whole + (last,) * (self.layers - len(whole))
+
     @property
     def mean(self) -> float:
-        """Layer average of the token count."""
+        """Layer average of the tokens that prefill runs over."""
         return sum(self.tokens_per_layer) / self.layers
+
+    @property
+    def cached_mean(self) -> float:
+        """Layer average of the tokens in the cache: what a budget counts."""
+        return sum(self.cached_tokens_per_layer) / self.layers
 
 
 def fixed_schedule(layers: int, budget: int, tokens: int) -> Schedule:

@@ -133,7 +133,8 @@ def test_methods_lists_every_registered_method(covist):
     listed = covist("methods", "--json").json["methods"]
     assert [entry["name"] for entry in listed] == list(available_methods())
     for entry in listed:
-        assert set(entry) == {"name", "where", "paper", "acts", "signals", "budget", "positions", "licence", "settings"}
+        described = {"paper", "acts", "signals", "budget", "licence", "published", "ours", "checked"}
+        assert set(entry) == {"name", "where", "positions", "settings", *described}
         assert entry["paper"] and entry["acts"] and entry["settings"]
 
 
@@ -144,7 +145,14 @@ def test_methods_prints_one_line_each_that_fits(covist, monkeypatch, columns):
     assert max(map(len, lines)) <= columns
     for name in available_methods():
         assert sum(line.split()[:1] == [name] for line in lines) == 1
-    assert len(lines) <= len(available_methods()) + 7
+    assert len(lines) <= len(available_methods()) + 8
+
+
+def test_methods_says_of_each_how_it_was_checked(covist):
+    lines = {
+        line.split()[0]: line.split()[2] for line in covist("methods").stdout.splitlines() if len(line.split()) > 2
+    }
+    assert [lines[name] for name in ("divprune", "covist-fixed", "random")] == ["golden", "reference", "-"]
 
 
 def test_methods_with_a_name_says_everything(covist):
@@ -156,6 +164,10 @@ def test_methods_with_a_name_says_everything(covist):
         "Apache-2.0",
         "important=0.5",
         "share",
+        "published",
+        "ours",
+        "checked",
+        "golden: vispruner",
     ):
         assert part in text
     (entry,) = covist("methods", "vispruner", "--json").json["methods"]
@@ -305,6 +317,22 @@ def test_a_budget_of_all_tokens_or_more_leaves_the_image_uncompressed(covist, re
     assert "a budget of all tokens or more leaves the image uncompressed" in ran.stderr
     kept = ran.json if command == "plan" else ran.json["results"][-1]
     assert kept["mean_tokens"] == 576
+
+
+@pytest.mark.parametrize("command", ["run", "eval", "bench"])
+def test_tables_show_prefill_and_cache_apart_where_they_differ(covist, model_folder, image, command):
+    """The test model has few layers: at 400 of 576 tokens IVC-Prune caches 400 and prefills more."""
+    more = {
+        "run": ("--budget", 400, *SMALL),
+        "eval": ("--budgets", 400, "--limit", 1),
+        "bench": ("--budgets", 400, "--image", image, "--prompt", "a?", "--prompts", 1, "--repetitions", 1, *SMALL),
+    }[command]
+    option = "--method" if command == "run" else "--methods"
+    word = "visual tokens in the cache" if command == "run" else "cached"
+    assert word in covist(command, "--model", model_folder, option, "ivc-prune", *more).stdout
+    assert word not in covist(command, "--model", model_folder, option, "fastv", *more).stdout
+    figures = covist(command, "--model", model_folder, option, "ivc-prune", *more, "--json").json["results"][-1]
+    assert figures["mean_cached_tokens"] == pytest.approx(400, abs=0.5) and figures["mean_tokens"] > 420
 
 
 @pytest.mark.parametrize("command", ["run", "show", "eval", "bench"])

@@ -2,15 +2,18 @@
 
 import gc
 import json
+from dataclasses import replace
 from weakref import ref
 
 import pytest
 import torch
 from PIL import Image
 from support.llava import LAYERS, TOKENS, WIDTH, ask, processor
+from support.reports import SQUARE, image_report
 from support.requests import greedy
 
 import covist
+from covist.api.report import Report
 from covist.contract.pixels import Preprocessing
 from covist.contract.stages import StageReport
 from covist.methods.covist import CovistFixed
@@ -125,6 +128,15 @@ def test_a_report_of_many_images_stays_short(multi_head, compress):
     lines = repr(handle.report).splitlines()
     assert "6 images, 24 of 144 visual tokens each per layer" in lines[0]
     assert len(lines) == 9 and lines[5].split() == ["images", "2", "more", "in", ".images"]
+
+
+def test_means_run_over_all_images():
+    """Images of one call may keep different counts."""
+    large, small = image_report(SQUARE, (20,)), image_report(SQUARE, (6,))
+    cut = replace(small, cached_tokens_per_layer=(6, 2))
+    report = Report((large, cut), (5,), 1, 2, 3, 4, {})
+    assert report.tokens == 36 and report.mean_tokens == 13 and report.mean_cached_tokens == 12
+    assert report.summary == "2 images, 13 of 36 visual tokens each per layer (36.1 %), 12 cached (33.3 %)"
 
 
 def test_images_name_what_was_kept(multi_head, strategy, compress):

@@ -1,17 +1,13 @@
 """Ledgers and sequences on their own: small enough to check by hand."""
 
-import pytest
 import torch
-from support.llava import IMAGE, LAYERS, TOKEN_ID, TOKENS, ask
-from support.requests import greedy, kept_keys
 
 from covist.config import CovistConfig
-from covist.contract.method import Method, Outcome
+from covist.contract.method import Outcome
 from covist.engine.ledger import Keys, Ledger
 from covist.engine.sequence import Batch, ImageInPrompt, Sample
 from covist.grid import Grid
 from covist.methods.covist import CovistFixed
-from covist.schedule import Schedule
 from covist.state import VisualState
 
 
@@ -123,48 +119,3 @@ def test_text_tail_begins_after_the_last_reduced_image():
     whole = image(6, 2, [0, 1])
     assert sample(10, image(1, 4, [0, 2]), whole).text_tail == 5  # of 0 1 3 5 6 7 8 9, those after 3
     assert sample(10, whole).text_tail == 10
-
-
-class LateCut(Method):
-    """Keeps every token until layer 4, then every sixth, and applies that to the earlier caches as well."""
-
-    name = "late-cut"
-    prunes_earlier_layers = True
-
-    def schedule(self, layers, budget, tokens):
-        return Schedule(layers, ((0, tokens), (4, budget)))
-
-    def reduce(self, state, view, count):
-        return Outcome(state.restrict(torch.arange(count) * (state.count // count)))
-
-
-@pytest.mark.parametrize("opening", [None, ("USER: what ? ASSISTANT:", "USER: where is the word ? ASSISTANT:")])
-def test_pruned_earlier_caches_hold_the_survivors(multi_head, compress, opening):
-    """In a padded batch with a sample without an image, as the first turn or after a padded turn of text."""
-    inputs = ask("USER: <image> what color is this ? ASSISTANT:", "USER: is there ? ASSISTANT:")
-    text = int(inputs["attention_mask"][0].sum()) - TOKENS
-    turns = [inputs] if opening is None else [ask(*opening), inputs]
-    ids, mask = (torch.cat([turn[name] for turn in turns], 1) for name in ("input_ids", "attention_mask"))
-    earlier = ids.shape[1] - inputs["input_ids"].shape[1]
-
-    def run(steps):
-        cache = None
-        if earlier:
-            cache = multi_head(ids[:, :earlier], attention_mask=mask[:, :earlier], use_cache=True).past_key_values
-        given = {"input_ids": ids, "attention_mask": mask, "pixel_values": inputs["pixel_values"]}
-        return greedy(multi_head, given, steps, past_key_values=cache).past_key_values
-
-    plain = run(1)
-    compress(multi_head, budget=24, method=LateCut())
-    cut = run(1)
-    assert kept_keys(cut) == [earlier + text + 24] * LAYERS
-    assert len({id(layer.ledger) for layer in cut.layers}) == 1
-    assert cut.get_seq_length() == ids.shape[1]
-    # layers before the cut saw what the plain model sees, so their keys are the plain ones of the survivors
-    is_image = ids == TOKEN_ID[IMAGE]
-    for row in (0, 1):
-        survives = ~is_image[row]
-        survives[is_image[row].nonzero().squeeze(1)[::6]] = True
-        expected = plain.layers[2].keys[row][:, survives & mask[row].bool()]
-        torch.testing.assert_close(cut.layers[2].keys[row][:, cut.layers[2].ledger.valid[row]], expected)
-    assert kept_keys(run(3)) == [earlier + text + 24 + 2] * LAYERS

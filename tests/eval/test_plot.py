@@ -17,7 +17,7 @@ from covist.viz.panels import FAINT
 def score(method, budget, retention):
     interval = (retention - 1.0, retention + 1.5)
     return SimpleNamespace(
-        method=method, budget=budget, mean_tokens=budget, retention=retention, retention_interval=interval
+        method=method, budget=budget, mean_cached_tokens=budget, retention=retention, retention_interval=interval
     )
 
 

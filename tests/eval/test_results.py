@@ -80,6 +80,26 @@ def test_a_difference_needs_both_methods(results):
         results.difference("divprune", "random", 64)
 
 
+def test_a_budget_is_judged_by_the_cache_and_both_means_are_shown():
+    records = Records(None, {"seed": 0})
+    late = Run("ivc-prune", 64)
+    for item in ITEMS:
+        said = [question.answer for question in item.questions]
+        records.add(VANILLA, Answered(item.number, said, seconds=0.5, tokens=576.0))
+        records.add(late, Answered(item.number, said, seconds=0.5, tokens=320.0, cached=64.25))
+    results = Results.build(SUITE, ITEMS, [VANILLA, late], records, seed=0)
+    score = results.scores[1]
+    assert (score.mean_tokens, score.mean_cached_tokens, score.reached) == (320, 64.25, True)
+    assert "| budget | mean tokens | mean cached | accuracy |" in results.to_markdown()
+    assert "| ivc-prune | 64 | 320.0 | 64.2 |" in results.to_markdown()
+    row = results.to_dict()["results"][1]
+    assert (row["mean_tokens"], row["mean_cached_tokens"]) == (320, 64.25)
+
+
+def test_one_mean_is_shown_where_prefill_and_cache_agree(results):
+    assert "mean cached" not in results.to_markdown() and results.scores[1].mean_cached_tokens == 64
+
+
 def test_files_are_json_markdown_and_a_plot(results, tmp_path):
     results.write(tmp_path)
     stored = json.loads((tmp_path / "results.json").read_text())
@@ -90,7 +110,7 @@ def test_files_are_json_markdown_and_a_plot(results, tmp_path):
         ("random", 64),
     ]
     row = stored["results"][1]
-    scores = {"mean_tokens", "reached", "accuracy", "retention", "families", "ci"}
+    scores = {"mean_tokens", "mean_cached_tokens", "reached", "accuracy", "retention", "families", "ci"}
     assert set(row) == {"method", "budget", *scores, "seconds_per_image", "times_mixed"}
     assert set(row["families"]) == set(SUITE.families)
     assert row["ci"]["retention"][0] < row["retention"] < row["ci"]["retention"][1]

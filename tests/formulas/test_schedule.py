@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from covist.config import CovistConfig
 from covist.schedule import (
+    Schedule,
     decoder_flops,
     fixed_schedule,
     kv_bytes,
@@ -108,6 +109,16 @@ def test_flops_of_the_efficiency_table(content, teraflops):
 def test_progressive_flops_of_the_efficiency_table():
     lengths = [61.63 + 48 + count for count in progressive_schedule(32, 160, 2880).tokens_per_layer]
     assert round(decoder_flops(lengths, 4096, 11008) / 1e12, 3) == 3.534
+
+
+def test_a_cut_cache_holds_the_last_count_from_its_first_layer_on():
+    stages = ((0, 90), (2, 30), (4, 10))
+    plain, cut = Schedule(6, stages), Schedule(6, stages, cache_cut_from=1)
+    assert plain.tokens_per_layer == cut.tokens_per_layer == (90, 90, 30, 30, 10, 10)
+    assert plain.cached_tokens_per_layer == plain.tokens_per_layer and plain.cached_mean == plain.mean
+    assert cut.cached_tokens_per_layer == (90, 10, 10, 10, 10, 10)
+    assert cut.mean == 260 / 6 and cut.cached_mean == 140 / 6
+    assert Schedule(6, stages, cache_cut_from=0).cached_tokens_per_layer == (10,) * 6
 
 
 def test_kv_bytes_count_keys_and_values_of_every_layer():

@@ -1,10 +1,12 @@
 """What `covist methods` says is complete: every setting has a meaning, and the defaults are the real ones."""
 
 import pytest
+from support import golden
 
-from covist import CovistConfig, available_methods, create_method
+from covist import CovistConfig, MethodInfo, available_methods, create_method
 from covist.errors import CovistError
 from covist.methods.catalogue import describe
+from covist.methods.covist import Covist
 from covist.methods.registry import option_defaults, option_meanings, option_names
 
 
@@ -48,6 +50,27 @@ def test_a_combination_keeps_positions_for_the_attention_and_says_what_is_added(
     both = describe("divprune+csc+sca")
     assert both["positions"] == "keep"
     assert both["acts"].index("composition") < both["acts"].index("attention")
+
+
+BUILT_IN = {name: method for name, method in available_methods().items() if method.__module__.startswith("covist.")}
+RIVALS = [name for name, method in BUILT_IN.items() if method.info.paper != "none" and not issubclass(method, Covist)]
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_every_rival_says_what_is_published_what_is_ours_and_what_was_checked(name):
+    info = available_methods()[name].info
+    assert info.published and info.ours
+    assert info.checked.startswith(("golden: ", "reference: "))
+
+
+@pytest.mark.parametrize("file", golden.files())
+def test_every_golden_file_is_named_by_a_method(file):
+    assert any(info.checked.startswith(f"golden: {file} (") for info in (BUILT_IN[name].info for name in RIVALS))
+
+
+def test_a_method_need_not_say_how_it_was_checked():
+    info = MethodInfo(paper="none", acts="before the decoder", signals="none", budget="exactly K in every layer")
+    assert (info.published, info.ours, info.checked) == ("", "", "")
 
 
 @pytest.mark.parametrize("name", ["vanilla", "magic", "divprune+magic", "tome+csc"])

@@ -4,7 +4,7 @@ import pytest
 import reference.inside as literal
 import torch
 from reference.ops import ranking
-from support.images import BEFORE, image, inside
+from support.images import image, inside
 
 from covist.methods._inside import DropInside
 from covist.methods.create import create_method
@@ -41,17 +41,10 @@ def test_fastv_follows_the_last_prompt_token_in_the_layer_before(kv_heads, count
 
 
 @pytest.mark.parametrize("method", [PyramidDrop(), VScan()], ids=["pyramiddrop", "vscan"])
-def test_last_instruction_token_in_the_next_layer(kv_heads, method):
+def test_the_last_prompt_token_ranks_in_the_next_layer(kv_heads, method):
     _, view, state = reduced(method, kv_heads, 9)
     assert view.observed_layer == view.depth == 2
-    assert state.indices.tolist() == sorted(ranking(literal.last_row_score(view, view.last_instruction_row))[:9])
-
-
-def test_instruction_before_the_image_leaves_the_score_to_the_last_prompt_token():
-    state, view = inside(image(), 2, 2)
-    view.last_instruction_row = BEFORE - 1
-    score = literal.last_row_score(view, len(view.hidden) - 1)
-    assert PyramidDrop().reduce(state, view, 9).state.indices.tolist() == sorted(ranking(score)[:9])
+    assert state.indices.tolist() == sorted(ranking(literal.last_row_score(view, len(view.hidden) - 1))[:9])
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -97,8 +90,8 @@ def test_dart_keeps_132_tokens_where_the_authors_say_128():
     assert state.indices.tolist() == literal.dart(view, quota=128 // 8)
 
 
-@pytest.mark.parametrize("count", [7, 18])
-def test_ivc_prune(kv_heads, count):
+@pytest.mark.parametrize("count", [1, 7, 18, 34])
+def test_ivc_prune_lets_coordinates_and_foreground_grow_together(kv_heads, count):
     before, view, state = reduced(IVCPrune(), kv_heads, count)
     assert state.indices.tolist() == literal.ivc(view, before.positions.tolist(), count)
 
@@ -134,6 +127,16 @@ def test_sparsevlm_keeps_the_proportions_of_its_published_lists(name):
     assert counts[0] / counts[1] == pytest.approx(1.5, abs=0.02)
 
 
+@pytest.mark.parametrize(("layers", "cut"), [(32, 16), (40, 20), (8, 4), (3, 2)])
+def test_ivc_prune_selects_in_the_middle_and_budgets_its_cache(layers, cut):
+    """Prefill runs the first half on all tokens; the cache keeps layer 0 whole and its mean is the budget."""
+    schedule = IVCPrune().schedule(layers, 300, 576)
+    count = schedule.stages[1][1]
+    assert schedule.tokens_per_layer == (576,) * cut + (count,) * (layers - cut)
+    assert schedule.cached_tokens_per_layer == (576,) + (count,) * (layers - 1)
+    assert schedule.cached_mean == pytest.approx(300, abs=0.5) and schedule.mean > 400
+
+
 def test_vscan_keeps_its_published_stages():
     assert VScan().schedule(32, 64, 576).stages == ((0, 96), (16, 32))
 
@@ -151,7 +154,7 @@ def test_every_reachable_budget_is_the_layer_mean(name, layers, tokens):
         if budget >= tokens:
             assert set(counts) == {tokens}
         elif budget >= least:
-            assert abs(schedule.mean - budget) <= 0.5
+            assert abs(schedule.cached_mean - budget) <= 0.5
 
 
 @pytest.mark.parametrize("name", INSIDE)

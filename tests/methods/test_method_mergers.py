@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import reference.mergers as literal
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from reference.selectors import class_attention
 from support.images import ENCODER_HEADS, image
 
@@ -13,7 +15,7 @@ from covist.methods.divprune import DivPrune
 from covist.methods.downsample import Downsample
 from covist.methods.prumerge import PruMerge, PruMergePlus
 from covist.methods.registry import available_methods
-from covist.methods.tome import ToMe
+from covist.methods.tome import ToMe, merges_per_round
 from covist.methods.visionzip import VisionZip
 from covist.methods.vispruner import VisPruner
 from covist.methods.vscan import VScan
@@ -89,6 +91,19 @@ def test_tome(count):
     for index, (content, _) in expected.items():
         assert_content(outcome.state, index, content)
     assert outcome.assignment.bincount(minlength=count).tolist() == outcome.state.weights.tolist()
+
+
+@given(st.integers(2, 700).flatmap(lambda tokens: st.tuples(st.just(tokens), st.integers(1, tokens - 1))))
+def test_tome_merges_the_same_number_in_every_round_up_to_half_of_the_tokens(sizes):
+    tokens, count = sizes
+    rounds = merges_per_round(tokens, count)
+    left = tokens
+    for merges in rounds:
+        assert 1 <= merges <= left // 2
+        left -= merges
+    assert left == count
+    if max(rounds) <= count:  # the cap never counts
+        assert len(rounds) <= 24 and max(rounds) - min(rounds) <= 1
 
 
 def test_tome_attention_is_proportional_to_size():

@@ -52,8 +52,9 @@ def sparsevlm_plus_score(view):
     ones = torch.ones(1, 1, len(view.hidden), width)
     rotated = apply_rotary_pos_emb(ones, ones, *(part[None] for part in view.rotary))[0][0, 0].double().numpy()
     columns = view.visual.tolist()
-    by_rotation = {r: softmax([float(rotated[r] @ rotated[c]) / math.sqrt(width) for c in range(r + 1)]) for r in rows}
-    rated = [[np.mean([head[r, c] / by_rotation[r][c] for r in rows]) for c in columns] for head in attention]
+    floor = 0.1 * math.sqrt(width)
+    by_rotation = {(r, c): max(float(rotated[r] @ rotated[c]) / math.sqrt(width), floor) for r in rows for c in columns}
+    rated = [[np.mean([head[r, c] / by_rotation[r, c] for r in rows]) for c in columns] for head in attention]
     heads = ranking([sum(head) for head in rated])[: half_up(14 * len(rated) / 32)]
     return [float(np.mean([rated[h][c] for h in heads])) for c in range(len(columns))]
 
@@ -114,11 +115,14 @@ def ivc(view, positions, count):
     theta = view.decoder.inverse_frequencies.double().numpy()
     by_cos = ranking([float(np.mean(np.cos(p * theta))) for p in positions])
     by_sin = ranking([float(np.mean(np.sin(p * theta))) for p in positions])
-    places = half_up(count / 6)
-    kept = sorted(set(by_cos[:places]) | set(by_sin[:places]))
     question = view.text.tolist()[2:]
-    seeds = ranking(closeness(question))[: max(1, half_up(0.01 * len(visual)))]
-    for i in ranking(closeness([visual[s] for s in seeds] + question)):
-        if i not in kept and len(kept) < count:
-            kept.append(i)
+    n = len(visual)
+    seeds = ranking(closeness(question))[: max(1, half_up(0.01 * n))]
+    by_value = ranking(closeness([visual[s] for s in seeds] + question))
+    sets = [(order, max(1, half_up(share * n))) for order, share in ((by_cos, 0.05), (by_sin, 0.05), (by_value, 0.2))]
+    scales = sorted({rank / places for _, places in sets for rank in range(n + 1)})
+    kept = set()
+    for scale in scales:  # the sets grow together; ties go to the lowest index
+        grown = {i for order, places in sets for rank, i in enumerate(order, 1) if rank / places <= scale}
+        kept |= set(sorted(grown - kept)[: count - len(kept)])
     return sorted(kept)

@@ -35,26 +35,30 @@ def prumerge(attention, keys, hidden, chosen):
     return merged, extra
 
 
-def tome(features, count):
+def tome(features, count, rounds=24):
     """{index: (content, size)}"""
     tokens = [(i, row.astype(np.float64), 1) for i, row in enumerate(features)]
+    total, done = len(tokens) - count, 0
     while len(tokens) > count:
-        even, odd = tokens[::2], tokens[1::2]
-        edges = []
-        for place, (_, row, _) in enumerate(even):
-            scores = [float(unit(row) @ unit(other)) for _, other, _ in odd]
-            edges.append((max(scores), place, int(np.argmax(scores))))
-        merging = sorted(edges, key=lambda edge: (-edge[0], edge[1]))[: min(len(tokens) - count, len(tokens) // 2)]
-        sums = {i: (row * size, size) for i, row, size in odd}
-        for _, place, target in merging:
-            index = odd[target][0]
-            total, size = sums[index]
-            sums[index] = (total + even[place][1] * even[place][2], size + even[place][2])
-        gone = {place for _, place, _ in merging}
-        tokens = [token for place, token in enumerate(even) if place not in gone]
-        tokens += [(i, total / size, size) for i, (total, size) in sums.items()]
-        tokens.sort(key=lambda token: token[0])
+        constant = total // rounds + (done < total % rounds or done >= rounds and total % rounds > 0)
+        tokens = _tome_round(tokens, min(constant, len(tokens) - count, len(tokens) // 2))
+        done += 1
     return {i: (row, size) for i, row, size in tokens}
+
+
+def _tome_round(tokens, merges):
+    """Unmerged even tokens by falling similarity, then the odd ones."""
+    even, odd = tokens[::2], tokens[1::2]
+    edges = []
+    for place, (_, row, _) in enumerate(even):
+        scores = [float(unit(row) @ unit(other)) for _, other, _ in odd]
+        edges.append((max(scores), place, int(np.argmax(scores))))
+    edges.sort(key=lambda edge: (-edge[0], edge[1]))
+    sums = [(i, row * size, size) for i, row, size in odd]
+    for _, place, target in edges[:merges]:
+        index, total, size = sums[target]
+        sums[target] = (index, total + even[place][1] * even[place][2], size + even[place][2])
+    return [even[place] for _, place, _ in edges[merges:]] + [(i, total / size, size) for i, total, size in sums]
 
 
 def restore(embeddings, base, count, denser=False):

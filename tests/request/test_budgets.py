@@ -37,6 +37,15 @@ def test_a_mean_above_the_budget_is_the_smallest_there_is(name, layers, tokens, 
     assert found.is_reached or found.mean == reach(name, 1, tokens, layers).mean > found.budget
 
 
+def test_ivc_prune_is_judged_by_its_cache():
+    """Prefill runs half of the layers on all tokens, and layer 0 keeps them in its cache."""
+    found = reach("ivc-prune", 64, tokens=576, layers=32)
+    assert found.is_reached and abs(found.mean - 64) <= 0.5
+    assert create_method("ivc-prune").schedule(32, 64, 576).mean > 300
+    shallow = reach("ivc-prune", 64, tokens=576, layers=8)
+    assert not shallow.is_reached and shallow.mean == (576 + 7) / 8
+
+
 def test_a_combination_reaches_what_its_base_reaches():
     base, combined = (reach(name, 64, tokens=576, layers=8) for name in ("fastv", "fastv+csc"))
     assert (base.mean, base.is_reached) == (combined.mean, combined.is_reached)

@@ -39,4 +39,4 @@ def image_report(grid: Grid, counts: tuple[int, ...], composed: bool = True) -> 
         stages.append(made)
         before = before[places]
     per_layer = tuple(count for count in counts for _ in range(2))
-    return ImageReport(0, grid, grid.size, 0, counts[0], per_layer, tuple(stages))
+    return ImageReport(0, grid, grid.size, 0, counts[0], per_layer, per_layer, tuple(stages))

@@ -110,7 +110,7 @@ def test_a_giant_weight_stays_inside_the_legend(grid):
 
 
 def test_a_single_representative_in_a_single_layer_is_named_so():
-    report = replace(image_report(SQUARE, (1,)), tokens_per_layer=(1,))
+    report = replace(image_report(SQUARE, (1,)), tokens_per_layer=(1,), cached_tokens_per_layer=(1,))
     shown = titles(draw(report))
     assert "layer 0: 1 representative" in shown and "rebuilt from 1 representative" in shown
 

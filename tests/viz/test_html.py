@@ -79,7 +79,7 @@ def test_every_token_is_under_exactly_one_representative_of_each_stage(grid, cou
 
 def test_a_representative_says_weight_position_and_what_it_stands_for():
     made = stage(0, [1, 4], [0, 0, 0, 1, 1, 1], weights=torch.tensor([2.5, 3.0]), positions=torch.tensor([7, 10]))
-    report = ImageReport(0, Grid(((2, 3),)), 6, 0, 2, (2, 2), (made,))
+    report = ImageReport(0, Grid(((2, 3),)), 6, 0, 2, (2, 2), (2, 2), (made,))
     (panel,) = panels(page(report))
     titles = [group.find("title").text for group in representatives(panel)]
     assert titles == [
@@ -91,7 +91,7 @@ def test_a_representative_says_weight_position_and_what_it_stands_for():
 def test_positions_of_several_axes_and_views_are_named():
     positions = torch.tensor([[3, 0, 0], [3, 1, 2]])
     made = stage(0, [0, 5], [0, 0, 0, 0, 1, 1], positions=positions)
-    report = ImageReport(0, Grid(((2, 2), (1, 2))), 6, 0, 2, (2,), (made,))
+    report = ImageReport(0, Grid(((2, 2), (1, 2))), 6, 0, 2, (2,), (2,), (made,))
     (panel,) = panels(page(report))
     last = representatives(panel)[-1].find("title").text
     assert last.startswith("token 5: view 1, row 0, column 1, position (3, 1, 2)")

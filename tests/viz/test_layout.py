@@ -18,7 +18,7 @@ TWO_BY_THREE = Grid(((2, 3),))
 
 
 def report(grid, *stages, layers=4):
-    return ImageReport(0, grid, grid.size, 0, len(stages[-1].kept), (grid.size,) * layers, stages)
+    return ImageReport(0, grid, grid.size, 0, len(stages[-1].kept), *[(grid.size,) * layers] * 2, stages)
 
 
 def plain(grid):

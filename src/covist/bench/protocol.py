@@ -99,12 +99,12 @@ class Bench:
 
     def reaches(self) -> list[Reach]:
         """What every method makes of its budget on the images of the workload."""
-        contents = sorted({tokens.content for tokens in self._tokens})
+        counts = sorted({(tokens.content, tokens.frames) for tokens in self._tokens})
         return [
-            reach(configuration.method, configuration.budget, content, self._layers)
+            reach(configuration.method, configuration.budget, content, self._layers, frames)
             for configuration in self.plan
             if configuration.budget is not None
-            for content in contents
+            for content, frames in counts
         ]
 
     # -- summing up ----------------------------------------------------------------------------------------------------
@@ -139,6 +139,7 @@ class Bench:
         return {
             **asdict(configuration),
             "mean_tokens": self._mean_tokens(record),
+            "mean_cached_tokens": self._mean_cached_tokens(record),
             "markers": mean(tokens.markers for tokens in self._tokens),
             "requests": len(took),
             "ttft_ms": _milliseconds([item.ttft for item in took]),
@@ -157,8 +158,13 @@ class Bench:
         }
 
     def _mean_tokens(self, record: Record) -> float:
-        """Visual tokens per image, averaged over layers, images and requests."""
+        """Visual tokens of prefill per image, averaged over layers, images and requests."""
         return mean(report.mean_tokens for report in record.reports) if record.reports else mean_content(self._tokens)
+
+    def _mean_cached_tokens(self, record: Record) -> float:
+        """Visual tokens in the cache after prefill, averaged likewise."""
+        reports = record.reports
+        return mean(report.mean_cached_tokens for report in reports) if reports else mean_content(self._tokens)
 
     def _mean_length(self, record: Record) -> float:
         """Sequence length averaged over layers, of the last request."""

@@ -97,12 +97,13 @@ def _print(results: Results, destination: Path | None) -> None:
 
 
 def _scores(results: Results) -> Table:
-    made = table_of_figures("method", "K", "tokens", "accuracy", "retention", "95 %", "s/image")
+    tokens = ["tokens", "cached"] if results.cache_differs else ["tokens"]
+    made = table_of_figures("method", "K", *tokens, "accuracy", "retention", "95 %", "s/image")
     for score in results.scores:
         made.add_row(
             score.method,
             str(score.budget),
-            f"{score.mean_tokens:.1f}".removesuffix(".0"),
+            *map(_tokens, (score.mean_tokens, score.mean_cached_tokens)[: len(tokens)]),
             percent(score.accuracy),
             f"[bold]{percent(score.retention)}[/]" if score.reached else f"[dim]{percent(score.retention)}[/]",
             interval(score.retention_interval) if score.reached else "[yellow]not reachable[/]",
@@ -112,6 +113,10 @@ def _scores(results: Results) -> Table:
         made.caption = "* not all timed in one sitting with vanilla: do not compare"
         made.caption_justify = "left"
     return made
+
+
+def _tokens(mean: float) -> str:
+    return f"{mean:.1f}".removesuffix(".0")
 
 
 def _differences(results: Results) -> Table:

@@ -37,19 +37,27 @@ def methods(
 
 
 def _print_all(entries: list[dict[str, Any]]) -> None:
-    rows = [(entry["name"], entry["where"], *_title_and_venue(entry["paper"])) for entry in entries]
-    listed = table("method", "acts", "paper", "")
+    listed = table("method", "acts", "checked", "paper", "")
     for column in listed.columns:
         column.justify, column.no_wrap = "left", True
-    listed.columns[2].no_wrap = False  # the one column that gives way, by leaving out the end of a long title
-    for name, where, title, venue in rows:
+    listed.columns[3].no_wrap = False  # the one column that gives way, by leaving out the end of a long title
+    for entry in entries:
+        title, venue = _title_and_venue(entry["paper"])
         short = Text(title, no_wrap=True, overflow="ellipsis")
-        listed.add_row(f"[{ACCENT}]{name}[/]", where, short, f"[dim]{venue}[/]")
+        listed.add_row(
+            f"[{ACCENT}]{entry['name']}[/]", entry["where"], _kind_of_check(entry), short, f"[dim]{venue}[/]"
+        )
     console = out()
     console.print(listed)
     console.print("[dim]acts: removes tokens before the decoder, inside it, or both[/]")
+    console.print("[dim]checked by: golden outputs of the authors' code, or a literal reference[/]")
     console.print(f"{len(entries)} methods. [bold]covist methods NAME[/] says more; [bold]--method NAME[/] uses one.")
     console.print("NAME+csc adds CoViST's composition, NAME+sca its attention, NAME+csc+sca both.")
+
+
+def _kind_of_check(entry: dict[str, Any]) -> str:
+    """The word before the colon of what a method says about its check."""
+    return escape(entry["checked"].partition(":")[0]) or "-"
 
 
 def _title_and_venue(paper: str) -> tuple[str, str]:
@@ -61,7 +69,7 @@ def _print_one(entry: dict[str, Any]) -> None:
     console = out()
     console.print(f"[bold {ACCENT}]{entry['name']}[/]")
     facts = Table.grid(padding=(0, 2))
-    for label in ("paper", "acts", "signals", "budget", "positions", "licence"):
+    for label in ("paper", "acts", "signals", "budget", "positions", "licence", "published", "ours", "checked"):
         if entry[label]:
             facts.add_row(f"[dim]{label}[/]", escape(entry[label]))
     console.print(Padding(facts, (0, 0, 0, 2)))

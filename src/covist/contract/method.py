@@ -66,6 +66,9 @@ class MethodInfo:
     signals: str  # what it reads
     budget: str  # how its budget is counted
     licence: str = ""  # licence situation of the original code
+    published: str = ""  # what is as in the authors' code or paper
+    ours: str = ""  # what differs from it or is added, and why
+    checked: str = ""  # how that was checked: "golden: ..." by the authors' code, "reference: ..." by a literal copy
 
 
 class Method(ABC):
@@ -93,8 +96,6 @@ class Method(ABC):
     """Whether the method reads CLIP's text space (and so wants `clip=`)."""
     writes_content: bool = False
     """Whether it merges tokens itself; then it cannot be combined with another composition."""
-    prunes_earlier_layers: bool = False
-    """Whether the last selection is applied to the cache of the layers before it as well, once prefill is done."""
     reads_constants: ClassVar[tuple[str, ...]] = ()
     """Parts of `CovistConfig` that the method reads: their fields are settings of it, and it takes `config`."""
     tracker: ConcentrationTracker | None = None
@@ -107,7 +108,7 @@ class Method(ABC):
         self.positions: Positions = positions or self.default_positions
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
-        """Tokens of one image per decoder layer, for a layer-mean `budget` of `tokens`."""
+        """Tokens of one image per decoder layer, for a layer-mean `budget` of `tokens`, counted in the cache."""
         return fixed_schedule(layers, budget, tokens)
 
     def observed_layer(self, depth: int) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from covist.contract.pixels import Preprocessing
 from covist.grid import Grid
-from covist.units import counted
+from covist.units import counted, number
 
 Held = TypeVar("Held", Tensor, "Tensor | None", dict[str, Tensor])
 
@@ -83,22 +83,70 @@ class StageReport:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageReport:
-    """One image of a call: what was kept of it, and what each kept token stands for."""
+    """One image, video or segment of a video: what was kept of it, and what each kept token stands for."""
 
     sample: int
     grid: Grid
     tokens: int  # content tokens before compression
     markers: int  # newline tokens, kept in every layer
     budget: int
-    tokens_per_layer: tuple[int, ...]
+    tokens_per_layer: tuple[int, ...]  # that prefill ran over
+    cached_tokens_per_layer: tuple[int, ...]  # in the cache once prefill was done
     stages: tuple[StageReport, ...]
     read_pixels: Callable[[], list[Tensor]] | None = None  # -> [3, h, w] per view, as the encoder saw it
     preprocessing: Preprocessing = Preprocessing()
+    continues: bool = False  # a further segment of the video that the report before belongs to
+    segments: tuple[int, ...] = ()  # frames of each segment, where the report joins several
+
+    @property
+    def is_video(self) -> bool:
+        return self.grid.relation == "frames"
+
+    @property
+    def kind(self) -> str:
+        return "video" if self.is_video else "image"
+
+    @property
+    def frames(self) -> int:
+        """Moments of a video as the model sees it; Qwen models put two successive frames into one. 1 for an image."""
+        return self.grid.frames
+
+    @property
+    def tokens_per_frame(self) -> float:
+        """Content tokens of a frame before compression."""
+        return self.tokens / self.frames
+
+    def kept_per_frame(self, stage: int = -1) -> Tensor:
+        """How many tokens each frame keeps from a stage on, [frames]."""
+        return torch.bincount(self._frame_of_kept(stage), minlength=self.frames)
+
+    def weight_per_frame(self, stage: int = -1) -> Tensor:
+        """The weight of these tokens, [frames]: what they count for, wherever what they stand for was seen."""
+        weights = self.stages[stage].weights.float()
+        return torch.bincount(self._frame_of_kept(stage), weights, minlength=self.frames)
+
+    def _frame_of_kept(self, stage: int) -> Tensor:
+        return self.grid.view_numbers()[self.stages[stage].kept] if self.is_video else self.stages[stage].kept * 0
 
     @property
     def mean_tokens(self) -> float:
-        """Content tokens, averaged over the decoder's layers."""
+        """Content tokens of prefill, averaged over the decoder's layers."""
         return sum(self.tokens_per_layer) / len(self.tokens_per_layer)
+
+    @property
+    def mean_cached_tokens(self) -> float:
+        """Content tokens in the cache after prefill, averaged over layers: what a budget counts.
+
+        The same as `mean_tokens`, unless a method cuts the cache of layers that saw more tokens.
+        """
+        return sum(self.cached_tokens_per_layer) / len(self.cached_tokens_per_layer)
+
+    @property
+    def summary(self) -> str:
+        """Visual tokens after and before compression."""
+        kept = f"{number(self.mean_tokens)} of {self.tokens} visual tokens per layer"
+        same = self.cached_tokens_per_layer == self.tokens_per_layer
+        return kept if same else f"{kept}, {number(self.mean_cached_tokens)} in the cache"
 
     @property
     def kept(self) -> Tensor:
@@ -126,11 +174,11 @@ class ImageReport:
         None where tokens were dropped on the way and nothing stands for them.
         """
         place = torch.arange(self.tokens)
-        for number in range(range(len(self.stages))[stage] + 1):
-            step = self.stages[number]
+        for earlier in range(range(len(self.stages))[stage] + 1):
+            step = self.stages[earlier]
             if step.assignment is not None:
                 place = step.assignment[place]
-            elif len(step.kept) < len(self.tokens_before(number)):
+            elif len(step.kept) < len(self.tokens_before(earlier)):
                 return None
         return place
 
@@ -158,12 +206,20 @@ class ImageReport:
         return () if self.read_pixels is None else tuple(map(self.preprocessing.undo, self.read_pixels()))
 
     def describe_stage(self, stage: int) -> str:
-        """Which layers, and how many tokens they see."""
+        """Which layers, and how many tokens they see; in a video also for each frame."""
         layers = self.layers_of(stage)
         span = f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]}-{layers[-1]}"
-        return f"{span}: {counted(self.tokens_per_layer[layers[0]], 'token')}"
+        tokens = self.tokens_per_layer[layers[0]]
+        each = f" ({number(round(tokens / self.frames, 2))} per frame)" if self.is_video else ""
+        return f"{span}: {counted(tokens, 'token')}{each}"
+
+    def describe(self) -> str:
+        """`image` or `video of 16 frames`."""
+        return f"video of {counted(self.frames, 'frame')}" if self.is_video else "image"
 
     def __repr__(self) -> str:
-        views = " and ".join(f"{rows} x {columns}" for rows, columns in self.grid.views)
+        views = " and ".join(f"{rows} x {columns}" for rows, columns in dict.fromkeys(self.grid.views))
+        what = f"{self.describe()}, " if self.is_video else ""
+        each = " each" if self.is_video else ""
         stages = ", ".join(self.describe_stage(stage) for stage in range(len(self.stages)))
-        return f"ImageReport({self.tokens} tokens in {views}; {stages})"
+        return f"ImageReport({what}{self.tokens} tokens in {views}{each}; {stages})"

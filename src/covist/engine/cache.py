@@ -38,6 +38,15 @@ class StageLayer(DynamicLayer):
         """Number of keys in the cache, padding included."""
         return super().get_seq_length()
 
+    def take(self, columns: Tensor) -> None:
+        """Keep only these keys [batch, kept] of each sample."""
+        assert self.keys is not None and self.values is not None, "the layer has seen a prefill"
+        index = columns.to(self.keys.device)[:, None, :, None]
+        self.keys, self.values = (
+            states.gather(2, index.expand(-1, states.shape[1], -1, states.shape[3]))
+            for states in (self.keys, self.values)
+        )
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         # Only a model without compression asks: its mask would not fit the keys, and the weights would be lost.
         if self.ledger is not None:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -223,8 +224,8 @@ class Hooks:
     def _leave_decoder(self, module: nn.Module, args: tuple, output: Any) -> Any:
         call = self.call
         if call.prefill is not None:
-            if self._settings.method.prunes_earlier_layers and call.cache_layers:
-                self._prune_earlier_layers()
+            if call.prefill.cache_cut_from is not None and call.cache_layers:
+                self._cut_caches(call.prefill, call.prefill.cache_cut_from)
             for layer in call.cache_layers:
                 layer.removed = call.seen + call.length - layer.kept
                 layer.right_padded, layer.rule = call.prefill.right_padded, self._attention.rule
@@ -314,14 +315,21 @@ class Hooks:
 
     def _open_stage(self, depth: int, ledger: Ledger, hidden: Tensor) -> _Stage:
         """Begin a stage of a prefill: the cache layers from `depth` on share its ledger, after what they held."""
-        call = self.call
-        if call.cache_layers:
-            past = call.past[depth]
-            ledger = ledger.copy() if past is None else past.concat(ledger)
-            for layer in call.cache_layers[depth:]:
-                layer.ledger, layer.owns_ledger = ledger, False
-            call.cache_layers[depth].owns_ledger = True
+        if self.call.cache_layers:
+            ledger = self._after_past(depth, ledger)
+            self._share_ledger(range(depth, len(self.call.cache_layers)), ledger)
         return self._prepare_stage(depth, ledger, hidden, prefill=True)
+
+    def _after_past(self, depth: int, ledger: Ledger) -> Ledger:
+        """A ledger of this prefill's keys, after those that the cache of a layer held before."""
+        past = self.call.past[depth]
+        return ledger.copy() if past is None else past.concat(ledger)
+
+    def _share_ledger(self, layers: range, ledger: Ledger) -> None:
+        """Give some layers of the cache one ledger; the first of them owns it."""
+        for depth in layers:
+            layer = self.call.cache_layers[depth]
+            layer.ledger, layer.owns_ledger = ledger, depth == layers.start
 
     def _prepare_stage(self, depth: int, ledger: Ledger, hidden: Tensor, prefill: bool) -> _Stage:
         """Attention and rotary embeddings of the layers from `depth` on, for the last tokens of the ledger."""
@@ -346,19 +354,20 @@ class Hooks:
         rotary = None if placed is None else self._settings.decoder.rotary(hidden, placed)
         self.call.stages[layers.start] = _Stage(attention, rotary, placed)
 
-    def _prune_earlier_layers(self) -> None:
-        """Apply the last selection to the cache of every layer before it."""
-        call = self.call
-        assert call.prefill is not None
-        last = max(call.stages)
-        for depth, layer in enumerate(call.cache_layers[:last]):
-            assert layer.keys is not None and layer.values is not None
-            columns = call.prefill.columns_of_survivors(depth, layer.kept).to(layer.keys.device)  # [batch, kept]
-            index = columns[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
-            layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
-        ledger = call.cache_layers[last].ledger
-        for layer in call.cache_layers:
-            layer.ledger, layer.owns_ledger = ledger, layer is call.cache_layers[0]
+    def _cut_caches(self, prefill: Prefill, first: int) -> None:
+        """Take what the last reduction removed out of the caches of the layers before it, from layer `first` on.
+
+        Layers that held one ledger go on sharing one.
+        """
+        layers = self.call.cache_layers
+        owners = [depth for depth in range(first, prefill.last_cut) if layers[depth].owns_ledger or depth == first]
+        for start, end in pairwise([*owners, prefill.last_cut]):
+            columns = prefill.columns_of_survivors(start, layers[start].kept)  # [batch, kept]
+            for depth in range(start, end):
+                layers[depth].take(columns)
+            seen = layers[start].ledger
+            assert seen is not None, "a prefill gives every layer a ledger"
+            self._share_ledger(range(start, end), self._after_past(start, prefill.ledger).rotated_as(seen, columns))
 
 
 @torch.compiler.assume_constant_result

@@ -136,6 +136,16 @@ class Ledger:
         """The same keys with other weights [batch, keys]."""
         return replace(self.copy(), joined=replace(self.keys, log_weight=log_weight), fed=[], prepared=None)
 
+    def rotated_as(self, seen: Ledger, columns: Tensor) -> Ledger:
+        """The same keys at the positions that they had as `columns` [batch, keys] of another ledger.
+
+        That is where the layers of `seen` rotated them, so that is where what follows them has to stand.
+        """
+        index = columns.to(seen.positions.device).view(*columns.shape, *[1] * (seen.positions.ndim - 2))
+        positions = seen.positions.gather(1, index.expand(-1, -1, *seen.positions.shape[2:]))
+        keys = replace(self.keys, positions=positions)
+        return replace(self.copy(), joined=keys, fed=[], shift=seen.shift, shifted=seen.shifted, reach=seen.reach)
+
     def concat(self, later: Ledger) -> Ledger:
         """This ledger followed by the keys of a later prefill (another turn with its own images)."""
         new = later.keys

@@ -80,6 +80,17 @@ class Prefill:
         """Layers before which some image shrinks, the decoder's entry excluded."""
         return {depth for image in self.images for depth, _ in image.schedule.stages if depth > 0}
 
+    @property
+    def cache_cut_from(self) -> int | None:
+        """First layer whose cache is cut back to what survives; None leaves all caches alone."""
+        first = (image.schedule.cache_cut_from for image in self.images)
+        return min((layer for layer in first if layer is not None), default=None)
+
+    @property
+    def last_cut(self) -> int:
+        """The depth of the last reduction; 0 if there is none inside the decoder."""
+        return max(self.rows)
+
     def observe(self, layer: int, hidden: Tensor) -> None:
         """Keep the input of a layer if a later reduction wants to read it."""
         if any(depth > layer and self.settings.method.observed_layer(depth) == layer for depth in self.depths):
@@ -213,15 +224,12 @@ class _ImageFinder:
     def _images(self, row: int, member: Tensor, ids: Tensor | None) -> list[PlacedSignals]:
         """The images of a prompt, in order. Each takes as many visual tokens as it has, wherever text is between."""
         tokens = (self._prompt.is_image[row] & member).nonzero().squeeze(1)
-        rows = tokens.tolist()
         pieces: list[PlacedSignals] = []
         place, waiting = 0, deque(self._signals)
-        while place < len(rows):
+        while place < len(tokens):
             signals = self._next(waiting, row, tokens[place:])
-            own = tokens[place : place + len(signals.content)]
-            start = pieces[-1].end if signals.continues and pieces else rows[place]
-            place += len(own)
-            pieces.append(PlacedSignals(signals, own, start, rows[place - 1] + 1))
+            pieces.append(PlacedSignals.after(pieces, signals, tokens[place : place + len(signals.content)]))
+            place += len(signals.content)
         return self._settings.family.images_in(pieces, ids)
 
     def _next(self, waiting: deque[ImageSignals], row: int, tokens: Tensor) -> ImageSignals:

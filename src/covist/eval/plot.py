@@ -41,7 +41,7 @@ class _Line:
 
 
 def plot_retention(results: Results, path: str | Path) -> None:
-    """One line per method with its intervals, over the tokens it really kept; CoViST in colour, the others grey."""
+    """One line per method with its intervals, over the tokens it really cached; CoViST in colour, the others grey."""
     lines = _lines(results.scores)
     budgets = sorted({score.budget for line in lines for score in line.scores})
     letters = max((len(line.label) for line in lines), default=0)
@@ -53,7 +53,7 @@ def plot_retention(results: Results, path: str | Path) -> None:
     for line in lines:
         _draw(axes, line)
     axes.axhline(100, color=FAINT, linestyle=(0, (4, 3)), linewidth=1, zorder=1)
-    _finish(axes, budgets, [score.mean_tokens for line in lines for score in line.scores])
+    _finish(axes, budgets, [score.mean_cached_tokens for line in lines for score in line.scores])
     _label(axes, lines, height)
     asked = f"{counted(results.questions, 'question')} about {counted(results.images, 'image')}; bars are 95% intervals"
     place = LEFT / width
@@ -90,14 +90,15 @@ def _lines(scores: Sequence[Score]) -> list[_Line]:
     ours = [method for method in found if method.startswith(OURS)]
     colours = {method: COLOURS[number % len(COLOURS)] for number, method in enumerate(ours)}
     names = sorted(found, key=lambda method: method in colours)
-    return [_Line(name, sorted(found[name], key=lambda score: -score.mean_tokens), colours.get(name)) for name in names]
+    falling = {name: sorted(found[name], key=lambda score: -score.mean_cached_tokens) for name in names}
+    return [_Line(name, falling[name], colours.get(name)) for name in names]
 
 
 def _draw(axes: Axes, line: _Line) -> None:
     retention = np.array([score.retention for score in line.scores])
     ends = np.array([score.retention_interval for score in line.scores])  # [budgets, 2]
     axes.errorbar(
-        [score.mean_tokens for score in line.scores],
+        [score.mean_cached_tokens for score in line.scores],
         retention,
         np.abs(ends - retention[:, None]).T,
         color=line.colour or FAINT,
@@ -133,7 +134,8 @@ def _label(axes: Axes, lines: list[_Line], height: float) -> None:
     axes.set_ylim(low, high)  # labels must not move it
     edge = axes.get_xlim()[1]
     names: list[tuple[str, float, float, str | None]] = [("uncompressed  100", edge, 100.0, None)]
-    names += [(line.label, line.scores[-1].mean_tokens, line.scores[-1].retention, line.colour) for line in lines]
+    ends = [(line, line.scores[-1]) for line in lines]
+    names += [(line.label, end.mean_cached_tokens, end.retention, line.colour) for line, end in ends]
     places = spread([y for _, _, y, _ in names], LABEL * (high - low) / height, low, high)
     beside = axes.get_yaxis_transform()  # x in widths of the axes, y in percent
     for (text, x, y, colour), place in zip(names, places, strict=True):

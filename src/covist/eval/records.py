@@ -31,8 +31,9 @@ class Run(Configuration):
 
 @dataclass(frozen=True)
 class Answered:
-    """What a run said about one image, how long that took, and the layer mean of visual tokens.
+    """What a run said about one image, how long that took, and the layer means of visual tokens.
 
+    tokens, cached: of prefill, and of the cache after it; None where the two are the same
     sitting: which call of `evaluate` it was; times of different sittings may come from different days and machines.
     """
 
@@ -41,6 +42,11 @@ class Answered:
     seconds: float
     tokens: float
     sitting: str = ""
+    cached: float | None = None
+
+    @property
+    def cached_tokens(self) -> float:
+        return self.tokens if self.cached is None else self.cached
 
 
 class Records:

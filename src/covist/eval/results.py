@@ -31,7 +31,8 @@ class Score:
 
     method: str
     budget: int
-    mean_tokens: float  # visual tokens, averaged over layers and images
+    mean_tokens: float  # visual tokens of prefill, averaged over layers and images
+    mean_cached_tokens: float  # in the cache after it: what the budget counts
     accuracy: float  # mean of the families
     accuracy_interval: Interval
     retention: float
@@ -65,6 +66,7 @@ class Cost:
 
     seconds: float
     tokens: float
+    cached_tokens: float
     sittings: frozenset[str]
 
     @classmethod
@@ -72,6 +74,7 @@ class Cost:
         return cls(
             mean(one.seconds for one in answered),
             mean(one.tokens for one in answered),
+            mean(one.cached_tokens for one in answered),
             frozenset(one.sitting for one in answered),
         )
 
@@ -126,7 +129,12 @@ class Results:
             return {}
         tokens = self._vanilla.budget
         compressed = ((run, cost) for run, cost in self.costs.items() if run != self._vanilla)
-        return {run: Reach(run.method, run.budget, run.budget, tokens, cost.tokens) for run, cost in compressed}
+        return {run: Reach(run.method, run.budget, run.budget, tokens, cost.cached_tokens) for run, cost in compressed}
+
+    @cached_property
+    def cache_differs(self) -> bool:
+        """Whether some method keeps fewer tokens in the cache than its prefill ran over."""
+        return any(cost.cached_tokens != cost.tokens for cost in self.costs.values())
 
     @cached_property
     def scores(self) -> list[Score]:
@@ -140,6 +148,7 @@ class Results:
             method=run.method,
             budget=run.budget,
             mean_tokens=cost.tokens,
+            mean_cached_tokens=cost.cached_tokens,
             accuracy=accuracy,
             accuracy_interval=accuracy_interval,
             retention=retention,
@@ -230,6 +239,7 @@ def _score_dict(score: Score) -> dict[str, Any]:
         "method": score.method,
         "budget": score.budget,
         "mean_tokens": _number(score.mean_tokens),
+        "mean_cached_tokens": _number(score.mean_cached_tokens),
         "reached": score.reached,
         "accuracy": _number(score.accuracy),
         "retention": _number(score.retention),

@@ -156,4 +156,5 @@ class _Evaluation:
         seconds = perf_counter() - started
         report = None if handle is None else handle.report
         tokens = self.subject.tokens(item) if report is None else report.mean_tokens
-        return Answered(item.number, answers, round(seconds, 4), tokens, self.records.sitting)
+        cached = None if report is None or report.mean_cached_tokens == tokens else report.mean_cached_tokens
+        return Answered(item.number, answers, round(seconds, 4), tokens, self.records.sitting, cached)

@@ -42,12 +42,15 @@ def _retention_table(results: Results) -> str:
 
 
 def _family_table(results: Results) -> str:
-    head = ["method", "budget", "mean tokens", "accuracy", "retention", *results.families, "s/image"]
+    apart = results.cache_differs
+    tokens = ["mean tokens", "mean cached"] if apart else ["mean tokens"]
+    head = ["method", "budget", *tokens, "accuracy", "retention", *results.families, "s/image"]
     rows = [
         [
             score.method,
             str(score.budget) if score.reached else f"{score.budget}, not reachable",
             _text(score.mean_tokens),
+            *([_text(score.mean_cached_tokens)] if apart else []),
             _text(score.accuracy),
             _text(score.retention),
             *(_text(score.families[family]) for family in results.families),

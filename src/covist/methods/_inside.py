@@ -98,12 +98,6 @@ def last_prompt_row(view: DecoderView) -> Tensor:
     return torch.tensor([len(view.hidden) - 1], device=view.visual.device)
 
 
-def last_instruction_row(view: DecoderView) -> Tensor:
-    """The row of the last instruction token [1], or of the last prompt token if the image stands after it."""
-    row = torch.tensor([view.last_instruction_row], device=view.visual.device)
-    return torch.where(row > view.visual[-1], row, last_prompt_row(view))
-
-
 def attention_to_image(view: DecoderView, rows: Tensor) -> Tensor:
     """Attention of `observed_layer` from some tokens to the representatives, mean over heads and tokens [K]."""
     return view.attention(rows).mean((0, 1))[view.visual]

@@ -34,6 +34,12 @@ class RatedInside(ScoreInside):
         return depth - 1
 
 
+def pointed_at(view: DecoderView) -> Tensor:
+    """How much the image's input embeddings point to each text token after it [T], of one in sum."""
+    text = view.text_embeddings.float()
+    return (view.signals.embeddings.to(text) @ text.T).softmax(-1).mean(0)
+
+
 def raters(view: DecoderView) -> Tensor:
     """Rows of the text tokens after the image that it points to more than on average.
 
@@ -41,7 +47,6 @@ def raters(view: DecoderView) -> Tensor:
     """
     if not len(view.text):
         return last_prompt_row(view)
-    text = view.text_embeddings.float()
-    pointed = (view.signals.embeddings.to(text) @ text.T).softmax(-1).mean(0)
+    pointed = pointed_at(view)
     above = pointed > pointed.mean()
     return view.text[above] if bool(above.any()) else view.text

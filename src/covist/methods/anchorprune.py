@@ -1,13 +1,4 @@
-"""AnchorPrune: anchors that answer the question, then context that is salient and new.
-
-Paper: "AnchorPrune: Relevance-Anchored Contextual Expansion for Visual Token Pruning", ECCV 2026.
-Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
-Facts: the first 5/32 of the count in the order of relevance are anchors; more follow along that order until three of
-them were novel (1 - cosine to the first anchors above 0.2 in CLIP's text space), at most half of the count. The rest
-maximises saliency times distance to everything chosen. Relevance is the *negated* CLIP cosine.
-Deviations: without CLIP's text space, relevance is the largest cosine to a question token's input embedding and
-novelty is measured on projected embeddings (the published rule for Qwen2.5-VL); without any question, saliency ranks.
-"""
+"""AnchorPrune: anchors that answer the question, then context that is salient and new."""
 
 from __future__ import annotations
 
@@ -36,6 +27,18 @@ class AnchorPrune(Method):
         signals="class attention, encoder features, CLIP text or the question's input embeddings",
         budget="exactly K in every layer",
         licence="Apache-2.0",
+        published=(
+            "The first 5/32 of the count in the order of relevance (the negated CLIP cosine) are anchors; more follow "
+            "along that order until three of them were novel (1 - cosine to the first anchors above 0.2 in CLIP's text "
+            "space), at most half of the count. The rest maximises class attention times the distance in encoder "
+            "features to everything chosen."
+        ),
+        ours=(
+            "5/32 is the published 5, 10 and 20 of 32, 64 and 128 for any count. Without CLIP's text space, relevance "
+            "is the largest cosine to a question token's input embedding and novelty is measured on projected "
+            "embeddings (the published rule for Qwen2.5-VL). Without any question, class attention ranks."
+        ),
+        checked="golden: anchorprune (relevance, anchors and kept tokens at 192, 128 and 64)",
     )
 
     def select(self, image: ImageContext, count: int) -> Tensor:

@@ -51,7 +51,6 @@ class Combined(Method):
         self._covist = Covist(config)
         self.uses_clip_text = base.uses_clip_text or "evidence" in parts_read(base, parts)
         self.encoder_layers = base.encoder_layers
-        self.prunes_earlier_layers = base.prunes_earlier_layers
         if options.get("positions") is None:
             self.positions = "keep" if ATTENTION in parts else base.positions
 

@@ -26,6 +26,10 @@ from covist.methods.registry import register_method
 from covist.schedule import Schedule, fixed_schedule, progressive_cuts, progressive_schedule
 from covist.state import VisualState
 
+PUBLISHED = "Every equation and constant of the paper."
+OURS = "Choices that the paper leaves open: docs/method.md lists them."
+CHECKED = "reference: slow literal versions of the equations, in tests/reference"
+
 
 class Covist(Method):
     """Coverage-guided selection, conserved contributions, state-conditioned attention."""
@@ -174,6 +178,9 @@ class CovistFixed(Covist):
         acts="before the decoder",
         signals="class attention, encoder keys, embeddings, CLIP text or first decoder layer",
         budget="exactly K in every layer",
+        published=PUBLISHED,
+        ours=OURS,
+        checked=CHECKED,
     )
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
@@ -189,6 +196,9 @@ class CovistPro(Covist):
         acts="before the decoder and before layers 14/32 and 24/32",
         signals="as covist-fixed, then queries, keys and values of the decoder",
         budget="layer average K: 1.5 K, then less, then K/4",
+        published=PUBLISHED,
+        ours=OURS,
+        checked=CHECKED,
     )
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:

@@ -1,13 +1,4 @@
-"""DART: tokens that duplicate the pivots leave.
-
-Paper: "Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More", EMNLP 2025.
-Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
-Facts: before layer 2 of 32. Pivots are the 4 image and the 4 text tokens with the largest L1 norm of their rotated
-key in layer 1; each pivot in turn takes the tokens with the *lowest* cosine to it (states after the final norm). 8
-pivots with a quota of 16 plus 4 image pivots make 132 tokens where the authors say 128. Original positions.
-Deviations: the true count is solved for the layer-mean budget and the pivots share what the image pivots leave (132
-tokens give the published quotas of 16). Pivots come by norm, image first (the original follows hash order).
-"""
+"""DART: tokens that duplicate the pivots leave."""
 
 from __future__ import annotations
 
@@ -30,23 +21,44 @@ class Dart(DropInside):
     name = "dart"
     cuts = (2,)
     info = MethodInfo(
-        paper="Stop Looking for Important Tokens in MLLMs: Duplication Matters More (EMNLP 2025)",
+        paper="Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More (EMNLP 2025)",
         acts="before layer 2/32",
         signals="keys of the layer before, decoder states after the final norm",
         budget="layer average K: all tokens, then a solved count, pivots counted",
         licence="Apache-2.0",
+        published=(
+            "Before layer 2 of 32. Pivots are the 4 image and the 4 text tokens with the largest L1 norm of their "
+            "rotated key in layer 1; each pivot in turn takes the tokens with the lowest cosine to it (states after "
+            "the final norm). 8 pivots with a quota of 16 plus 4 image pivots make 132 tokens where the authors say "
+            "128. Original positions."
+        ),
+        ours=(
+            "The true count is solved for the layer-mean budget and the pivots share what the image pivots leave (132 "
+            "tokens give the published quotas of 16). Pivots come by norm, image first (the original follows hash "
+            "order)."
+        ),
+        checked="golden: dart (pivots, and kept tokens at 192, 128 and 64 given the pivots' order)",
     )
 
     def observed_layer(self, depth: int) -> int:
         return depth - 1
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
-        norms = view.keys().abs().sum((0, 2))  # [n]
-        image_pivots = largest(norms[view.visual], min(PIVOTS, count))
-        text_pivots = view.text[largest(norms[view.text], PIVOTS)]
+        image_pivots, text_pivots = pivots(view, min(PIVOTS, count))
         rows = torch.cat([view.visual[image_pivots], text_pivots])
-        normed = view.decoder.final_norm(view.hidden)
-        return spread_from(image_pivots, cosine(normed[rows], normed[view.visual]), count)
+        return spread_from(image_pivots, similarity_to(view, rows), count)
+
+
+def pivots(view: DecoderView, count: int) -> tuple[Tensor, Tensor]:
+    """The tokens with the longest keys: representatives [count], and rows of text tokens [up to 4]."""
+    norms = view.keys().abs().sum((0, 2))  # [n]
+    return largest(norms[view.visual], count), view.text[largest(norms[view.text], PIVOTS)]
+
+
+def similarity_to(view: DecoderView, rows: Tensor) -> Tensor:
+    """Cosines of some rows to the representatives, after the final norm [rows, K]."""
+    normed = view.decoder.final_norm(view.hidden)
+    return cosine(normed[rows], normed[view.visual])
 
 
 def spread_from(image_pivots: Tensor, similarity: Tensor, count: int) -> Tensor:

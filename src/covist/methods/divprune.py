@@ -1,12 +1,4 @@
-"""DivPrune: the tokens that lie farthest apart.
-
-Paper: "DivPrune: Diversity-based Visual Token Pruning for Large Multimodal Models", CVPR 2025.
-Licence of the authors' code: CC-BY-NC 4.0, which forbids copying; written from a description of the algorithm.
-Facts: distance 1 - cosine of projected embeddings; the first token is the one whose nearest other token is farthest,
-then always the one with the largest minimum distance to those chosen; ties go to the first index.
-Deviations: a chosen token is never chosen again (exact duplicates could be, in the original); a running minimum
-replaces the repeated search over all chosen rows. Newline markers are not part of the pool.
-"""
+"""DivPrune: the tokens that lie farthest apart."""
 
 from __future__ import annotations
 
@@ -29,6 +21,16 @@ class DivPrune(Method):
         signals="projected embeddings",
         budget="exactly K in every layer",
         licence="CC-BY-NC 4.0",
+        published=(
+            "Distance 1 - cosine of projected embeddings; the first token is the one whose nearest other token is "
+            "farthest, then always the one with the largest minimum distance to those chosen; ties go to the first "
+            "index."
+        ),
+        ours=(
+            "A chosen token is never chosen again (exact duplicates could be, in the original). Newline markers are "
+            "not part of the pool."
+        ),
+        checked="golden: divprune (order of choice at 192, 128 and 64)",
     )
 
     def select(self, image: ImageContext, count: int) -> Tensor:

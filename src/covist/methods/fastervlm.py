@@ -1,9 +1,4 @@
-"""FasterVLM: the tokens with the most class attention.
-
-Paper: "[CLS] Attention is All You Need for Training-Free Visual Token Pruning: Make VLM Inference Faster", 2024.
-Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
-Facts: head-mean class attention of the layer that feeds the projector, spatial order, nothing is merged.
-"""
+"""FasterVLM: the tokens with the most class attention."""
 
 from __future__ import annotations
 
@@ -20,11 +15,16 @@ class FasterVLM(Method):
     name = "fastervlm"
     default_positions = "reindex"
     info = MethodInfo(
-        paper="[CLS] Attention is All You Need for Training-Free Visual Token Pruning (2024)",
+        paper=(
+            "[CLS] Attention is All You Need for Training-Free Visual Token Pruning: Make VLM Inference Faster (2024)"
+        ),
         acts="before the decoder",
         signals="class attention",
         budget="exactly K in every layer",
         licence="Apache-2.0",
+        published="Head-mean class attention of the layer that feeds the projector, spatial order, nothing is merged.",
+        ours="Without a class token: the mean attention received.",
+        checked="golden: fastervlm (kept tokens at 192, 128 and 64)",
     )
 
     def select(self, image: ImageContext, count: int) -> Tensor:

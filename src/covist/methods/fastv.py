@@ -1,14 +1,4 @@
-"""FastV: after two layers, only the tokens that the last prompt token looks at.
-
-Paper: "An Image is Worth 1/2 Tokens After Layer 2: Plug-and-Play Inference Acceleration for Large Vision-Language
-Models", ECCV 2024. Licence of the authors' code: no licence file at the root; written from a description of the
-algorithm.
-Facts: before layer 2 (of 32), by the attention of layer 1, mean over heads, row of the *last prompt token only* (the
-paper speaks of the average attention received). Layers before the cut keep all tokens in their cache; original
-positions.
-Deviations: the count after the cut follows from the layer-mean budget (576 tokens, 32 layers: 166, 98 and 30 for
-192, 128 and 64); other depths scale the layer. Every image has its own pool.
-"""
+"""FastV: after two layers, only the tokens that the last prompt token looks at."""
 
 from __future__ import annotations
 
@@ -25,11 +15,24 @@ class FastV(ScoreInside):
     name = "fastv"
     cuts = (2,)
     info = MethodInfo(
-        paper="An Image is Worth 1/2 Tokens After Layer 2 (ECCV 2024)",
+        paper=(
+            "An Image is Worth 1/2 Tokens After Layer 2: Plug-and-Play Inference Acceleration for Large "
+            "Vision-Language Models (ECCV 2024)"
+        ),
         acts="before layer 2/32",
         signals="attention of the last prompt token in the layer before",
         budget="layer average K: all tokens, then a solved count",
         licence="no licence file",
+        published=(
+            "Before layer 2 (of 32), by the attention of layer 1, mean over heads, row of the last prompt token only "
+            "(the paper speaks of the average attention received). Decoding prunes nothing. Layers before the cut keep "
+            "all tokens in their cache; original positions."
+        ),
+        ours=(
+            "The count after the cut follows from the layer-mean budget (576 tokens, 32 layers: 166, 98 and 30 for "
+            "192, 128 and 64); other depths scale the layer. Every image has its own pool."
+        ),
+        checked="golden: fastv (score, kept tokens and positions at 192, 128 and 64)",
     )
 
     def observed_layer(self, depth: int) -> int:

@@ -1,16 +1,8 @@
-"""IVC-Prune: tokens that mark coordinates, and tokens that belong to the foreground.
-
-Paper: "IVC-Prune: Revealing the Implicit Visual Coordinates in LVLMs for Vision Token Pruning", ICLR 2026.
-Licence of the authors' code: MIT by its README; written from a description of the algorithm.
-Facts: coordinate tokens have the largest mean cosine and the largest mean sine of their rotary angles; foreground
-tokens are close in value space (softmax(v v^T / sqrt(dh)) of the layer before, no rotation) first to the question,
-then to question and 1% seeds. The one selection holds for *all* layers: the cache of the layers before the cut is
-pruned too. Original positions.
-Deviations: the published 5% + 5% + 20% become 1/6 + 1/6 + the rest of a count solved for the layer mean of prefill;
-the layer of the cut is ours (2 of 32).
-"""
+"""IVC-Prune: tokens that mark coordinates, and tokens that belong to the foreground."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,48 +12,87 @@ from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.formulas.internal import coordinate_signals
 from covist.formulas.ops import round_half_up
-from covist.methods._inside import DropInside, last_prompt_row
+from covist.methods._inside import PUBLISHED_LAYERS, DropInside, last_prompt_row
 from covist.methods._shared import largest
 from covist.methods.registry import register_method
+from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
-COORDINATE_SHARE, SEED_SHARE = 1 / 6, 0.01
+COORDINATE_SHARE, FOREGROUND_SHARE, SEED_SHARE = 0.05, 0.2, 0.01
 QUESTION_OFFSET = 2  # the question begins two tokens after the image
+WHOLE_CACHES = 1  # the first layers, whose cache the selection leaves alone
 
 
 @register_method
 class IVCPrune(DropInside):
     name = "ivc-prune"
-    cuts = (2,)
-    prunes_earlier_layers = True
+    cuts = (16,)
     info = MethodInfo(
         paper="IVC-Prune: Revealing the Implicit Visual Coordinates in LVLMs for Vision Token Pruning (ICLR 2026)",
-        acts="before layer 2/32, then in the cache of all layers",
+        acts="before layer 16/32, then in the cache of all layers but the first",
         signals="rotary angles, values of the layer before",
-        budget="layer average K of prefill: all tokens, then a solved count; decoding sees that count everywhere",
+        budget="layer average K of the cache, its first layer whole; prefill runs half of the layers on all tokens",
         licence="MIT",
+        published=(
+            "Coordinate tokens have the largest mean cosine (5% of the tokens) and the largest mean sine (5%) of their "
+            "rotary angles; foreground tokens (20%) are close in value space (softmax(v v^T / sqrt(dh)) of the layer "
+            "before, no rotation) first to the question, which begins two tokens after the image, then to the question "
+            "and 1% seeds. One selection in the middle of the decoder (before layer 16 of 32), which then holds for "
+            "the cache of all earlier layers but layer 0, which stays whole. Original positions. Prefill runs the "
+            "layers before the selection on all tokens."
+        ),
+        ours=(
+            "The published shares (5% + 5% + 20%, for LLaVA) know no budget. For one, the three sets grow or shrink "
+            "together until their union has the count; at the size of the published union it is the published set. "
+            "The count is solved for the layer mean of the cache, layer 0 included, so that in shallow decoders small "
+            "budgets cannot be reached. Other depths scale the layer of the selection; other models use the shares of "
+            "LLaVA."
+        ),
+        checked="golden: ivcprune (coordinate tokens, seeds, foreground and kept tokens at the published shares)",
     )
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        cut = round_half_up(self.cuts[0] * layers / PUBLISHED_LAYERS)
+        if budget >= tokens or cut == layers:
+            return fixed_schedule(layers, tokens, tokens)
+        count = round_half_up((layers * budget - WHOLE_CACHES * tokens) / (layers - WHOLE_CACHES))
+        return Schedule(layers, ((0, tokens), (cut, max(1, count))), cache_cut_from=WHOLE_CACHES)
 
     def observed_layer(self, depth: int) -> int:
         return depth - 1
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
-        places = round_half_up(COORDINATE_SHARE * count)
-        signals = coordinate_signals(state, view.decoder.inverse_frequencies, CovistConfig())
-        coordinates = torch.cat([largest(signal, places) for signal in signals]).unique()[:count]
-        score = foreground(view, max(1, round_half_up(SEED_SHARE * state.count)))
-        score[coordinates] = torch.inf
-        return largest(score, count)
+        cosine, sine = coordinate_signals(state, view.decoder.inverse_frequencies, CovistConfig())
+        shares = ((cosine, COORDINATE_SHARE), (sine, COORDINATE_SHARE), (foreground(view), FOREGROUND_SHARE))
+        return grown_union(shares, count)
 
 
-def foreground(view: DecoderView, seeds: int) -> Tensor:
+def grown_union(shares: Sequence[tuple[Tensor, float]], count: int) -> Tensor:
+    """The union of the best-scored tokens [count], where every score [K] has a share in them.
+
+    The sets grow together in the proportions of their shares: a token belongs to the union from the first set on that
+    reaches it. At the size of the union of the shares themselves, it is that union.
+    """
+    reached = []
+    for score, share in shares:
+        rank = largest(score, len(score)).argsort() + 1
+        reached.append(rank / _places(share, len(score)))
+    return largest(-torch.stack(reached).amin(0), count)
+
+
+def foreground(view: DecoderView) -> Tensor:
     """Closeness in value space to the question and to the tokens closest to it [K]."""
     question = view.text[QUESTION_OFFSET:] if len(view.text) > QUESTION_OFFSET else last_prompt_row(view)
     values = view.values(torch.arange(len(view.observed), device=view.visual.device))  # [kv heads, n, dh]
+    seeds = largest(closeness(values, question)[view.visual], _places(SEED_SHARE, len(view.visual)))
+    return closeness(values, torch.cat([view.visual[seeds], question]))[view.visual]
 
-    def closeness(rows: Tensor) -> Tensor:
-        logits = values[:, rows] @ values.transpose(1, 2) * values.shape[-1] ** -0.5
-        return logits.softmax(-1).mean((0, 1))[view.visual]
 
-    nearest = view.visual[largest(closeness(question), seeds)]
-    return closeness(torch.cat([nearest, question]))
+def closeness(values: Tensor, rows: Tensor) -> Tensor:
+    """How much some rows would attend to every token if values [kv heads, n, dh] were queries and keys -> [n]."""
+    logits = values[:, rows] @ values.transpose(1, 2) * values.shape[-1] ** -0.5
+    return logits.softmax(-1).mean((0, 1))
+
+
+def _places(share: float, tokens: int) -> int:
+    return max(1, round_half_up(share * tokens))

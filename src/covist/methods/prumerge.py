@@ -1,14 +1,4 @@
-"""PruMerge and PruMerge+: outliers of the class attention take their neighbours in, one token carries the rest.
-
-Paper: "LLaVA-PruMerge: Adaptive Token Reduction for Efficient Large Multimodal Models", ICCV 2025.
-Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
-Facts: attention and keys come from the *last* encoder layer, heads not split. Every kept token adds the
-attention-weighted sum of its 32 nearest others (kept or not); one extra token is the attention-weighted sum of all
-that are not kept. PruMerge+ adds evenly spaced tokens to the outliers a > Q3 + 1.5 (Q3 - Q1).
-Deviations: the count is fixed, as in comparison tables: PruMerge keeps the K - 1 largest; PruMerge+ keeps the
-outliers (at most K - 1) and solves its step for the rest. Raster order; the extra token sits at the last index that
-nobody kept. Without a class token: incoming attention.
-"""
+"""PruMerge and PruMerge+: outliers of the class attention take their neighbours in, one token carries the rest."""
 
 from __future__ import annotations
 
@@ -40,6 +30,16 @@ class PruMerge(Method):
         signals="class query and keys of the last encoder layer, encoder features, projector",
         budget="exactly K in every layer, the extra token counted",
         licence="Apache-2.0",
+        published=(
+            "Attention and keys come from the last encoder layer, heads not split. Every kept token adds the "
+            "attention-weighted sum of its 32 nearest others (kept or not); one extra token is the attention-weighted "
+            "sum of all that are not kept."
+        ),
+        ours=(
+            "The count is fixed, as in comparison tables: the K - 1 largest instead of the outliers. Raster order; the "
+            "extra token sits at the last index that nobody kept. Without a class token: the mean attention received."
+        ),
+        checked="golden: prumerge (attention, kept tokens at 192, 128 and 64, merged features at 128 and 64)",
     )
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
@@ -66,6 +66,15 @@ class PruMerge(Method):
 @register_method
 class PruMergePlus(PruMerge):
     name = "prumerge-plus"
+    info = replace(
+        PruMerge.info,
+        published=f"{PruMerge.info.published} Evenly spaced tokens join the outliers a > Q3 + 1.5 (Q3 - Q1).",
+        ours=(
+            "The count is fixed: the outliers (at most K - 1), and a spacing solved for the rest. Order and extra "
+            "token as for PruMerge."
+        ),
+        checked="golden: prumerge (outliers, kept tokens and merged features at the adaptive count)",
+    )
 
     def choose(self, attention: Tensor, count: int) -> Tensor:
         first, third = attention.quantile(0.25), attention.quantile(0.75)

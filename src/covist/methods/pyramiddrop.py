@@ -1,15 +1,4 @@
-"""PyramidDrop: half of the tokens leave at each of three depths.
-
-Paper: "PyramidDrop: Accelerating Your Large Vision-Language Models via Pyramid Visual Redundancy Reduction", CVPR
-2025.
-Licence of the authors' code: MIT; written from a description of the algorithm.
-Facts: before layers 8, 16 and 24 of 32, by the attention of the last instruction token in the layer that runs next
-(its norm and projections on the current states, softmax over the whole causal row, mean over heads). Positions are
-renumbered after every drop. The published setting keeps 1/2, 1/4, 1/8, a layer mean of 270 of 576.
-Our presets for other budgets: the halving stays, and the counts are solved for the layer mean. Where the layers
-before the first drop would take more than half of the budget, the first drop moves forward and the others divide what
-is after it (192 of 576: layers 5, 14, 23). The published setting is reproduced at its own mean.
-"""
+"""PyramidDrop: half of the tokens leave at each of three depths."""
 
 from __future__ import annotations
 
@@ -17,7 +6,7 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
-from covist.methods._inside import ScoreInside, attention_to_image, last_instruction_row
+from covist.methods._inside import ScoreInside, attention_to_image, last_prompt_row
 from covist.methods.registry import register_method
 
 
@@ -29,12 +18,31 @@ class PyramidDrop(ScoreInside):
     shape = (1.0, 0.5, 0.25)
     untouched_share = 0.54  # above 8 / 32 * 576 / 270, so that the published setting is left alone
     info = MethodInfo(
-        paper="PyramidDrop: Pyramid Visual Redundancy Reduction (CVPR 2025)",
+        paper=(
+            "PyramidDrop: Accelerating Your Large Vision-Language Models via Pyramid Visual Redundancy Reduction (CVPR "
+            "2025)"
+        ),
         acts="before layers 8, 16 and 24 of 32, earlier for small budgets",
-        signals="attention of the last instruction token in the next layer",
+        signals="attention of the last prompt token in the next layer",
         budget="layer average K by our presets: all tokens, then solved counts that halve",
         licence="MIT",
+        published=(
+            "Before layers 8, 16 and 24 of 32, by the attention of the last prompt token in the layer that runs "
+            "next (its norm and projections on the current states, softmax over the whole causal row, mean over "
+            "heads). Positions are renumbered after every drop. The published setting keeps 1/2, 1/4, 1/8, a layer "
+            "mean of 270 of 576."
+        ),
+        ours=(
+            "Presets for other budgets: the halving stays, and the counts are solved for the layer mean. Where the "
+            "layers before the first drop would take more than half of the budget, the first drop moves forward and "
+            "the others divide what is after it (192 of 576: layers 5, 14, 23). The published setting is reproduced at "
+            "its own mean."
+        ),
+        checked=(
+            "golden: pyramiddrop (query row, attention, score, kept tokens and positions of three stages; one cut at "
+            "192, 128 and 64)"
+        ),
     )
 
     def score(self, view: DecoderView) -> Tensor:
-        return attention_to_image(view, last_instruction_row(view))
+        return attention_to_image(view, last_prompt_row(view))

@@ -1,16 +1,4 @@
-"""RESTORE over HoloV, DivPrune or VisPruner: half of the budget selected, half merged, attention recalibrated.
-
-Paper: "Improving Visual Token Reduction via Rectifying Distortions for Efficient Multimodal LLM Inference", ICML
-2026.
-Licence of the authors' code: GPL-3.0, which forbids copying; written from a description of the algorithm.
-Facts: the base method chooses half of the count; all other tokens are merged (plain mean) into anchors with a high
-score rho (1 - u) on projected embeddings, rho the sum of cosines, u the largest cosine to a token of *lower* density:
-the code compares with lower densities although its names speak of better ones. `denser=True` compares with higher
-ones. A merged token takes the lower-median position of its members; positions are kept. In prefill every causal key
-(text too) gets log(2 - D), in decoding none; visual keys get log size, except in layer 0 of prefill, where all sizes
-are N / K.
-Deviations: every budget, family and batch, not three budgets of one model.
-"""
+"""RESTORE over HoloV, DivPrune or VisPruner: half of the budget selected, half merged, attention recalibrated."""
 
 from __future__ import annotations
 
@@ -92,13 +80,32 @@ def lower_medians(cluster: Tensor, sizes: Tensor) -> Tensor:
 
 def _register(selector: type[Method]) -> None:
     info = MethodInfo(
-        paper="Improving Visual Token Reduction via Rectifying Distortions (ICML 2026)",
+        paper=(
+            "Improving Visual Token Reduction via Rectifying Distortions for Efficient Multimodal LLM Inference (ICML "
+            "2026)"
+        ),
         acts="before the decoder, and a bias on every attention logit",
         signals=f"those of {selector.name}, projected embeddings",
         budget="exactly K in every layer, merged tokens counted",
         licence="GPL-3.0",
+        published=(
+            "The base method chooses half of the count; all other tokens are merged (plain mean) into anchors with a "
+            "high score rho (1 - u) on projected embeddings, rho the sum of cosines, u the largest cosine to a token "
+            "of lower density: the code compares with lower densities although its names speak of better ones. A "
+            "merged token takes the lower-median position of its members; positions are kept. In prefill every causal "
+            "key (text too) gets log(2 - D), in decoding none; visual keys get log size, except in layer 0 of prefill, "
+            "where all sizes are N / K."
+        ),
+        ours=(
+            "Every budget, family and batch, not three budgets of one model; D follows the model's own rotary "
+            "frequencies (the original writes out those of base 10000 and width 128)."
+        ),
+        checked=(
+            "golden: restore (DivPrune: kept tokens, positions, sizes, assignment and means at 192, 128 and 64; "
+            "distance table)"
+        ),
     )
-    attributes = {"name": f"restore-{selector.name}", "info": info, "base": selector}
+    attributes = {"__module__": __name__, "name": f"restore-{selector.name}", "info": info, "base": selector}
     register_method(type(f"Restore{selector.__name__}", (Restore,), attributes))
 
 

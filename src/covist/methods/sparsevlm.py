@@ -1,14 +1,4 @@
-"""SparseVLM (v1.5): text tokens rate the image, what leaves is recycled into cluster means.
-
-Paper: "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference", ICML 2025.
-Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
-Facts: raters are the text tokens after the image that its input embeddings point to more than on average. After
-layers 2, 6 and 15 of 32 the raters' attention in that layer scores the tokens; of the removed, the best 30% are
-clustered by density peaks on the layer's output and their means stay: published counts do not include them, ours do.
-Positions are renumbered.
-Deviations: our presets (see `_raters`). A recycled token sits at its cluster's centre, recycled tokens take at most
-half of the places, and the density has no random tie-breaker.
-"""
+"""SparseVLM (v1.5): text tokens rate the image, what leaves is recycled into cluster means."""
 
 from __future__ import annotations
 
@@ -40,6 +30,18 @@ class SparseVLM(RatedInside):
         signals="input embeddings, attention of the rating text tokens, decoder states",
         budget="layer average K by scaled presets, recycled tokens counted",
         licence="Apache-2.0",
+        published=(
+            "Raters are the text tokens after the image that its input embeddings point to more than on average. After "
+            "layers 2, 6 and 15 of 32 the raters' attention in that layer scores the tokens; of the removed, the best "
+            "30% are clustered by density peaks on the layer's output and their means stay. Positions are renumbered."
+        ),
+        ours=(
+            "Counts keep the proportions of the published list for the nearest budget, are solved for the layer mean "
+            "and include the recycled tokens, which the published ones do not. Where the first three layers would take "
+            "more than 3/4 of the budget, the cuts move forward. A recycled token sits at its cluster's centre, "
+            "recycled tokens take at most half of the places, and the density has no random tie-breaker."
+        ),
+        checked="golden: sparsevlm (raters, score, kept tokens, clusters and recycled means at 192, 128 and 64)",
     )
 
     def score(self, view: DecoderView) -> Tensor:

@@ -1,15 +1,8 @@
-"""ToMe on projected tokens: bipartite matching, size-weighted means, proportional attention.
-
-Paper: "Token Merging: Your ViT But Faster", ICLR 2023.
-Licence of the authors' code: CC-BY-NC 4.0, which forbids copying; written from a description of the algorithm.
-Facts: even tokens look for their most similar odd token; the best edges are merged, at most half of the tokens per
-round; content is the size-weighted mean, and log size is added to every logit of a merged key.
-Deviations: the original merges inside the encoder, by its keys. Here the projected tokens are merged round by round
-until K are left, by their own cosine, and the decoder's attention is proportional: CoViST's attention without
-distance and gains. A merged token sits at its odd token's index, and tokens stay in raster order between rounds.
-"""
+"""ToMe after the encoder: bipartite matching in rounds, size-weighted means, proportional attention."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,9 +10,12 @@ from torch import Tensor
 from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
 from covist.contract.views import ImageContext
+from covist.methods._layout import allot
 from covist.methods._shared import cosine
 from covist.methods.registry import register_method
 from covist.state import VisualState
+
+ROUNDS = 24  # blocks of the encoder that the published images go through
 
 
 @register_method
@@ -33,31 +29,77 @@ class ToMe(Method):
         signals="projected embeddings",
         budget="exactly K in every layer",
         licence="CC-BY-NC 4.0",
+        published=(
+            "Even tokens look for their most similar odd token, and the best edges are merged. The number of merges is "
+            "the same in every round, one round for each of the 24 blocks of CLIP-L (576 to 64: 22 in eight rounds, 21 "
+            "in sixteen), and never more than half of the tokens. The tokens that did not merge, by falling "
+            "similarity, then the odd ones are the next round's list. Content is the size-weighted mean, and log size "
+            "is added to every logit of a merged key."
+        ),
+        ours=(
+            "Merging after the encoder: the original merges between attention and MLP of every encoder block, by the "
+            "block's keys, and has proportional attention there. Here projected tokens are merged by their own cosine, "
+            "and the decoder's attention is proportional. No token is protected, because the class token is gone. "
+            "Rounds beyond 24 follow only where the cap of half the tokens asks for them. A merged token sits at the "
+            "index of its odd token, and the decoder sees raster order."
+        ),
+        checked="golden: tome (features, sizes and assignment after one round and after two schedules of 24)",
     )
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
-        features, sizes, indices = state.features.float(), state.weights, state.indices
-        stands_for = state.indices  # original token -> original token that represents it
-        while len(indices) > count:
-            sources, targets = matching(features, min(len(indices) - count, len(indices) // 2))
-            weighted = features * sizes[:, None]
-            weighted = weighted.index_add(0, targets, weighted[sources])
-            sizes = sizes.index_add(0, targets, sizes[sources])
-            forward = state.indices.clone()
-            forward[indices[sources]] = indices[targets]
-            stands_for = forward[stands_for]
-            left = torch.ones_like(indices, dtype=torch.bool)
-            left[sources] = False
-            features, sizes, indices = (weighted / sizes[:, None])[left], sizes[left], indices[left]
-        merged = state.restrict(indices).replace(features=features.to(state.features.dtype), weights=sizes)
-        return Outcome(merged, assignment=torch.searchsorted(indices, stands_for))
+        merged = merge(state.features, merges_per_round(state.count, count))
+        raster = merged.tokens.argsort()
+        reduced = state.restrict(merged.tokens[raster])
+        features = merged.features[raster].to(state.features.dtype)
+        return Outcome(
+            reduced.replace(features=features, weights=merged.sizes[raster]),
+            assignment=raster.argsort()[merged.assignment],
+        )
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule:
         return plain_rule(decoder.layers, decoder.heads)
 
 
-def matching(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` best edges from even to odd tokens [T, d] -> (sources, targets), both [count]."""
-    best, target = cosine(features[::2], features[1::2]).max(-1)
-    edges = best.argsort(descending=True, stable=True)[:count]
-    return 2 * edges, 2 * target[edges] + 1
+@dataclass(frozen=True)
+class Merged:
+    """Tokens after some rounds, in the order that decides the next round's split."""
+
+    features: Tensor  # [T, d] size-weighted means
+    sizes: Tensor  # [T]
+    tokens: Tensor  # [T] original token at whose index each sits
+    assignment: Tensor  # [N] row that stands for each original token
+
+
+def merges_per_round(tokens: int, count: int) -> list[int]:
+    """How many tokens each round merges, so that `count` of `tokens` are left: the same number, up to one."""
+    planned = allot(tokens - count, [1] * ROUNDS)
+    rounds: list[int] = []
+    while tokens > count:
+        wanted = planned[len(rounds)] if len(rounds) < ROUNDS else planned[0]
+        rounds.append(min(wanted, tokens - count, tokens // 2))
+        tokens -= rounds[-1]
+    return rounds
+
+
+def merge(features: Tensor, rounds: list[int]) -> Merged:
+    """Merge tokens [N, d] round by round."""
+    every = torch.arange(len(features), device=features.device)
+    merged = Merged(features.float(), torch.ones_like(every, dtype=torch.float32), every, every)
+    for merges in rounds:
+        merged = merge_once(merged, merges)
+    return merged
+
+
+def merge_once(before: Merged, merges: int) -> Merged:
+    """Merge the `merges` even tokens that resemble an odd one most into it."""
+    best, target = cosine(before.features[::2], before.features[1::2]).max(-1)
+    edges = best.argsort(descending=True, stable=True)
+    merging, left = edges[:merges], edges[merges:]
+    rows = torch.cat([2 * left, torch.arange(1, len(before.sizes), 2, device=left.device)])  # of the tokens that stay
+    place = torch.empty_like(before.tokens)  # row after the round
+    place[rows] = torch.arange(len(rows), device=rows.device)
+    place[2 * merging] = len(left) + target[merging]
+    sizes = torch.zeros_like(before.sizes[rows]).index_add_(0, place, before.sizes)
+    weighted = before.features * before.sizes[:, None]
+    sums = torch.zeros_like(before.features[rows]).index_add_(0, place, weighted)
+    return Merged(sums / sizes[:, None], sizes, before.tokens[rows], place[before.assignment])

@@ -1,14 +1,4 @@
-"""VisionZip: dominant tokens by class attention, the rest merged into evenly spaced contextual tokens.
-
-Paper: "VisionZip: Longer is Better but Not Necessary in Vision Language Models", CVPR 2025.
-Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
-Facts: 27 of 32 places are dominant (162 + 30, 108 + 20, 54 + 10), and one of these is the projected class token,
-which the uncompressed model never shows to the decoder. A contextual token is the *sum* of its target and the mean of
-the tokens assigned to it by the cosine of head-averaged keys.
-Deviations: a state keeps its tokens in raster order, so the class token sits at the first index that nobody kept and
-the contextual tokens at their targets, instead of [class, dominant, contextual]. Tiles form one pool with the class
-token of the first tile. Without a class token its place goes to a patch.
-"""
+"""VisionZip: dominant tokens by class attention, the rest merged into evenly spaced contextual tokens."""
 
 from __future__ import annotations
 
@@ -37,6 +27,17 @@ class VisionZip(Method):
         signals="class attention, encoder keys, encoder and class features, projector",
         budget="exactly K in every layer, class and contextual tokens counted",
         licence="Apache-2.0",
+        published=(
+            "27 of 32 places are dominant (162 + 30, 108 + 20, 54 + 10), and one of these is the projected class "
+            "token, which the uncompressed model never shows to the decoder. A contextual token is the sum of its "
+            "target and the mean of the tokens assigned to it by the cosine of head-averaged keys."
+        ),
+        ours=(
+            "A state keeps its tokens in raster order, so the class token sits at the first index that nobody kept and "
+            "the contextual tokens at their targets, instead of [class, dominant, contextual]. Tiles form one pool "
+            "with the class token of the first tile. Without a class token its place goes to a patch."
+        ),
+        checked="golden: visionzip (dominant tokens, targets, assignment and contextual features at 192, 128 and 64)",
     )
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:

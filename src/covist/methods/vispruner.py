@@ -1,13 +1,4 @@
-"""VisPruner: half the tokens by class attention, half by removing duplicates.
-
-Paper: "Beyond Text-Visual Attention: Exploiting Visual Cues for Effective Token Pruning in VLMs", ICCV 2025.
-Licence of the authors' code: Apache-2.0; written from a description of the algorithm.
-Facts: the residual list starts in the order of attention; every round splits it by alternation, deletes the (at most
-8) members of the even half that resemble a member of the odd half most, and puts the survivors of the even half,
-ordered by that similarity, before the odd half. The order decides the next split, so it is kept.
-Deviations: the published index arithmetic needs an even list in every round; here odd lists work. `important` is 0.5
-at every budget (the authors use 0.75 at 64).
-"""
+"""VisPruner: half the tokens by class attention, half by removing duplicates."""
 
 from __future__ import annotations
 
@@ -36,6 +27,19 @@ class VisPruner(Method):
         signals="class attention, encoder features",
         budget="exactly K in every layer",
         licence="Apache-2.0",
+        published=(
+            "The residual list starts in the order of attention; every round splits it by alternation, deletes the (at "
+            "most 8) members of the even half that resemble a member of the odd half most, and puts the survivors of "
+            "the even half, ordered by that similarity, before the odd half. The order decides the next split, so it "
+            "is kept."
+        ),
+        ours=(
+            "The published index arithmetic needs an even list in every round; here odd lists work. `important` is 0.5 "
+            "at every budget (the authors use 0.75 at 64)."
+        ),
+        checked=(
+            "golden: vispruner (diverse tokens in their order and kept tokens at 192, 128 and 64; also important=0.75)"
+        ),
     )
 
     def __init__(self, important: float = 0.5, **options: Any):

@@ -1,14 +1,4 @@
-"""VScan: local and global scans before the decoder, merging, and one drop in its middle.
-
-Paper: "VScan: Rethinking Visual Token Reduction for Efficient Large Vision-Language Models", TMLR 2026.
-Licence of the authors' code: part of a repository without a statement that we know of; written from a description.
-Facts: half of the tokens are local (most class attention of encoder layer 5 of 24 inside each of 4 x 4 windows), half
-global (most class attention of the layer that feeds the projector, the local ones excluded); every other token is
-averaged into its most similar kept one after projection; before layer 16 of 32 the last instruction token's attention
-drops 1.5 K tokens to K / 2.
-Deviations: windows divide any grid 4 x 4 and take turns, so that any count comes out; positions are renumbered, as
-for a shorter sequence. Without a class token both scans read the incoming attention.
-"""
+"""VScan: local and global scans before the decoder, merging, and one drop in its middle."""
 
 from __future__ import annotations
 
@@ -19,7 +9,7 @@ from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import round_half_up
 from covist.grid import Grid
-from covist.methods._inside import PUBLISHED_LAYERS, ScoreInside, attention_to_image, last_instruction_row
+from covist.methods._inside import PUBLISHED_LAYERS, ScoreInside, attention_to_image, last_prompt_row
 from covist.methods._shared import cluster_means, cosine, largest, layer_attention, received_attention
 from covist.methods.registry import register_method
 from covist.schedule import Schedule, fixed_schedule
@@ -39,9 +29,22 @@ class VScan(ScoreInside):
     info = MethodInfo(
         paper="VScan: Rethinking Visual Token Reduction for Efficient Large Vision-Language Models (TMLR 2026)",
         acts="before the decoder and before layer 16/32",
-        signals="class attention of two encoder layers, embeddings, attention of the last instruction token",
+        signals="class attention of two encoder layers, embeddings, attention of the last prompt token",
         budget="layer average K: 1.5 K, then K / 2",
         licence="unknown",
+        published=(
+            "Half of the tokens are local (most class attention of encoder layer 5 of 24 inside each of 4 x 4 "
+            "windows), half global (most class attention of the layer that feeds the projector, the local ones "
+            "excluded); every other token is averaged into its most similar kept one after projection; before layer 16 "
+            "of 32 the last prompt token's attention drops 1.5 K tokens to K / 2."
+        ),
+        ours=(
+            "Windows divide any grid 4 x 4 and take turns, so that any count comes out; positions are renumbered, as "
+            "for a shorter sequence. Without a class token both scans read the mean attention received."
+        ),
+        checked=(
+            "golden: vscan (first stage: local, global and kept tokens, merged features and sizes at 192, 128 and 64)"
+        ),
     )
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
@@ -66,7 +69,7 @@ class VScan(ScoreInside):
         return Outcome(merged, assignment=cluster)
 
     def score(self, view: DecoderView) -> Tensor:
-        return attention_to_image(view, last_instruction_row(view))
+        return attention_to_image(view, last_prompt_row(view))
 
 
 def local_scan(attention: Tensor, grid: Grid, count: int) -> Tensor:

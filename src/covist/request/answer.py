@@ -39,10 +39,15 @@ class Answer:
 
     method: str
     text: str
-    mean_tokens: float  # visual tokens per image, averaged over layers and images
+    mean_tokens: float  # visual tokens of prefill per image, averaged over layers and images
     flops: float  # decoder prefill, Eq. 19
     measurement: Measurement
     report: Report | None = None
+
+    @property
+    def mean_cached_tokens(self) -> float:
+        """Visual tokens in the cache after prefill, averaged likewise."""
+        return self.mean_tokens if self.report is None else self.report.mean_cached_tokens
 
     def to_dict(self) -> dict[str, Any]:
         took = self.measurement
@@ -50,6 +55,7 @@ class Answer:
             "method": self.method,
             "answer": self.text,
             "mean_tokens": self.mean_tokens,
+            "mean_cached_tokens": self.mean_cached_tokens,
             "kv_bytes": took.kv_bytes,
             "flops": self.flops,
             "seconds": {"ttft": took.ttft, "prefill": took.prefill, "generation": took.generation},

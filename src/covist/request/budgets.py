@@ -20,7 +20,7 @@ class Reach:
     asked: int | float | str
     budget: int
     tokens: int
-    mean: float  # visual tokens that the schedule leaves, averaged over layers
+    mean: float  # visual tokens that the schedule leaves in the cache, averaged over layers
 
     @property
     def is_compressed(self) -> bool:
@@ -44,14 +44,14 @@ class Reach:
         return None
 
 
-def reach(method: str, budget: int | float | str, tokens: int, layers: int) -> Reach:
-    """Judge a budget by the method's own schedule in a decoder of `layers` layers.
+def reach(method: str, budget: int | float | str, tokens: int, layers: int, frames: int = 1) -> Reach:
+    """Judge a budget by the method's own schedule in a decoder of `layers` layers; a video has several `frames`.
 
     >>> reach("fastv", 64, tokens=576, layers=8).is_reached
     False
     """
-    count = resolve_budget(budget, tokens)
-    return Reach(method, budget, count, tokens, create_method(method).schedule(layers, count, tokens).mean)
+    count = resolve_budget(budget, tokens, frames)
+    return Reach(method, budget, count, tokens, create_method(method).schedule(layers, count, tokens).cached_mean)
 
 
 def distinct_notes(reaches: Iterable[Reach]) -> list[str]:
