@@ -22,7 +22,7 @@ from transformers import DynamicCache
 
 import covist
 from covist.bench.random_models import RandomModel, build_random
-from covist.families.registry import presets
+from covist.families.registry import family_for, presets
 from covist.plan import Geometry
 from covist.request.inputs import Request
 
@@ -35,6 +35,7 @@ LIMITS = {
     ("llava-next-7b", 640): (1.15, None),
     ("qwen2.5-vl-7b", 128): (1.25, None),
     ("qwen3-vl-8b", 128): (1.25, None),
+    ("internvl3-8b", 160): (1.2, None),
 }
 """(geometry, K) -> the most that compressed / plain and the least that vanilla / compressed may be, for Fixed."""
 DECODING_LIMIT = 1.05
@@ -60,7 +61,8 @@ class Bench:
     """A random model and one request, whose image is encoded once beforehand."""
 
     def __init__(self, random: RandomModel):
-        self.model, self.geometry = random.model, random.geometry
+        self.model, self.geometry, self.tokenizer = random.model, random.geometry, random.tokenizer
+        self.decoder = family_for(self.model).decoder
         self.request = Request.of_inputs(random.request(1, TEXT))
 
     def length(self, budget: int) -> int:
@@ -77,8 +79,11 @@ class Bench:
         prompt = {**self.request.prompts, **sizes, "mm_encoder_outputs": dict(encoded)}
         return self.model(**prompt, logits_to_keep=1)
 
+    def compress(self, budget: int, strategy: str, **options: Any) -> covist.Compression:
+        return covist.compress(self.model, self.tokenizer, budget=budget, strategy=strategy, **options)
+
     def plain(self, length: int) -> object:
-        hidden = self.model.model.language_model(inputs_embeds=torch.randn(1, length, HIDDEN)).last_hidden_state
+        hidden = self.decoder(inputs_embeds=torch.randn(1, length, HIDDEN)).last_hidden_state
         return self.model.lm_head(hidden[:, -1:])
 
     def compressed(self, handle: covist.Compression, encoded: dict[str, Any]) -> object:
@@ -99,7 +104,7 @@ class Bench:
 def measure(bench: Bench, budget: int, arguments: argparse.Namespace) -> dict[str, float]:
     """Median seconds of compressed and plain prefill, and the parts of the state's cost in the last repetition."""
     strategy, repetitions, exact = arguments.strategy, arguments.repetitions, arguments.exact_attention
-    with covist.compress(bench.model, budget=budget, strategy=strategy, exact_attention=exact) as handle:
+    with bench.compress(budget, strategy, exact_attention=exact) as handle:
         encoded = bench.encode()
         length = bench.length(budget)
         times = interleaved(
@@ -112,8 +117,8 @@ def measure_decoding(bench: Bench, budget: int, strategy: str, repetitions: int)
     """Seconds of a decoding step under compression / of a plain one whose cache has the same length."""
     plain = DynamicCache(config=bench.model.config)
     length = bench.length(budget)
-    bench.model.model.language_model(inputs_embeds=torch.randn(1, length, HIDDEN), past_key_values=plain)
-    with covist.compress(bench.model, budget=budget, strategy=strategy):
+    bench.decoder(inputs_embeds=torch.randn(1, length, HIDDEN), past_key_values=plain)
+    with bench.compress(budget, strategy):
         cache = bench.prefill(bench.encode()).past_key_values
         times = interleaved(
             {"compressed": lambda: bench.decode(cache), "plain": lambda: bench.decode(plain)}, 4 * repetitions
@@ -137,7 +142,7 @@ def main() -> None:
     layers = {} if arguments.layers is None else {"num_hidden_layers": arguments.layers}
     decoder = {**decoder_of_a_billion(geometry), **layers}
     bench = Bench(build_random(geometry.name, 1.0, decoder=decoder, vision=family.shallow_tower))
-    size = sum(p.numel() for p in bench.model.model.language_model.parameters()) / 1e9
+    size = sum(p.numel() for p in bench.decoder.parameters()) / 1e9
     visual = f"{geometry.tokens} + {geometry.markers}"
     print(f"{geometry.name}: decoder {size:.2f}B, {visual} visual and {TEXT} text tokens")
     with torch.inference_mode():

@@ -6,10 +6,12 @@ from covist import tiny
 from covist.bench.protocol import Bench, configurations
 from covist.bench.random_models import build_random
 from covist.bench.workloads import Volume, geometry_workload, image_workload, scene_workload
-from covist.families.registry import family_for, geometry_named, presets
+from covist.families.registry import geometry_named, presets
 from covist.plan import make_plan
 from covist.request.answer import Configuration
+from covist.request.inputs import Request
 from covist.request.loading import LoadedModel
+from covist.request.tokens import visual_tokens
 
 SIZE = tiny.Size(vision_layers=2, text_layers=1, decoder_layers=4)
 
@@ -76,11 +78,12 @@ def test_the_plain_decoder_runs_on_the_compressed_length(loaded, monkeypatch):
 
 @pytest.mark.parametrize("name", [name for name, (geometry, _) in presets().items() if geometry.frames == 1])
 def test_random_models_have_the_tokens_and_stages_of_their_geometry(name):
-    random, geometry = build_random(name, 0.01), geometry_named(name)
-    request = random.request(0, 20)
-    image_tokens = int(family_for(random.model).image_mask(request["input_ids"], None).sum())
-    assert image_tokens == geometry.tokens + geometry.markers
-    assert request["input_ids"].shape[1] - image_tokens >= 20  # a family may put markers around the image
+    geometry, family = presets()[name]
+    random = build_random(name, 0.01, vision=family.shallow_tower)
+    request = Request.of_inputs(random.request(0, 20))
+    (tokens,) = visual_tokens(LoadedModel(name, random.model, random.tokenizer), request)
+    assert (tokens.content, tokens.markers) == (geometry.tokens, geometry.markers)
+    assert request.length - tokens.content - tokens.markers >= 20  # a family may put markers around the image
     decoder = random.model.config.text_config
     assert decoder.num_hidden_layers == geometry.layers
     assert getattr(decoder, "head_dim", decoder.hidden_size // decoder.num_attention_heads) == geometry.head_width

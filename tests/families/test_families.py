@@ -8,6 +8,7 @@ from support.cases import first_of
 from support.requests import assert_same, greedy, kept_keys, step_logits
 
 import covist
+from covist.families.registry import family_for
 
 ONE = "{image}what is the colour of this ?"
 TWO = "this {image}and {image}what is that ?"
@@ -50,9 +51,9 @@ def test_cache_lengths_follow_the_schedule(case, strategy, compress, steps):
     handle = compress(case, budget=12, strategy=strategy)
     cache = greedy(case.model, inputs, steps).past_key_values
     image = handle.report.images[0]
-    text = inputs["input_ids"].shape[1] - case.tokens(inputs)
+    text = inputs["input_ids"].shape[1] - image.tokens - image.markers
     assert image.tokens_per_layer == COUNTS[strategy]
-    assert image.tokens + image.markers == case.tokens(inputs)
+    assert image.tokens + case.markers(case.model, inputs) == case.tokens(inputs)
     # the last generated token has not been fed back
     assert kept_keys(cache) == [count + image.markers + text + steps - 1 for count in COUNTS[strategy]]
     if steps == 1:
@@ -214,7 +215,7 @@ def test_eager_attention_agrees_with_sdpa(case, strategy, compress, monkeypatch)
     inputs = case.ask(TWO)
     compress(case, budget=12, strategy=strategy)
     expected = greedy(case.model, inputs)
-    monkeypatch.setattr(case.model.model.language_model.config, "_attn_implementation", "eager")
+    monkeypatch.setattr(family_for(case.model).decoder.config, "_attn_implementation", "eager")
     assert_same(greedy(case.model, inputs), expected, 1e-4)
 
 

@@ -119,9 +119,9 @@ def test_several_prompts_share_one_encoding_and_answer_as_alone(loaded, configur
 
 def test_segments_count_as_one_video(loaded, monkeypatch):
     asked = prepare(loaded, [smooth_image(90, 90)], QUESTIONS[0], videos=[FILM])
-    (image, film) = visual_tokens(loaded.model, asked)
+    (image, film) = visual_tokens(loaded, asked)
     monkeypatch.setattr(video, "SEGMENT_TOKENS", film.content // 3)
-    assert visual_tokens(loaded.model, asked) == [image, film] and film.frames == 3
+    assert visual_tokens(loaded, asked) == [image, film] and film.frames == 3
     answer = ask(loaded, asked, Configuration("covist-fixed", "50%"), 1)
     assert len(answer.report.images) == 4 and [one.frames for one in answer.report.visuals] == [1, 3]
     assert answer.report.visuals[1].segments == (1, 1, 1)

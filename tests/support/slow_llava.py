@@ -69,7 +69,7 @@ class SlowLlava:
     between_stages = _Image
 
     def __init__(self, model: Any, pro: bool):
-        self.model, self.decoder = model, model.model.language_model
+        self.model, self.decoder = model, self.text_model(model)
         config = self.decoder.config
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.theta = self.decoder.rotary_emb.inv_freq.double().numpy()
@@ -83,6 +83,9 @@ class SlowLlava:
         if pro:
             first = (14 * len(layers) + 16) // 32  # half up
             self.gains[:first] *= 0.8
+
+    def text_model(self, model: Any) -> Any:
+        return model.model.language_model
 
     @property
     def visual_tokens(self) -> tuple[int, ...]:

@@ -79,7 +79,7 @@ def compress(
     64.0
     """
     family = family_for(model)
-    family.exact_attention = exact_attention
+    family.exact_attention, family.tokenizer = exact_attention, getattr(processor, "tokenizer", processor)
     chosen = choose_method(strategy, method, config, concentration, options)
     check_budget(budget)
     if clip is not None and not family.needs_clip_text:

@@ -66,7 +66,7 @@ class Bench:
         self.records = {configuration: Record() for configuration in plan}
         self._layers = len(family_for(workload.loaded.model).decoder.layers)
         self._tokens: list[VisualTokens] = [
-            tokens for request in workload.requests for tokens in visual_tokens(workload.loaded.model, request)
+            tokens for request in workload.requests for tokens in visual_tokens(workload.loaded, request)
         ]
 
     @property

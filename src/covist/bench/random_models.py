@@ -26,12 +26,13 @@ from covist.tiny.text import build_caption_tokenizer
 
 @dataclass(frozen=True)
 class RandomModel:
-    """A model without training, and its text tower if its family has one."""
+    """A model without training, its text tower if its family has one, and what reads its prompts if that is needed."""
 
     model: Any
     family: type[Family]
     geometry: Geometry
     clip: TextTower | None
+    tokenizer: Any | None
 
     def request(self, seed: int, text: int) -> dict[str, Tensor]:
         """Random pixels inside `text` random tokens: a few before the image, the rest after it."""
@@ -70,7 +71,7 @@ def build_random(
     # Stopping by chance would give every method another number of tokens to write.
     model.generation_config.eos_token_id = None
     clip = _text_tower(config.vision_config) if family.needs_clip_text else None
-    return RandomModel(model, family, geometry, clip)
+    return RandomModel(model, family, geometry, clip, family.random_tokenizer())
 
 
 def _model_class(family: type[Family], config: Any) -> Any:

@@ -67,7 +67,7 @@ def geometry_workload(name: str, scale: float, text: int, volume: Volume, device
     ]
     return Workload(
         name=f"{name} x {scale:g}, random weights",
-        loaded=LoadedModel(name, random.model.to(place), None, random.clip),
+        loaded=LoadedModel(name, random.model.to(place), random.tokenizer, random.clip),
         warmup=requests[volume.prompts :],
         requests=requests[: volume.prompts],
         max_new_tokens=volume.max_new_tokens,

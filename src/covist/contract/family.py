@@ -31,6 +31,8 @@ class Family(FamilyProfile, ABC):
     them away and adds `ImageSignals.companions` itself, which follow the tokens through every reduction."""
     exact_attention: bool = False
     """Whether to read all of the encoder's attention where the family would read a part of it on large images."""
+    tokenizer: Any | None = None
+    """For what only the text of a prompt says; None if it is not known."""
     assistant_markers: ClassVar[tuple[str, ...]] = (
         "ASSISTANT:",
         "[/INST]",

@@ -71,6 +71,11 @@ class FamilyProfile:
         """A random image or video of a preset: its tokens in the prompt, and the model's other arguments for it."""
         raise CovistError(f"the family {cls.name} has no random-weight models")
 
+    @classmethod
+    def random_tokenizer(cls) -> Any | None:
+        """What reads the prompts of random-weight models, where the family must read them; None where it need not."""
+        return None
+
 
 def narrowed(count: int, scale: float, multiple: int = 1) -> int:
     """A number of heads times `scale`, at least one, divisible by `multiple`."""

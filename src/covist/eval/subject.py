@@ -18,7 +18,7 @@ from covist.formulas.ops import mass_norm
 from covist.request.inputs import Request, prepare
 from covist.request.loading import LoadedModel, load_model
 from covist.request.timing import generate
-from covist.request.tokens import encoded_signals, mean_content, visual_tokens
+from covist.request.tokens import encoded_images, mean_content, visual_tokens
 
 REFERENCE_IMAGES = 32  # images of the suite that set the concentration reference
 _PROBED_VALUES = 4096  # values of each parameter that a fingerprint reads
@@ -71,7 +71,7 @@ class Subject:
 
     def tokens(self, item: Item) -> float:
         """Visual tokens of an item without compression."""
-        return mean_content(visual_tokens(self.model, self.request(item)))
+        return mean_content(visual_tokens(self.loaded, self.request(item)))
 
     def concentration(self, suite: Suite) -> float:
         """Mean concentration of the encoder attention over the first images of a suite.
@@ -79,9 +79,9 @@ class Subject:
         CoViST's running reference is frozen to it, so that an answer does not depend on the images before.
         """
         found = [
-            _concentration(signals)
+            _concentration(image.signals)
             for item in suite.items(REFERENCE_IMAGES)
-            for signals in encoded_signals(self.model, self.request(item))
+            for image in encoded_images(self.loaded, self.request(item))
         ]
         return sum(found) / len(found)
 

@@ -22,7 +22,7 @@ class PatchAttention:
     keys: Tensor  # [patches, heads, w] before rotary
     rotary: Rotary | None = None  # cos and sin [patches, w]
 
-    def of(self, patches: slice) -> PatchAttention:
+    def of(self, patches: slice | Tensor) -> PatchAttention:
         rotary = None if self.rotary is None else (self.rotary[0][patches], self.rotary[1][patches])
         return PatchAttention(self.queries[patches], self.keys[patches], rotary)
 

@@ -108,7 +108,7 @@ def ask(
         report = None if handle is None else handle.report
     text = loaded.processor.batch_decode(took.output, skip_special_tokens=True)[0].strip()
     if handle is None:
-        tokens = mean_content(visual_tokens(loaded.model, request))
+        tokens = mean_content(visual_tokens(loaded, request))
         return Answer(VANILLA, text, tokens, uncompressed_flops(loaded.model, request), took)
     if report is None:
         raise CovistError("the model saw no image in this prompt")

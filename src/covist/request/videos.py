@@ -136,10 +136,10 @@ def _choose(path: Path, numbers: Sequence[int]) -> tuple[dict[int, Image.Image],
     for count, frame in enumerate(_decoded(path), start=1):
         if count - 1 in wanted:
             chosen[count - 1] = _upright(frame)
-    if chosen:  # a stream may change its resolution on the way
-        size = chosen[numbers[0]].size
-        chosen = {number: one if one.size == size else one.resize(size) for number, one in chosen.items()}
-    return chosen, count
+    sizes = [one.size for one in chosen.values()][:1]
+    # A stream may change its resolution on the way.
+    same = {number: one if one.size in sizes else one.resize(sizes[0]) for number, one in chosen.items()}
+    return same, count
 
 
 def _decoded(path: Path) -> Iterator[Any]:

@@ -1,0 +1,121 @@
+"""InternVL 3 and 3.5: the tiles of an image in one run of the prompt, a view of the whole image last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from covist.contract.profile import FIRST_SPECIAL, narrowed
+from covist.contract.signals import ImageSignals, PlacedSignals
+from covist.errors import CovistError
+from covist.families.registry import register_family
+from covist.families.tiles import TileFamily
+from covist.grid import Grid
+from covist.plan import Geometry
+
+SEVEN_TILES = Geometry(
+    "internvl3-8b", 28, 3584, 18944, 28, 4, tokens=7 * 256, budgets=(640, 320, 160), tiles=7
+)  # 2 x 3 tiles and the view of the whole
+OVER_QWEN3 = "internvl3.5-8b"
+FEATURES = {"vision_feature_layer": -1, "vision_feature_select_strategy": "default"}
+"""Which features the projector must read: those of the last block, without the class token."""
+
+
+@register_family
+class InternVL(TileFamily):
+    """How the tiles of an image lie is lost on the way to the model (12 may be 3 x 4 or 2 x 6), so each is a view.
+
+    The tower has a class token, but the decoder never sees what it gathers. Evidence is what the patches of a tile look
+    at, among themselves.
+    """
+
+    name = "internvl"
+    model_classes = ("InternVLForConditionalGeneration",)
+    processor = "InternVLProcessor"
+    token_count = "256 per tile, up to 13 tiles"
+    video = "compressed, each frame as an image"
+    presets = (
+        SEVEN_TILES,
+        replace(SEVEN_TILES, name="internvl3-1b", layers=24, hidden=896, intermediate=4864, heads=14, kv_heads=2),
+        replace(SEVEN_TILES, name="internvl3-2b", hidden=1536, intermediate=8960, heads=12, kv_heads=2),
+        replace(SEVEN_TILES, name=OVER_QWEN3, layers=36, hidden=4096, intermediate=12288, heads=32, kv_heads=8),
+    )
+    queries_and_keys = ("q_norm", "k_norm")  # identities in towers without norms
+    class_tokens = 1
+
+    @classmethod
+    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
+        """InternViT-300M."""
+        heads = narrowed(16, scale)
+        return {
+            "hidden_size": 64 * heads,
+            "intermediate_size": 256 * heads,
+            "num_hidden_layers": 24,
+            "num_attention_heads": heads,
+            "attention_bias": True,
+            "image_size": 448,
+            "patch_size": 14,
+        }
+
+    @classmethod
+    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
+        from transformers import InternVLConfig
+
+        text = {"model_type": "qwen3" if geometry.name == OVER_QWEN3 else "qwen2", **text}
+        return InternVLConfig(vision_config=tower, text_config=text, image_token_id=FIRST_SPECIAL)
+
+    @classmethod
+    def random_input(
+        cls, geometry: Geometry, config: Any, generator: torch.Generator
+    ) -> tuple[list[int], dict[str, Tensor]]:
+        pixels = torch.randn(geometry.tiles, 3, *config.vision_config.image_size, generator=generator)
+        return [config.image_token_id] * geometry.tokens, {"pixel_values": pixels}
+
+    def __init__(self, model: nn.Module):
+        super().__init__(model)
+        self.check({name: getattr(self.model.config, name) for name in FEATURES})
+
+    def check(self, arguments: dict[str, Any]) -> None:
+        for name, needed in FEATURES.items():
+            if arguments.get(name) not in (None, needed):
+                raise CovistError(f"{name} must be {needed!r}, not {arguments[name]!r}: evidence is the last block's")
+
+    @property
+    def tower(self) -> Any:
+        return self.base.vision_tower
+
+    @property
+    def evidence_attention(self) -> Any:
+        return self.tower.encoder.layer[-1].attention
+
+    @property
+    def projector(self) -> Any:
+        return self.base.multi_modal_projector
+
+    def fold(self, patches: Tensor) -> Tensor:
+        side = isqrt(patches.shape[1])
+        square = patches.unflatten(1, (side, side))
+        return self.base.pixel_shuffle(square, scale_factor=self.model.config.downsample_ratio).flatten(1, 2)
+
+    def images_in(self, pieces: list[PlacedSignals], ids: Tensor | None) -> list[PlacedSignals]:
+        """Tiles that follow each other are one image: an end and a begin mark stand between two images."""
+        images: list[list[PlacedSignals]] = []
+        for piece in pieces:
+            if images and images[-1][-1].end == piece.start:
+                images[-1].append(piece)
+            else:
+                images.append([piece])
+        return [_joined(tiles) for tiles in images]
+
+
+def _joined(tiles: list[PlacedSignals]) -> PlacedSignals:
+    first, *others = tiles
+    if not others:
+        return first
+    signals = [tile.signals for tile in tiles]
+    views = tuple(view for tile in signals for view in tile.grid.views)
+    return first.joined(others, lambda: ImageSignals.join(signals, Grid(views, "apart")))

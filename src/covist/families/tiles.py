@@ -1,0 +1,127 @@
+"""Encoders that see an image in square tiles, each on its own, and fold neighbouring patches into a token."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from math import isqrt
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.signals import ImageSignals
+from covist.families.hooks import Scratch, WrappedMethod
+from covist.families.incoming import patches_that_ask
+from covist.families.patch_attention import PatchAttention, ProjectionTap
+from covist.grid import Grid
+
+
+class TileFamily(Family):
+    """A family with such an encoder. Which tiles are one image is known only in the prompt: `images_in` says it."""
+
+    needs_clip_text = False
+    encoder_signal = "incoming attention of the last block"
+    shallow_tower = {"num_hidden_layers": 1}
+    queries_and_keys: ClassVar[tuple[str, str]] = ("q_proj", "k_proj")
+    """Modules of the tower's attention whose outputs are its queries and keys."""
+    class_tokens: ClassVar[int] = 0
+    """Tokens before the patches of a tile, which the decoder does not receive."""
+
+    @property
+    @abstractmethod
+    def tower(self) -> Any:
+        """The module that encodes the tiles."""
+
+    @property
+    @abstractmethod
+    def evidence_attention(self) -> Any:
+        """The attention of the tower's last block."""
+
+    @property
+    @abstractmethod
+    def projector(self) -> Any:
+        """From folded patches [tiles, T, v] to decoder embeddings."""
+
+    @abstractmethod
+    def fold(self, patches: Tensor) -> Tensor:
+        """[tiles, patches, c] -> [tiles, T, c x patches of a token], as the model does it."""
+
+    def check(self, arguments: dict[str, Any]) -> None:
+        """Refuse a call of `get_image_features` whose features the captured block does not feed."""
+
+    def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
+        attention, scratch = self.evidence_attention, Scratch()
+        tap = ProjectionTap(attention, attention.num_heads, *self.queries_and_keys)
+
+        def keep_tiles(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+            scratch.leave("pixels", kwargs["pixel_values"].detach())
+            scratch.leave("seen", kwargs.get("patch_attention_mask"))
+
+        def keep_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            scratch.leave("features", inputs[0].detach())
+
+        def assemble(arguments: dict[str, Any], output: Any) -> None:
+            self.check(arguments)
+            spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
+            sink(self._tiles(torch.cat([span.detach() for span in spans]), tap.take(), **scratch.take()))
+
+        return [
+            *tap.handles,
+            self.tower.register_forward_pre_hook(keep_tiles, with_kwargs=True),
+            self.projector.register_forward_pre_hook(keep_features),
+            WrappedMethod(self.base, "get_image_features", assemble),
+        ]
+
+    def _tiles(
+        self, embeddings: Tensor, blocks: list[PatchAttention], pixels: Tensor, seen: Tensor | None, features: Tensor
+    ) -> list[ImageSignals]:
+        """Signals of every tile; `embeddings` [tiles x T, d], `pixels` [tiles, 3, h, w], `features` [tiles, T, v].
+
+        `seen` [tiles, rows, columns] bool says which patches are no padding; None if there is none.
+        """
+        tokens = features.shape[1]
+        count = blocks[0].keys.shape[0] - self.class_tokens
+        patches = self._patches_of_tokens(count).to(features.device)
+        shown = features.new_ones(len(blocks), count, dtype=torch.bool) if seen is None else seen.flatten(1)
+        return [
+            self._tile(span, block.of(slice(self.class_tokens, None)), own, patches, visible, image)
+            for span, block, own, visible, image in zip(
+                embeddings.split(tokens), blocks, features, shown, pixels, strict=True
+            )
+        ]
+
+    def _patches_of_tokens(self, count: int) -> Tensor:
+        """Which of a tile's patches each token is made of [T, patches of a token], by letting the model fold numbers.
+
+        float64 keeps every patch number exact.
+        """
+        return self.fold(torch.arange(count, dtype=torch.float64)[None, :, None])[0].long()
+
+    def _tile(
+        self, span: Tensor, block: PatchAttention, features: Tensor, patches: Tensor, visible: Tensor, pixels: Tensor
+    ) -> ImageSignals:
+        side, (tokens, group) = isqrt(len(patches)), patches.shape
+
+        def attention() -> Tensor:
+            """Of padding there is none: it neither asks nor receives."""
+            order = patches.flatten()
+            shown = order[visible[order]]
+            exact = self.exact_attention or len(shown) < len(order)
+            asking = patches_that_ask(len(shown), isqrt(group), exact, span.device)
+            incoming = block.of(shown).incoming(asking)
+            received = incoming.new_zeros(len(order)).index_copy(0, shown, incoming)
+            return received[patches].sum(1).view(1, 1, tokens)
+
+        return ImageSignals(
+            grid=Grid(((side, side),)),
+            span=span,
+            content=torch.ones(tokens, dtype=torch.bool, device=span.device),
+            read_attention=attention,
+            read_keys=lambda: block.keys.flatten(1)[patches].float().mean(1),
+            read_hidden=lambda: features,
+            pack=torch.arange(tokens, device=span.device),
+            project=self.projector,
+            read_pixels=lambda: [pixels.cpu()],
+        )
