@@ -164,7 +164,7 @@ class Report:
         count = len(self.visuals)
         if image is None:
             return [None] * count
-        originals = list(image) if isinstance(image, Sequence) else [image]
+        originals: list[Any] = list(image) if isinstance(image, Sequence) else [image]
         if count == 1 and self.visuals[0].is_video and not isinstance(originals[0], Sequence):
             return [originals]  # the frames of the only video
         if len(originals) != count:
