@@ -13,7 +13,7 @@ from covist.plan import Geometry
 SIZES: dict[str, Any] = {
     "heads": 32,
     "kv_heads": 8,
-    "head_width": 128,
+    "head_dim": 128,
     "tokens": 3025,
     "markers": 54,
     "budgets": (1024, 512, 256),

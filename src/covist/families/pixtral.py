@@ -16,7 +16,7 @@ class Pixtral(PixtralTowerFamily):
     select_strategy = "full"
     token_count = "one per 16 x 16 pixels, row breaks apart"
     presets = (  # 1024 x 1024 pixels, the largest image it takes
-        Geometry("pixtral-12b", 40, 5120, 14336, 32, 8, 4096, markers=63, budgets=(1024, 512, 256), head_width=128),
+        Geometry("pixtral-12b", 40, 5120, 14336, 32, 8, 4096, markers=63, budgets=(1024, 512, 256), head_dim=128),
     )
     published_patch = 16
 
