@@ -27,6 +27,8 @@ def segments(frames: int, tokens: int) -> list[range]:
 class VideoPassesThrough(Family):
     """A family whose models take videos, which it does not compress: such a call runs as the plain model."""
 
+    video = "runs uncompressed"
+
     def passthrough_reason(self, input_ids: Tensor | None, kwargs: dict[str, Any]) -> str | None:
         has_video = kwargs.get("pixel_values_videos") is not None or self.encoded(kwargs).get("video") is not None
         if input_ids is not None and not has_video:

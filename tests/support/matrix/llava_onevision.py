@@ -26,7 +26,7 @@ from support.slow_llava import SlowLlava, affinity
 
 VIDEO = "<video>"
 TOKENS = vocabulary(VIDEO)
-TILE, PATCH, SIDE = 60, 14, 4  # tiles of 4 x 4 patches, which leave a few pixels over, as the published tower does
+TILE, PATCH, SIDE = 58, 14, 4  # tiles of 4 x 4 patches, which leave a few pixels over, as the published tower does
 PINPOINTS = [[TILE * rows, TILE * columns] for rows in range(1, 4) for columns in range(1, 4)]
 RESIZED = "anyres_max_2"
 """Grids of more than two tiles are resized."""
