@@ -124,7 +124,9 @@ def test_frames_of_llava_are_squares(videos, side):
 )
 def test_prompts_of_llava_get_a_placeholder_per_pooled_patch(processor_class, images, settings, videos, tokens):
     """OneVision makes 14 x 14 of 27 x 27 patches and adds a newline; NeXT-Video makes 8 x 8 of 16 x 16."""
-    processor = image_only(processor_class)(image_processor=images(), tokenizer=tokenizer(), **settings)
+    words = tokenizer()
+    words.add_tokens(["<video>"], special_tokens=True)
+    processor = image_only(processor_class)(image_processor=images(), tokenizer=words, **settings)
     processor.video_processor = videos()
     made = processor(text=[processor.video_token], videos=[film(1)], return_text_replacement_offsets=True)
     ((written,),) = made["text_replacement_offsets"]

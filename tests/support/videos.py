@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from covist.families.registry import family_for
 from covist.families.video import segments
 from support.case import Case
 from support.cases import CASES
 from support.families import VOCABULARY, smooth_image
 from support.slow_llava import affinity
 
-CASES_WITH_VIDEO = tuple(case for case in CASES if hasattr(case.model.config, "video_token_id"))
+CASES_WITH_VIDEO = tuple(case for case in CASES if family_for(case.model).video == "compressed")
 TEXT, IMAGE, VIDEO = 0, 1, 2
 QUESTION = "what is the colour of this ?"
 

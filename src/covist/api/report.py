@@ -164,7 +164,7 @@ class Report:
         count = len(self.visuals)
         if image is None:
             return [None] * count
-        originals = list(image) if isinstance(image, Sequence) else [image]
+        originals: list[Any] = list(image) if isinstance(image, Sequence) else [image]
         if count == 1 and self.visuals[0].is_video and not isinstance(originals[0], Sequence):
             return [originals]  # the frames of the only video
         if len(originals) != count:
@@ -199,7 +199,7 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
         text = len(sample.rows) - sum(image.state.count + len(image.markers) for image in sample.images)
         texts.append(text)
         text_and_markers = text + sum(len(image.markers) for image in sample.images)
-        schedules = [image.schedule for image in sample.images]
+        schedules = [image.actual_schedule for image in sample.images]
         lengths = _lengths(text_and_markers, [one.tokens_per_layer for one in schedules], decoder.layers)
         cached = _lengths(text_and_markers, [one.cached_tokens_per_layer for one in schedules], decoder.layers)
         before = [text + sum(image.length for image in sample.images)] * decoder.layers
@@ -238,8 +238,8 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
         len(image.rows),
         len(image.markers),
         image.budget,
-        image.schedule.tokens_per_layer,
-        image.schedule.cached_tokens_per_layer,
+        image.actual_schedule.tokens_per_layer,
+        image.actual_schedule.cached_tokens_per_layer,
         stages,
         image.signals.read_pixels,
         preprocessing,

@@ -15,23 +15,24 @@ from typing import Any, ClassVar
 import numpy as np
 from transformers import BatchFeature
 from transformers.image_processing_backends import PilBackend
-from transformers.image_utils import (
+from transformers.image_utils import PILImageResampling, SizeDict
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
+from transformers.utils.constants import (
     IMAGENET_STANDARD_MEAN,
     IMAGENET_STANDARD_STD,
     OPENAI_CLIP_MEAN,
     OPENAI_CLIP_STD,
-    PILImageResampling,
-    SizeDict,
 )
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 from transformers.video_utils import make_batched_metadata, make_batched_videos
 
+_Images: Any = PilBackend  # whose signatures are for images, and ours for videos
+_QwenImages: Any = Qwen2VLImageProcessorPil
 _SETTINGS = ("processor_config.json", "video_preprocessor_config.json", "preprocessor_config.json")
 """Where transformers looks for the settings of a video processor, in this order."""
 
 
-class PilVideos(PilBackend):
+class PilVideos(_Images):
     """Frames of one size each, [videos, frames, 3, h, w]. The caller has chosen the frames: none are left out."""
 
     inputs: ClassVar[dict[str, str]] = {"pixel_values": "pixel_values_videos"}
@@ -53,7 +54,7 @@ class PilVideos(PilBackend):
         return_tensors: str | None = None,
         **options: Any,
     ) -> BatchFeature:
-        batch = make_batched_videos(videos)
+        batch: Any = make_batched_videos(videos)
         parts = [self.preprocess(list(frames), return_tensors="np") for frames in batch]
         data: dict[str, Any] = {name: self.joined([part[own] for part in parts]) for own, name in self.inputs.items()}
         made = BatchFeature(data, tensor_type=return_tensors)
@@ -87,7 +88,7 @@ class LlavaNextVideos(PilVideos):
     do_resize = do_center_crop = do_rescale = do_normalize = do_convert_rgb = True
 
 
-class Qwen2Videos(PilVideos, Qwen2VLImageProcessorPil):
+class Qwen2Videos(PilVideos, _QwenImages):
     """Stands in for `Qwen2VLVideoProcessor`: successive frames share a patch in time, the last is repeated for that."""
 
     inputs: ClassVar[dict[str, str]] = {"pixel_values": "pixel_values_videos", "image_grid_thw": "video_grid_thw"}
@@ -105,7 +106,7 @@ class Qwen2Videos(PilVideos, Qwen2VLImageProcessorPil):
     def joined(self, values: Sequence[np.ndarray]) -> np.ndarray:
         return np.concatenate(values)
 
-    def frame_size(self, frames: int, height: int, width: int, size: SizeDict, factor: int, moments: int) -> Any:
+    def frame_size(self, frames: int, height: int, width: int, size: Any, factor: int, moments: int) -> tuple[int, int]:
         """(height, width) of the resized frames; `moments` frames share a patch, `factor` pixels a token."""
         limit = size.longest_edge
         if self.cap_pixels_per_frame:
@@ -117,7 +118,7 @@ class Qwen2Videos(PilVideos, Qwen2VLImageProcessorPil):
         self,
         images: list[np.ndarray],
         do_resize: bool,
-        size: SizeDict,
+        size: Any,
         resample: Any,
         do_rescale: bool,
         rescale_factor: float,
@@ -133,11 +134,11 @@ class Qwen2Videos(PilVideos, Qwen2VLImageProcessorPil):
         """The frames of one video [3, h, w] each -> patches [patches, 3 * time * p * p] and their grid [1, 3]."""
         frames = images + images[-1:] * (-len(images) % temporal_patch_size)
         if do_resize:
-            target = self.frame_size(
-                len(images), *images[0].shape[-2:], size, patch_size * merge_size, temporal_patch_size
-            )
-            wanted = SizeDict(height=target[0], width=target[1])
-            frames = [PilBackend.resize(self, frame, wanted, resample) for frame in frames]
+            height, width = images[0].shape[-2:]
+            factor = patch_size * merge_size
+            height, width = self.frame_size(len(images), height, width, size, factor, temporal_patch_size)
+            wanted = SizeDict(height=height, width=width)
+            frames = [_Images.resize(self, frame, wanted, resample) for frame in frames]
         if do_rescale:
             frames = [self.rescale(frame, rescale_factor) for frame in frames]
         if do_normalize:
@@ -154,7 +155,7 @@ class Qwen3Videos(Qwen2Videos):
     patch_size = 16
     max_video_tokens = 768
 
-    def frame_size(self, frames: int, height: int, width: int, size: SizeDict, factor: int, moments: int) -> Any:
+    def frame_size(self, frames: int, height: int, width: int, size: Any, factor: int, moments: int) -> tuple[int, int]:
         limit = size.longest_edge
         if self.cap_pixels_per_frame:
             most = self.max_video_tokens * factor**2

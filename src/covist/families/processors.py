@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -27,13 +28,33 @@ def load_processor(family: type[Family], name: str) -> Any:
 
     if family.processor is None or find_spec("torchvision"):
         return transformers.AutoProcessor.from_pretrained(name)
-    processor = image_only(getattr(transformers, family.processor)).from_pretrained(name)
+    processor_class = without_torchvision(getattr(transformers, family.processor))
+    if VIDEO_PART not in processor_class.get_attributes():
+        return processor_class.from_pretrained(name)
+    processor = image_only(processor_class).from_pretrained(name)
     if family.video_stand_in is not None:
         from covist.families import pil_videos
 
         stand_in = getattr(pil_videos, family.video_stand_in)
         processor.video_processor = stand_in.of(name, processor.image_processor)
     return processor
+
+
+@cache
+def without_torchvision(processor_class: Any) -> Any:
+    """The class that a placeholder of transformers stands for, where its file imports a torchvision image processor.
+
+    It imports functions that the image processor for PIL has as well, and gets them from there.
+    """
+    if not getattr(processor_class, "is_dummy", False):
+        return processor_class
+    own = processor_class.__module__
+    for_torchvision, for_pil = (own.replace("processing_", f"image_processing_{kind}") for kind in ("", "pil_"))
+    sys.modules[for_torchvision] = import_module(for_pil)
+    try:
+        return getattr(import_module(own), processor_class.__name__)
+    finally:
+        del sys.modules[for_torchvision]
 
 
 @cache

@@ -41,6 +41,8 @@ class Reach:
                 f"{self.method} cannot reach a budget of {self.budget} here: "
                 f"the smallest layer mean it can run at is {self.mean:.1f} visual tokens"
             )
+        if self.mean < self.budget - _ROUNDING:
+            return f"{self.method} keeps fewer tokens than a budget of {self.budget}: a layer mean of {self.mean:.1f}"
         return None
 
 

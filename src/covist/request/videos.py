@@ -136,9 +136,9 @@ def _choose(path: Path, numbers: Sequence[int]) -> tuple[dict[int, Image.Image],
     for count, frame in enumerate(_decoded(path), start=1):
         if count - 1 in wanted:
             chosen[count - 1] = _upright(frame)
-    first = next(iter(chosen.values()), None)
+    sizes = [one.size for one in chosen.values()][:1]
     # A stream may change its resolution on the way.
-    same = {number: one if one.size == first.size else one.resize(first.size) for number, one in chosen.items()}
+    same = {number: one if one.size in sizes else one.resize(sizes[0]) for number, one in chosen.items()}
     return same, count
 
 

@@ -25,7 +25,7 @@ from covist.viz.panels import (
 from covist.viz.sheet import GAP, LEGEND, MARGIN, TITLE, WIDTH, Sheet, add_legend, disc, thread
 
 HEADING, CAPTION = 0.3, 0.36  # inches above a row, below maps
-TALLEST = 3.75  # inches of a panel
+TALLEST = 3.75  # inches of a panel, unless it shares its column with more than one other view
 MAP_NAMES = ("attention", "distinctiveness", "instruction", "combined")
 
 
@@ -113,7 +113,8 @@ class _Canvas:
 
     def _panel_width(self, share: float) -> float:
         """As wide as its share of the row, unless a panel would become too tall."""
-        return min(share, *(TALLEST * view.columns / view.rows for view in self._views))
+        tallest = TALLEST * min(1, 2 / len(self._views))
+        return min(share, *(tallest * view.columns / view.rows for view in self._views))
 
     def _height(self, view: View, width: float) -> float:
         return width * view.rows / view.columns
@@ -133,9 +134,18 @@ class _Canvas:
 
 
 def _draw_seen(canvas: _Canvas, views: list[View]) -> None:
-    names = ["what the encoder sees"] if len(views) == 1 else ["base view", "tiles"]
-    for number, view in enumerate(views):
-        show_image(canvas.axes(0, number, 0), view, names[number])
+    for number, (view, name) in enumerate(zip(views, _view_names(views), strict=True)):
+        show_image(canvas.axes(0, number, 0), view, name)
+
+
+def _view_names(views: list[View]) -> list[str]:
+    """Of two views the finer one is made of tiles; where tiles are views of their own, the whole image is the last."""
+    if len(views) == 1:
+        return ["what the encoder sees"]
+    if len(views) == 2:
+        first, second = (max(view.rows, view.columns) for view in views)
+        return ["base view", "tiles"] if first < second else ["tiles", "base view"]
+    return [*(f"tile {number}" for number in range(1, len(views))), "whole image"]
 
 
 def _draw_stages(canvas: _Canvas, image: ImageReport, views: list[View], row: int, first_column: int) -> None:

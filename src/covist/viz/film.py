@@ -39,11 +39,12 @@ def draw_film(
 
     >>> import covist, torch
     >>> from covist.contract.stages import ImageReport, StageReport
+    >>> from covist.grid import Grid
     >>> kept = torch.tensor([0, 5, 9, 10, 20])
     >>> stage = StageReport(
     ...     depth=0, withheld=0.0, kept=kept, positions=kept, weights=torch.ones(5), assignment=None, maps={}
     ... )
-    >>> video = ImageReport(0, covist.Grid(((2, 4),) * 3, "frames"), 24, 0, 5, (5,) * 8, (5,) * 8, (stage,))
+    >>> video = ImageReport(0, Grid(((2, 4),) * 3, "frames"), 24, 0, 5, (5,) * 8, (5,) * 8, (stage,))
     >>> figure = covist.viz.draw_film(video, covist.viz.seen_views(video), "a video")
     >>> video.kept_per_frame().tolist(), figure.axes[0].get_title()
     ([2, 2, 1], '1')

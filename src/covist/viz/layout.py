@@ -52,8 +52,8 @@ class View:
 def seen_views(report: ImageReport, image: Image.Image | Sequence[Image.Image] | None = None) -> list[View]:
     """The views of an image as the encoder saw them, scaled so that every token has a cell of the same size.
 
-    image: the original, which is sharper than what the encoder saw, or the frames of a video. Without it the pixels of
-        the call are shown; where the model family does not give them, the views are grey.
+    image: the original, which is sharper than what the encoder saw, or the frames of a video. Without it, and where the
+        views are parts of the image, the pixels of the call are shown; where there are none, the views are grey.
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -141,7 +141,8 @@ def _images(report: ImageReport, image: Image.Image | Sequence[Image.Image] | No
     if isinstance(image, Sequence):
         together = ceil(len(image) / count)  # frames that an encoder sees as one; the first of them is shown
         return [image[min(number * together, len(image) - 1)] for number in range(count)]
-    if image is not None:
+    shows_parts = count > 1 and report.grid.relation == "apart"  # which part a view shows, only its pixels say
+    if image is not None and not (shows_parts and report.pixels):
         crop = count == 1 and report.preprocessing.center_crop
         return [_central_square(image) if crop else image] * count
     if report.pixels:
