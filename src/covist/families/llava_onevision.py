@@ -1,15 +1,18 @@
 """LLaVA-OneVision: a base view and an unpadded grid of tiles, resized where it is too large, a newline after each row.
 
 Where the grid has more than `anyres_max_N` tiles' worth of tokens, the model shrinks it bilinearly after the projector,
-so that a token is a mixture of up to four patches. Whatever is known of patches goes the same way here. Attention and
-keys of a token are then those of its mixture; projecting its encoder features, which merging methods do, gives its
-embedding only approximately, because the projector is not linear.
+so that a token is a mixture of up to four patches; frames of a video are always shrunk so, to half their side, and one
+newline ends the video. Whatever is known of patches goes the same way here. Attention and keys of a token are then
+those of its mixture; projecting its encoder features, which merging methods do, gives its embedding only
+approximately, because the projector is not linear.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +26,7 @@ from covist.families.patch_attention import PatchAttention
 from covist.families.patch_tower import PatchesSeen, PatchTowerFamily
 from covist.families.projected import TowerOutput
 from covist.families.registry import register_family
-from covist.families.video import VideoPassesThrough
+from covist.families.video import film
 from covist.grid import Grid
 from covist.plan import Geometry
 
@@ -61,12 +64,14 @@ class Packing:
 
 
 @register_family
-class LlavaOnevision(VideoPassesThrough, PatchTowerFamily):
+class LlavaOnevision(PatchTowerFamily):
     name = "llava-onevision"
     model_classes = ("LlavaOnevisionForConditionalGeneration",)
     tower_types = ("siglip_vision_model",)
     select_strategy = "full"
     processor = "LlavaOnevisionProcessor"
+    video = "compressed"
+    video_stand_in = "LlavaOnevisionVideos"
     token_count = "up to 7290, newlines apart; 729 beside other images"
     presets = (
         Geometry("llava-onevision-7b", 28, 3584, 18944, 28, 4, **TWO_BY_TWO),
@@ -129,6 +134,41 @@ class LlavaOnevision(VideoPassesThrough, PatchTowerFamily):
             signals.append(image)
             first = own.stop
         return signals
+
+    @property
+    def visual_tokens(self) -> tuple[int, ...]:
+        return (self.model.config.image_token_id, self.model.config.video_token_id)
+
+    def videos(self, output: TowerOutput[PatchesSeen]) -> list[ImageSignals]:
+        pixels = output.arguments["pixel_values_videos"]  # [videos, frames, 3, h, w]
+        (blocks,), frames = output.captured.values(), pixels.shape[1]
+        vision = self.model.config.vision_config
+        side = math.ceil(vision.image_size // vision.patch_size / 2)
+        signals: list[ImageSignals] = []
+        for number, span in enumerate(output.spans):
+            own = slice(number * frames, (number + 1) * frames)
+            part_of = partial(self._frames, pixels[number], blocks[own], output.features[own])
+            signals += film(span, (side, side), frames, part_of)
+        return signals
+
+    def _frames(self, pixels: Tensor, blocks: list[PatchAttention], features: Tensor, part: range) -> dict[str, Any]:
+        """The fields of `ImageSignals` for some frames of a video, of which pixels, blocks and features are."""
+        own, shrunk, exact = slice(part.start, part.stop), self.base.apply_pooling, self.exact_attention
+        pixels, blocks, features = pixels[own], blocks[own], features[own]
+
+        def attention() -> Tensor:
+            count = features.shape[1]
+            asking = patches_in_rows_that_ask(count, math.isqrt(count), exact, features.device)
+            incoming = torch.stack([frame.incoming(asking) for frame in blocks])  # [frames, patches]
+            return shrunk(incoming[..., None]).transpose(1, 2)
+
+        return {
+            "read_attention": attention,
+            "read_keys": lambda: shrunk(torch.stack([frame.keys.flatten(1) for frame in blocks]).float()).flatten(0, 1),
+            "read_hidden": lambda: shrunk(features).flatten(0, 1),
+            "project": self.base.multi_modal_projector,
+            "read_pixels": lambda: list(pixels.detach().cpu()),
+        }
 
     def _tiles(self, sizes: Any, images_of_samples: Any | None) -> list[int]:
         """How many tiles the tower encodes for each image: one where a sample has several images."""

@@ -28,7 +28,7 @@ class Tap(Protocol[SeenNow]):
 
 @dataclass(frozen=True)
 class TowerOutput(Generic[Seen]):
-    """What a call of `get_image_features` was given and what the tower computed for all its images."""
+    """What a call of `get_image_features` or `get_video_features` was given, and what the tower computed for it."""
 
     arguments: dict[str, Any]
     spans: Sequence[Tensor]  # [n, d] each, an image's embeddings as the prompt receives them
@@ -87,6 +87,10 @@ class ProjectedTowerFamily(Family, Generic[Seen]):
     def images(self, output: TowerOutput[Seen]) -> list[ImageSignals]:
         """Split what the tower computed into images."""
 
+    def videos(self, output: TowerOutput[Seen]) -> list[ImageSignals]:
+        """Split what the tower computed for the frames of videos into their segments."""
+        raise NotImplementedError(f"{self.name} takes no videos")
+
     def watched_layers(self, wanted: Sequence[int | float]) -> list[int]:
         """Indices of the encoder layers to tap, if a method `wanted` to see some more."""
         return self.feature_layers[-1:]
@@ -107,7 +111,7 @@ class ProjectedTowerFamily(Family, Generic[Seen]):
 
         watched: dict[str, Callable[[dict[str, Any], Any], object]] = {
             "get_image_features": lambda arguments, output: sink(self.images(take(arguments, output))),
-            "get_video_features": take,  # the same tower, whose taps must not keep what nobody asks for
+            "get_video_features": lambda arguments, output: sink(self.videos(take(arguments, output))),
         }
         return [
             *(handle for tap in taps.values() for handle in tap.handles),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from covist.contract.family import Family
+from covist.contract.signals import ImageSignals
+from covist.grid import Grid
 
 SEGMENT_TOKENS = 4096
 """Most tokens of a segment, if more than one frame is in it."""
@@ -24,13 +27,24 @@ def segments(frames: int, tokens: int) -> list[range]:
     return [range(start, end) for start, end in zip(ends, ends[1:], strict=False)]
 
 
-class VideoPassesThrough(Family):
-    """A family whose models take videos, which it does not compress: such a call runs as the plain model."""
+def film(
+    span: Tensor, shape: tuple[int, int], frames: int, part_of: Callable[[range], dict[str, Any]]
+) -> Iterator[ImageSignals]:
+    """Signals of the segments of one video of `frames` frames of rows x columns tokens.
 
-    video = "runs uncompressed"
-
-    def passthrough_reason(self, input_ids: Tensor | None, kwargs: dict[str, Any]) -> str | None:
-        has_video = kwargs.get("pixel_values_videos") is not None or self.encoded(kwargs).get("video") is not None
-        if input_ids is not None and not has_video:
-            has_video = bool((input_ids == self.model.config.video_token_id).any())
-        return "video input is not compressed: this call runs as the plain model" if has_video else None
+    span: the video's embeddings as the prompt receives them; what comes after the last frame is a marker.
+    part_of: the `ImageSignals` fields that the encoder gives for some frames.
+    """
+    tokens = shape[0] * shape[1]
+    for part in segments(frames, tokens):
+        end = None if part.stop == frames else part.stop * tokens
+        own = span[part.start * tokens : end]
+        content = torch.arange(len(own), device=own.device) < len(part) * tokens
+        yield ImageSignals(
+            grid=Grid((shape,) * len(part), "frames"),
+            span=own.detach(),
+            content=content,
+            pack=torch.arange(len(part) * tokens, device=own.device),
+            continues=part.start > 0,
+            **part_of(part),
+        )

@@ -117,7 +117,7 @@ def _encode(
     count = len(texts)
     options: dict[str, Any] = {"padding": True, "padding_side": "left"} if count > 1 else {}
     if images:
-        options["images"] = list(images) if count == 1 else [list(images)] * count
+        options["images"] = [list(images)] * count  # a list per prompt: OneVision tiles an image that is alone
     if videos:
         options["videos"] = [list(video.frames) for video in videos] * count
         options["video_metadata"] = [video.metadata for video in videos] * count

@@ -145,10 +145,10 @@ class SlowOnevision(SlowLlava):
         ratio = math.sqrt(cut.shape[0] * cut.shape[1] / (limit * SIDE**2))
         if ratio <= 1.1:
             return cut
-        return _bilinear(cut, int(cut.shape[0] // ratio), int(cut.shape[1] // ratio))
+        return bilinear(cut, int(cut.shape[0] // ratio), int(cut.shape[1] // ratio))
 
 
-def _bilinear(values: Tensor, rows: int, columns: int) -> Tensor:
+def bilinear(values: Tensor, rows: int, columns: int) -> Tensor:
     """Resize [h, w, c] by hand: every new cell looks at the place of its centre, between up to four old ones."""
 
     def weights(new: int, old: int) -> Tensor:
