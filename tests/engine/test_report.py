@@ -126,7 +126,7 @@ def test_a_report_of_many_images_stays_short(multi_head, compress):
     multi_head(**ask(*["USER: <image> what color is this ? ASSISTANT:"] * 6))
     lines = repr(handle.report).splitlines()
     assert "6 images, 24 of 144 visual tokens each per layer" in lines[0]
-    assert len(lines) == 9 and lines[5].split() == ["images", "2", "more", "in", ".images"]
+    assert len(lines) == 9 and lines[5].split() == ["images", "2", "more", "in", ".visuals"]
 
 
 def test_tokens_are_averaged_over_images_of_different_grids_and_budgets():

@@ -103,21 +103,6 @@ def test_a_pooling_head_is_never_read():
     assert torch.equal(ours.attention, theirs.attention) and torch.equal(ours.keys, theirs.keys)
 
 
-def test_a_video_runs_as_the_plain_model_with_one_warning(compress):
-    model, inputs = CASE.model, CASE.ask("what is this ?")
-    frames = torch.randn(1, 3, 3, TILE, TILE, generator=torch.Generator().manual_seed(0))
-    video = torch.full((1, 3 * (SIDE // 2) ** 2 + 1), model.config.video_token_id)
-    ids = torch.cat([video, inputs["input_ids"]], 1)
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values_videos": frames}
-    plain = greedy(model, inputs, 2)
-    images = CASE.ask("{image}what ?")
-    compress(CASE, budget=8)
-    before = model(**images).logits
-    with pytest.warns(UserWarning, match="video input is not compressed"):
-        assert torch.equal(torch.stack(greedy(model, inputs, 2).logits), torch.stack(plain.logits))
-    assert torch.equal(model(**images).logits, before)
-
-
 def test_published_geometry():
     """768 x 768 pixels are 2 x 2 tiles; a grid of the largest image is cut down to nine tiles' worth."""
     model = onevision(layers=1)

@@ -56,7 +56,7 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
     def watched_layers(self, wanted: Sequence[int | float]) -> list[int]:
         count = len(self.encoder_layers)
         depths = (int(depth * count) if isinstance(depth, float) else depth for depth in wanted)
-        return list(dict.fromkeys(index % count for index in (*self.feature_layers, *depths)))
+        return list(dict.fromkeys(range(count)[index] for index in (*self.feature_layers, *depths)))
 
     def tower_signals(self, output: TowerOutput[ClassTokenSeen], tiles: slice, pack: Tensor) -> dict[str, Any]:
         """The `ImageSignals` fields that come from the tower, for the tiles of one image packed as `pack` says."""
