@@ -39,10 +39,10 @@ def load_image(path: str | Path) -> Image.Image:
         raise CovistError(f"image {path} is damaged or truncated ({error})") from None
 
 
-def refuse_url(path: str | Path) -> None:
+def refuse_url(path: str | Path, kind: str = "image") -> None:
     """Say of a URL that it is one, rather than that no such file exists."""
     if _URL.match(str(path)):
-        raise CovistError(f"image {path}: URLs are not read; download the image and name the file")
+        raise CovistError(f"{kind} {path}: URLs are not read; download the {kind} and name the file")
 
 
 def _decode(path: Path) -> Image.Image:
