@@ -49,7 +49,6 @@ def save(model: Model, clip: CLIPModel, folder: Path, processor: ProcessorMixin 
         The processor is the first bed's unless another one is given.
 
         >>> from pathlib import Path
-    from typing import Any
         >>> model, processor, (clip, tokenizer) = covist.tiny.build_random()
         >>> covist.tiny.save(model, clip, Path("mine"))
         >>> loaded = covist.tiny.load("mine")
