@@ -24,7 +24,7 @@ from covist.tiny.runner import Budget, Stage, restore
 from covist.tiny.scenes import TRAIN_SEEDS
 from covist.tiny.store import fold_standardisation, load, save
 
-MINUTES = {"vision": 12.0, "symbols": 30.0, "projector": 4.0, "decoder": 45.0}
+MINUTES = {"vision": 27.0, "symbols": 30.0, "projector": 2.5, "decoder": 28.0}
 SCENES = 3_000
 
 
