@@ -55,11 +55,8 @@ def _ask_llava(case: Case, parts: tuple[Any, ...], question: str) -> Inputs:
         inputs["pixel_values_videos"] = torch.stack(films).permute(0, 1, 4, 2, 3)
         video = case.model.config.video_token_id
         spans = case.model.get_video_features(inputs["pixel_values_videos"], return_dict=True).pooler_output
-        ids = [
-            token
-            for one in inputs["input_ids"][0].tolist()
-            for token in [one] * (spans.shape[1] if one == video else 1)
-        ]
+        length = len(spans[0].flatten(0, -2))  # older releases give frame by frame
+        ids = [token for one in inputs["input_ids"][0].tolist() for token in [one] * (length if one == video else 1)]
         inputs["input_ids"] = torch.tensor([ids])
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         inputs.pop("mm_token_type_ids", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from covist.families.refusals import NO_FAMILY, image_text_models, refusal
+from covist.families.refusals import NO_FAMILY, STATED, image_text_models, refusal
 from covist.families.registry import families, served_classes
 
 
@@ -39,4 +39,5 @@ def refused() -> list[dict[str, str]]:
 def _reason(model_type: str) -> str:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    return refusal(CONFIG_MAPPING[model_type]()) or NO_FAMILY
+    # A stated reason needs no configuration, which some releases cannot build without its parts.
+    return STATED.get(model_type) or refusal(CONFIG_MAPPING[model_type]()) or NO_FAMILY

@@ -55,7 +55,10 @@ class LlavaNextVideo(LlavaNext):
             own = slice(number * frames, (number + 1) * frames)
             seen = EncoderLayer(layer.class_query[own], layer.class_key[own], layer.keys[own], layer.heads)
             signals += film(
-                span, (side, side), frames, partial(self._frames, pixels[number], seen, output.features[own])
+                span.flatten(0, -2),
+                (side, side),
+                frames,
+                partial(self._frames, pixels[number], seen, output.features[own]),
             )
         return signals
 

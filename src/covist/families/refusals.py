@@ -58,6 +58,7 @@ STATED = {
     "pp_chart2table": PAGES,
     "qwen2_5_omni_thinker": OMNI,
     "qwen3_omni_moe_thinker": OMNI,
+    "vision-encoder-decoder": ENCODER_DECODER,
 }
 """Model type -> reason, where the configuration does not tell."""
 

@@ -107,7 +107,7 @@ class SlowIdefics3(SlowLlava):
         base, tokens = self.model.model, SIDE * SIDE
         with eager_attention(self.modeling, base.vision_model) as seen:
             output = base.get_image_features(shown.pixel_values, shown.pixel_attention_mask, return_dict=True)
-        spans = torch.cat(output.pooler_output)
+        spans = torch.cat(list(output.pooler_output))
         keys = tokens_of_patches(seen[-1].keys, fold=base.connector.scale_factor).flatten(0, 1)
         encoded, first = [], 0
         for rows, columns in tiles_of_images(self.text(shown)):
