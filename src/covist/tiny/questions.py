@@ -124,7 +124,11 @@ def _counting(scene: Scene, rng: np.random.Generator) -> Asked:
 
 
 def _relation(scene: Scene, rng: np.random.Generator) -> Asked:
-    options = unique(scene, "color shape", "color", "shape")
+    return relation(unique(scene, "color shape", "color", "shape"), rng)
+
+
+def relation(options: list[tuple[Thing, str]], rng: np.random.Generator) -> Asked:
+    """On which side of another one a thing lies, for two of some named things that are far enough apart."""
     horizontal = bool(rng.integers(2))
     for _ in range(20):
         if len(options) < 2:

@@ -11,6 +11,7 @@ import numpy as np
 from covist.tiny.hd.scenes import HD_SIDE, TEXTS
 from covist.tiny.questions import (
     QUADRANTS,
+    RELATION_MARGIN,
     Asked,
     Family,
     Question,
@@ -18,12 +19,12 @@ from covist.tiny.questions import (
     ask,
     pick,
     plural,
+    relation,
     unique,
 )
 from covist.tiny.scenes import COLORS, SHAPES, Scene, Thing
 
 MOST_COUNTED = 6
-RELATION_MARGIN = 10  # pixels between the centres, along the axis that is asked about
 QUADRANT_MARGIN = 4  # pixels from the middle lines
 
 
@@ -102,18 +103,7 @@ def _counting(scene: Scene, rng: np.random.Generator) -> Asked:
 
 
 def _relation(scene: Scene, rng: np.random.Generator) -> Asked:
-    options = unique(scene, "color shape")
-    horizontal = bool(rng.integers(2))
-    for _ in range(20):
-        if len(options) < 2:
-            return None
-        (one, name), (other, other_name) = pick(rng, options), pick(rng, options)
-        offset = one.x - other.x if horizontal else one.y - other.y
-        if abs(offset) >= RELATION_MARGIN:
-            before, after = ("left", "right") if horizontal else ("above", "below")
-            phrase = "left or right of" if horizontal else "above or below"
-            return f"is the {name} {phrase} the {other_name}?", before if offset < 0 else after, [one, other]
-    return None
+    return relation(unique(scene, "color shape"), rng)
 
 
 def _texts(scene: Scene) -> list[tuple[str, list[Thing]]]:
