@@ -96,8 +96,7 @@ class Compression:
         >>> run.report.method, run.report.mean_tokens
         ('divprune', 32.0)
         """
-        if not self.is_active:
-            raise CovistError("this handle has been removed; compress the model again")
+        self._require_active()
         run = Run()
         variant = None
         if budget != "none":
@@ -140,9 +139,12 @@ class Compression:
         ...     model.model.language_model.layers[0].self_attn.q_proj.weight.data *= 0.5
         ...     handle.refresh()
         """
+        self._require_active()
+        self._hooks.refresh()
+
+    def _require_active(self) -> None:
         if not self.is_active:
             raise CovistError("this handle has been removed; compress the model again")
-        self._hooks.refresh()
 
     def remove(self) -> None:
         """Take every hook off; the model is bit for bit what it was. A second call does nothing."""
