@@ -6,15 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from support.serving import CONCENTRATION, Running, serving
 
 from covist import tiny
 from covist.request.loading import LoadedModel, load_model
-
-for package in ("fastapi", "openai", "httpx", "prometheus_client", "uvicorn"):
-    pytest.importorskip(package, reason="covist[serve] or its client is not installed")
-
-from support.serving import CONCENTRATION, Running, serving
-
 from covist.serve.service import Service
 
 
