@@ -59,7 +59,7 @@ def data_url(image: Image.Image) -> str:
 
 
 def mixed(number: int, side: int | None, choice: dict[str, Any]) -> dict[str, Any]:
-    """Request number `number`: a scene or noise, a short or long question, a short or long answer, none or two images."""
+    """Request number `number`: images, question and answer are short or long, few or many."""
     drawn = random.Random(number)
     parts: list[dict[str, Any]] = []
     for _ in range(drawn.choice((0, 1, 1, 1, 2)) if side is None else 1):

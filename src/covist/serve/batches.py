@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -139,8 +140,19 @@ class _Step(StoppingCriteria):
         tokens = input_ids[:, -1].tolist()
         done = [row.take(token, cost) for row, token, cost in zip(self._rows, tokens, self._costs, strict=True)]
         if not all(done):
-            self._turns.pass_on()
+            with _kept(self._handle):
+                self._turns.pass_on()
         return torch.tensor(done, device=input_ids.device)  # [batch]
+
+
+@contextmanager
+def _kept(handle: Compression) -> Iterator[None]:
+    """Keep what a model remembers of its own batch on itself while others have their turns (Qwen's `rope_deltas`)."""
+    base = handle.settings.family.base
+    own = {name: getattr(base, name) for name in ("rope_deltas",) if hasattr(base, name)}
+    yield
+    for name, value in own.items():
+        setattr(base, name, value)
 
 
 def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | None) -> Cost:

@@ -31,6 +31,11 @@ class Prompt:
         """Tokens of the prompt, visual tokens before compression included."""
         return self.request.length
 
+    def values(self, name: str) -> Tensor:
+        """Token-level values [1, n]; zeros where a processor gives them only to prompts with images."""
+        given = self.request.prompts
+        return given[name] if name in given else torch.zeros_like(given["input_ids"])
+
 
 class PromptMaker:
     """Turns messages into prompts."""
@@ -83,11 +88,12 @@ class PromptMaker:
     def collate(self, prompts: Sequence[Prompt]) -> dict[str, Tensor]:
         """Inputs of `generate` for a batch, padded on the left, on the model's device."""
         length = max(prompt.length for prompt in prompts)
-        padding = {"input_ids": self.pad_token}
-        inputs = {
-            name: torch.cat([_left(prompt.request.prompts[name], length, padding.get(name, 0)) for prompt in prompts])
-            for name in prompts[0].request.prompts
-        }
+        names = dict.fromkeys(name for prompt in prompts for name in prompt.request.prompts)
+        inputs = {}
+        for name in names:
+            filling = self.pad_token if name == "input_ids" else 0
+            rows = [_left(prompt.values(name), length, filling) for prompt in prompts]
+            inputs[name] = torch.cat(rows)  # [batch, length]
         shown = [prompt.request.images for prompt in prompts if prompt.request.images]
         for name in shown[0] if shown else ():
             inputs[name] = _stacked([images[name] for images in shown])
