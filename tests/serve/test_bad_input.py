@@ -85,6 +85,7 @@ def test_files_that_are_no_good_images(refused, data, words):
         ("file:///etc/passwd", "must be a data URL"),
         ("data:image/png;base64," + "A" * 16_000_000, "larger than 10,485,760 bytes"),
     ],
+    ids=["base64", "encoding", "html", "svg", "https", "metadata", "file", "large"],
 )
 def test_urls_that_are_no_images(refused, url, words):
     assert words in refused(asking([shown(url), said(QUESTION)]))
@@ -132,8 +133,7 @@ def test_bodies_that_are_no_requests(refused, body, words):
     ],
 )  # fmt: skip
 def test_wrong_types_and_values(refused, field, value):
-    message = refused({**GOOD, field: value})
-    assert field.split("_")[-1] in message or "method" in message
+    assert field.split("_")[-1] in refused({**GOOD, field: value})
 
 
 @pytest.mark.parametrize(

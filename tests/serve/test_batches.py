@@ -99,8 +99,9 @@ def test_a_client_that_leaves_while_it_waits_is_not_answered(serve):
     body = {"model": "small", "messages": [{"role": "user", "content": "where ?"}], "max_tokens": 300}
     with pytest.raises(httpx.TimeoutException):
         httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=httpx.Timeout(300, read=0.5))
-    wait_until(lambda: not any(not one.cancelled for one in list(server.service._queue._waiting)))
-    chunks.close() if hasattr(chunks, "close") else None
+    wait_until(lambda: metric(server, 'covist_refusals_total{reason="disconnected"}') == 1)
+    assert sum(bool(chunk.choices[0].finish_reason) for chunk in chunks) == 1
+    assert metric(server, "covist_output_tokens_total") == 300
 
 
 def test_a_full_queue_is_answered_with_a_time_to_come_back(serve):
@@ -132,4 +133,4 @@ def wait_until(condition) -> None:
 
 def metric(server, name: str) -> float:
     lines = server.service.metrics.text().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(name + " "))
+    return next((float(line.split()[1]) for line in lines if line.startswith(name + " ")), 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
+from datetime import datetime, timezone
 from typing import Any
 
 LOG = logging.getLogger("covist.serve")
@@ -14,11 +14,9 @@ LOG = logging.getLogger("covist.serve")
 class JsonLines(logging.Formatter):
     """Time, level and message, with the figures that a record carries in `fields`."""
 
-    converter = time.gmtime
-
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%SZ"),
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "message": record.getMessage(),
             **getattr(record, "fields", {}),

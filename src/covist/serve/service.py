@@ -125,7 +125,7 @@ class Service:
         try:
             return self._settings.resolve(wanted.covist)
         except CovistError as error:
-            raise Refusal(400, "bad_setting", str(error), param="covist") from None
+            raise Refusal(400, "bad_setting", f"covist: {error}", param="covist") from None
 
     def _check_output(self, wanted: ChatRequest) -> None:
         if self._output(wanted) > self.limits.output_tokens:

@@ -65,9 +65,9 @@ class SettingBook:
 
     def _method(self, choice: CompressionChoice) -> tuple[str, dict[str, Any]]:
         if choice.strategy not in (None, "fixed", "pro"):
-            raise CovistError("covist.strategy: choose 'fixed' or 'pro'")
+            raise CovistError("strategy: choose 'fixed' or 'pro'")
         if choice.strategy is not None and choice.method is not None:
-            raise CovistError("covist: give either strategy (CoViST) or method, not both")
+            raise CovistError("give either strategy (CoViST) or method, not both")
         name = f"covist-{choice.strategy}" if choice.method is None else _finite(choice.method)
         arguments: dict[str, Any] = {"method": name}
         if create_method(name).tracker is not None and self._concentration is not None:
@@ -89,5 +89,5 @@ def _finite(name: str) -> str:
     """A method's name in its one spelling. Each name is kept, so clients may choose from finitely many."""
     parsed = parse_name(name)
     if parsed.settings:
-        raise CovistError("covist.method: settings after a colon are given when the server starts, not by a request")
+        raise CovistError("method: settings after a colon are given when the server starts, not by a request")
     return "+".join([parsed.base, *sorted(set(parsed.parts))])
