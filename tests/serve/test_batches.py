@@ -58,21 +58,18 @@ def test_a_short_answer_overtakes_a_long_one(serve):
     assert sum(bool(chunk.choices[0].finish_reason) for chunk in chunks) == 1
 
 
-def test_a_generation_that_breaks_down_fails_alone(serve, small_model, monkeypatch):
+def test_a_generation_that_breaks_down_fails_alone(serve, small_model):
     server = serve(limits=Limits(batch_milliseconds=0))
     before = server.ask([shown(tiny.demo()[0]), said("where ?")], max_tokens=4).choices
     chunks = iter(server.ask(max_tokens=60, stream=True))
     next(chunks)
-    original, broken = small_model.model.model.get_image_features, threading.Event()
 
-    def break_once(*args, **kwargs):
-        features = original(*args, **kwargs)
-        if not broken.is_set():
-            broken.set()
-            raise RuntimeError("a secret prompt")
-        return features
+    def break_down(*call):
+        breaking.remove()
+        raise RuntimeError("a secret prompt")
 
-    monkeypatch.setattr(small_model.model.model, "get_image_features", break_once)
+    # After the encoder has spoken and before the decoder hears it, which leaves the most behind.
+    breaking = small_model.model.model.multi_modal_projector.register_forward_hook(break_down)
     content = [shown(tiny.demo()[0]), said("where ?")]
     failed = server.post({"model": "small", "messages": [{"role": "user", "content": content}], "max_tokens": 4})
     assert failed.status_code == 500

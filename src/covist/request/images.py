@@ -7,7 +7,6 @@ float         0 to 1 is black to white; values beyond that are scaled by the ima
 
 import re
 import warnings
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -36,7 +35,7 @@ def load_image(path: str | Path) -> Image.Image:
 
 
 def decode_image(
-    data: bytes, name: str = "image", max_pixels: int = MAX_PIXELS, formats: Sequence[str] | None = None
+    data: bytes, name: str = "image", max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None
 ) -> Image.Image:
     """Read an image from bytes as upright RGB, under the same rules; `formats` are the decoders of Pillow to try.
 
@@ -47,7 +46,7 @@ def decode_image(
     return _read(BytesIO(data), name, max_pixels, formats)
 
 
-def _read(file: BinaryIO, name: str, max_pixels: int, formats: Sequence[str] | None = None) -> Image.Image:
+def _read(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None = None) -> Image.Image:
     try:
         return _decode(file, name, max_pixels, formats)
     except CovistError:
@@ -67,7 +66,7 @@ def refuse_url(path: str | Path) -> None:
         raise CovistError(f"image {path}: URLs are not read; download the image and name the file")
 
 
-def _decode(file: BinaryIO, name: str, max_pixels: int, formats: Sequence[str] | None) -> Image.Image:
+def _decode(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None) -> Image.Image:
     with Image.open(file, formats=formats) as image:  # reads the header only
         width, height = image.size
         if min(width, height) < 1:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -100,7 +102,7 @@ class Workers:
             self._generate(rows)
             return True
         except Exception as error:
-            _LOG.error("generation failed", extra={"fields": {"error": type(error).__name__}})
+            _LOG.error("generation failed", extra={"fields": {"error": type(error).__name__, "where": _where(error)}})
             for row in rows:
                 row.fail(error)
             return False
@@ -171,6 +173,12 @@ def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | 
     cached = [others + sum(image.cached_tokens_per_layer[layer] for image in images) for layer in range(decoder.layers)]
     tokens, kept = sum(image.tokens for image in images), sum(image.mean_tokens for image in images)
     return Cost(tokens, kept, stored(cached), before)
+
+
+def _where(error: BaseException) -> str:
+    """The place of an error, which can be written down where its text may quote a prompt."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"
 
 
 def _end_tokens(model: Any) -> Collection[int]:
