@@ -1,9 +1,11 @@
 import pytest
 import torch
 from formulas.inputs import array, close, generator
+from hypothesis import given
+from hypothesis import strategies as st
 from reference import evidence as reference
 
-from covist.grid import Grid, PartialGrid
+from covist.grid import Grid, PartialGrid, evenly
 
 VIEWS = [((1, 1),), ((1, 5),), ((4, 1),), ((3, 5),), ((4, 4), (2, 6)), ((1, 1), (3, 2))]
 
@@ -110,3 +112,13 @@ def test_what_a_mask_leaves_keeps_its_view_and_its_time():
     left = PartialGrid.of(whole, (1, 4))
     assert left.frames == 3 and left.view_numbers().tolist() == [0, 2]
     close(left.places(), whole.places()[[1, 4]], 0)
+
+
+@given(st.integers(1, 5000), st.integers(1, 100))
+def test_frames_are_evenly_spaced_from_the_first_to_the_last(total, wanted):
+    numbers = evenly(total, wanted)
+    assert len(numbers) == min(total, wanted) and numbers[0] == 0
+    if len(numbers) > 1:
+        assert numbers[-1] == total - 1
+        steps = [after - before for before, after in zip(numbers, numbers[1:], strict=False)]
+        assert min(steps) >= 1 and max(steps) - min(steps) <= 1

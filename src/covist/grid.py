@@ -91,6 +91,16 @@ class Grid:
         return [part.unflatten(0, view) for part, view in zip(parts, self.views, strict=True)]
 
 
+def evenly(total: int, wanted: int) -> tuple[int, ...]:
+    """At most `wanted` of the frames 0 to total - 1, evenly spaced: the first and, of several, the last among them.
+
+    >>> evenly(total=100, wanted=4)
+    (0, 33, 66, 99)
+    """
+    count = min(wanted, total)
+    return tuple(int(place * (total - 1) / max(1, count - 1) + 0.5) for place in range(count))
+
+
 def _binomial(image: Tensor) -> Tensor:
     """(1, 2, 1) is (1, 1) applied twice, in both directions; dividing by the weights present is for the borders."""
     layers = torch.stack([image, torch.ones_like(image)])  # [2, rows, columns]

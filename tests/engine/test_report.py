@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from support.llava import LAYERS, TOKENS, WIDTH, ask, processor
-from support.reports import SQUARE, image_report
+from support.reports import SQUARE, TILED, WIDE, image_report
 from support.requests import greedy
 
 import covist
@@ -17,6 +17,7 @@ from covist.api.report import Report
 from covist.contract.pixels import Preprocessing
 from covist.contract.stages import StageReport
 from covist.methods.covist import CovistFixed
+from covist.methods.divprune import DivPrune
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 
@@ -42,9 +43,7 @@ def test_tokens_per_layer_are_those_the_layers_received(multi_head, strategy, co
     report = handle.report
     assert [count + text for count in report.images[0].tokens_per_layer] == [lengths[n] for n in range(LAYERS)]
     assert report.text_tokens == (text,) and report.mean_tokens == 24
-    n = torch.tensor([lengths[layer] for layer in range(LAYERS)], dtype=torch.float64)
-    flops = 8 * n * WIDTH**2 + 4 * n**2 * WIDTH + 6 * n * WIDTH * 64
-    assert report.flops == pytest.approx(float(flops.sum()))
+    assert report.flops == pytest.approx(sum(_flops(lengths[layer]) for layer in range(LAYERS)))
     assert report.flops < report.flops_uncompressed / 3
 
 
@@ -127,7 +126,43 @@ def test_a_report_of_many_images_stays_short(multi_head, compress):
     multi_head(**ask(*["USER: <image> what color is this ? ASSISTANT:"] * 6))
     lines = repr(handle.report).splitlines()
     assert "6 images, 24 of 144 visual tokens each per layer" in lines[0]
-    assert len(lines) == 9 and lines[5].split() == ["images", "2", "more", "in", ".images"]
+    assert len(lines) == 9 and lines[5].split() == ["images", "2", "more", "in", ".visuals"]
+
+
+def test_tokens_are_averaged_over_images_of_different_grids_and_budgets():
+    images = image_report(SQUARE, (20, 6)), image_report(TILED, (11,)), image_report(WIDE, (9, 9))
+    report = Report(images, (5,), 1.0, 2.0, 3.0, 4.0, {})
+    assert report.tokens == (36 + 84 + 27) / 3
+    assert report.mean_tokens == report.to_dict()["mean_tokens"] == pytest.approx((13 + 11 + 9) / 3)
+    assert report.summary == "3 images, 11 of 49 visual tokens each per layer (22.4 %)"
+
+
+def test_costs_are_summed_over_the_samples_of_a_batch(multi_head, strategy, compress):
+    handle = compress(multi_head, budget=24, strategy=strategy)
+    multi_head(**ask("USER: <image> what color is this ? ASSISTANT:", "USER: <image> and <image> ? ASSISTANT:"))
+    report = handle.report
+    assert [image.sample for image in report.images] == [0, 1, 1] and len(set(report.text_tokens)) == 2
+    flops = before = 0.0
+    for sample, text in enumerate(report.text_tokens):
+        own = [image for image in report.images if image.sample == sample]
+        for layer in range(LAYERS):
+            flops += _flops(text + sum(image.tokens_per_layer[layer] for image in own))
+            before += _flops(text + sum(image.tokens for image in own))
+    assert (report.flops, report.flops_uncompressed) == (pytest.approx(flops), pytest.approx(before))
+    kept = sum(report.text_tokens) * LAYERS + sum(sum(image.tokens_per_layer) for image in report.images)
+    whole = (sum(report.text_tokens) + sum(image.tokens for image in report.images)) * LAYERS
+    assert report.kv_bytes / report.kv_bytes_uncompressed == pytest.approx(kept / whole)
+
+
+def _flops(length: int) -> float:
+    return 8.0 * length * WIDTH**2 + 4 * length**2 * WIDTH + 6 * length * WIDTH * 64
+
+
+def test_a_report_counts_the_tokens_that_a_method_really_kept(multi_head, compress, monkeypatch):
+    monkeypatch.setattr(DivPrune, "select", lambda self, image, count: torch.arange(count - 4))
+    handle = compress(multi_head, budget=24, method="divprune", concentration=None)
+    multi_head(**ask(PROMPT))
+    assert handle.report.images[0].tokens_per_layer == (20,) * LAYERS and handle.report.mean_tokens == 20
 
 
 def test_means_run_over_all_images():

@@ -17,7 +17,12 @@ from covist.viz.panels import FAINT
 def score(method, budget, retention):
     interval = (retention - 1.0, retention + 1.5)
     return SimpleNamespace(
-        method=method, budget=budget, mean_cached_tokens=budget, retention=retention, retention_interval=interval
+        method=method,
+        budget=budget,
+        mean_cached_tokens=budget,
+        retention=retention,
+        retention_interval=interval,
+        reached=True,
     )
 
 
@@ -65,6 +70,16 @@ def test_budgets_fall_to_the_right_where_methods_part(drawn):
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["64", "128", "192"]
     left, right = axes.get_xlim()
     assert left > 192 > 64 > right
+
+
+def test_a_budget_that_was_not_reached_is_a_remark_and_no_point(monkeypatch, tmp_path):
+    found, figures = results(["fastv"], budgets=(192, 64)), []
+    found.scores[-1].reached, found.scores[-1].mean_cached_tokens = False, 72.9
+    monkeypatch.setattr(plot, "save_figure", lambda figure, path: figures.append(figure))
+    plot_retention(found, tmp_path / "retention.png")
+    (line,) = figures[0].axes[0].containers
+    assert line.lines[0].get_xdata().tolist() == [192]
+    assert "not reachable at 64: fastv (72.9 at least)" in [text.get_text() for text in figures[0].texts]
 
 
 def test_what_cannot_be_computed_is_left_out(drawn):

@@ -138,7 +138,7 @@ def test_a_budget_that_cannot_be_reached_is_marked_and_not_ranked(untrained, tmp
     rows = {(row["method"], row["budget"]): row["reached"] for row in summary(tmp_path)["results"]}
     assert rows == reached
     table = (tmp_path / "results.md").read_text()
-    assert "| fastv | 64, not reachable | 144.8 |" in table and "| not reachable: " in table
+    assert "| fastv | 64, not reachable | 144.8 |" in table and "| not reachable; at 144.8 tokens: " in table
 
 
 def test_a_changed_setting_is_refused(whole, untrained):

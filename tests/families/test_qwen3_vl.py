@@ -81,12 +81,15 @@ def test_a_cut_in_the_first_layers_keeps_the_features_that_are_still_to_come(cas
     torch.testing.assert_close(output.logits[0][0], expected, atol=1e-4, rtol=1e-4)
 
 
-def test_fastv_follows_the_attention_that_the_model_itself_has_in_the_layer_before(case, compress, monkeypatch):
-    monkeypatch.setattr(available_methods()["fastv"], "cuts", (8,))
+@pytest.mark.parametrize("method, layer", [("fastv", 1), ("pyramiddrop", 2)])
+def test_choices_follow_the_attention_that_the_model_itself_has(case, compress, monkeypatch, method, layer):
+    """FastV reads the layer before its cut, PyramidDrop the one after it, whose input holds the features due there."""
+    monkeypatch.setattr(available_methods()[method], "cuts", (8,))
+    monkeypatch.setattr(available_methods()[method], "untouched_share", 10.0)
     inputs = case.ask("{image}what is the colour of this ?")
     monkeypatch.setattr(case.model.model.language_model.config, "_attn_implementation", "eager")
-    attention = case.model(**inputs, output_attentions=True).attentions[1][0].mean(0)[-1]  # [n]
-    handle = compress(case, budget=BUDGET, method="fastv", concentration=None)
+    attention = case.model(**inputs, output_attentions=True).attentions[layer][0].mean(0)[-1]  # [n]
+    handle = compress(case, budget=BUDGET, method=method, concentration=None)
     case.model(**inputs)
     stage = handle.report.images[0].stages[1]
     assert stage.depth == 2

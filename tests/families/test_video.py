@@ -3,9 +3,10 @@
 import pytest
 import torch
 from support.requests import assert_same, greedy, step_logits
-from support.videos import CASES_WITH_VIDEO, QUESTION, ask_about, slow_with_videos
+from support.videos import CASES_WITH_VIDEO, QUESTION, ask_about, frame_tokens, slow_with_videos
 
 from covist.families import video
+from covist.families.registry import family_for
 from covist.families.video import segments
 
 PROMPTS = {
@@ -21,10 +22,15 @@ def case(request):
 
 
 @pytest.fixture
+def count(case):
+    """A budget for each frame."""
+    return min(5, frame_tokens(case) - 1)
+
+
+@pytest.fixture
 def short_segments(case, monkeypatch):
     """Segments of two frames."""
-    frame = int(ask_about(case, 1)["video_grid_thw"].prod()) // 4
-    monkeypatch.setattr(video, "SEGMENT_TOKENS", 2 * frame)
+    monkeypatch.setattr(video, "SEGMENT_TOKENS", 2 * frame_tokens(case))
 
 
 @pytest.fixture(params=[False, True], ids=["one segment", "segments"])
@@ -42,9 +48,9 @@ def test_a_budget_of_all_tokens_is_the_plain_model(case, strategy, compress, in_
 
 
 @pytest.mark.parametrize("parts", PROMPTS.values(), ids=PROMPTS.keys())
-def test_every_step_equals_the_slow_reference(case, strategy, compress, in_segments, parts):
+def test_every_step_equals_the_slow_reference(case, strategy, compress, in_segments, parts, count):
     inputs = ask_about(case, *parts)
-    handle = compress(case, budget=5, strategy=strategy)
+    handle = compress(case, budget=count, strategy=strategy)
     output = greedy(case.model, inputs, 3)
     handle.remove()
     slow, length = slow_with_videos(case)(case.model, pro=strategy == "pro"), inputs["input_ids"].shape[1]
@@ -54,40 +60,41 @@ def test_every_step_equals_the_slow_reference(case, strategy, compress, in_segme
         torch.testing.assert_close(logits[0], expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("budget, kept", [(5, (5, 20)), (0.25, None)])
-def test_a_count_is_meant_for_each_frame_and_a_share_for_all(case, compress, budget, kept):
-    handle = compress(case, budget=budget)
-    case.model(**ask_about(case, "image", 4))
-    image, film = handle.report.images
-    assert film.grid.frames == 4 and image.grid.frames == 1
-    expected = kept or tuple(int(one.tokens / 4 + 0.5) for one in (image, film))
-    assert (image.tokens_per_layer[0], film.tokens_per_layer[0]) == expected
+def test_a_count_is_meant_for_each_frame_and_a_share_for_all(case, compress, count):
+    handle = compress(case, budget=count)
+    for budget in (count, 0.25):
+        with handle.using(budget=budget) as run:
+            case.model(**ask_about(case, "image", 4))
+        image, film = run.report.images
+        assert film.grid.frames == 4 and image.grid.frames == 1
+        shares = tuple(int(one.tokens / 4 + 0.5) for one in (image, film))
+        expected = shares if budget == 0.25 else (count, 4 * count)
+        assert (image.tokens_per_layer[0], film.tokens_per_layer[0]) == expected
 
 
-def test_segments_share_the_budget_by_their_frames(case, compress, short_segments):
-    handle = compress(case, budget=5)
+def test_segments_share_the_budget_by_their_frames(case, compress, short_segments, count):
+    handle = compress(case, budget=count)
     case.model(**ask_about(case, 5))
     assert [part.grid.frames for part in handle.report.images] == [1, 2, 2]
-    assert [part.tokens_per_layer[0] for part in handle.report.images] == [5, 10, 10]
+    assert [part.tokens_per_layer[0] for part in handle.report.images] == [count, 2 * count, 2 * count]
 
 
 def test_words_between_frames_and_segments_stay_and_are_no_instruction(case, compress, short_segments, monkeypatch):
-    handle = compress(case, budget=5)
+    handle = compress(case, budget=3)
     seen = []
     reader = handle.settings.reader
     monkeypatch.setattr(reader, "read", lambda *args, read=reader.read: seen.append(read(*args)) or seen[-1])
     inputs = ask_about(case, 5)
     case.model(**inputs)
     assert {instruction.text for instruction in seen} == {QUESTION}
-    between = inputs["input_ids"].shape[1] - len(inputs["mm_token_type_ids"].nonzero())
-    text = inputs["mm_token_type_ids"][0].nonzero()[[0, -1], 0]
-    around = int(text[0]) + inputs["input_ids"].shape[1] - 1 - int(text[1])
-    assert sum(part.markers for part in handle.report.images) == between - around
+    visual = torch.isin(inputs["input_ids"][0], torch.tensor(family_for(case.model).visual_tokens)).nonzero()
+    found = handle.report.images
+    assert sum(part.tokens + part.markers for part in found) == int(visual[-1] - visual[0]) + 1
 
 
 def test_a_video_never_poses_as_an_image(case, compress):
     """Equal images alone and beside a video are kept alike, whatever was encoded after them."""
-    handle = compress(case, budget=5)
+    handle = compress(case, budget=3)
     case.model(**ask_about(case, "image"))
     alone = handle.report.images[0]
     greedy(case.model, ask_about(case, "image", 3), 2)
@@ -103,7 +110,7 @@ def test_rivals_take_videos(case, compress, method):
 
 
 def test_without_a_cache_the_video_is_known_as_well(case, strategy, compress):
-    compress(case, budget=5, strategy=strategy)
+    compress(case, budget=3, strategy=strategy)
     inputs = ask_about(case, "image", 3)
     assert_same(greedy(case.model, inputs, 3, use_cache=False), greedy(case.model, inputs, 3), 1e-4)
 

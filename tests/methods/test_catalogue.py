@@ -1,5 +1,7 @@
 """What `covist methods` says is complete: every setting has a meaning, and the defaults are the real ones."""
 
+from pathlib import Path
+
 import pytest
 from support import golden
 
@@ -66,6 +68,12 @@ def test_every_rival_says_what_is_published_what_is_ours_and_what_was_checked(na
 @pytest.mark.parametrize("file", golden.files())
 def test_every_golden_file_is_named_by_a_method(file):
     assert any(info.checked.startswith(f"golden: {file} (") for info in (BUILT_IN[name].info for name in RIVALS))
+
+
+@pytest.mark.parametrize("file", golden.files())
+def test_every_golden_file_is_used_by_a_test(file):
+    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_golden_*.py"))
+    assert f'"{file}"' in tests
 
 
 def test_a_method_need_not_say_how_it_was_checked():

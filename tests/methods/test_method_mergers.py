@@ -13,7 +13,7 @@ from covist.methods._shared import layer_attention, received_attention
 from covist.methods.create import create_method
 from covist.methods.divprune import DivPrune
 from covist.methods.downsample import Downsample
-from covist.methods.prumerge import PruMerge, PruMergePlus
+from covist.methods.prumerge import PruMerge, fit_grid, with_grid
 from covist.methods.registry import available_methods
 from covist.methods.tome import ToMe, merges_per_round
 from covist.methods.visionzip import VisionZip
@@ -71,14 +71,31 @@ def test_prumerge(count):
     assert_content(state, extra_index, project(context, extra))
 
 
-def test_prumerge_plus_keeps_outliers_and_spaces_the_rest():
-    attention = torch.full((40,), 0.01)
-    attention[[3, 30]] = 1.0
-    attention += torch.arange(40) * 1e-5
-    chosen = PruMergePlus().choose(attention, 12).tolist()
-    assert set(chosen[:2]) == {3, 30}
-    gaps = torch.tensor(sorted(set(chosen[2:]))).diff()
-    assert len(set(chosen)) == 12 and gaps.max() <= 5
+def test_prumerge_plus_puts_a_grid_of_thirds_around_its_outliers():
+    order = torch.arange(40).flip(0)
+    assert with_grid(order, 4).tolist() == [
+        39,
+        38,
+        37,
+        36,
+        *range(0, 36, 3),
+    ]  # 40 / 4 = 10 tokens, of which a third is 3
+
+
+@pytest.mark.parametrize(("budget", "step"), [(192, 4), (128, 6), (64, 12)])
+def test_prumerge_plus_keeps_three_quarters_as_a_grid(budget, step):
+    order = torch.randperm(576, generator=torch.Generator().manual_seed(budget))
+    chosen, grid = set(fit_grid(order, budget - 1).tolist()), set(range(0, 575, step))
+    assert grid < chosen and len(grid) == 3 * budget // 4
+    others = [token for token in order.tolist() if token not in grid]
+    assert chosen - grid == set(others[: budget - 1 - len(grid)])
+
+
+@given(st.integers(2, 60).flatmap(lambda tokens: st.tuples(st.just(tokens), st.integers(0, tokens - 1))))
+def test_prumerge_plus_keeps_any_count_of_distinct_tokens(sizes):
+    tokens, count = sizes
+    order = torch.randperm(tokens, generator=torch.Generator().manual_seed(count))
+    assert len(set(fit_grid(order, count).tolist())) == count == len(fit_grid(order, count))
 
 
 @pytest.mark.parametrize("count", [1, 5, 18, 34])

@@ -61,7 +61,7 @@ def cdpruner(embeddings, relevance, count):
             if i not in chosen:
                 subset = [*chosen, i]
                 gain[i] = np.linalg.slogdet(kernel[np.ix_(subset, subset)])[1]
-        chosen.append(first_largest(gain, gain))
+        chosen.append(first_largest(gain, gain, 1e-6))
     return sorted(chosen)
 
 

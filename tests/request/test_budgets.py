@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from covist import available_methods, create_method
 from covist.errors import CovistError
-from covist.request.budgets import distinct_notes, reach
+from covist.request.budgets import Reach, distinct_notes, reach
 
 
 @pytest.mark.parametrize("budget", [576, 577, 10**6, "999", "100%", 1.0])
@@ -35,6 +35,13 @@ def test_a_mean_above_the_budget_is_the_smallest_there_is(name, layers, tokens, 
     """So that the note names the right number, and rounding alone is never called unreachable."""
     found = reach(name, budget, tokens, layers)
     assert found.is_reached or found.mean == reach(name, 1, tokens, layers).mean > found.budget
+
+
+def test_a_method_that_keeps_fewer_tokens_than_it_may_says_so():
+    found = Reach("cdpruner", 192, 192, 576, mean=135.5)
+    assert found.is_reached
+    assert found.note == "cdpruner keeps fewer tokens than a budget of 192: a layer mean of 135.5"
+    assert Reach("cdpruner", 192, 192, 576, mean=191.5).note is None
 
 
 def test_ivc_prune_is_judged_by_its_cache():

@@ -17,7 +17,8 @@ SIZES = ((131, 170), (60, 300), (190, 95))
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] == 'user' %}BEFORE{% endif %}"
-    "{% for part in message['content'] %}{% if part['type'] == 'image' %}IMAGE{% else %}{{ part['text'] }}{% endif %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}IMAGE"
+    "{% elif part['type'] == 'video' %}VIDEO{% else %}{{ part['text'] }}{% endif %}"
     "{% endfor %}{% if message['role'] == 'user' %}AFTER{% endif %}{% endfor %}"
 )
 
@@ -45,12 +46,19 @@ class Case:
     def model(self) -> Any:
         return _built(self.build)
 
+    @property
+    def video(self) -> str | None:
+        """What stands for a video in a prompt, if there can be one."""
+        processor = self.processor()
+        token = getattr(processor, "video_token", None)
+        return None if token is None else self.image.replace(processor.image_token, token)
+
     def chatting_processor(self) -> Any:
         """A processor whose chat template writes turns as `turn` does."""
         processor = copy.copy(self.processor())
         before, after = self.turn.split("{}")
         template = CHAT_TEMPLATE.replace("BEFORE", before).replace("AFTER", after).replace("IMAGE", self.image)
-        processor.chat_template = template
+        processor.chat_template = template.replace("VIDEO", self.video or "")
         return processor
 
     def encode(self, prompts: list[str], images: list[Image.Image]) -> Any:

@@ -8,19 +8,65 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from covist.families.registry import family_for
 from covist.families.video import segments
+from support.captures import captured
 from support.case import Case
 from support.cases import CASES
 from support.families import VOCABULARY, smooth_image
+from support.matrix.llava_onevision import bilinear
 from support.slow_llava import affinity
 
-CASES_WITH_VIDEO = tuple(case for case in CASES if hasattr(case.model.config, "video_token_id"))
+CASES_WITH_VIDEO = tuple(case for case in CASES if family_for(case.model).video == "compressed")
 TEXT, IMAGE, VIDEO = 0, 1, 2
 QUESTION = "what is the colour of this ?"
 
 
+class Inputs(dict):
+    """Arguments of a model, which the slow references read as attributes."""
+
+    __getattr__ = dict.__getitem__
+
+
 def ask_about(case: Case, *parts: Any, question: str = QUESTION) -> dict[str, Tensor]:
     """Inputs of one prompt: an image for "image", a video for a number of frames, words for any other text."""
+    return (_ask_llava if "llava" in case.name else _ask_qwen)(case, parts, question)
+
+
+def frame_tokens(case: Case) -> int:
+    """Tokens of one frame."""
+    (signals,) = captured(case.model, ask_about(case, 1))
+    return signals.grid.size
+
+
+def _ask_llava(case: Case, parts: tuple[Any, ...], question: str) -> Inputs:
+    """Videos of a prompt have the same number of frames, which the shorter ones repeat their last frame for."""
+    images = [smooth_image(90, 100, seed=10 * number) for number, part in enumerate(parts) if part == "image"]
+    longest = max((part for part in parts if isinstance(part, int)), default=0)
+    words = {"image": "{image}", **{part: "<video>" for part in parts if isinstance(part, int)}}
+    text = "".join(words.get(part, part) for part in parts) + question
+    inputs = case.encode([case.turn.replace("{}", text)], images)
+    side, films = case.model.config.vision_config.image_size, []
+    for number, part in enumerate(parts):
+        if isinstance(part, int):
+            frames = [smooth_image(side, side, seed=10 * number + min(frame, part - 1)) for frame in range(longest)]
+            films.append(torch.stack([torch.from_numpy(np.asarray(frame) / 128 - 1).float() for frame in frames]))
+    if films:
+        inputs["pixel_values_videos"] = torch.stack(films).permute(0, 1, 4, 2, 3)
+        video = case.model.config.video_token_id
+        spans = case.model.get_video_features(inputs["pixel_values_videos"], return_dict=True).pooler_output
+        ids = [
+            token
+            for one in inputs["input_ids"][0].tolist()
+            for token in [one] * (spans.shape[1] if one == video else 1)
+        ]
+        inputs["input_ids"] = torch.tensor([ids])
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        inputs.pop("mm_token_type_ids", None)
+    return Inputs(inputs)
+
+
+def _ask_qwen(case: Case, parts: tuple[Any, ...], question: str) -> Inputs:
     ids, types, pixels, grids = [], [], {IMAGE: [], VIDEO: []}, {IMAGE: [], VIDEO: []}
 
     def say(text: str) -> None:
@@ -63,7 +109,7 @@ def ask_about(case: Case, *parts: Any, question: str = QUESTION) -> dict[str, Te
     ):
         if grids[kind]:
             inputs[pixel_name], inputs[grid_name] = torch.cat(pixels[kind]), torch.tensor(grids[kind])
-    return inputs
+    return Inputs(inputs)
 
 
 class _Frames:
@@ -84,6 +130,52 @@ class _Images:
 
 def slow_with_videos(case: Case) -> type:
     """The slow reference of a case for the inputs of `ask_about` whose images stand before its videos."""
+    return (_slow_llava if "llava" in case.name else _slow_qwen)(case)
+
+
+def _slow_llava(case: Case) -> type:
+    """Frame by frame through the tower; patches are averaged or shrunk as arrays."""
+
+    class Slow(case.slow):  # type: ignore[name-defined]
+        @property
+        def visual_tokens(self) -> tuple[int, ...]:
+            return (self.model.config.image_token_id, self.model.config.video_token_id)
+
+        def encode(self, shown: Any) -> list[tuple[Tensor, Tensor, np.ndarray]]:
+            encoded = super().encode(shown) if "pixel_values" in shown else []
+            for pixels in shown.pixel_values_videos:
+                frames = [self.frame(one) for one in pixels]
+                ends = self.model.model.image_newline[None] if "onevision" in case.name else torch.empty(0, 32)
+                for part in segments(len(frames), len(frames[0][1])):
+                    keys, span = (torch.cat([frames[index][own] for index in part]) for own in (0, 1))
+                    similarity = affinity(keys, span)
+                    span = torch.cat([span, ends]) if part.stop == len(frames) else span
+                    encoded.append((span, torch.arange(len(span)) < len(keys), similarity))
+            return encoded
+
+        def frame(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+            """Keys and embeddings of one frame's tokens."""
+            base, with_class = self.model.model, "next" in case.name
+            states = base.vision_tower(pixels[None], output_hidden_states=True).hidden_states
+            layer = base.config.vision_feature_layer
+            block = base.vision_tower.encoder.layers[layer]
+            keys = block.self_attn.k_proj(block.layer_norm1(states[layer - 1]))[0, int(with_class) :]
+            features = states[layer][0, int(with_class) :]
+            side = int(len(keys) ** 0.5)
+            grids = [part.view(side, side, -1) for part in (keys, features)]
+            if with_class:
+                keys, features = (
+                    grid.unflatten(0, (-1, 2)).unflatten(2, (-1, 2)).mean((1, 3)).flatten(0, 1) for grid in grids
+                )
+                return keys, base.multi_modal_projector(features)
+            half = (side + 1) // 2
+            embeddings = base.multi_modal_projector(grids[1])
+            return tuple(bilinear(grid, half, half).flatten(0, 1) for grid in (grids[0], embeddings))
+
+    return Slow
+
+
+def _slow_qwen(case: Case) -> type:
 
     class Slow(case.slow):  # type: ignore[name-defined]
         @property

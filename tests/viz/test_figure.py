@@ -65,6 +65,19 @@ def test_a_tiled_image_has_a_row_per_view():
     assert "base view" in shown and "tiles" in shown
 
 
+@pytest.mark.parametrize(
+    "views, names",
+    [
+        (((4, 4), (8, 6)), ["base view", "tiles"]),
+        (((8, 12), (4, 4)), ["tiles", "base view"]),
+        (((4, 4),) * 3, ["tile 1", "tile 2", "whole image"]),
+    ],
+)
+def test_views_are_named_after_what_they_show(views, names):
+    shown = titles(draw(image_report(Grid(views), (8,))))
+    assert [name for name in shown if name in names] == names
+
+
 def test_pruning_without_composition_is_drawn_without_regions():
     shown = titles(draw(image_report(SQUARE, (8,), composed=False)))
     assert shown == ["what the encoder sees", "layers 0-1: 8 representatives", "rebuilt from 8 representatives"]

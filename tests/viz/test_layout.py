@@ -71,6 +71,17 @@ def test_without_an_image_the_views_show_what_the_encoder_saw_or_grey():
     assert (view.image == BLANK).all()
 
 
+def test_views_that_are_parts_of_an_image_show_their_own_pixels():
+    colours = [torch.tensor(colour)[:, None, None].expand(3, 8, 8) for colour in ((1.0, 0.0, 0.0), (0.0, 0.0, 1.0))]
+    parts = replace(
+        plain(Grid(((2, 2), (2, 2)), "apart")),
+        read_pixels=lambda: colours,
+        preprocessing=Preprocessing((0.0,) * 3, (1.0,) * 3),
+    )
+    red, blue = seen_views(parts, Image.new("RGB", (30, 20), "teal"))
+    assert (red.image == np.array([255, 0, 0])).all() and (blue.image == np.array([0, 0, 255])).all()
+
+
 def test_rebuilt_cells_take_the_colour_of_their_representative():
     image = Image.new("RGB", (3, 2))
     for x, colour in enumerate(("red", "lime", "blue")):

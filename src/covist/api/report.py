@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covist.contract.films import whole_videos
 from covist.contract.pixels import Preprocessing
 from covist.contract.stages import ImageReport, StageReport
 from covist.engine.decoder import FrozenDecoder
@@ -19,13 +21,17 @@ from covist.units import counted, milliseconds, number, operations, share, size
 if TYPE_CHECKING:
     from PIL import Image
 
+    Frames = Sequence[Image.Image]
+    Original = Image.Image | Frames
+    """An image, or the frames of a video."""
+
 _LISTED = 4
-"""Images that a summary lists one by one."""
+"""Images and videos that a summary lists one by one."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Report:
-    """What the last prefill with images did.
+    """What the last prefill with images or videos did.
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -39,7 +45,7 @@ class Report:
     (torch.Size([64]), torch.Size([576]))
     """
 
-    images: tuple[ImageReport, ...]
+    images: tuple[ImageReport, ...]  # a long video is several of them, one for each segment
     text_tokens: tuple[int, ...]  # per sample
     kv_bytes: float  # of the cache when prefill is done
     kv_bytes_uncompressed: float
@@ -48,29 +54,42 @@ class Report:
     seconds: dict[str, float]  # selection, composition, rest: host time, not synchronised with an accelerator
     method: str = ""
 
+    @cached_property
+    def visuals(self) -> tuple[ImageReport, ...]:
+        """What the prompts show, in order: images and whole videos, whose segments are joined."""
+        return whole_videos(self.images)
+
     @property
     def tokens(self) -> float:
-        """Visual tokens before compression, averaged over images."""
-        return sum(image.tokens for image in self.images) / len(self.images)
+        """Visual tokens before compression, averaged over images and videos."""
+        return sum(image.tokens for image in self.visuals) / len(self.visuals)
 
     @property
     def mean_tokens(self) -> float:
-        """Visual tokens of prefill after compression, averaged over layers and images."""
-        return sum(image.mean_tokens for image in self.images) / len(self.images)
+        """Visual tokens of prefill after compression, averaged over layers and over images and videos."""
+        return sum(image.mean_tokens for image in self.visuals) / len(self.visuals)
 
     @property
     def mean_cached_tokens(self) -> float:
-        """Visual tokens in the cache after prefill, averaged over layers and images: what a budget counts."""
-        return sum(image.mean_cached_tokens for image in self.images) / len(self.images)
+        """Visual tokens in the cache after prefill, averaged over layers and visuals: what a budget counts."""
+        return sum(image.mean_cached_tokens for image in self.visuals) / len(self.visuals)
 
     @property
     def summary(self) -> str:
-        """Images, and visual tokens before and after, in one line."""
-        average = "" if len(self.images) == 1 else " each"
+        """Images and videos, and visual tokens before and after, in one line."""
+        average = "" if len(self.visuals) == 1 else " each"
         kept = f"{number(self.mean_tokens)} of {number(self.tokens)} visual tokens{average} per layer"
-        line = f"{counted(len(self.images), 'image')}, {kept} ({share(self.mean_tokens, self.tokens)})"
+        line = f"{self._shown}, {kept} ({share(self.mean_tokens, self.tokens)})"
         cached = self.mean_cached_tokens
         return line if cached == self.mean_tokens else f"{line}, {number(cached)} cached ({share(cached, self.tokens)})"
+
+    @property
+    def _shown(self) -> str:
+        """`1 image`, `1 video of 8 frames`, `2 images and 1 video`."""
+        kinds = [image.kind for image in self.visuals]
+        if kinds == ["video"]:
+            return f"1 {self.visuals[0].describe()}"
+        return " and ".join(counted(kinds.count(kind), kind) for kind in dict.fromkeys(kinds))
 
     def __repr__(self) -> str:
         facts = self._facts()
@@ -80,22 +99,22 @@ class Report:
     def _repr_html_(self) -> str:
         from covist.viz import draw_html, seen_views  # matplotlib is slow to import
 
-        views = [seen_views(image) for image in self.images]
-        return draw_html(self.images, views, self._title, self._facts())
+        views = [seen_views(image) for image in self.visuals]
+        return draw_html(self.visuals, views, self._title, self._facts())
 
     def save(
         self,
         path: str | Path,
-        image: Image.Image | Sequence[Image.Image] | None = None,
+        image: Image.Image | Sequence[Original] | None = None,
         which: int = 0,
     ) -> None:
         """Write what was kept and why, in the format of the name's ending.
 
         .html is a page that needs nothing else: pointing at a representative lights up the tokens it stands for.
-        .png, .svg and .pdf are the figure of `covist show`, for image number `which`, counted from 0.
+        .png, .svg and .pdf are the figure of `covist show`, for image or video number `which`, counted from 0.
 
         image: the original image, or one for each image of the report, for sharper drawings; without it they show what
-            the encoder saw.
+            the encoder saw. A video among them is a list of its frames.
 
         >>> import covist, tempfile
         >>> model, processor, clip = covist.tiny.load()
@@ -107,24 +126,25 @@ class Report:
         ...     handle.report.save(f"{folder}/kept.html")
         ...     handle.report.save(f"{folder}/kept.png", image=image)
         """
-        from covist.viz import draw_html, draw_report, save_figure, save_page, seen_views
+        from covist.viz import draw_film, draw_html, draw_report, save_figure, save_page, seen_views
         from covist.viz.files import PAGES, check_ending
 
         ending = check_ending(path)
         given = self._given(image)
         if ending in PAGES:
-            views = [seen_views(*pair) for pair in zip(self.images, given, strict=True)]
-            save_page(draw_html(self.images, views, self._title, self._facts()), path, self._title)
+            views = [seen_views(*pair) for pair in zip(self.visuals, given, strict=True)]
+            save_page(draw_html(self.visuals, views, self._title, self._facts()), path, self._title)
             return
-        if not 0 <= which < len(self.images):
-            raise CovistError(f"which={which}: the report has {counted(len(self.images), 'image')}, counted from 0")
-        shown = self.images[which]
-        save_figure(draw_report(shown, seen_views(shown, given[which]), self.method, shown.summary), path)
+        if not 0 <= which < len(self.visuals):
+            raise CovistError(f"which={which}: the report has {self._shown}, counted from 0")
+        shown = self.visuals[which]
+        draw = draw_film if shown.is_video else draw_report
+        save_figure(draw(shown, seen_views(shown, given[which]), self.method, shown.summary), path)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON."""
         return {
-            "images": [_image_dict(image) for image in self.images],
+            "images": [_image_dict(image) for image in self.visuals],
             "text_tokens": list(self.text_tokens),
             "mean_tokens": self.mean_tokens,
             "mean_cached_tokens": self.mean_cached_tokens,
@@ -139,26 +159,26 @@ class Report:
     def _title(self) -> str:
         return f"{self.method}: {self.summary}" if self.method else self.summary
 
-    def _given(self, image: Image.Image | Sequence[Image.Image] | None) -> Sequence[Image.Image | None]:
-        """The original of every image, as far as it was handed over."""
-        count = len(self.images)
+    def _given(self, image: Image.Image | Sequence[Original] | None) -> Sequence[Original | None]:
+        """The original of every image and video, as far as it was handed over."""
+        count = len(self.visuals)
         if image is None:
             return [None] * count
-        originals = list(image) if isinstance(image, Sequence) else [image]
+        originals: list[Any] = list(image) if isinstance(image, Sequence) else [image]
+        if count == 1 and self.visuals[0].is_video and not isinstance(originals[0], Sequence):
+            return [originals]  # the frames of the only video
         if len(originals) != count:
-            raise CovistError(
-                f"image=: the report has {counted(count, 'image')}, got {len(originals)}; give one for each"
-            )
+            raise CovistError(f"image=: the report has {self._shown}, got {len(originals)}; give one for each")
         return originals
 
     def _facts(self) -> dict[str, str]:
         """What a summary lists, by name."""
         stages = {}
-        for place, image in enumerate(self.images[:_LISTED]):
-            name = "stages" if len(self.images) == 1 else f"image {place}"
+        for place, image in enumerate(self.visuals[:_LISTED]):
+            name = "stages" if len(self.visuals) == 1 else f"{image.kind} {place}"
             stages[name] = ", ".join(image.describe_stage(stage) for stage in range(len(image.stages)))
-        if len(self.images) > _LISTED:
-            stages["images"] = f"{len(self.images) - _LISTED} more in .images"
+        if len(self.visuals) > _LISTED:
+            stages["images"] = f"{len(self.visuals) - _LISTED} more in .visuals"
         spent = ", ".join(f"{name} {milliseconds(seconds)}" for name, seconds in self.seconds.items())
         return {
             **stages,
@@ -179,7 +199,7 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
         text = len(sample.rows) - sum(image.state.count + len(image.markers) for image in sample.images)
         texts.append(text)
         text_and_markers = text + sum(len(image.markers) for image in sample.images)
-        schedules = [image.schedule for image in sample.images]
+        schedules = [image.actual_schedule for image in sample.images]
         lengths = _lengths(text_and_markers, [one.tokens_per_layer for one in schedules], decoder.layers)
         cached = _lengths(text_and_markers, [one.cached_tokens_per_layer for one in schedules], decoder.layers)
         before = [text + sum(image.length for image in sample.images)] * decoder.layers
@@ -218,11 +238,12 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
         len(image.rows),
         len(image.markers),
         image.budget,
-        image.schedule.tokens_per_layer,
-        image.schedule.cached_tokens_per_layer,
+        image.actual_schedule.tokens_per_layer,
+        image.actual_schedule.cached_tokens_per_layer,
         stages,
         image.signals.read_pixels,
         preprocessing,
+        image.signals.continues,
     )
 
 
@@ -239,6 +260,7 @@ def _saved(after: float, before: float, unit: Any) -> str:
 
 def _image_dict(image: ImageReport) -> dict[str, Any]:
     return {
+        "kind": image.kind,
         "sample": image.sample,
         "tokens": image.tokens,
         "markers": image.markers,
@@ -253,7 +275,18 @@ def _image_dict(image: ImageReport) -> dict[str, Any]:
                 "indices": stage.kept.tolist(),
                 "weights": [round(weight, 4) for weight in stage.weights.tolist()],
                 "withheld": stage.withheld,
+                **(_over_time(image, place) if image.is_video else {}),
             }
-            for stage in image.stages
+            for place, stage in enumerate(image.stages)
         ],
+        **({"frames": image.frames, "tokens_per_frame": image.tokens_per_frame} if image.is_video else {}),
+    }
+
+
+def _over_time(image: ImageReport, stage: int) -> dict[str, list[float]]:
+    """What each frame of a video keeps and counts for."""
+    weights = image.weight_per_frame(stage).tolist()
+    return {
+        "kept_per_frame": image.kept_per_frame(stage).tolist(),
+        "weight_per_frame": [round(weight, 4) for weight in weights],
     }

@@ -99,12 +99,12 @@ class Bench:
 
     def reaches(self) -> list[Reach]:
         """What every method makes of its budget on the images of the workload."""
-        contents = sorted({tokens.content for tokens in self._tokens})
+        counts = sorted({(tokens.content, tokens.frames) for tokens in self._tokens})
         return [
-            reach(configuration.method, configuration.budget, content, self._layers)
+            reach(configuration.method, configuration.budget, content, self._layers, frames)
             for configuration in self.plan
             if configuration.budget is not None
-            for content in contents
+            for content, frames in counts
         ]
 
     # -- summing up ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from covist.errors import CovistError
 from covist.eval.suite import load_suite
 from covist.request.inputs import Request, prepare
 from covist.request.loading import LoadedModel, find_device
+from covist.request.videos import Video
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,13 @@ def scene_workload(loaded: LoadedModel, volume: Volume) -> Workload:
     return _of_model(loaded, "scenes", requests, volume)
 
 
-def image_workload(loaded: LoadedModel, images: Sequence[Image.Image], prompt: str, volume: Volume) -> Workload:
-    """One question about the user's own images, asked again and again."""
-    request = prepare(loaded, images, prompt)
-    return _of_model(loaded, "own images", [request] * (volume.prompts + volume.warmup), volume)
+def image_workload(
+    loaded: LoadedModel, images: Sequence[Image.Image], prompt: str, volume: Volume, videos: Sequence[Video] = ()
+) -> Workload:
+    """One question about the user's own images and videos, asked again and again."""
+    request = prepare(loaded, images, prompt, videos=videos)
+    what = "own images" if images else "own videos"
+    return _of_model(loaded, what, [request] * (volume.prompts + volume.warmup), volume)
 
 
 def geometry_workload(name: str, scale: float, text: int, volume: Volume, device: str = "auto") -> Workload:

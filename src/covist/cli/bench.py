@@ -12,7 +12,7 @@ from rich.table import Table
 
 from covist.cli import options
 from covist.cli.console import INTERRUPTED, out, print_json, print_notes, progress, table_of_figures
-from covist.cli.models import load, question
+from covist.cli.models import Films, load, question
 from covist.units import number, operations
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ def bench(
     methods: Annotated[str, typer.Option(help="Names with commas, or `all`.")] = "covist-fixed,covist-pro",
     budgets: Annotated[str | None, typer.Option(help=options.BUDGETS_HELP, show_default="64")] = None,
     image: options.Images = None,
+    video: options.Videos = None,
+    frames: options.Frames = 16,
+    fps: options.Rate = 2.0,
     prompt: options.Prompt = None,
     prompts: Annotated[int, typer.Option(min=1, help="Timed requests per repetition (the paper: 100).")] = 10,
     warmup: Annotated[int, typer.Option(min=0, help="Untimed requests before them (the paper: 10).")] = 2,
@@ -61,11 +64,11 @@ def bench(
     volume = Volume(prompts, warmup, max_new_tokens)
     if geometry is not None:
         workload = geometry_workload(geometry, scale, text, volume, device)
-    elif model == "tiny" and image is None and prompt is None:
+    elif model == "tiny" and image is None and video is None and prompt is None:
         workload = scene_workload(load(model, clip, device), volume)
     else:
-        images, asked = question(image, prompt)
-        workload = image_workload(load(model, clip, device), images, asked, volume)
+        asked = question(image, prompt, Films(video or (), frames, fps))
+        workload = image_workload(load(model, clip, device), asked.images, asked.prompt, volume, asked.videos)
     run = Bench(workload, plan, repetitions)
     print_notes(run.reaches())
     interrupted = _run_with_progress(run)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from covist.cli.console import note
 from covist.errors import CovistError
@@ -11,10 +13,51 @@ from covist.errors import CovistError
 if TYPE_CHECKING:
     from PIL import Image
 
+    from covist.contract.stages import ImageReport
     from covist.request.answer import Answer
     from covist.request.budgets import Reach
     from covist.request.inputs import Request
     from covist.request.loading import LoadedModel
+    from covist.request.videos import Video
+
+
+@dataclass(frozen=True)
+class Films:
+    """The videos of a command line: where they are, how many frames to take, and the rate of those in folders."""
+
+    paths: Sequence[str] = ()
+    frames: int = 16
+    rate: float = 2.0
+
+    def load(self) -> list[Video]:
+        from covist.request.videos import load_video
+
+        return [load_video(path, self.frames, self.rate) for path in self.paths]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, and about what; in the prompt images stand before videos."""
+
+    prompt: str
+    images: Sequence[Image.Image]
+    videos: Sequence[Video] = ()
+
+    @property
+    def shown(self) -> list[Any]:
+        """Images, and the frames of each video, in the order of the prompt."""
+        return [*self.images, *(list(video.frames) for video in self.videos)]
+
+    def seconds(self, which: int, frames: int) -> list[float] | None:
+        """When each of the frames is seen that a model makes of a video; it may see several frames as one."""
+        if which < len(self.images):
+            return None
+        seconds = self.videos[which - len(self.images)].seconds
+        together = -(-len(seconds) // frames)
+        return [seconds[number * together] for number in range(frames)]
+
+
+NO_FILMS = Films()
 
 
 def load(name: str, clip: str | None, device: str) -> LoadedModel:
@@ -26,67 +69,68 @@ def load(name: str, clip: str | None, device: str) -> LoadedModel:
     return load_model(name, clip, device)
 
 
-def question(images: list[str] | None, prompt: str | None) -> tuple[list[Image.Image], str]:
-    """The user's images and question, or the bundled ones if neither is given."""
+def question(images: list[str] | None, prompt: str | None, films: Films = NO_FILMS) -> Question:
+    """The user's images, videos and question, or the bundled ones if none is given."""
     from covist.request.images import load_image
 
-    if images is None and prompt is None:
+    if not images and not films.paths and prompt is None:
         from covist import tiny
 
         image, asked, _ = tiny.demo()
-        return [image], asked
+        return Question(asked, [image])
     if prompt is not None and not prompt.strip():
         raise CovistError("--prompt is empty")
-    if not images:
-        raise CovistError("--prompt needs an --image to ask about; leave both out for the bundled example")
+    if not images and not films.paths:
+        raise CovistError("--prompt needs an --image or --video to ask about; leave all out for the bundled example")
     if prompt is None:
-        raise CovistError("--image needs a --prompt: what should be asked about the image?")
-    return [load_image(path) for path in images], prompt
+        given = "image" if images else "video"
+        raise CovistError(f"--{given} needs a --prompt: what should be asked about the {given}?")
+    return Question(prompt, [load_image(path) for path in images or ()], films.load())
 
 
-def request(loaded: LoadedModel, images: list[Image.Image], asked: str) -> Request:
+def request(loaded: LoadedModel, asked: Question) -> Request:
     """The model's inputs; notes which words of the question it cannot read."""
     from covist.request.inputs import prepare, unknown_words
 
-    made = prepare(loaded, images, asked)
-    if words := unknown_words(loaded, asked):
+    made = prepare(loaded, asked.images, asked.prompt, videos=asked.videos)
+    if words := unknown_words(loaded, asked.prompt):
         note(f"the model has no word for {', '.join(words)}")
     return made
 
 
 def reaches(answer: Answer, budget: str) -> list[Reach]:
-    """What the method made of the budget, per image."""
+    """What the method made of the budget, per image and video."""
     from covist.request.budgets import reach
 
-    images = () if answer.report is None else answer.report.images
-    return [reach(answer.method, budget, image.tokens, len(image.tokens_per_layer)) for image in images]
+    def judged(image: ImageReport) -> Reach:
+        return reach(answer.method, budget, image.tokens, len(image.tokens_per_layer), image.frames)
+
+    return [] if answer.report is None else [judged(image) for image in answer.report.visuals]
 
 
-def draw(
-    answer: Answer,
-    images: list[Image.Image],
-    asked: str,
-    destination: Path,
-    which: int = 0,
-    overlay: bool = False,
-) -> None:
-    """Write the figure of what an answer was based on, for image number `which` of the prompt; a page has them all."""
+def draw(answer: Answer, asked: Question, destination: Path, which: int = 0, overlay: bool = False) -> None:
+    """Write the figure of what an answer was based on, for image or video number `which` of the prompt.
+
+    A page has them all.
+    """
     from covist.viz import draw_answer, save_figure
     from covist.viz.files import PAGES
 
     if answer.report is None:
         raise CovistError(f"{answer.method} compresses nothing, so there is nothing to draw")
-    if not 0 <= which < len(images):
-        raise CovistError(f"there is no image number {which + 1}; the prompt has {len(images)}")
+    if not 0 <= which < len(asked.shown):
+        raise CovistError(f"there is no image number {which + 1}; the prompt has {len(asked.shown)}")
     if destination.suffix.lower() in PAGES:
-        answer.report.save(destination, image=images)
+        answer.report.save(destination, image=asked.shown)
         return
+    drawn = answer.report.visuals[which]
     figure = draw_answer(
-        answer.report.images[which],
-        images[which],
+        drawn,
+        asked.shown[which],
         method=answer.method,
-        prompt=asked,
+        prompt=asked.prompt,
         answer=answer.text,
         overlay=overlay,
+        seconds=asked.seconds(which, drawn.frames),
     )
     save_figure(figure, destination)

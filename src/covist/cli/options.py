@@ -26,12 +26,24 @@ Images = Annotated[
     list[str] | None,
     typer.Option("--image", metavar="FILE", help="An image file; may be given several times.", show_default=False),
 ]
+Videos = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--video",
+        metavar="FILE|FOLDER",
+        help="A video file (needs the extra covist\\[video]) or a folder of images; may be given several times.",
+        show_default=False,
+    ),
+]
+Frames = Annotated[int, typer.Option("--frames", min=1, help="Frames of a video that are looked at, evenly spaced.")]
+Rate = Annotated[float, typer.Option("--fps", help="Images per second in a folder; a video file says it itself.")]
 Prompt = Annotated[str | None, typer.Option("--prompt", help="What to ask about it.", show_default=False)]
 Budget = Annotated[
     str,
     typer.Option(
         "--budget",
-        help="Visual tokens per image: a count (64) or a share (11%). All tokens or more leaves it uncompressed.",
+        help="Visual tokens per image, or per frame of a video: a count (64) or a share (11%). "
+        "All tokens or more leaves it uncompressed.",
     ),
 ]
 BUDGETS_HELP = "Visual tokens per image: counts or shares with commas. All tokens or more leaves it uncompressed."

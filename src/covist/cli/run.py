@@ -11,7 +11,7 @@ from rich.table import Table
 
 from covist.cli import options
 from covist.cli.console import out, print_json, print_notes, table
-from covist.cli.models import draw, load, question, reaches, request
+from covist.cli.models import Films, draw, load, question, reaches, request
 from covist.units import milliseconds, number, operations, share, size
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 def run(
     image: options.Images = None,
+    video: options.Videos = None,
+    frames: options.Frames = 16,
+    fps: options.Rate = 2.0,
     prompt: options.Prompt = None,
     model: options.Model = "tiny",
     budget: options.Budget = "64",
@@ -35,7 +38,7 @@ def run(
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Answer a question about an image with compressed visual tokens.
+    """Answer a question about images or videos with compressed visual tokens.
 
     Without arguments: a bundled image, a question about it, the embedded model.
     With [bold]--compare[/] the uncompressed model answers too, and the table shows what was saved.
@@ -47,21 +50,21 @@ def run(
 
     name = options.method_name(strategy, method)
     check_budget(budget)  # an impossible budget is refused before anything is loaded
-    images, asked = question(image, prompt)
+    asked = question(image, prompt, Films(video or (), frames, fps))
     if overlay is not None:
         from covist.viz.files import FIGURES  # matplotlib is slow to import
 
         writable_file(overlay, FIGURES)
     loaded = load(model, clip, device)
-    wanted = (loaded, request(loaded, images, asked), Configuration(name, budget), max_new_tokens)
+    wanted = (loaded, request(loaded, asked), Configuration(name, budget), max_new_tokens)
     answers = list(ask_both(*wanted)) if compare else [ask(*wanted)]
     if overlay is not None:
-        draw(answers[-1], images, asked, overlay, overlay=True)
+        draw(answers[-1], asked, overlay, overlay=True)
     notes = print_notes(reaches(answers[-1], budget))
     if as_json:
-        _print_json(model, asked, budget, answers, notes)
+        _print_json(model, asked.prompt, budget, answers, notes)
     else:
-        _print(asked, answers, overlay)
+        _print(asked.prompt, answers, overlay)
 
 
 def _print_json(model: str, asked: str, budget: str, answers: list[Answer], notes: list[str]) -> None:

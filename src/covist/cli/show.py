@@ -10,11 +10,14 @@ from rich.markup import escape
 
 from covist.cli import options
 from covist.cli.console import out, print_json, print_notes
-from covist.cli.models import draw, load, question, reaches, request
+from covist.cli.models import Films, draw, load, question, reaches, request
 
 
 def show(
     image: options.Images = None,
+    video: options.Videos = None,
+    frames: options.Frames = 16,
+    fps: options.Rate = 2.0,
     prompt: options.Prompt = None,
     destination: Annotated[
         Path, typer.Option("--out", help="The figure (PNG, SVG, PDF), or an interactive page (HTML).")
@@ -23,17 +26,19 @@ def show(
     budget: options.Budget = "64",
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
-    which: Annotated[int, typer.Option("--which", min=1, help="Which of several images to draw.")] = 1,
+    which: Annotated[int, typer.Option("--which", min=1, help="Which of several images and videos to draw.")] = 1,
     clip: options.Clip = None,
     device: options.Device = "auto",
     max_new_tokens: options.NewTokens = 128,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Draw what was kept of an image, and why.
+    """Draw what was kept of an image or a video, and why.
 
     Above: the image and the evidence maps that decided. Below: the representatives, as discs whose size and colour
     is their weight, with threads to the tokens they stand for; one panel per stage; and the image rebuilt from them.
+
+    Of a video: a film strip with the representatives of every frame, and how they and their weight move through time.
     """
     from covist.outputs import writable_file
     from covist.request.answer import Configuration, ask
@@ -42,15 +47,15 @@ def show(
 
     name = options.method_name(strategy, method)
     check_budget(budget)  # an impossible budget is refused before anything is loaded
-    images, asked = question(image, prompt)
+    asked = question(image, prompt, Films(video or (), frames, fps))
     writable_file(destination, FIGURES + PAGES)
     loaded = load(model, clip, device)
-    answer = ask(loaded, request(loaded, images, asked), Configuration(name, budget), max_new_tokens)
-    draw(answer, images, asked, destination, which - 1)
+    answer = ask(loaded, request(loaded, asked), Configuration(name, budget), max_new_tokens)
+    draw(answer, asked, destination, which - 1)
     notes = print_notes(reaches(answer, budget))
     if as_json:
-        about = {"model": model, "prompt": asked, "budget": budget, "notes": notes, "figure": str(destination)}
+        about = {"model": model, "prompt": asked.prompt, "budget": budget, "notes": notes, "figure": str(destination)}
         print_json({**about, "results": [answer.to_dict()]})
     else:
-        out().print(f"{escape(asked)} [bold]{escape(answer.text)}[/]")
+        out().print(f"{escape(asked.prompt)} [bold]{escape(answer.text)}[/]")
         out().print(f"{name} at {budget}, drawn in [bold]{escape(str(destination))}[/]")

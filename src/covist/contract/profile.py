@@ -32,6 +32,8 @@ class FamilyProfile:
     """Where the evidence comes from, in a few words for `covist models`."""
     token_count: ClassVar[str] = ""
     """How many visual tokens an image has, in a few words for `covist models`."""
+    video_stand_in: ClassVar[str | None] = None
+    """The class of `families/pil_videos.py`, by name, that prepares videos where torchvision is missing."""
     video: ClassVar[str] = "none"
     """What becomes of videos, in a few words for `covist models`: none, runs uncompressed, compressed."""
     presets: ClassVar[tuple[Geometry, ...]] = ()
@@ -39,6 +41,11 @@ class FamilyProfile:
 
     shallow_tower: ClassVar[Mapping[str, Any]] = {}
     """Fields of the vision configuration that leave as little depth as the signals need, for benchmarks without it."""
+
+    @classmethod
+    def takes_videos(cls) -> bool:
+        """Whether there is something to gain from videos."""
+        return cls.video.startswith("compressed")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -176,6 +176,12 @@ class PlacedSignals:
     start: int
     end: int
 
+    @classmethod
+    def after(cls, before: Sequence[PlacedSignals], signals: ImageSignals, rows: Tensor) -> PlacedSignals:
+        """Signals after those `before` them; a segment of a video begins where the one before it ends."""
+        first, last = rows[[0, -1]].tolist()
+        return cls(signals, rows, before[-1].end if signals.continues and before else first, last + 1)
+
     def joined(self, others: Sequence[PlacedSignals], make: Callable[[], ImageSignals]) -> PlacedSignals:
         """This one and those that follow it as one image, which `make` puts together once for every prompt."""
         parts = (self, *others)

@@ -83,7 +83,7 @@ class StageReport:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageReport:
-    """One image of a call: what was kept of it, and what each kept token stands for."""
+    """One image, video or segment of a video: what was kept of it, and what each kept token stands for."""
 
     sample: int
     grid: Grid
@@ -95,6 +95,38 @@ class ImageReport:
     stages: tuple[StageReport, ...]
     read_pixels: Callable[[], list[Tensor]] | None = None  # -> [3, h, w] per view, as the encoder saw it
     preprocessing: Preprocessing = Preprocessing()
+    continues: bool = False  # a further segment of the video that the report before belongs to
+    segments: tuple[int, ...] = ()  # frames of each segment, where the report joins several
+
+    @property
+    def is_video(self) -> bool:
+        return self.grid.relation == "frames"
+
+    @property
+    def kind(self) -> str:
+        return "video" if self.is_video else "image"
+
+    @property
+    def frames(self) -> int:
+        """Moments of a video as the model sees it; Qwen models put two successive frames into one. 1 for an image."""
+        return self.grid.frames
+
+    @property
+    def tokens_per_frame(self) -> float:
+        """Content tokens of a frame before compression."""
+        return self.tokens / self.frames
+
+    def kept_per_frame(self, stage: int = -1) -> Tensor:
+        """How many tokens each frame keeps from a stage on, [frames]."""
+        return torch.bincount(self._frame_of_kept(stage), minlength=self.frames)
+
+    def weight_per_frame(self, stage: int = -1) -> Tensor:
+        """The weight of these tokens, [frames]: what they count for, wherever what they stand for was seen."""
+        weights = self.stages[stage].weights.float()
+        return torch.bincount(self._frame_of_kept(stage), weights, minlength=self.frames)
+
+    def _frame_of_kept(self, stage: int) -> Tensor:
+        return self.grid.view_numbers()[self.stages[stage].kept] if self.is_video else self.stages[stage].kept * 0
 
     @property
     def mean_tokens(self) -> float:
@@ -174,12 +206,20 @@ class ImageReport:
         return () if self.read_pixels is None else tuple(map(self.preprocessing.undo, self.read_pixels()))
 
     def describe_stage(self, stage: int) -> str:
-        """Which layers, and how many tokens they see."""
+        """Which layers, and how many tokens they see; in a video also for each frame."""
         layers = self.layers_of(stage)
         span = f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]}-{layers[-1]}"
-        return f"{span}: {counted(self.tokens_per_layer[layers[0]], 'token')}"
+        tokens = self.tokens_per_layer[layers[0]]
+        each = f" ({number(round(tokens / self.frames, 2))} per frame)" if self.is_video else ""
+        return f"{span}: {counted(tokens, 'token')}{each}"
+
+    def describe(self) -> str:
+        """`image` or `video of 16 frames`."""
+        return f"video of {counted(self.frames, 'frame')}" if self.is_video else "image"
 
     def __repr__(self) -> str:
-        views = " and ".join(f"{rows} x {columns}" for rows, columns in self.grid.views)
+        views = " and ".join(f"{rows} x {columns}" for rows, columns in dict.fromkeys(self.grid.views))
+        what = f"{self.describe()}, " if self.is_video else ""
+        each = " each" if self.is_video else ""
         stages = ", ".join(self.describe_stage(stage) for stage in range(len(self.stages)))
-        return f"ImageReport({self.tokens} tokens in {views}; {stages})"
+        return f"ImageReport({what}{self.tokens} tokens in {views}{each}; {stages})"

@@ -224,15 +224,12 @@ class _ImageFinder:
     def _images(self, row: int, member: Tensor, ids: Tensor | None) -> list[PlacedSignals]:
         """The images of a prompt, in order. Each takes as many visual tokens as it has, wherever text is between."""
         tokens = (self._prompt.is_image[row] & member).nonzero().squeeze(1)
-        rows = tokens.tolist()
         pieces: list[PlacedSignals] = []
         place, waiting = 0, deque(self._signals)
-        while place < len(rows):
+        while place < len(tokens):
             signals = self._next(waiting, row, tokens[place:])
-            own = tokens[place : place + len(signals.content)]
-            start = pieces[-1].end if signals.continues and pieces else rows[place]
-            place += len(own)
-            pieces.append(PlacedSignals(signals, own, start, rows[place - 1] + 1))
+            pieces.append(PlacedSignals.after(pieces, signals, tokens[place : place + len(signals.content)]))
+            place += len(signals.content)
         return self._settings.family.images_in(pieces, ids)
 
     def _next(self, waiting: deque[ImageSignals], row: int, tokens: Tensor) -> ImageSignals:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -33,6 +33,11 @@ class ImageInPrompt:
     @property
     def state(self) -> VisualState:
         return self.outcomes[-1][1].state
+
+    @property
+    def actual_schedule(self) -> Schedule:
+        """The schedule with the counts that came out: a method may keep fewer tokens than it is allowed."""
+        return replace(self.schedule, stages=tuple((depth, outcome.state.count) for depth, outcome in self.outcomes))
 
     @property
     def length(self) -> int:

@@ -41,7 +41,10 @@ class _Line:
 
 
 def plot_retention(results: Results, path: str | Path) -> None:
-    """One line per method with its intervals, over the tokens it really cached; CoViST in colour, the others grey."""
+    """One line per method with its intervals, over the tokens it really cached; CoViST in colour, the others grey.
+
+    What a method could not reach is no point of its line, but a remark below the title.
+    """
     lines = _lines(results.scores)
     budgets = sorted({score.budget for line in lines for score in line.scores})
     letters = max((len(line.label) for line in lines), default=0)
@@ -59,6 +62,7 @@ def plot_retention(results: Results, path: str | Path) -> None:
     place = LEFT / width
     figure.text(place, 1 - 0.28 / whole, f"Retention on {results.suite}", fontsize=13, weight="bold", color=INK)
     figure.text(place, 1 - 0.53 / whole, asked, fontsize=9.5, color=INK)
+    figure.text(place, 1 - 0.73 / whole, _unreached(results.scores), fontsize=8, color=SOFT)
     save_figure(figure, path)
 
 
@@ -81,11 +85,20 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> np.n
     return places
 
 
+def _unreached(scores: Sequence[Score]) -> str:
+    """Which budgets are not drawn, and for whom."""
+    missed: dict[int, list[str]] = {}
+    for score in scores:
+        if not score.reached:
+            missed.setdefault(score.budget, []).append(f"{score.method} ({score.mean_cached_tokens:.1f} at least)")
+    return "\n".join(f"not reachable at {budget}: {', '.join(names)}" for budget, names in missed.items())
+
+
 def _lines(scores: Sequence[Score]) -> list[_Line]:
     """The methods in the background first, so that CoViST lies on top."""
     found: dict[str, list[Score]] = {}
     for score in scores:
-        if score.method != VANILLA and math.isfinite(score.retention):
+        if score.method != VANILLA and score.reached and math.isfinite(score.retention):
             found.setdefault(score.method, []).append(score)
     ours = [method for method in found if method.startswith(OURS)]
     colours = {method: COLOURS[number % len(COLOURS)] for number, method in enumerate(ours)}

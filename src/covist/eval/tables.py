@@ -17,9 +17,9 @@ def markdown(results: Results) -> str:
     parts = [
         f"# Suite {results.suite}: {results.questions} questions about {results.images} images",
         "All scores in percent. Brackets hold 95% bootstrap intervals over images. Retention is the mean over the "
-        "families of score / vanilla score. *Not reachable*: the method keeps more tokens than the budget, see mean "
-        "tokens; such a cell is not ranked. An asterisk marks times that were not all taken in one sitting with "
-        "vanilla's: do not compare them.",
+        "families of score / vanilla score. *Not reachable*: the method cannot keep as few tokens as the budget "
+        "says; the score belongs to the smallest mean that it can run at, and is not ranked. An asterisk marks "
+        "times that were not all taken in one sitting with vanilla's: do not compare them.",
         "## Retention",
         _retention_table(results),
         "## Scores per family",
@@ -77,7 +77,7 @@ def _difference_table(results: Results) -> str:
 
 def _with_interval(score: Score) -> str:
     found = f"{_text(score.retention)} {_ends(score.retention_interval)}"
-    return found if score.reached else f"not reachable: {found}"
+    return found if score.reached else f"not reachable; at {_text(score.mean_cached_tokens)} tokens: {found}"
 
 
 def _ends(interval: tuple[float, float]) -> str:

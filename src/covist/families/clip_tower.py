@@ -2,65 +2,35 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.family import Removable
 from covist.contract.pixels import lay_out, patches_of_tiles
 from covist.contract.profile import narrowed
-from covist.contract.signals import EncoderLayer, ImageSignals
-from covist.errors import CovistError
-from covist.families.hooks import Scratch, WrappedMethod
+from covist.contract.signals import EncoderLayer
+from covist.families.hooks import Scratch
+from covist.families.projected import ProjectedTowerFamily, TowerOutput
 from covist.grid import Grid
 from covist.plan import Geometry
 
 CLIP_SIDE, CLIP_PATCH = 336, 14
 """Pixels of the published towers, CLIP ViT-L/14."""
 
-
-@dataclass(frozen=True)
-class TowerOutput:
-    """What a call of `get_image_features` was given and what the tower computed for all its tiles."""
-
-    arguments: dict[str, Any]
-    spans: Sequence[Tensor]  # [n, d] each, an image's embeddings as the prompt receives them
-    captured: dict[
-        int, tuple[EncoderLayer, Tensor]
-    ]  # encoder layer -> what its attention read, class output [tiles, v]
-    features: Tensor  # [tiles, patches, v] what feeds the projector
+ClassTokenSeen = tuple[EncoderLayer, Tensor]
+"""What an encoder layer's attention read, and its output at the class token [tiles, v]."""
 
 
-class ClipTowerFamily(Family):
+class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
     """A family whose encoder is a CLIP vision tower and whose projector reads one of its hidden states."""
 
     tower_types = ("clip_vision_model",)
+    select_strategy = "default"
     encoder_signal = "attention of the class token"
     shallow_tower = {"num_hidden_layers": 2}
-
-    def __init__(self, model: nn.Module):
-        super().__init__(model)
-        config = self.model.config
-        if config.vision_feature_select_strategy != "default":
-            raise CovistError(
-                f"vision_feature_select_strategy must be 'default', not {config.vision_feature_select_strategy!r}"
-            )
-        self._require_encoder_layers()
-
-    def _require_encoder_layers(self) -> None:
-        """The projector must read outputs of encoder layers: only those have an attention to take evidence from."""
-        selected = self.model.config.vision_feature_layer
-        count = len(self.base.vision_tower.encoder.layers)
-        for index in [selected] if isinstance(selected, int) else selected:
-            if not (1 <= index <= count or -count <= index <= -1):
-                raise CovistError(
-                    f"vision_feature_layer={selected!r}: the vision tower has {count} encoder layers, whose outputs "
-                    f"are 1 to {count} or -{count} to -1"
-                )
 
     @classmethod
     def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
@@ -77,50 +47,18 @@ class ClipTowerFamily(Family):
         }
 
     @property
-    def feature_layers(self) -> list[int]:
-        """Indices of the encoder layers whose outputs feed the projector; the last of them gives the evidence."""
-        selected = self.model.config.vision_feature_layer
-        count = len(self.base.vision_tower.encoder.layers)
-        # hidden state 0 is the embedding, hidden state i the output of layer i - 1
-        return [index % (count + 1) - 1 for index in ([selected] if isinstance(selected, int) else selected)]
+    def encoder_layers(self) -> Sequence[Any]:
+        return self.base.vision_tower.encoder.layers
 
-    def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
-        layers = self.base.vision_tower.encoder.layers
-        depths = (int(depth * len(layers)) if isinstance(depth, float) else depth for depth in encoder_layers)
-        wanted = {index % len(layers): layers[index] for index in (*self.feature_layers, *depths)}
-        taps = {index: _LayerTap(layer) for index, layer in wanted.items()}
-        scratch = Scratch()
+    def tap(self, layer: Any) -> _LayerTap:
+        return _LayerTap(layer)
 
-        def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            scratch.leave("features", inputs[0].detach())
+    def watched_layers(self, wanted: Sequence[int | float]) -> list[int]:
+        count = len(self.encoder_layers)
+        depths = (int(depth * count) if isinstance(depth, float) else depth for depth in wanted)
+        return list(dict.fromkeys(range(count)[index] for index in (*self.feature_layers, *depths)))
 
-        def assemble(arguments: dict[str, Any], output: Any) -> None:
-            self._require_configured_features(arguments)
-            # The signals own what they need from here on; nothing of this call stays behind in the taps.
-            captured = {index: tap.take() for index, tap in taps.items()}
-            spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
-            sink(self.images(TowerOutput(arguments, spans, captured, scratch.take()["features"])))
-
-        return [
-            *(handle for tap in taps.values() for handle in tap.handles),
-            self.base.multi_modal_projector.register_forward_pre_hook(remember_features),
-            WrappedMethod(self.base, "get_image_features", assemble),
-        ]
-
-    def _require_configured_features(self, arguments: dict[str, Any]) -> None:
-        """The taps sit at the configured layers, so that a single call cannot choose others."""
-        for name in ("vision_feature_layer", "vision_feature_select_strategy"):
-            configured, given = getattr(self.model.config, name), arguments.get(name)
-            if given not in (None, configured):
-                raise CovistError(
-                    f"{name}={given!r}: under compression a call must use the model's own, {configured!r}"
-                )
-
-    @abstractmethod
-    def images(self, output: TowerOutput) -> list[ImageSignals]:
-        """Split what the tower computed for all tiles into images."""
-
-    def tower_signals(self, output: TowerOutput, tiles: slice, pack: Tensor) -> dict[str, Any]:
+    def tower_signals(self, output: TowerOutput[ClassTokenSeen], tiles: slice, pack: Tensor) -> dict[str, Any]:
         """The `ImageSignals` fields that come from the tower, for the tiles of one image packed as `pack` says."""
         layers = {
             index: EncoderLayer(layer.class_query[tiles], layer.class_key[tiles], layer.keys[tiles], layer.heads)
@@ -162,7 +100,7 @@ class _LayerTap:
 
         return hook
 
-    def take(self) -> tuple[EncoderLayer, Tensor]:
+    def take(self) -> ClassTokenSeen:
         seen = self._scratch.take()
         # The class rows are copied so that they do not keep the full projection outputs alive.
         query, output = seen["query"][:, 0].clone(), seen["output"][:, 0].clone()

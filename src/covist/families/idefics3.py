@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import isqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -57,7 +57,9 @@ class Idefics3(TileFamily):
     name = "idefics3"
     model_classes = ("Idefics3ForConditionalGeneration",)
     token_count = "169 per tile, up to 17 tiles of a square image"
-    presets = (Geometry("idefics3-8b", 32, 4096, 14336, 32, 8, 17 * 169, budgets=(640, 320, 160), **LARGEST),)
+    presets: ClassVar[tuple[Geometry, ...]] = (
+        Geometry("idefics3-8b", 32, 4096, 14336, 32, 8, 17 * 169, budgets=(640, 320, 160), **LARGEST),
+    )
     assistant_markers = (*Family.assistant_markers, "Assistant:")
     role_markers = (*Family.role_markers, "User:")
     _warned = False

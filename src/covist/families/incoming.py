@@ -59,9 +59,20 @@ def patches_that_ask(count: int, merge: int, exact: bool, device: torch.device) 
     its white patches in the next, so that every token asks in every head and every patch in every second one. The
     patches of a token, merge x merge, follow each other row by row.
     """
+    place = torch.arange(count, device=device) % merge**2
+    return _checkerboard(place // merge + place % merge, exact)
+
+
+def patches_in_rows_that_ask(count: int, columns: int, exact: bool, device: torch.device) -> list[Tensor]:
+    """The same for patches that follow each other row by row through the whole image, `columns` in a row."""
     patches = torch.arange(count, device=device)
-    if exact or count <= ALL_ASK_UP_TO:
+    return _checkerboard(patches // columns + patches % columns, exact)
+
+
+def _checkerboard(diagonals: Tensor, exact: bool) -> list[Tensor]:
+    """Patches of even and of odd `diagonals` [n] (row plus column), or all of them together."""
+    patches = torch.arange(len(diagonals), device=diagonals.device)
+    if exact or len(diagonals) <= ALL_ASK_UP_TO:
         return [patches]
-    place = patches % merge**2
-    white = (place // merge + place % merge) % 2 == 1
+    white = diagonals % 2 == 1
     return [patches[~white], patches[white]]

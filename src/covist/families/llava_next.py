@@ -11,7 +11,8 @@ from torch import Tensor
 
 from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import ImageSignals
-from covist.families.clip_tower import CLIP_SIDE, ClipTowerFamily, TowerOutput, patches_per_side, read_tiles
+from covist.families.clip_tower import CLIP_SIDE, ClassTokenSeen, ClipTowerFamily, patches_per_side, read_tiles
+from covist.families.projected import TowerOutput
 from covist.families.registry import register_family
 from covist.grid import Grid
 from covist.plan import Geometry
@@ -37,7 +38,7 @@ class LlavaNext(ClipTowerFamily):
         Geometry("llava-next-7b", 32, 4096, 11008, 32, 32, tokens=2880, markers=48, budgets=(640, 320, 160), tiles=5),
     )
 
-    def images(self, output: TowerOutput) -> list[ImageSignals]:
+    def images(self, output: TowerOutput[ClassTokenSeen]) -> list[ImageSignals]:
         signals, first_tile = [], 0
         pixels, side = output.arguments["pixel_values"], patches_per_side(self.model)
         for number, (span, size) in enumerate(zip(output.spans, output.arguments["image_sizes"], strict=True)):

@@ -1,4 +1,5 @@
-"""Processors for images alone: the video half of transformers' processors needs torchvision, images do not."""
+"""Processors without torchvision, which the video half of transformers' processors needs: images alone, or with a
+stand-in for the other half."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -20,17 +22,45 @@ VIDEO_PACKAGE = "num2words"
 
 
 def load_processor(family: type[Family], name: str) -> Any:
-    """The processor of a checkpoint (a folder or a hub id), without its video half where torchvision is missing."""
+    """The processor of a checkpoint (a folder or a hub id); where torchvision is missing, with the family's stand-in
+    for its video half, or without any."""
     import transformers  # here, because plans import the family modules too and need no transformers
 
     if family.processor is None or find_spec("torchvision"):
         return transformers.AutoProcessor.from_pretrained(name)
-    return image_only(getattr(transformers, family.processor)).from_pretrained(name)
+    processor_class = without_torchvision(getattr(transformers, family.processor))
+    if VIDEO_PART not in processor_class.get_attributes():
+        return processor_class.from_pretrained(name)
+    processor = image_only(processor_class).from_pretrained(name)
+    if family.video_stand_in is not None:
+        from covist.families import pil_videos
+
+        stand_in = getattr(pil_videos, family.video_stand_in)
+        processor.video_processor = stand_in.of(name, processor.image_processor)
+    return processor
+
+
+@cache
+def without_torchvision(processor_class: Any) -> Any:
+    """The class that a placeholder of transformers stands for, where its file imports a torchvision image processor.
+
+    It imports functions that the image processor for PIL has as well, and gets them from there.
+    """
+    if not getattr(processor_class, "is_dummy", False):
+        return processor_class
+    own = processor_class.__module__
+    for_torchvision, for_pil = (own.replace("processing_", f"image_processing_{kind}") for kind in ("", "pil_"))
+    sys.modules[for_torchvision] = import_module(for_pil)
+    try:
+        return getattr(import_module(own), processor_class.__name__)
+    finally:
+        del sys.modules[for_torchvision]
 
 
 @cache
 def image_only(processor_class: Any) -> Any:
-    """A processor class without its video half; it is built, saved and loaded like the original, and refuses videos.
+    """A processor class without its video half; it is built, saved and loaded like the original, and refuses videos
+    unless it is given a `video_processor` afterwards.
 
     transformers reads from the constructor's signature which parts a processor consists of, so the video processor is
     left out of it. The name stays the original's, because saved checkpoints name it.
@@ -65,11 +95,13 @@ def image_only(processor_class: Any) -> Any:
             return cls(**found, **{name: stored[name] for name in settings if name in stored})
 
         def __call__(self, *args: Any, videos: Any = None, **kwargs: Any) -> Any:
-            if videos is not None:
+            if videos is None:
+                return super().__call__(*args, **kwargs)
+            if VIDEO_PART not in vars(self):
                 raise CovistError(
                     f"this processor handles images only; use {processor_class.__name__} with torchvision for videos"
                 )
-            return super().__call__(*args, **kwargs)
+            return super().__call__(*args, videos=videos, **kwargs)
 
     ImagesAlone.__init__.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
     ImagesAlone.__name__ = processor_class.__name__

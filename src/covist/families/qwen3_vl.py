@@ -23,6 +23,7 @@ class Qwen3VL(QwenTowerFamily):
     name = "qwen3-vl"
     model_classes = ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration")
     processor = "Qwen3VLProcessor"
+    video_stand_in = "Qwen3Videos"
     token_count = "one per 32 x 32 pixels"
     presets = (
         DENSE,

@@ -42,6 +42,7 @@ class QwenTowerFamily(Family):
     needs_clip_text = False
     encoder_signal = "incoming attention of the last block"
     video = "compressed"
+    video_stand_in = "Qwen2Videos"
     rotary_sections: ClassVar[dict[str, Any]] = rotary_sections(16, 24, 24)
     timestamps: ClassVar[bool] = False
     """Whether every frame of a video is a run of its own in the prompt."""

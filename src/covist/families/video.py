@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covist.contract.signals import ImageSignals
+from covist.grid import Grid
 
 SEGMENT_TOKENS = 4096
 """Most tokens of a segment, if more than one frame is in it."""
@@ -17,3 +25,26 @@ def segments(frames: int, tokens: int) -> list[range]:
     count = math.ceil(frames / max(1, SEGMENT_TOKENS // tokens))
     ends = [frames * number // count for number in range(count + 1)]
     return [range(start, end) for start, end in zip(ends, ends[1:], strict=False)]
+
+
+def film(
+    span: Tensor, shape: tuple[int, int], frames: int, part_of: Callable[[range], dict[str, Any]]
+) -> Iterator[ImageSignals]:
+    """Signals of the segments of one video of `frames` frames of rows x columns tokens.
+
+    span: the video's embeddings as the prompt receives them; what comes after the last frame is a marker.
+    part_of: the `ImageSignals` fields that the encoder gives for some frames.
+    """
+    tokens = shape[0] * shape[1]
+    for part in segments(frames, tokens):
+        end = None if part.stop == frames else part.stop * tokens
+        own = span[part.start * tokens : end]
+        content = torch.arange(len(own), device=own.device) < len(part) * tokens
+        yield ImageSignals(
+            grid=Grid((shape,) * len(part), "frames"),
+            span=own.detach(),
+            content=content,
+            pack=torch.arange(len(part) * tokens, device=own.device),
+            continues=part.start > 0,
+            **part_of(part),
+        )

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Literal
+
 import torch
 from torch import Tensor
 
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
+from covist.errors import CovistError
 from covist.methods._relevance import clip_relevance, embedding_cosines, spread
-from covist.methods._shared import cosine
+from covist.methods._shared import cosine, first_best
 from covist.methods.registry import register_method
 
 RELEVANCE_WEIGHT = 0.5  # theta of the exponential form
-USED_UP = 1e-6
+Sign = Literal["negated", "plain"]
 
 
 @register_method
@@ -20,55 +23,78 @@ class CDPruner(Method):
     name = "cdpruner"
     default_positions = "reindex"
     uses_clip_text = True
+    options: ClassVar = {
+        "relevance": "negated: CLIP's cosine to the question with the published sign; plain: with the other one; "
+        "none: diversity alone. Without CLIP's text space the cosine is plain unless this is none"
+    }
     info = MethodInfo(
         paper=(
             "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs (NeurIPS 2025)"
         ),
         acts="before the decoder",
         signals="projected embeddings, CLIP text or the question's input embeddings",
-        budget="exactly K in every layer",
+        budget="exactly K in every layer up to the width of the embeddings, fewer beyond",
         licence="Apache-2.0",
         published=(
             "Kernel diag(r) S diag(r), S the cosine of projected embeddings, r the min-max of the negated CLIP cosine "
-            "to the bare question; greedy MAP by incremental Cholesky."
+            "to the bare question; greedy MAP by incremental Cholesky, in float32. Beyond the rank of the kernel (the "
+            "width of the embeddings) rounding chooses a few more tokens, then the determinant is used up and the loop "
+            "repeats its picks: fewer distinct tokens than asked for. So it is here, and the report counts the "
+            "distinct ones."
         ),
         ours=(
-            "Min and max are taken per image, not over all images of a call. Without CLIP's text space, the rule of "
-            "OpenVINO's port applies: positive mean cosine to the question's input embeddings, r <- exp(r / 2). "
-            "Without any question the kernel is the similarity alone. Where the determinant is used up (duplicates), "
-            "the most relevant tokens follow."
+            "`relevance` can turn the sign or leave relevance out: the authors found that CLIP's patches "
+            "anti-correlate with the text, which need not hold for another tower. The repeated picks themselves (the "
+            "first two tokens of the image) are not added. Min and max are taken per image, not over all images of a "
+            "call. A question beyond CLIP's 77 tokens is cut into segments with a begin and an end token each; the "
+            "original cuts without them. Without CLIP's text space, the rule of OpenVINO's port applies: positive mean "
+            "cosine to the question's input embeddings, r <- exp(r / 2). Without any question the kernel is the "
+            "similarity alone."
         ),
         checked="golden: cdpruner (relevance, order of choice at 64, kept tokens at 64, 48 and 32)",
     )
 
+    def __init__(self, relevance: Sign | None = "negated", **options: Any):
+        super().__init__(**options)
+        if relevance not in ("negated", "plain", None):
+            raise CovistError(f"relevance={relevance!r}: choose negated, plain or none")
+        self.relevance = relevance
+
     def select(self, image: ImageContext, count: int) -> Tensor:
-        return most_probable_subset(cosine(image.signals.embeddings), relevance(image), count)
+        similarity = cosine(image.signals.embeddings)
+        return most_probable_subset(similarity, question_relevance(image, self.relevance), count)
 
 
-def relevance(image: ImageContext) -> Tensor:
+def question_relevance(image: ImageContext, sign: Sign | None = "negated") -> Tensor:
     """r, [N]."""
+    ones = torch.ones(image.grid.size, dtype=torch.float32, device=image.positions.device)
+    if sign is None:
+        return ones
     by_clip = clip_relevance(image)
     if by_clip is not None:
-        return spread(by_clip)
+        return spread(by_clip if sign == "negated" else -by_clip)
     by_embedding = embedding_cosines(image)
     if by_embedding is None:
-        return torch.ones(image.grid.size, dtype=torch.float32, device=image.positions.device)
+        return ones
     return torch.exp(RELEVANCE_WEIGHT / (2 * (1 - RELEVANCE_WEIGHT)) * spread(by_embedding.mean(-1)))
 
 
 def most_probable_subset(similarity: Tensor, relevance: Tensor, count: int) -> Tensor:
-    """Greedy MAP of the DPP with kernel diag(r) S diag(r) -> [count] in the order of choice."""
+    """Greedy MAP of the DPP with kernel diag(r) S diag(r) -> in the order of choice [count].
+
+    Fewer come out where the determinant is used up: the published loop then takes the root of a negative number and
+    only repeats itself.
+    """
     kernel = relevance[:, None] * similarity * relevance
     gain = kernel.diagonal().clone()  # d^2, what each token would multiply the determinant by
-    rest = relevance - relevance.max() - 1  # below every gain: the order once the determinant is used up
     factors = kernel.new_zeros(count, len(kernel))
-    chosen: list[Tensor] = []
+    chosen, gained = [], []
     for step in range(count):
-        alive = gain > USED_UP * relevance.square()
-        best = torch.where(alive, gain, rest.masked_fill(gain.isneginf(), -torch.inf)).argmax()
+        best = first_best(gain)
         chosen.append(best)
-        scale = torch.where(alive, gain.rsqrt(), torch.zeros_like(gain))[best]
-        factors[step] = scale * (kernel[best] - factors[:step, best] @ factors[:step])
+        gained.append(gain[best])
+        factors[step] = (kernel[best] - factors[:step, best] @ factors[:step]) / gain[best].sqrt()
         gain = gain - factors[step].square()
         gain[best] = -torch.inf
-    return torch.stack(chosen)
+    distinct = (torch.stack(gained) > 0).cumprod(0).sum()  # read after the loop, so that no step waits for a device
+    return torch.stack(chosen)[: max(1, int(distinct))]

@@ -46,15 +46,22 @@ class MMTok(Method):
     )
 
     def select(self, image: ImageContext, count: int) -> Tensor:
-        tokens = image.grid.size
-        visual = torch.softmax(cosine(image.signals.hidden) / VISUAL_TEMPERATURE, dim=-1) / tokens  # Q, [N, N]
-        rows = VISUAL_SHARE * visual
+        rows = visual_rows(image.signals.hidden)
         cosines = embedding_cosines(image)
         if cosines is not None:
             words = cosines.T[content_words(image.instruction.pieces).to(cosines.device)]
-            textual = torch.softmax(words / TEXT_TEMPERATURE, dim=-1) / len(words)  # P, [m, N]
-            rows = torch.cat([textual, rows])
+            rows = torch.cat([text_rows(words), rows])
         return greedy_max_coverage(rows, count)
+
+
+def text_rows(words: Tensor) -> Tensor:
+    """P: how the attention of each word would spread over the tokens, from their cosines [m, N]."""
+    return torch.softmax(words / TEXT_TEMPERATURE, dim=-1) / len(words)
+
+
+def visual_rows(hidden: Tensor) -> Tensor:
+    """alpha Q: the same for every token as a word, from encoder features [N, v] -> [N, N]."""
+    return VISUAL_SHARE * torch.softmax(cosine(hidden) / VISUAL_TEMPERATURE, dim=-1) / len(hidden)
 
 
 def content_words(pieces: list[str]) -> Tensor:

@@ -15,6 +15,7 @@ from covist.methods.registry import register_method
 from covist.state import VisualState
 
 NEIGHBOURS = 32
+GRID_PER_OUTLIER = 3
 PAPER = "LLaVA-PruMerge: Adaptive Token Reduction for Efficient Large Multimodal Models (ICCV 2025)"
 
 
@@ -46,16 +47,9 @@ class PruMerge(Method):
         signals = image.signals
         attention, keys = last_layer(signals)
         kept = self.choose(attention, count - 1)
-        removed = without(kept, state.count)
-        hidden = signals.hidden.float()
-        similarity = cosine(keys[kept], keys)
-        similarity[torch.arange(len(kept)), kept] = -torch.inf
-        nearest = similarity.topk(min(NEIGHBOURS, state.count - 1), dim=-1).indices  # [K - 1, 32]
-        share = torch.zeros_like(similarity).scatter_(1, nearest, attention[nearest])
-        extra = attention[removed] @ hidden[removed]
-        merged = signals.project(torch.cat([hidden[kept] + share @ hidden, extra[None]]).to(signals.hidden.dtype))
+        merged = signals.project(merge_neighbours(signals.hidden, keys, attention, kept).to(signals.hidden.dtype))
         features = state.features.clone()
-        places = torch.cat([kept, removed[-1:]])
+        places = torch.cat([kept, without(kept, state.count)[-1:]])
         features[places] = merged.to(features.dtype)
         return Outcome(state.with_features(features).restrict(places.sort().values))
 
@@ -68,20 +62,46 @@ class PruMergePlus(PruMerge):
     name = "prumerge-plus"
     info = replace(
         PruMerge.info,
-        published=f"{PruMerge.info.published} Evenly spaced tokens join the outliers a > Q3 + 1.5 (Q3 - Q1).",
-        ours=(
-            "The count is fixed: the outliers (at most K - 1), and a spacing solved for the rest. Order and extra "
-            "token as for PruMerge."
+        published=(
+            f"{PruMerge.info.published} To n tokens with the most attention come evenly spaced ones, one in every "
+            "third of N / n, so that about three quarters of the tokens are a grid."
         ),
-        checked="golden: prumerge (outliers, kept tokens and merged features at the adaptive count)",
+        ours=(
+            "The budget rule: the authors' n is the number of outliers a > Q3 + 1.5 (Q3 - Q1), whatever count comes "
+            "out. Here n is the largest for which n tokens, their grid and the extra token fit into K; places that are "
+            "left go to the next tokens by attention. Order and extra token as for PruMerge."
+        ),
+        checked="golden: prumerge (kept tokens and merged features at the authors' number of outliers)",
     )
 
     def choose(self, attention: Tensor, count: int) -> Tensor:
-        first, third = attention.quantile(0.25), attention.quantile(0.75)
-        outliers = min(int((attention > third + 1.5 * (third - first)).sum()), count)
-        top = largest(attention, outliers)
-        remaining, spaced = without(top, len(attention)), count - outliers
-        return torch.cat([top, remaining[torch.arange(spaced, device=top.device) * len(remaining) // max(1, spaced)]])
+        return fit_grid(largest(attention, len(attention)), count)
+
+
+def with_grid(order: Tensor, outliers: int) -> Tensor:
+    """The first `outliers` tokens of an order by attention [N], then the evenly spaced ones that go with them."""
+    step = max(1, len(order) // outliers // GRID_PER_OUTLIER)
+    grid = torch.arange(0, len(order) - 1, step, device=order.device)
+    return torch.cat([order[:outliers], grid[~torch.isin(grid, order[:outliers])]])
+
+
+def fit_grid(order: Tensor, count: int) -> Tensor:
+    """As many outliers as fit into `count` together with their grid; the order [N] fills what is left."""
+    fitting = [chosen for n in range(1, count + 1) if len(chosen := with_grid(order, n)) <= count]
+    chosen = fitting[-1] if fitting else order[:0]
+    others = order[~torch.isin(order, chosen)]
+    return torch.cat([chosen, others[: count - len(chosen)]])
+
+
+def merge_neighbours(hidden: Tensor, keys: Tensor, attention: Tensor, kept: Tensor) -> Tensor:
+    """Kept tokens with what their neighbours by key add, then the extra token for the others -> [kept + 1, v]."""
+    hidden = hidden.float()
+    similarity = cosine(keys[kept], keys)
+    similarity[torch.arange(len(kept)), kept] = -torch.inf
+    nearest = similarity.topk(min(NEIGHBOURS, len(keys) - 1), dim=-1).indices  # [kept, 32]
+    share = torch.zeros_like(similarity).scatter_(1, nearest, attention[nearest])
+    removed = without(kept, len(keys))
+    return torch.cat([hidden[kept] + share @ hidden, (attention[removed] @ hidden[removed])[None]])
 
 
 def last_layer(signals: ImageSignals) -> tuple[Tensor, Tensor]:

@@ -41,16 +41,18 @@ class Reach:
                 f"{self.method} cannot reach a budget of {self.budget} here: "
                 f"the smallest layer mean it can run at is {self.mean:.1f} visual tokens"
             )
+        if self.mean < self.budget - _ROUNDING:
+            return f"{self.method} keeps fewer tokens than a budget of {self.budget}: a layer mean of {self.mean:.1f}"
         return None
 
 
-def reach(method: str, budget: int | float | str, tokens: int, layers: int) -> Reach:
-    """Judge a budget by the method's own schedule in a decoder of `layers` layers.
+def reach(method: str, budget: int | float | str, tokens: int, layers: int, frames: int = 1) -> Reach:
+    """Judge a budget by the method's own schedule in a decoder of `layers` layers; a video has several `frames`.
 
     >>> reach("fastv", 64, tokens=576, layers=8).is_reached
     False
     """
-    count = resolve_budget(budget, tokens)
+    count = resolve_budget(budget, tokens, frames)
     return Reach(method, budget, count, tokens, create_method(method).schedule(layers, count, tokens).cached_mean)
 
 

@@ -60,10 +60,10 @@ def _read(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] |
         raise CovistError(f"{name} is damaged or truncated ({error})") from None
 
 
-def refuse_url(path: str | Path) -> None:
+def refuse_url(path: str | Path, kind: str = "image") -> None:
     """Say of a URL that it is one, rather than that no such file exists."""
     if _URL.match(str(path)):
-        raise CovistError(f"image {path}: URLs are not read; download the image and name the file")
+        raise CovistError(f"{kind} {path}: URLs are not read; download the {kind} and name the file")
 
 
 def _decode(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None) -> Image.Image:

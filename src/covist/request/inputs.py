@@ -11,18 +11,23 @@ from PIL import Image
 from torch import Tensor
 
 from covist.errors import CovistError
+from covist.families.registry import families, family_for
 from covist.request.loading import LoadedModel
 from covist.request.prompts import chat_prompt
+from covist.request.videos import Video
 
 _TEXT_INPUTS = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
+_PIXELS = {"image": "pixel_values", "video": "pixel_values_videos"}
+_POSITION_INPUTS = ("second_per_grid_ts",)
+"""What says where visual tokens stand and is none of the vision tower's business."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One or more prompts about the same images.
+    """One or more prompts about the same images and videos.
 
     prompts: what every prompt has of its own, [prompts, n] padded on the left.
-    images: what the vision tower takes, once, however many prompts ask about it.
+    images: what the vision tower takes of images and videos, once, however many prompts ask about it.
     """
 
     prompts: dict[str, Tensor]
@@ -45,38 +50,79 @@ class Request:
         return self.prompts["input_ids"].shape[1]
 
     def inputs(self, model: Any) -> dict[str, Any]:
-        """Arguments of the model's `generate`; several prompts share one encoding of their images."""
+        """Arguments of the model's `generate`; several prompts share one encoding of their images and videos."""
         if self.count == 1:
             return {**self.prompts, **self.images}
-        encoded = model.get_image_features(**self.images, return_dict=True)
-        features = encoded.pooler_output  # one tensor for all images, or one for each
-        encoded.pooler_output = (
-            torch.cat([features] * self.count) if isinstance(features, Tensor) else list(features) * self.count
-        )
+        encoded = self.encode(model)
+        for features in encoded.values():
+            features.pooler_output = _repeated(features.pooler_output, self.count)
+            if getattr(features, "deepstack_features", None) is not None:
+                levels = features.deepstack_features
+                features.deepstack_features = [_repeated(level, self.count) for level in levels]
         repeated = {
-            name: torch.cat([values] * self.count) for name, values in self.images.items() if name != "pixel_values"
+            name: torch.cat([values] * self.count)
+            for name, values in self.images.items()
+            if name not in _PIXELS.values()
         }
-        return {**self.prompts, **repeated, "mm_encoder_outputs": {"image": encoded}}
+        return {**self.prompts, **repeated, "mm_encoder_outputs": encoded}
+
+    def encode(self, model: Any) -> dict[str, Any]:
+        """What the vision tower makes of the images, and of the videos: "image" and "video" features."""
+        encoded = {}
+        for kind, pixels in _PIXELS.items():
+            if pixels in self.images:
+                own = {
+                    name: values
+                    for name, values in self.images.items()
+                    if name not in _POSITION_INPUTS and ("video" in name) == (kind == "video")
+                }
+                encoded[kind] = getattr(model, f"get_{kind}_features")(**own, return_dict=True)
+        return encoded
 
 
-def prepare(loaded: LoadedModel, images: Sequence[Image.Image], *prompts: str) -> Request:
-    """One or more questions about the same images, ready for the model."""
+def _repeated(features: Any, count: int) -> Any:
+    """Features of images, one after the other, as often as there are prompts."""
+    return torch.cat([features] * count) if isinstance(features, Tensor) else list(features) * count
+
+
+def prepare(loaded: LoadedModel, images: Sequence[Image.Image], *prompts: str, videos: Sequence[Video] = ()) -> Request:
+    """One or more questions about the same images and videos, ready for the model; images stand before videos."""
     if not all(prompt.strip() for prompt in prompts):
         raise CovistError("the prompt is empty")
-    if not images:
+    if not images and not videos:
         raise CovistError("the prompt has no image: there is nothing to compress")
-    texts = [chat_prompt(loaded.processor, prompt, len(images)) for prompt in prompts]
+    if videos:
+        _require_videos(loaded)
+    texts = [chat_prompt(loaded.processor, prompt, len(images), len(videos)) for prompt in prompts]
     try:
-        single = _encode(loaded, images, texts[:1])
-        every = _encode(loaded, [list(images)] * len(texts), texts) if len(texts) > 1 else single
+        single = _encode(loaded, images, videos, texts[:1])
+        every = _encode(loaded, images, videos, texts) if len(texts) > 1 else single
     except ValueError as error:  # an extreme shape, for example
-        raise CovistError(f"the processor of {loaded.name} refuses the image: {error}") from error
+        what = "video" if not images else "image" if not videos else "image or video"
+        raise CovistError(f"the processor of {loaded.name} refuses the {what}: {error}") from error
     return Request(Request.of_inputs(every).prompts, Request.of_inputs(single).images)
 
 
-def _encode(loaded: LoadedModel, images: Sequence[Any], texts: list[str]) -> dict[str, Tensor]:
-    padding: dict[str, Any] = {"padding": True, "padding_side": "left"} if len(texts) > 1 else {}
-    encoded = loaded.processor(images=list(images), text=texts, return_tensors="pt", **padding)
+def _require_videos(loaded: LoadedModel) -> None:
+    family = family_for(loaded.model)
+    if not family.takes_videos():
+        able = ", ".join(other.name for other in families() if other.takes_videos())
+        raise CovistError(f"{loaded.name} ({family.name}) takes no videos; these families do: {able}")
+
+
+def _encode(
+    loaded: LoadedModel, images: Sequence[Image.Image], videos: Sequence[Video], texts: list[str]
+) -> dict[str, Tensor]:
+    """The processor's inputs for some prompts that all show the same."""
+    count = len(texts)
+    options: dict[str, Any] = {"padding": True, "padding_side": "left"} if count > 1 else {}
+    if images:
+        options["images"] = [list(images)] * count  # a list per prompt: OneVision tiles an image that is alone
+    if videos:
+        options["videos"] = [list(video.frames) for video in videos] * count
+        options["video_metadata"] = [video.metadata for video in videos] * count
+        options["do_sample_frames"] = False  # the frames are chosen
+    encoded = loaded.processor(text=texts, return_tensors="pt", **options)
     return dict(encoded.to(loaded.model.device))
 
 

@@ -1,9 +1,10 @@
 """Visual tokens: the one definition that every budget, report, table and figure counts by.
 
 A visual token is a *content* token: a place of the decoder's sequence that shows a part of an image. Markers that a
-family puts between them (the newlines of LLaVA-NeXT, the text between two tiles) are counted apart; no method removes
-them, and a budget does not include them. Counts are per image: with several images they are averaged over the images,
-with several stages over the decoder's layers.
+family puts between them (the newlines of LLaVA-NeXT, the text between two tiles or frames) are counted apart; no method
+removes them, and a budget does not include them. Counts are per image or video: with several of them they are averaged,
+with several stages over the decoder's layers. A budget that is a count is meant for each image, and for each frame of a
+video.
 """
 
 from __future__ import annotations
@@ -23,46 +24,48 @@ from covist.request.loading import LoadedModel
 
 @dataclass(frozen=True)
 class VisualTokens:
-    """Tokens of one image in the prompt, uncompressed."""
+    """Tokens of one image or video in the prompt, uncompressed."""
 
     content: int
     markers: int
+    frames: int = 1
 
 
 @torch.inference_mode()
 def encoded_images(loaded: LoadedModel, request: Request) -> list[PlacedSignals]:
-    """What the vision tower says about each image of a request and where it stands, without running the decoder."""
+    """What the vision tower says about each image or segment of a video, and where it stands, without the decoder."""
     family = family_for(loaded.model)
     family.tokenizer = getattr(loaded.processor, "tokenizer", loaded.processor)
     found: list[ImageSignals] = []
     hooks = family.capture(found.extend)
     try:
-        model, is_video = loaded.model, "pixel_values_videos" in request.images
-        encode = model.get_video_features if is_video else model.get_image_features
-        encode(**request.images, return_dict=True)
+        request.encode(loaded.model)
     finally:
         for hook in hooks:
             hook.remove()
     ids = request.prompts["input_ids"][0]
     rows = family.image_mask(ids, None).nonzero()[:, 0].split([len(signals.content) for signals in found])
-    pieces = [
-        PlacedSignals(signals, own, int(own[0]), int(own[-1]) + 1) for signals, own in zip(found, rows, strict=True)
-    ]
+    pieces: list[PlacedSignals] = []
+    for signals, own in zip(found, rows, strict=True):
+        pieces.append(PlacedSignals.after(pieces, signals, own))
     return family.images_in(pieces, ids)
 
 
 def visual_tokens(loaded: LoadedModel, request: Request) -> list[VisualTokens]:
-    """The tokens of each image of a request."""
-    images = encoded_images(loaded, request)
-    contents = [int(image.signals.content.sum()) for image in images]
-    return [
-        VisualTokens(content, image.end - image.start - content)
-        for image, content in zip(images, contents, strict=True)
-    ]
+    """The tokens of each image and each video of a request."""
+    counts: list[VisualTokens] = []
+    for image in encoded_images(loaded, request):
+        content = int(image.signals.content.sum())
+        own = (content, image.end - image.start - content, image.signals.grid.frames)
+        if image.signals.continues:
+            before = counts.pop()
+            own = (before.content + own[0], before.markers + own[1], before.frames + own[2])
+        counts.append(VisualTokens(*own))
+    return counts
 
 
 def mean_content(tokens: list[VisualTokens]) -> float:
-    """Content tokens, averaged over images."""
+    """Content tokens, averaged over images and videos."""
     return mean(item.content for item in tokens)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -17,7 +18,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        own = {"registry": self._registry}
+        own: dict[str, Any] = {"registry": self._registry}
         self._requests = Counter("covist_requests", "Requests by path and status.", ["path", "status"], **own)
         self._refusals = Counter("covist_refusals", "Requests that were refused, by reason.", ["reason"], **own)
         self._seconds = Histogram(

@@ -3,7 +3,17 @@
 from covist.viz.answers import draw_answer
 from covist.viz.figure import draw_overlay, draw_report
 from covist.viz.files import save_figure, save_page
+from covist.viz.film import draw_film
 from covist.viz.html import draw_html
 from covist.viz.layout import seen_views
 
-__all__ = ["draw_answer", "draw_html", "draw_overlay", "draw_report", "save_figure", "save_page", "seen_views"]
+__all__ = [
+    "draw_answer",
+    "draw_film",
+    "draw_html",
+    "draw_overlay",
+    "draw_report",
+    "save_figure",
+    "save_page",
+    "seen_views",
+]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from matplotlib.figure import Figure
 from PIL import Image
 
 from covist.contract.stages import ImageReport
 from covist.viz.figure import draw_overlay, draw_report
+from covist.viz.film import draw_film
 from covist.viz.layout import seen_views
 
 LINE = 92  # letters of the title that a figure has room for
@@ -14,14 +17,17 @@ LINE = 92  # letters of the title that a figure has room for
 
 def draw_answer(
     report: ImageReport,
-    image: Image.Image | None = None,
+    image: Image.Image | Sequence[Image.Image] | None = None,
     *,
     method: str,
     prompt: str,
     answer: str,
     overlay: bool = False,
+    seconds: Sequence[float] | None = None,
 ) -> Figure:
-    """What the answer to a prompt was based on, for one image of it.
+    """What the answer to a prompt was based on, for one image or video of it.
+
+    image: the original, or the frames of a video; seconds: when each of the frames that the model sees is shown.
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -37,8 +43,10 @@ def draw_answer(
     """
     how = "" if len(report.stages) == 1 else "on average "
     subtitle = f"{method}: {how}{report.summary}"
-    draw = draw_overlay if overlay else draw_report
-    return draw(report, seen_views(report, image), _headline(prompt, answer), subtitle)
+    views, headline = seen_views(report, image), _headline(prompt, answer)
+    if report.is_video:
+        return draw_film(report, views, headline, subtitle, seconds)
+    return (draw_overlay if overlay else draw_report)(report, views, headline, subtitle)
 
 
 def _headline(prompt: str, answer: str) -> str:

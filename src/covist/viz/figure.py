@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from covist.contract.stages import ImageReport
@@ -18,8 +15,6 @@ from covist.units import counted
 from covist.viz.layout import View, owners, rebuilt
 from covist.viz.panels import (
     DISCARDED,
-    FAINT,
-    INK,
     WeightScale,
     show_image,
     show_map,
@@ -27,10 +22,10 @@ from covist.viz.panels import (
     show_regions,
     show_representatives,
 )
+from covist.viz.sheet import GAP, LEGEND, MARGIN, TITLE, WIDTH, Sheet, add_legend, disc, thread
 
-WIDTH, MARGIN, GAP, BAR = 12.0, 0.25, 0.14, 2.6  # inches of the figure, its rim, between panels, of the colour bar
-TITLE, HEADING, CAPTION, LEGEND = 0.62, 0.3, 0.36, 0.72  # inches above all, above a row, below maps, below all
-TALLEST = 3.75  # inches of a panel
+HEADING, CAPTION = 0.3, 0.36  # inches above a row, below maps
+TALLEST = 3.75  # inches of a panel, unless it shares its column with more than one other view
 MAP_NAMES = ("attention", "distinctiveness", "instruction", "combined")
 
 
@@ -68,7 +63,7 @@ def draw_report(image: ImageReport, views: list[View], title: str = "", subtitle
     if regions is not None:
         _draw_regions(canvas, image, views, regions, row, column + 1)
     _draw_rebuilt(canvas, image, views, *((row + 1, column) if stages > 1 else (row, panels[row] - 1)))
-    return canvas.figure
+    return canvas.sheet.figure
 
 
 def draw_overlay(image: ImageReport, views: list[View], title: str = "", subtitle: str = "") -> Figure:
@@ -88,7 +83,7 @@ def draw_overlay(image: ImageReport, views: list[View], title: str = "", subtitl
     canvas = _Canvas(views, [1 + len(image.stages)], title, subtitle)
     _draw_seen(canvas, views)
     _draw_stages(canvas, image, views, row=0, first_column=1)
-    return canvas.figure
+    return canvas.sheet.figure
 
 
 @dataclass(frozen=True)
@@ -114,19 +109,12 @@ class _Canvas:
         heights = [sum(self._height(view, width) + HEADING for view in views) for width in self._widths]
         heights[0] += CAPTION if captioned else 0
         self._tops = [TITLE + sum(heights[:block]) for block in range(len(columns))]
-        self.height = TITLE + sum(heights) + LEGEND
-        self.figure = Figure(figsize=(WIDTH, self.height))
-        self._write(title, 0.24, fontsize=13, weight="bold")
-        self._write(subtitle, 0.48, fontsize=9.5)
-
-    def _write(self, text: str, below: float, **style: Any) -> None:
-        """A line of text that many inches below the top; a question may hold dollars, which are no formula."""
-        place = MARGIN / WIDTH, 1 - below / self.height
-        self.figure.text(*place, text, color=INK, va="center", parse_math=False, **style)
+        self.sheet = Sheet(TITLE + sum(heights) + LEGEND, title, subtitle)
 
     def _panel_width(self, share: float) -> float:
         """As wide as its share of the row, unless a panel would become too tall."""
-        return min(share, *(TALLEST * view.columns / view.rows for view in self._views))
+        tallest = TALLEST * min(1, 2 / len(self._views))
+        return min(share, *(tallest * view.columns / view.rows for view in self._views))
 
     def _height(self, view: View, width: float) -> float:
         return width * view.rows / view.columns
@@ -138,9 +126,7 @@ class _Canvas:
         top = self._tops[block] + above + HEADING
         share = self._shares[block]
         left = MARGIN + column * (share + GAP) + (share - width) / 2
-        return self.figure.add_axes(
-            (left / WIDTH, 1 - (top + height) / self.height, width / WIDTH, height / self.height)
-        )
+        return self.sheet.axes(left, top, width, height)
 
     def cell_points(self, block: int, view: int) -> float:
         """Side of a token's cell in points."""
@@ -148,9 +134,18 @@ class _Canvas:
 
 
 def _draw_seen(canvas: _Canvas, views: list[View]) -> None:
-    names = ["what the encoder sees"] if len(views) == 1 else ["base view", "tiles"]
-    for number, view in enumerate(views):
-        show_image(canvas.axes(0, number, 0), view, names[number])
+    for number, (view, name) in enumerate(zip(views, _view_names(views), strict=True)):
+        show_image(canvas.axes(0, number, 0), view, name)
+
+
+def _view_names(views: list[View]) -> list[str]:
+    """Of two views the finer one is made of tiles; where tiles are views of their own, the whole image is the last."""
+    if len(views) == 1:
+        return ["what the encoder sees"]
+    if len(views) == 2:
+        first, second = (max(view.rows, view.columns) for view in views)
+        return ["base view", "tiles"] if first < second else ["tiles", "base view"]
+    return [*(f"tile {number}" for number in range(1, len(views))), "whole image"]
 
 
 def _draw_stages(canvas: _Canvas, image: ImageReport, views: list[View], row: int, first_column: int) -> None:
@@ -164,10 +159,10 @@ def _draw_stages(canvas: _Canvas, image: ImageReport, views: list[View], row: in
             axes, cell = canvas.axes(row, number, first_column + place), canvas.cell_points(row, number)
             heading = title if number == 0 else ""
             show_representatives(axes, view, kept, weights, owner, scale, cell, heading)
-    handles: list[Artist] = [_disc(weight, scale, canvas.cell_points(row, 0)) for weight in scale.examples]
+    handles: list[Artist] = [disc(weight, scale, canvas.cell_points(row, 0)) for weight in scale.examples]
     if len(image.kept) < image.tokens:
-        handles.append(_thread() if image.assignment is not None else Patch(**DISCARDED, label="discarded"))
-    _add_legend(canvas, scale, handles)
+        handles.append(thread() if image.assignment is not None else Patch(**DISCARDED, label="discarded"))
+    add_legend(canvas.sheet, scale, handles)
 
 
 def _draw_regions(
@@ -204,45 +199,3 @@ def _evidence_maps(image: ImageReport) -> list[_Map]:
             title = f"{title}, layer {stage.depth}" if number else title
             found.append(_Map(title, stage.captions.get(name, ""), whole))
     return found
-
-
-def _add_legend(canvas: _Canvas, scale: WeightScale, handles: list[Artist]) -> None:
-    """What discs, threads, hatching and colours mean."""
-    figure, height = canvas.figure, canvas.height
-    figure.legend(
-        handles=handles,
-        loc="center left",
-        bbox_to_anchor=(MARGIN / WIDTH, 0.36 / height),
-        ncols=len(handles),
-        frameon=False,
-        fontsize=9,
-        handletextpad=0.6,
-        columnspacing=1.6,
-        borderpad=0,
-        labelcolor=INK,
-    )
-    if len(scale.examples) > 1:
-        left, width = WIDTH - MARGIN - BAR, BAR
-        bar_axes = figure.add_axes((left / WIDTH, 0.36 / height, width / WIDTH, 0.12 / height))
-        bar = figure.colorbar(scale.mappable, cax=bar_axes, orientation="horizontal")
-        bar.outline.set_visible(False)
-        bar.ax.tick_params(labelsize=8, colors=INK, length=2)
-        figure.text((left - 0.1) / WIDTH, 0.42 / height, "weight", fontsize=9, color=INK, ha="right", va="center")
-
-
-def _thread() -> Line2D:
-    return Line2D([], [], color=FAINT, linewidth=1.2, label="a token and the representative that stands for it")
-
-
-def _disc(weight: float, scale: WeightScale, cell_points: float) -> Line2D:
-    weights = np.array([weight])
-    return Line2D(
-        [],
-        [],
-        linestyle="",
-        marker="o",
-        markersize=float(np.sqrt(scale.areas(weights, cell_points))[0]),
-        markerfacecolor=to_hex(scale.colours(weights)[0]),
-        markeredgecolor="white",
-        label=f"weight {weight:g}",
-    )

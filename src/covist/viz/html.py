@@ -20,6 +20,7 @@ _STYLE = f"""<style>
 .covist dd {{ margin: 0 }}
 .covist .stages {{ display: flex; flex-wrap: wrap; gap: 16px }}
 .covist figure {{ flex: 1 1 300px; max-width: 420px; margin: 0 }}
+.covist .film figure {{ max-width: 900px }}
 .covist figcaption {{ margin-bottom: 4px }}
 .covist figure svg {{ display: block; width: 100%; height: auto; max-height: 640px; overflow: visible }}
 .covist svg text {{ fill: currentColor; pointer-events: none }}
@@ -76,7 +77,8 @@ def _draw_image(image: ImageReport, views: list[View]) -> str:
         f"{draw_panel(image, views, stage, scale, name)}</figure>"
         for stage in range(len(image.stages))
     )
-    return f'{define_images(views, name)}<div class="stages">{stages}</div>{_legend(image, scale)}'
+    kind = "stages film" if image.is_video else "stages"
+    return f'{define_images(views, name)}<div class="{kind}">{stages}</div>{_legend(image, scale)}'
 
 
 def _legend(image: ImageReport, scale: WeightScale) -> str:

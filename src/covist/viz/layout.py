@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil, sqrt
 
 import numpy as np
 from PIL import Image
 
 from covist.contract.stages import ImageReport
 
-PANEL_PIXELS = 480
+PANEL_PIXELS, FRAME_PIXELS = 480, 240  # of the longer side of a view; a video has many
 BLANK = 214  # grey of an image that nobody knows
 
 Corner = tuple[int, int]
@@ -48,11 +49,11 @@ class View:
         return values[self.start : self.stop].reshape(self.rows, self.columns)
 
 
-def seen_views(report: ImageReport, image: Image.Image | None = None) -> list[View]:
+def seen_views(report: ImageReport, image: Image.Image | Sequence[Image.Image] | None = None) -> list[View]:
     """The views of an image as the encoder saw them, scaled so that every token has a cell of the same size.
 
-    image: the original, which is sharper than what the encoder saw. Without it the pixels of the call are shown; where
-        the model family does not give them, the views are grey.
+    image: the original, which is sharper than what the encoder saw, or the frames of a video. Without it, and where the
+        views are parts of the image, the pixels of the call are shown; where there are none, the views are grey.
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -63,13 +64,23 @@ def seen_views(report: ImageReport, image: Image.Image | None = None) -> list[Vi
     >>> [(view.rows, view.columns) for view in covist.viz.seen_views(handle.report.images[0])]
     [(24, 24)]
     """
-    cell = max(4, PANEL_PIXELS // max(max(view) for view in report.grid.views))
+    pixels = FRAME_PIXELS if report.is_video else PANEL_PIXELS
+    cell = max(4, pixels // max(max(view) for view in report.grid.views))
     views, start = [], 0
     for (rows, columns), shown in zip(report.grid.views, _images(report, image), strict=True):
         resized = shown.convert("RGB").resize((columns * cell, rows * cell), Image.Resampling.BICUBIC)
         views.append(View(start, rows, columns, np.asarray(resized)))
         start += rows * columns
     return views
+
+
+def arrange(count: int, width: float, height: float) -> int:
+    """Columns in which panels of one shape fill something like a square.
+
+    >>> arrange(16, width=1, height=1), arrange(8, width=2, height=1)
+    (4, 2)
+    """
+    return max(1, min(count, round(sqrt(count * height / width))))
 
 
 def owners(image: ImageReport, stage: int) -> np.ndarray | None:
@@ -124,10 +135,14 @@ def _corners(loop: list[Corner]) -> list[Corner]:
     return [here for before, here, after in around if before[0] != after[0] and before[1] != after[1]]
 
 
-def _images(report: ImageReport, image: Image.Image | None) -> list[Image.Image]:
+def _images(report: ImageReport, image: Image.Image | Sequence[Image.Image] | None) -> Sequence[Image.Image]:
     """What to show in each view."""
     count = len(report.grid.views)
-    if image is not None:
+    if isinstance(image, Sequence):
+        together = ceil(len(image) / count)  # frames that an encoder sees as one; the first of them is shown
+        return [image[min(number * together, len(image) - 1)] for number in range(count)]
+    shows_parts = count > 1 and report.grid.relation == "apart"  # which part a view shows, only its pixels say
+    if image is not None and not (shows_parts and report.pixels):
         crop = count == 1 and report.preprocessing.center_crop
         return [_central_square(image) if crop else image] * count
     if report.pixels:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from covist.contract.stages import ImageReport
 from covist.units import counted
-from covist.viz.layout import Corner, View, outline, owners
+from covist.viz.layout import Corner, View, arrange, outline, owners
 from covist.viz.panels import WeightScale
 
 VIEW_GAP = 1  # cells between the views of an image
@@ -22,14 +22,25 @@ NOTE_LETTERS = 46  # letters of a note that the width of a panel has room for
 TALL = 1.4  # height over width from which on a page narrows a panel
 JPEG_QUALITY = 85
 
-Place = tuple[View, int]
-"""A view and the row of the panel at which it begins."""
+Place = tuple[View, int, int]
+"""A view, and the column and the row of the panel at which it begins."""
 
 
 def stack(views: list[View]) -> list[Place]:
     """The views of an image below each other; all have cells of the same size."""
     starts = np.cumsum([0, *(view.rows + VIEW_GAP for view in views[:-1])])
-    return list(zip(views, starts.tolist(), strict=True))
+    return [(view, 0, top) for view, top in zip(views, starts.tolist(), strict=True)]
+
+
+def spread(frames: list[View]) -> list[Place]:
+    """The frames of a video in lines, from left to right."""
+    rows, columns = frames[0].rows, frames[0].columns
+    across = arrange(len(frames), columns, rows)
+    lines = (divmod(number, across) for number in range(len(frames)))
+    return [
+        (view, column * (columns + VIEW_GAP), line * (rows + VIEW_GAP))
+        for view, (line, column) in zip(frames, lines, strict=True)
+    ]
 
 
 def image_data(view: View) -> str:
@@ -62,11 +73,13 @@ def draw_panel(image: ImageReport, views: list[View], stage: int, scale: WeightS
     Each is a group with a title: its region, which covers the tokens it stands for, its disc, and a note that is shown
     while the pointer is on one of them. Every token is in exactly one group or in the discarded area.
     """
-    placed = stack(views)
-    width = max(view.columns for view in views)
-    height = placed[-1][1] + views[-1].rows
+    placed = spread(views) if image.is_video else stack(views)
+    width = max(left + view.columns for view, left, _ in placed)
+    height = max(top + view.rows for view, _, top in placed)
     line = max(width, height / TALL) * 1.75 / NOTE_LETTERS  # in cells
-    pixels = "".join(f'<use href="#{name}-{number}" y="{top}"/>' for number, (_, top) in enumerate(placed))
+    pixels = "".join(
+        f'<use href="#{name}-{number}" x="{left}" y="{top}"/>' for number, (_, left, top) in enumerate(placed)
+    )
     owner = owners(image, stage)
     groups = "".join(_representatives(image, placed, stage, owner, scale, height + line))
     return (
@@ -82,14 +95,14 @@ def _representatives(
     image: ImageReport, placed: list[Place], stage: int, owner: np.ndarray | None, scale: WeightScale, below: float
 ) -> Iterable[str]:
     """One group per representative; notes stand in the lines from `below` on."""
-    state = image.stages[stage]
+    state, view_name = image.stages[stage], "frame" if image.is_video else "view"
     kept, weights = state.kept.numpy(), state.weights.float().numpy()
     colours = [to_hex(colour) for colour in scale.colours(weights)]
     radii = np.maximum(NARROWEST_DISC, WIDEST_DISC * np.sqrt(weights / scale.largest))
     for place, token in enumerate(kept.tolist()):
         members = kept[place : place + 1] if owner is None else np.flatnonzero(owner == token)
         ((x, y),) = _cells(placed, kept[place : place + 1])
-        where = f"token {token}: {_where(placed, token)}, position {_position(state.positions[place])}"
+        where = f"token {token}: {_where(placed, token, view_name)}, position {_position(state.positions[place])}"
         stands_for = f"weight {weights[place]:.3g}, stands for {counted(len(members), 'token')}"
         yield (
             f'<g class="one"><title>{where}\n{stands_for}</title>'
@@ -99,11 +112,11 @@ def _representatives(
         )
 
 
-def _where(placed: list[Place], token: int) -> str:
-    """Row and column of a token, counted from 0, and its view where there are several."""
-    number = next(number for number, (view, _) in enumerate(placed) if token < view.stop)
+def _where(placed: list[Place], token: int, name: str) -> str:
+    """Row and column of a token, counted from 0, and its view where there are several, which has a `name`."""
+    number = next(number for number, (view, _, _) in enumerate(placed) if token < view.stop)
     row, column = divmod(token - placed[number][0].start, placed[number][0].columns)
-    return f"{f'view {number}, ' if len(placed) > 1 else ''}row {row}, column {column}"
+    return f"{f'{name} {number}, ' if len(placed) > 1 else ''}row {row}, column {column}"
 
 
 def _position(position: Tensor) -> str:
@@ -123,7 +136,7 @@ def _discarded(image: ImageReport, placed: list[Place], stage: int, name: str) -
 
 def _cells(placed: list[Place], tokens: np.ndarray) -> list[Corner]:
     """(column, row) of tokens in a panel."""
-    parts = [view.cells(tokens[view.holds(tokens)]) + [0, top] for view, top in placed]
+    parts = [view.cells(tokens[view.holds(tokens)]) + [left, top] for view, left, top in placed]
     return [(x, y) for x, y in np.concatenate(parts).tolist()]
 
 

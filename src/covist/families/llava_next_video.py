@@ -1,0 +1,89 @@
+"""LLaVA-NeXT-Video: LLaVA-NeXT for images; frames of a video are pooled before the projector."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from covist.contract.profile import FIRST_SPECIAL
+from covist.contract.signals import EncoderLayer, ImageSignals
+from covist.families.clip_tower import CLIP_SIDE, ClassTokenSeen
+from covist.families.llava_next import LlavaNext
+from covist.families.projected import TowerOutput
+from covist.families.registry import register_family
+from covist.families.video import film
+from covist.plan import Geometry
+
+
+@register_family
+class LlavaNextVideo(LlavaNext):
+    name = "llava-next-video"
+    model_classes = ("LlavaNextVideoForConditionalGeneration",)
+    processor = "LlavaNextVideoProcessor"
+    video = "compressed"
+    video_stand_in = "LlavaNextVideos"
+    presets = (  # an image of 672 x 672 pixels
+        Geometry("llava-next-video-7b", 32, 4096, 11008, 32, 32, 2880, markers=48, budgets=(640, 320, 160), tiles=5),
+    )
+
+    @classmethod
+    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
+        from transformers import LlavaNextVideoConfig
+
+        return LlavaNextVideoConfig(
+            vision_config=tower,
+            text_config={"model_type": "llama", **text},
+            image_token_index=FIRST_SPECIAL,
+            video_token_index=FIRST_SPECIAL + 1,
+            image_grid_pinpoints=[[2 * CLIP_SIDE, 2 * CLIP_SIDE]],
+        )
+
+    @property
+    def visual_tokens(self) -> tuple[int, ...]:
+        return (self.model.config.image_token_id, self.model.config.video_token_id)
+
+    def videos(self, output: TowerOutput[ClassTokenSeen]) -> list[ImageSignals]:
+        pixels = output.arguments["pixel_values_videos"]  # [videos, frames, 3, h, w]
+        layer, _ = output.captured[self.feature_layers[-1]]
+        side, frames = math.isqrt(output.features.shape[1]), pixels.shape[1]
+        signals: list[ImageSignals] = []
+        for number, span in enumerate(output.spans):
+            own = slice(number * frames, (number + 1) * frames)
+            seen = EncoderLayer(layer.class_query[own], layer.class_key[own], layer.keys[own], layer.heads)
+            signals += film(
+                span, (side, side), frames, partial(self._frames, pixels[number], seen, output.features[own])
+            )
+        return signals
+
+    def _frames(self, pixels: Tensor, layer: EncoderLayer, features: Tensor, part: range) -> dict[str, Any]:
+        """The fields of `ImageSignals` for some frames of a video, of which pixels, layer and features are.
+
+        A token is a square of patches. Methods that read single patches of the encoder find none here, as in a tower
+        without a class token; the attention is the class token's.
+        """
+        own, tower = slice(part.start, part.stop), self.base.vision_tower
+        layer = EncoderLayer(layer.class_query[own], layer.class_key[own], layer.keys[own], layer.heads)
+        pixels, features = pixels[own], features[own]
+        is_clip_space = features.shape[-1] == tower.config.hidden_size * len(self.feature_layers)
+        return {
+            "read_attention": lambda: squares(layer.attention(), features.shape[1]),
+            "read_keys": lambda: (
+                squares(layer.keys.float().transpose(1, 2), features.shape[1]).transpose(1, 2).flatten(0, 1)
+            ),
+            "read_hidden": lambda: features.flatten(0, 1),
+            "project": self.base.multi_modal_projector,
+            "text_space": (lambda hidden: tower.post_layernorm(hidden[..., -tower.config.hidden_size :]))
+            if is_clip_space
+            else None,
+            "read_pixels": lambda: list(pixels.detach().cpu()),
+        }
+
+
+def squares(per_patch: Tensor, count: int) -> Tensor:
+    """Means over squares of patches, `count` of them in an image: [frames, *, patches] -> [frames, *, count]."""
+    side, stride = math.isqrt(per_patch.shape[-1]), math.isqrt(per_patch.shape[-1]) // math.isqrt(count)
+    return avg_pool2d(per_patch.unflatten(-1, (side, side)), stride).flatten(-2)

@@ -1,0 +1,213 @@
+"""LLaVA-OneVision: a base view and an unpadded grid of tiles, resized where it is too large, a newline after each row.
+
+Where the grid has more than `anyres_max_N` tiles' worth of tokens, the model shrinks it bilinearly after the projector,
+so that a token is a mixture of up to four patches; frames of a video are always shrunk so, to half their side, and one
+newline ends the video. Whatever is known of patches goes the same way here. Attention and keys of a token are then
+those of its mixture; projecting its encoder features, which merging methods do, gives its embedding only
+approximately, because the projector is not linear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covist.contract.pixels import lay_out, patches_of_tiles
+from covist.contract.profile import FIRST_SPECIAL, narrowed
+from covist.contract.signals import ImageSignals
+from covist.families.incoming import patches_in_rows_that_ask
+from covist.families.patch_attention import PatchAttention
+from covist.families.patch_tower import PatchesSeen, PatchTowerFamily
+from covist.families.projected import TowerOutput
+from covist.families.registry import register_family
+from covist.families.video import film
+from covist.grid import Grid
+from covist.plan import Geometry
+
+TILE = 384
+"""Pixels of a side of the published models' tiles."""
+TWO_BY_TWO: dict[str, Any] = {"tokens": 3645, "markers": 54, "budgets": (640, 320, 160), "tiles": 5}
+"""An image of 768 x 768 pixels: 27 x 27 tokens in its base view, 54 x 54 in its grid."""
+NEVER_RESIZED = "anyres_max_1000000"
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How the model lays out the tiles of one image."""
+
+    base: Any  # the module whose packing it is
+    size: Any  # height and width of the image
+    aspect_ratio: str  # from how many tiles on the grid is resized
+    side: int  # patches in a row of a tile
+
+    def __call__(self, per_patch: Tensor, newline: Tensor | None = None) -> Tensor:
+        """Values of the patches [tiles, patches, c] -> those of the tokens [n, c], newlines included if given [c]."""
+        tokens, _ = self.base.pack_image_features([per_patch], [self.size], newline, self.aspect_ratio)
+        return tokens[0]
+
+    def layout(self, tiles: int, device: torch.device | str = "cpu") -> tuple[Grid, Tensor]:
+        """The grid of the content tokens, and which tokens are content [n] bool."""
+        ones = torch.ones(tiles, self.side**2, 1, device=device)
+        content = self(ones, newline=ones.new_zeros(1))[:, 0] > 0.5
+        views = [(self.side, self.side)]
+        high_resolution = int(content.sum()) - self.side**2
+        if high_resolution:  # unpadding may leave nothing of an extremely long and narrow image
+            rows = int((~content).sum())
+            views.append((rows, high_resolution // rows))
+        return Grid(tuple(views)), content
+
+
+@register_family
+class LlavaOnevision(PatchTowerFamily):
+    name = "llava-onevision"
+    model_classes = ("LlavaOnevisionForConditionalGeneration",)
+    tower_types = ("siglip_vision_model",)
+    select_strategy = "full"
+    processor = "LlavaOnevisionProcessor"
+    video = "compressed"
+    video_stand_in = "LlavaOnevisionVideos"
+    token_count = "up to 7290, newlines apart; 729 beside other images"
+    presets = (
+        Geometry("llava-onevision-7b", 28, 3584, 18944, 28, 4, **TWO_BY_TWO),
+        Geometry("llava-onevision-0.5b", 24, 896, 4864, 14, 2, **TWO_BY_TWO),
+    )
+    shallow_tower = {"num_hidden_layers": 1}
+
+    @classmethod
+    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
+        """SigLIP so400m without its last layer."""
+        heads = narrowed(16, scale)
+        return {
+            "model_type": "siglip_vision_model",
+            "hidden_size": 72 * heads,
+            "intermediate_size": round(4304 * scale),
+            "num_hidden_layers": 26,
+            "num_attention_heads": heads,
+            "image_size": TILE,
+            "patch_size": 14,
+            "vision_use_head": False,
+        }
+
+    @classmethod
+    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
+        from transformers import LlavaOnevisionConfig
+
+        return LlavaOnevisionConfig(
+            vision_config=tower,
+            text_config={"model_type": "qwen2", **text},
+            image_token_index=FIRST_SPECIAL,
+            video_token_index=FIRST_SPECIAL + 1,
+            image_grid_pinpoints=[[2 * TILE, 2 * TILE]],
+        )
+
+    @classmethod
+    def random_input(
+        cls, geometry: Geometry, config: Any, generator: torch.Generator
+    ) -> tuple[list[int], dict[str, Tensor]]:
+        return [config.image_token_id] * (geometry.tokens + geometry.markers), {
+            "pixel_values": torch.randn(1, geometry.tiles, 3, TILE, TILE, generator=generator),
+            "image_sizes": torch.tensor(config.image_grid_pinpoints),
+        }
+
+    @property
+    def encoder_layers(self) -> Sequence[Any]:
+        return self.base.vision_tower.encoder.layers
+
+    def images(self, output: TowerOutput[PatchesSeen]) -> list[ImageSignals]:
+        arguments, sizes = output.arguments, output.arguments["image_sizes"]
+        aspect_ratio = arguments.get("vision_aspect_ratio") or self.model.config.vision_aspect_ratio
+        vision, pixels = self.model.config.vision_config, arguments["pixel_values"]
+        (blocks,), signals, first = output.captured.values(), [], 0
+        counts = self._tiles(sizes, arguments.get("batch_num_images"))
+        for number, (span, size, tiles) in enumerate(zip(output.spans, sizes, counts, strict=True)):
+            packing = Packing(self.base, size, aspect_ratio, vision.image_size // vision.patch_size)
+            own = slice(first, first + tiles)
+            image = self._image(span.detach(), packing, blocks[own], output.features[own])
+            seen = pixels[number, :tiles] if pixels.ndim == 5 else pixels[own]  # [tiles, 3, h, w]
+            image.read_pixels = lambda seen=seen, packing=packing: _read_tiles(seen, packing)
+            signals.append(image)
+            first = own.stop
+        return signals
+
+    @property
+    def visual_tokens(self) -> tuple[int, ...]:
+        return (self.model.config.image_token_id, self.model.config.video_token_id)
+
+    def videos(self, output: TowerOutput[PatchesSeen]) -> list[ImageSignals]:
+        pixels = output.arguments["pixel_values_videos"]  # [videos, frames, 3, h, w]
+        (blocks,), frames = output.captured.values(), pixels.shape[1]
+        vision = self.model.config.vision_config
+        side = math.ceil(vision.image_size // vision.patch_size / 2)
+        signals: list[ImageSignals] = []
+        for number, span in enumerate(output.spans):
+            own = slice(number * frames, (number + 1) * frames)
+            part_of = partial(self._frames, pixels[number], blocks[own], output.features[own])
+            signals += film(span, (side, side), frames, part_of)
+        return signals
+
+    def _frames(self, pixels: Tensor, blocks: list[PatchAttention], features: Tensor, part: range) -> dict[str, Any]:
+        """The fields of `ImageSignals` for some frames of a video, of which pixels, blocks and features are."""
+        own, shrunk, exact = slice(part.start, part.stop), self.base.apply_pooling, self.exact_attention
+        pixels, blocks, features = pixels[own], blocks[own], features[own]
+
+        def attention() -> Tensor:
+            count = features.shape[1]
+            asking = patches_in_rows_that_ask(count, math.isqrt(count), exact, features.device)
+            incoming = torch.stack([frame.incoming(asking) for frame in blocks])  # [frames, patches]
+            return shrunk(incoming[..., None]).transpose(1, 2)
+
+        return {
+            "read_attention": attention,
+            "read_keys": lambda: shrunk(torch.stack([frame.keys.flatten(1) for frame in blocks]).float()).flatten(0, 1),
+            "read_hidden": lambda: shrunk(features).flatten(0, 1),
+            "project": self.base.multi_modal_projector,
+            "read_pixels": lambda: list(pixels.detach().cpu()),
+        }
+
+    def _tiles(self, sizes: Any, images_of_samples: Any | None) -> list[int]:
+        """How many tiles the tower encodes for each image: one where a sample has several images."""
+        # here, because plans import the family modules too and need no transformers
+        from transformers.models.llava_onevision.modeling_llava_onevision import image_size_to_num_patches
+
+        config, tiled = self.model.config, [True] * len(sizes)
+        if images_of_samples is not None:
+            tiled = [count == 1 for count in map(int, images_of_samples) for _ in range(count)]
+        pinpoints, pixels = config.image_grid_pinpoints, config.vision_config.image_size
+        return [
+            image_size_to_num_patches(size, pinpoints, pixels) if many else 1
+            for size, many in zip(sizes, tiled, strict=True)
+        ]
+
+    def _image(self, span: Tensor, packing: Packing, blocks: list[PatchAttention], features: Tensor) -> ImageSignals:
+        """`blocks` and `features` [tiles, patches, v] are those of this image's tiles."""
+        grid, content = packing.layout(len(blocks), span.device)
+
+        def attention() -> Tensor:
+            asking = patches_in_rows_that_ask(packing.side**2, packing.side, self.exact_attention, span.device)
+            incoming = torch.stack([tile.incoming(asking) for tile in blocks])  # [tiles, patches]
+            return packing(incoming[..., None]).view(1, 1, -1)
+
+        return ImageSignals(
+            grid=grid,
+            span=span,
+            content=content,
+            read_attention=attention,
+            read_keys=lambda: packing(torch.stack([tile.keys.flatten(1) for tile in blocks]).float()),
+            read_hidden=lambda: packing(features),
+            pack=torch.arange(grid.size, device=span.device),
+            project=self.base.multi_modal_projector,
+        )
+
+
+def _read_tiles(tiles: Tensor, packing: Packing) -> list[Tensor]:
+    """The image of each view from its tiles [tiles, 3, h, w], the grid as it was before it was resized."""
+    packing = Packing(packing.base, packing.size, NEVER_RESIZED, packing.side)
+    cells = patches_of_tiles(tiles.detach().cpu(), packing.side)  # [tiles x patches, 3, p, p]
+    placed = packing(cells.flatten(1).unflatten(0, (len(tiles), -1)))
+    return lay_out(placed.unflatten(1, cells.shape[1:]), packing.layout(len(tiles))[0])

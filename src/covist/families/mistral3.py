@@ -1,0 +1,53 @@
+"""Mistral 3 (Mistral Small 3.1 and later, Ministral 3): a Pixtral tower, whose patches a merger joins 2 x 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from covist.families.pixtral_tower import IMAGE, PixtralTowerFamily
+from covist.families.registry import register_family
+from covist.plan import Geometry
+
+SIZES: dict[str, Any] = {
+    "heads": 32,
+    "kv_heads": 8,
+    "head_dim": 128,
+    "tokens": 3025,
+    "markers": 54,
+    "budgets": (1024, 512, 256),
+}
+"""Of all published models, for images of 1540 x 1540 pixels, the largest they take."""
+
+
+@register_family
+class Mistral3(PixtralTowerFamily):
+    name = "mistral3"
+    model_classes = ("Mistral3ForConditionalGeneration",)
+    token_count = "one per 28 x 28 pixels, row breaks apart"
+    presets = (
+        Geometry("mistral-small-3.1-24b", 40, 5120, 32768, **SIZES),
+        Geometry("ministral-3-8b", 34, 4096, 14336, **SIZES),
+    )
+    published_patch = 14
+
+    @classmethod
+    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
+        from transformers import Mistral3Config
+
+        kind = "ministral3" if geometry.name.startswith("ministral") else "mistral"
+        text = {"model_type": kind, "sliding_window": None, **text}
+        return Mistral3Config(vision_config=tower, text_config=text, image_token_index=IMAGE)
+
+    @property
+    def merge(self) -> int:
+        return self.model.config.spatial_merge_size
+
+    def project(self, features: Tensor) -> Tensor:
+        """The projector norms and merges patches of images: the tokens become one image, a single row of them."""
+        side, merge = self.base.vision_tower.patch_size, self.merge
+        tokens = features.reshape(-1, merge, merge, features.shape[-1] // merge**2)  # [tokens, rows, columns, v]
+        strip = tokens.transpose(0, 1).flatten(0, 2)  # patches row by row
+        embeddings = self.base.multi_modal_projector(strip, [(merge * side, len(tokens) * merge * side)])
+        return embeddings.view(*features.shape[:-1], -1)

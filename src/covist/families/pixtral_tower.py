@@ -1,0 +1,120 @@
+"""Signals of the Pixtral vision tower: images of any size, packed into one sequence, with two-dimensional rotary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import isqrt
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from covist.contract.profile import FIRST_SPECIAL, narrowed
+from covist.contract.signals import ImageSignals
+from covist.families.incoming import patches_in_rows_that_ask
+from covist.families.patch_attention import PatchAttention
+from covist.families.patch_tower import PatchesSeen, PatchTowerFamily
+from covist.families.projected import TowerOutput
+from covist.grid import Grid
+from covist.plan import Geometry
+
+IMAGE, ROW_BREAK, IMAGE_END = range(FIRST_SPECIAL, FIRST_SPECIAL + 3)
+"""Ids of what an image is made of in the prompts of random-weight models."""
+
+
+class PixtralTowerFamily(PatchTowerFamily):
+    """A family with this tower. The prompt has a row break after every row of tokens, which is text and stays."""
+
+    tower_types = ("pixtral",)
+    attention_name = "attention"
+    processor = "PixtralProcessor"
+    shallow_tower = {"num_hidden_layers": 1}
+    published_patch: ClassVar[int]
+    """Pixels of a side of a patch."""
+
+    @classmethod
+    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
+        heads = narrowed(16, scale)
+        return {
+            "model_type": "pixtral",
+            "hidden_size": 64 * heads,
+            "intermediate_size": 256 * heads,
+            "num_hidden_layers": 24,
+            "num_attention_heads": heads,
+            "patch_size": cls.published_patch,
+        }
+
+    @classmethod
+    def random_input(
+        cls, geometry: Geometry, config: Any, generator: torch.Generator
+    ) -> tuple[list[int], dict[str, Tensor]]:
+        side = isqrt(geometry.tokens)  # tokens of a square image
+        pixels = side * config.vision_config.patch_size * getattr(config, "spatial_merge_size", 1)
+        rows = [*[config.image_token_id] * side, ROW_BREAK] * side
+        return [*rows[:-1], IMAGE_END], {
+            "pixel_values": torch.randn(1, config.vision_config.num_channels, pixels, pixels, generator=generator),
+            "image_sizes": torch.tensor([[pixels, pixels]]),
+        }
+
+    @property
+    def merge(self) -> int:
+        """A token is made of merge x merge patches."""
+        return 1
+
+    @property
+    def encoder_layers(self) -> Sequence[Any]:
+        return self.base.vision_tower.transformer.layers
+
+    def project(self, features: Tensor) -> Tensor:
+        """Token features [*, patches x v] (the patches of a token side by side) -> decoder embeddings [*, d]."""
+        return self.base.multi_modal_projector(features)
+
+    def images(self, output: TowerOutput[PatchesSeen]) -> list[ImageSignals]:
+        ((block,),), features = output.captured.values(), output.features.flatten(0, -2)  # one sequence for all images
+        pixels, sizes = output.arguments["pixel_values"], output.arguments.get("image_sizes")
+        if sizes is None:  # then the images fill the batch
+            sizes = [pixels.shape[-2:]] * len(pixels)
+        side, spans = self.base.vision_tower.patch_size, torch.cat(list(output.spans)).detach()
+        signals, first_patch, first_token = [], 0, 0
+        for image, size in zip(pixels, sizes, strict=True):
+            rows, columns = (int(length) // side for length in size)
+            own = slice(first_patch, first_patch + rows * columns)
+            grid = Grid(((rows // self.merge, columns // self.merge),))
+            span = spans[first_token : first_token + grid.size]
+            signals.append(self._image(span, grid, columns, block.of(own), features[own]))
+            signals[-1].read_pixels = partial(_read_image, image, grid, side * self.merge)
+            first_patch, first_token = own.stop, first_token + grid.size
+        return signals
+
+    def _image(self, span: Tensor, grid: Grid, columns: int, block: PatchAttention, features: Tensor) -> ImageSignals:
+        """`block` and `features` [patches, v] are those of this image, `columns` patches in a row."""
+        count = len(features)
+        members = self._members(count, columns).to(span.device)
+
+        def attention() -> Tensor:
+            asking = patches_in_rows_that_ask(count, columns, self.exact_attention, span.device)
+            return block.incoming(asking)[members].sum(1).view(1, 1, -1)
+
+        return ImageSignals(
+            grid=grid,
+            span=span,
+            content=torch.ones(grid.size, dtype=torch.bool, device=span.device),
+            read_attention=attention,
+            read_keys=lambda: block.keys.flatten(1)[members].float().mean(1),
+            read_hidden=lambda: features[members].flatten(1),
+            pack=torch.arange(grid.size, device=span.device),
+            project=self.project,
+        )
+
+    def _members(self, count: int, columns: int) -> Tensor:
+        """The patches of each token [N, merge x merge]; those beyond the last whole token belong to none."""
+        merge, numbers = self.merge, torch.arange(count).view(-1, columns)
+        whole = numbers[: len(numbers) // merge * merge, : columns // merge * merge]
+        return whole.unflatten(1, (-1, merge)).unflatten(0, (-1, merge)).transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+def _read_image(image: Tensor, grid: Grid, side: int) -> list[Tensor]:
+    """The one view of an image [3, h, w] that a batch may have padded: as many pixels as its tokens have."""
+    ((rows, columns),) = grid.views
+    return [image[:, : rows * side, : columns * side].detach().cpu()]

@@ -1,0 +1,133 @@
+"""Vision towers of which a projector reads hidden states: what is taken from them while images are encoded."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.signals import ImageSignals
+from covist.errors import CovistError
+from covist.families.hooks import Running, Scratch, WrappedMethod
+
+Seen = TypeVar("Seen")
+SeenNow = TypeVar("SeenNow", covariant=True)
+
+
+class Tap(Protocol[SeenNow]):
+    """Hooks at one encoder layer that keep what it computes until it is taken."""
+
+    handles: list[Removable]
+
+    def take(self) -> SeenNow: ...
+
+
+@dataclass(frozen=True)
+class TowerOutput(Generic[Seen]):
+    """What a call of `get_image_features` or `get_video_features` was given, and what the tower computed for it."""
+
+    arguments: dict[str, Any]
+    spans: Sequence[Tensor]  # [n, d] each, an image's embeddings as the prompt receives them
+    captured: dict[int, Seen]  # encoder layer -> what its tap took
+    features: Tensor  # [entries of the tower's batch, patches, v] what feeds the projector
+
+
+class ProjectedTowerFamily(Family, Generic[Seen]):
+    """A family whose configuration says which hidden states of the vision tower feed the projector."""
+
+    select_strategy: ClassVar[str | None] = None
+    """The `vision_feature_select_strategy` that fits the tower; None where the configuration has none."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__(model)
+        config = self.model.config
+        if self.select_strategy is not None and config.vision_feature_select_strategy != self.select_strategy:
+            raise CovistError(
+                f"vision_feature_select_strategy must be {self.select_strategy!r}, "
+                f"not {config.vision_feature_select_strategy!r}"
+            )
+        self._require_encoder_layers()
+
+    @property
+    @abstractmethod
+    def encoder_layers(self) -> Sequence[Any]:
+        """The layers of the tower."""
+
+    @property
+    def feature_layers(self) -> list[int]:
+        """Indices of the encoder layers whose outputs feed the projector; the last of them gives the evidence."""
+        count = len(self.encoder_layers)
+        # hidden state 0 is the embedding, hidden state i the output of layer i - 1
+        return [index % (count + 1) - 1 for index in self._selected]
+
+    @property
+    def _selected(self) -> list[int]:
+        selected = self.model.config.vision_feature_layer
+        return [selected] if isinstance(selected, int) else list(selected)
+
+    def _require_encoder_layers(self) -> None:
+        """The projector must read outputs of encoder layers: only those have an attention to take evidence from."""
+        count = len(self.encoder_layers)
+        for index in self._selected:
+            if not (1 <= index <= count or -count <= index <= -1):
+                raise CovistError(
+                    f"vision_feature_layer={self.model.config.vision_feature_layer!r}: the vision tower has {count} "
+                    f"encoder layers, whose outputs are 1 to {count} or -{count} to -1"
+                )
+
+    @abstractmethod
+    def tap(self, layer: Any) -> Tap[Seen]:
+        """Hooks for one encoder layer."""
+
+    @abstractmethod
+    def images(self, output: TowerOutput[Seen]) -> list[ImageSignals]:
+        """Split what the tower computed into images."""
+
+    def videos(self, output: TowerOutput[Seen]) -> list[ImageSignals]:
+        """Split what the tower computed for the frames of videos into their segments."""
+        raise NotImplementedError(f"{self.name} takes no videos")
+
+    def watched_layers(self, wanted: Sequence[int | float]) -> list[int]:
+        """Indices of the encoder layers to tap, if a method `wanted` to see some more."""
+        return self.feature_layers[-1:]
+
+    def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
+        taps = {index: self.tap(self.encoder_layers[index]) for index in self.watched_layers(encoder_layers)}
+        scratch, running = Scratch(), Running()
+
+        def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            scratch.leave("features", inputs[0].detach())
+
+        def take(arguments: dict[str, Any], output: Any) -> TowerOutput[Seen]:
+            self._require_configured_features(arguments)
+            # The signals own what they need from here on; nothing of this call stays behind in the taps.
+            captured = {index: tap.take() for index, tap in taps.items()}
+            spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
+            return TowerOutput(arguments, spans, captured, scratch.take()["features"])
+
+        watched: dict[str, Callable[[dict[str, Any], Any], object]] = {
+            "get_image_features": lambda arguments, output: sink(self.images(take(arguments, output))),
+            "get_video_features": lambda arguments, output: sink(self.videos(take(arguments, output))),
+        }
+        return [
+            *(handle for tap in taps.values() for handle in tap.handles),
+            self.base.multi_modal_projector.register_forward_pre_hook(remember_features),
+            *(
+                WrappedMethod(self.base, name, after, running)
+                for name, after in watched.items()
+                if hasattr(self.base, name)
+            ),
+        ]
+
+    def _require_configured_features(self, arguments: dict[str, Any]) -> None:
+        """The taps sit at the configured layers, so that a single call cannot choose others."""
+        for name in ("vision_feature_layer", "vision_feature_select_strategy"):
+            given, configured = arguments.get(name), getattr(self.model.config, name, None)
+            if given not in (None, configured):
+                raise CovistError(
+                    f"{name}={given!r}: under compression a call must use the model's own, {configured!r}"
+                )
