@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import os
 import random
 import socket
 import sys
@@ -23,6 +24,8 @@ from io import BytesIO
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as `covist serve` does, before torch starts
 
 import httpx
 import numpy as np

@@ -1,5 +1,6 @@
 """What shares a batch, and who is refused."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -38,11 +39,17 @@ def test_a_batch_is_limited_by_count():
 
 
 def test_a_batch_is_limited_by_tokens_as_padding_counts_them():
-    short, long, last = waiting(length=10), waiting(length=90), waiting(length=10)
+    short, long, last = waiting(length=60), waiting(length=90), waiting(length=60)
     queue = filled(short, long, last, batch_tokens=150)
-    assert queue.take() == [short]
-    assert queue.take() == [long]
-    assert queue.take() == [last]
+    assert [queue.take() for _ in range(3)] == [[short], [long], [last]]
+    queue = filled(short, long, last, batch_tokens=200)
+    assert [queue.take() for _ in range(2)] == [[short, long], [last]]
+
+
+def test_prompts_of_very_different_lengths_do_not_share_a_batch():
+    first, twice, more = waiting(length=50), waiting(length=100), waiting(length=101)
+    queue = filled(first, more, twice)
+    assert [queue.take() for _ in range(2)] == [[first, twice], [more]]
 
 
 def test_whoever_is_longer_than_a_batch_may_be_runs_alone():
@@ -73,12 +80,24 @@ def test_whoever_left_frees_the_place():
     assert queue.take() == [here]
 
 
+def test_a_batch_waits_for_others_until_it_is_due_or_full():
+    queue, due = Queue(Limits(batch_milliseconds=600_000, batch_size=2)), []
+    waiter = threading.Thread(target=lambda: due.append(queue.wait()))
+    waiter.start()
+    queue.put([waiting()])
+    waiter.join(0.05)
+    assert waiter.is_alive(), "one of two should wait for the other"
+    queue.put([waiting()])
+    waiter.join()
+    assert due == [True] and len(queue.take()) == 2 and queue.take() == []
+
+
 def test_a_closed_queue_hands_out_what_waits_and_takes_nothing_more():
     one = waiting()
-    queue = Queue(Limits(batch_milliseconds=10_000))
+    queue = Queue(Limits(batch_milliseconds=600_000))
     queue.put([one])
     queue.close()
-    assert queue.take() == [one]
-    assert queue.take() is None
+    assert queue.wait() and queue.take() == [one]
+    assert not queue.wait()
     with pytest.raises(Refusal, match="shutting down"):
         queue.put([waiting()])

@@ -83,8 +83,11 @@ class Workers:
 
     def _work(self) -> None:
         try:
-            while (batch := self._queue.take()) is not None:
-                if not self._survives(batch):
+            while self._queue.wait():
+                with self._turns:
+                    batch = self._queue.take()  # in our turn, so that a batch grows while the model is busy
+                    survived = not batch or self._survives(batch)
+                if not survived:
                     self._start()  # in a thread of its own: nothing that a broken call left behind is seen again
                     return
         finally:
@@ -113,7 +116,7 @@ class Workers:
     def _generate(self, rows: list[Row]) -> None:
         sequences = [row.sequence for row in rows]
         inputs = self._prompts.collate([sequence.prompt for sequence in sequences])
-        with self._turns, self._handle.using(**dict(sequences[0].setting.arguments)) as run:
+        with self._handle.using(**dict(sequences[0].setting.arguments)) as run:
             self._model.generate(
                 **inputs,
                 do_sample=False,

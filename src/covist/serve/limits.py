@@ -35,7 +35,7 @@ class Limits:
     batch_size: int = _limit(16, "Answers in one batch.")
     batch_tokens: int = _limit(32_768, "Tokens of one batch, padding and answers included; one answer always runs.")
     batch_milliseconds: float = _limit(10.0, "How long the first of a batch waits for others.", 0)
-    batches: int = _limit(8, "Batches that take turns, token by token.")
+    batches: int = _limit(4, "Batches that take turns, token by token.")
     connections: int = _limit(1024, "Open connections; more are refused with 503.")
     drain_seconds: float = _limit(60.0, "How long SIGTERM waits for running requests.", 0)
 

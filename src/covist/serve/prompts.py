@@ -53,7 +53,8 @@ class PromptMaker:
         """Refuse what needs no image to be refused; returns the URLs of the images in order."""
         if len(messages) > self._limits.messages:
             raise _refusal("messages", f"more than {self._limits.messages} messages")
-        characters, urls = 0, []
+        characters = 0
+        urls: list[str] = []
         for index, message in enumerate(messages):
             text, own = _text(message), _urls(message)
             if own and message.role != "user":

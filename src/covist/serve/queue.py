@@ -42,24 +42,27 @@ class Queue:
                 message = f"{len(self._waiting)} answers are waiting already; try again in {seconds} s"
                 raise Refusal(429, "queue_full", message, headers={"Retry-After": seconds})
 
-    def take(self) -> list[Sequence] | None:
-        """The next batch, as soon as it is full or its first answer has waited long enough; None when closed."""
+    def wait(self) -> bool:
+        """Wait until a batch is full or its first answer has waited long enough; False when closed and empty."""
         with self._changed:
             while True:
                 self._forget_cancelled()
                 batch, is_full = self._next_batch()
-                if batch:
-                    due = batch[0].arrived + self._limits.batch_milliseconds / 1000
-                    left = due - monotonic()
-                    if is_full or left <= 0 or self._closed:
-                        taken = set(map(id, batch))
-                        self._waiting = [one for one in self._waiting if id(one) not in taken]
-                        return batch
-                    self._changed.wait(left)
-                elif self._closed:
-                    return None
-                else:
-                    self._changed.wait()
+                if not batch and self._closed:
+                    return False
+                left = batch[0].arrived + self._limits.batch_milliseconds / 1000 - monotonic() if batch else None
+                if left is not None and (is_full or self._closed or left <= 0):
+                    return True
+                self._changed.wait(left)
+
+    def take(self) -> list[Sequence]:
+        """The batch that there is now; empty if another worker was quicker."""
+        with self._changed:
+            self._forget_cancelled()
+            batch, _ = self._next_batch()
+            taken = set(map(id, batch))
+            self._waiting = [one for one in self._waiting if id(one) not in taken]
+            return batch
 
     def close(self) -> None:
         """Take nothing more in; what waits is still handed out."""
@@ -74,7 +77,7 @@ class Queue:
         """Answers that fit together, and whether no more would."""
         batch: list[Sequence] = []
         for one in self._waiting:
-            if batch and one.setting != batch[0].setting:
+            if batch and not _are_alike(one, batch[0]):
                 continue
             if batch and not self._fits([*batch, one]):
                 return batch, True
@@ -84,3 +87,9 @@ class Queue:
     def _fits(self, batch: list[Sequence]) -> bool:
         prompt, output = max(one.prompt.length for one in batch), max(one.max_tokens for one in batch)
         return len(batch) <= self._limits.batch_size and len(batch) * (prompt + output) <= self._limits.batch_tokens
+
+
+def _are_alike(one: Sequence, other: Sequence) -> bool:
+    """Whether two may share a batch: of one setting, and neither so much longer that most of it would be padding."""
+    shorter, longer = sorted((one.prompt.length, other.prompt.length))
+    return one.setting == other.setting and longer <= 2 * shorter
