@@ -73,13 +73,25 @@ def test_budgets_fall_to_the_right_where_methods_part(drawn):
 
 
 def test_a_budget_that_was_not_reached_is_a_remark_and_no_point(monkeypatch, tmp_path):
-    found, figures = results(["fastv"], budgets=(192, 64)), []
+    found, figures = results(["tome", "fastv"], budgets=(192, 64)), []
     found.scores[-1].reached, found.scores[-1].mean_cached_tokens = False, 72.9
     monkeypatch.setattr(plot, "save_figure", lambda figure, path: figures.append(figure))
     plot_retention(found, tmp_path / "retention.png")
-    (line,) = figures[0].axes[0].containers
-    assert line.lines[0].get_xdata().tolist() == [192]
-    assert "not reachable at 64: fastv (72.9 at least)" in [text.get_text() for text in figures[0].texts]
+    drawn = [line.lines[0].get_xdata().tolist() for line in figures[0].axes[0].containers]
+    assert drawn == [[192, 64], [192]]
+    assert "fastv  89.9 at 192" in [text.get_text() for text in figures[0].axes[0].texts]
+    remark = "not reachable at 64, where 72.9 tokens are the least: fastv"
+    assert remark in [text.get_text() for text in figures[0].texts]
+
+
+def test_many_budgets_that_were_not_reached_stay_inside_the_figure(monkeypatch, tmp_path):
+    found, figures = results([f"method-with-a-name-{number}" for number in range(25)]), []
+    for one in found.scores[2::2]:
+        one.reached, one.mean_cached_tokens = False, 72.9
+    monkeypatch.setattr(plot, "save_figure", lambda figure, path: figures.append(figure))
+    plot_retention(found, tmp_path / "retention.png")
+    remark = figures[0].texts[-1].get_window_extent()
+    assert remark.x1 <= figures[0].bbox.x1 and remark.y0 >= figures[0].axes[0].get_window_extent().y1
 
 
 def test_what_cannot_be_computed_is_left_out(drawn):

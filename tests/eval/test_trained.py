@@ -25,3 +25,19 @@ def test_random_tokens_lose_ten_points_and_more_than_the_interval_is_wide(result
 def test_chosen_tokens_are_clearly_better_than_random_ones(results):
     gap = results.difference("covist-fixed", "random:positions=keep", 64)
     assert gap.retention > 10 and gap.is_clear
+
+
+@pytest.fixture(scope="module")
+def hd_results():
+    return evaluate("random", "11.1%", suite="scenes-hd", limit=8)
+
+
+def test_the_second_bed_answers_its_suite_by_default(hd_results):
+    vanilla = hd_results.scores[0]
+    assert vanilla.mean_tokens >= 1200
+    assert vanilla.accuracy >= 85  # 90 and more on the whole suite
+
+
+def test_a_ninth_of_the_tokens_at_random_loses_fifteen_points_on_the_second_bed(hd_results):
+    vanilla, random = hd_results.scores
+    assert random.accuracy <= vanilla.accuracy - 15

@@ -67,7 +67,7 @@ def bench(
     elif model == "tiny" and image is None and video is None and prompt is None:
         workload = scene_workload(load(model, clip, device), volume)
     else:
-        asked = question(image, prompt, Films(video or (), frames, fps))
+        asked = question(image, prompt, Films(video or (), frames, fps), model)
         workload = image_workload(load(model, clip, device), asked.images, asked.prompt, volume, asked.videos)
     run = Bench(workload, plan, repetitions)
     print_notes(run.reaches())

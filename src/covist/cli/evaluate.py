@@ -34,7 +34,9 @@ def evaluate(
     ] = "covist-fixed,covist-pro,random,downsample",
     budgets: Annotated[str, typer.Option(help=options.BUDGETS_HELP)] = "192,128,64,32",
     limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
-    model: options.Model = "tiny",
+    model: Annotated[
+        str | None, typer.Option("--model", help=options.MODEL_HELP, show_default="the suite's own")
+    ] = None,
     destination: Annotated[
         Path | None,
         typer.Option("--out", help="Directory for answers, JSON, Markdown and plot; the same one continues a run."),
@@ -59,10 +61,10 @@ def evaluate(
     method_names(methods)  # a bad name, suite or budget is refused before anything is loaded
     for budget in options.split(budgets, "--budgets"):
         check_budget(budget)
-    load_suite(suite)
+    own = load_suite(suite).model
     if destination is not None:
         writable_directory(destination)
-    loaded = load(model, clip, device)
+    loaded = load(model or own, clip, device)
     try:
         with progress() as advance:
             asked = (methods, budgets)

@@ -112,7 +112,10 @@ def models(
         return
     for entry in entries:
         _print_family(entry)
-    out().print("The embedded model [bold]tiny[/] is of the family llava-1.5 and needs no download.")
+    out().print(
+        "The embedded models need no download: [bold]tiny[/] is of the family llava-1.5, "
+        "[bold]tiny-next[/] of the family llava-next."
+    )
     if everything:
         _print_refused(others)
 

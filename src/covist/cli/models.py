@@ -69,14 +69,14 @@ def load(name: str, clip: str | None, device: str) -> LoadedModel:
     return load_model(name, clip, device)
 
 
-def question(images: list[str] | None, prompt: str | None, films: Films = NO_FILMS) -> Question:
-    """The user's images, videos and question, or the bundled ones if none is given."""
+def question(images: list[str] | None, prompt: str | None, films: Films = NO_FILMS, model: str = "tiny") -> Question:
+    """The user's images, videos and question, or the bundled ones of an embedded model if none is given."""
     from covist.request.images import load_image
 
     if not images and not films.paths and prompt is None:
         from covist import tiny
 
-        image, asked, _ = tiny.demo()
+        image, asked, _ = tiny.demo("next" if model == "tiny-next" else "tiny")
         return Question(asked, [image])
     if prompt is not None and not prompt.strip():
         raise CovistError("--prompt is empty")

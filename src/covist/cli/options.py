@@ -15,9 +15,8 @@ class Strategy(str, Enum):
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable schema instead of tables.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
-Model = Annotated[
-    str, typer.Option("--model", help="`tiny` (embedded, nothing to download), a folder, or a Hugging Face id.")
-]
+MODEL_HELP = "`tiny` or `tiny-next` (embedded, nothing to download), a folder, or a Hugging Face id."
+Model = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 Clip = Annotated[
     str | None, typer.Option("--clip", help="CLIP checkpoint of the model's vision tower, if that is a CLIP.")
 ]

@@ -50,7 +50,7 @@ def run(
 
     name = options.method_name(strategy, method)
     check_budget(budget)  # an impossible budget is refused before anything is loaded
-    asked = question(image, prompt, Films(video or (), frames, fps))
+    asked = question(image, prompt, Films(video or (), frames, fps), model)
     if overlay is not None:
         from covist.viz.files import FIGURES  # matplotlib is slow to import
 

@@ -47,7 +47,7 @@ def show(
 
     name = options.method_name(strategy, method)
     check_budget(budget)  # an impossible budget is refused before anything is loaded
-    asked = question(image, prompt, Films(video or (), frames, fps))
+    asked = question(image, prompt, Films(video or (), frames, fps), model)
     writable_file(destination, FIGURES + PAGES)
     loaded = load(model, clip, device)
     answer = ask(loaded, request(loaded, asked), Configuration(name, budget), max_new_tokens)

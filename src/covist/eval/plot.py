@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
 OURS = "covist"
 COLOURS = ("#c9184a", "#f3722c", "#590d6e", "#0b7a75", "#2667c9")
-PLOT, LEFT, BOTTOM, TOP = 5.6, 0.7, 0.6, 0.85  # inches: width of the axes, and what is left around them
+PLOT, LEFT, BOTTOM, TOP = 5.6, 0.7, 0.6, 0.75  # inches: width of the axes, and what is left around them
 LABEL, LETTER = 0.17, 0.076  # inches of a line and of a letter of the labels
+REMARK, REMARK_LETTER = 0.15, 0.072  # and of the remarks
 OFFSET = 1.09  # where labels begin, in widths of the axes
 
 
@@ -35,9 +37,10 @@ class _Line:
     scores: list[Score]
     colour: str | None  # None for the methods in the background
 
-    @property
-    def label(self) -> str:
-        return f"{self.method}  {self.scores[-1].retention:.1f}"
+    def label(self, least: int) -> str:
+        """Its name and where it ends; a line that does not go down to the least budget says which one that is."""
+        end = self.scores[-1]
+        return f"{self.method}  {end.retention:.1f}" + (f" at {end.budget}" if end.budget > least else "")
 
 
 def plot_retention(results: Results, path: str | Path) -> None:
@@ -47,22 +50,23 @@ def plot_retention(results: Results, path: str | Path) -> None:
     """
     lines = _lines(results.scores)
     budgets = sorted({score.budget for line in lines for score in line.scores})
-    letters = max((len(line.label) for line in lines), default=0)
-    width = LEFT + PLOT * OFFSET + max(1.2, LETTER * letters + 0.15)
+    labels = [line.label(budgets[0]) for line in lines]
+    width = LEFT + PLOT * OFFSET + max(1.2, LETTER * max(map(len, labels), default=0) + 0.15)
     height = max(3.4, 1.15 * LABEL * (len(lines) + 1))
-    whole = TOP + height + BOTTOM
+    remarks = _unreached(results.scores, letters=int((width - LEFT) / REMARK_LETTER))
+    whole = TOP + REMARK * len(remarks) + height + BOTTOM
     figure = Figure(figsize=(width, whole))
     axes = figure.add_axes((LEFT / width, BOTTOM / whole, PLOT / width, height / whole))
     for line in lines:
         _draw(axes, line)
     axes.axhline(100, color=FAINT, linestyle=(0, (4, 3)), linewidth=1, zorder=1)
     _finish(axes, budgets, [score.mean_cached_tokens for line in lines for score in line.scores])
-    _label(axes, lines, height)
+    _label(axes, lines, labels, height)
     asked = f"{counted(results.questions, 'question')} about {counted(results.images, 'image')}; bars are 95% intervals"
     place = LEFT / width
     figure.text(place, 1 - 0.28 / whole, f"Retention on {results.suite}", fontsize=13, weight="bold", color=INK)
     figure.text(place, 1 - 0.53 / whole, asked, fontsize=9.5, color=INK)
-    figure.text(place, 1 - 0.73 / whole, _unreached(results.scores), fontsize=8, color=SOFT)
+    figure.text(place, 1 - 0.62 / whole, "\n".join(remarks), fontsize=8, color=SOFT, va="top", linespacing=1.3)
     save_figure(figure, path)
 
 
@@ -85,13 +89,17 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> np.n
     return places
 
 
-def _unreached(scores: Sequence[Score]) -> str:
-    """Which budgets are not drawn, and for whom."""
-    missed: dict[int, list[str]] = {}
+def _unreached(scores: Sequence[Score], letters: int) -> list[str]:
+    """Which budgets are not drawn, and for whom, in lines of so many letters."""
+    missed: dict[tuple[int, str], list[str]] = {}
     for score in scores:
         if not score.reached:
-            missed.setdefault(score.budget, []).append(f"{score.method} ({score.mean_cached_tokens:.1f} at least)")
-    return "\n".join(f"not reachable at {budget}: {', '.join(names)}" for budget, names in missed.items())
+            missed.setdefault((score.budget, f"{score.mean_cached_tokens:.1f}"), []).append(score.method)
+    remarks = [
+        f"not reachable at {budget}, where {least} tokens are the least: {', '.join(names)}"
+        for (budget, least), names in missed.items()
+    ]
+    return [line for remark in remarks for line in wrap(remark, letters)]
 
 
 def _lines(scores: Sequence[Score]) -> list[_Line]:
@@ -141,14 +149,15 @@ def _finish(axes: Axes, budgets: list[int], kept: list[float]) -> None:
         spine.set_color(FAINT)
 
 
-def _label(axes: Axes, lines: list[_Line], height: float) -> None:
+def _label(axes: Axes, lines: list[_Line], labels: list[str], height: float) -> None:
     """A name beside the end of each line; names that would overlap move apart and are tied to their lines."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)  # labels must not move it
     edge = axes.get_xlim()[1]
     names: list[tuple[str, float, float, str | None]] = [("uncompressed  100", edge, 100.0, None)]
-    ends = [(line, line.scores[-1]) for line in lines]
-    names += [(line.label, end.mean_cached_tokens, end.retention, line.colour) for line, end in ends]
+    for line, label in zip(lines, labels, strict=True):
+        end = line.scores[-1]
+        names.append((label, end.mean_cached_tokens, end.retention, line.colour))
     places = spread([y for _, _, y, _ in names], LABEL * (high - low) / height, low, high)
     beside = axes.get_yaxis_transform()  # x in widths of the axes, y in percent
     for (text, x, y, colour), place in zip(names, places, strict=True):
@@ -156,5 +165,5 @@ def _label(axes: Axes, lines: list[_Line], height: float) -> None:
         axes.plot([x, edge], [y, y], **tie)
         axes.plot([1, OFFSET - 0.012], [y, place], transform=beside, clip_on=False, **tie)
         weight = "bold" if colour else "normal"
-        label = axes.text(OFFSET, place, text, transform=beside, color=colour or SOFT, weight=weight, fontsize=8.5)
-        label.set(va="center", parse_math=False)
+        name = axes.text(OFFSET, place, text, transform=beside, color=colour or SOFT, weight=weight, fontsize=8.5)
+        name.set(va="center", parse_math=False)

@@ -35,7 +35,7 @@ def evaluate(
     *,
     suite: str = "scenes",
     limit: int | None = None,
-    model: Any = "tiny",
+    model: Any = None,
     out: str | Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -45,8 +45,9 @@ def evaluate(
     methods: names as a list or as text with commas; `covist.methods.grammar` says which there are.
     budgets: visual tokens per image, as `covist.compress` takes them; a share is taken of the first image. A budget of
         all tokens or more leaves the images uncompressed. `Score.reached` says whether a method can reach its budget.
-    limit: use only the first images of the suite (each has up to eight questions).
-    model: a name ("tiny", a folder, a hub id), a `LoadedModel`, or a tuple (model, processor, clip).
+    limit: use only the first images of the suite (each has one question per family at most).
+    model: a name ("tiny", a folder, a hub id), a `LoadedModel`, or a tuple (model, processor, clip); by default the
+        embedded model that the suite was made for.
     out: a directory for answers, results.json, results.md and retention.png. A second call with the same directory
         continues what was interrupted, and may name more methods, budgets or images. The three results files then
         cover every run of the directory that is finished for these images; a call with fewer images than they
@@ -59,7 +60,7 @@ def evaluate(
     """
     names, asked = method_names(methods), load_suite(suite)
     items = asked.items(limit)
-    subject = Subject.resolve(model)
+    subject = Subject.resolve(asked.model if model is None else model)
     runs = _runs(names, budgets, round(subject.tokens(items[0])))
     settings = {"suite": suite, "suite_version": asked.fingerprint(), **subject.identity, "seed": seed}
     records = Records(out, {"covist": __version__, **settings, "concentration": None})

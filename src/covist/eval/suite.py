@@ -1,6 +1,7 @@
 """Suites: images with questions whose answers are known exactly.
 
-`scenes` is a fixed held-out set: its images and questions follow from seeds that training never draws from.
+`scenes` and `scenes-hd` are fixed held-out sets, one for each embedded model: their images and questions follow from
+seeds that training never draws from.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from PIL import Image
 
 from covist.errors import CovistError
 from covist.tiny import FAMILIES, HELD_OUT_SEEDS, Question, questions_for, sample_scene, scene_image
+from covist.tiny.hd import HD_FAMILIES, hd_questions_for, sample_hd_scene
 
 SCENES = 320  # with one question per family, where the scene offers one: about 2,500 questions
+HD_SCENES = 200  # 1,600 questions
 _PROBED = 8  # items that a fingerprint reads
 
 
@@ -40,6 +43,7 @@ class Suite:
     families: tuple[str, ...]
     size: int
     item: Callable[[int], Item]
+    model: str = "tiny"  # whose images these are; asked unless another one is named
 
     def items(self, limit: int | None = None) -> list[Item]:
         """The first `limit` items, or all."""
@@ -55,9 +59,9 @@ class Suite:
         return f"{checksum:08x}"
 
 
-def scene_seeds() -> Sequence[int]:
-    """The seeds of the suite `scenes`, in order."""
-    return HELD_OUT_SEEDS[:SCENES]
+def scene_seeds(count: int = SCENES) -> Sequence[int]:
+    """The seeds of a suite of `count` scenes, in order."""
+    return HELD_OUT_SEEDS[:count]
 
 
 def _scene_item(number: int) -> Item:
@@ -65,7 +69,15 @@ def _scene_item(number: int) -> Item:
     return Item(number, tuple(questions_for(scene)), lambda: scene_image(scene))
 
 
-SUITES = {"scenes": Suite("scenes", tuple(FAMILIES), SCENES, _scene_item)}
+def _hd_item(number: int) -> Item:
+    scene = sample_hd_scene(scene_seeds(HD_SCENES)[number])
+    return Item(number, tuple(hd_questions_for(scene)), lambda: scene_image(scene))
+
+
+SUITES = {
+    "scenes": Suite("scenes", tuple(FAMILIES), SCENES, _scene_item),
+    "scenes-hd": Suite("scenes-hd", tuple(HD_FAMILIES), HD_SCENES, _hd_item, model="tiny-next"),
+}
 
 
 def load_suite(name: str) -> Suite:

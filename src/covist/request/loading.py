@@ -22,7 +22,7 @@ from covist.families.processors import load_processor
 from covist.families.refusals import image_text_models, refusal
 from covist.families.registry import family_for, find_family, served_classes
 
-EMBEDDED = "tiny"
+EMBEDDED = {"tiny": tiny.WEIGHTS, "tiny-next": tiny.NEXT_WEIGHTS}
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _NO_ANSWER = "the Hugging Face hub has no answer for it"
 
@@ -47,13 +47,13 @@ class LoadedModel:
         return backend_of(family_for(self.model).decoder)
 
 
-def load_model(name: str = EMBEDDED, clip: str | None = None, device: str = "auto") -> LoadedModel:
-    """Load `name` ("tiny", a folder or a hub id); `clip` is the CLIP checkpoint of its vision tower."""
+def load_model(name: str = "tiny", clip: str | None = None, device: str = "auto") -> LoadedModel:
+    """Load `name` ("tiny", "tiny-next", a folder or a hub id); `clip` is the CLIP checkpoint of its vision tower."""
     place = find_device(device)
     if clip is not None and not Path(clip).is_dir():
         _ask_hub_once(clip, f"unknown CLIP checkpoint {clip!r}: not a folder")
-    folder = tiny.WEIGHTS if name == EMBEDDED else Path(name)
-    if name == EMBEDDED or (folder / "clip" / "text.safetensors").exists():  # a folder of our own training recipe
+    folder = EMBEDDED.get(name, Path(name))
+    if name in EMBEDDED or (folder / "clip" / "text.safetensors").exists():  # a folder of our own training recipe
         model, processor, (text_tower, words) = tiny.load(folder)
         for part in (model, text_tower):
             nn.Module.to(part, place)
@@ -85,7 +85,7 @@ def _served_class(name: str) -> tuple[Any, type[Family]]:
 
 
 def _read_config(name: str) -> Any:
-    unknown = f"unknown model {name!r}: neither {EMBEDDED!r} nor a folder with a config.json"
+    unknown = f"unknown model {name!r}: neither {' nor '.join(map(repr, EMBEDDED))} nor a folder with a config.json"
     if not (Path(name) / "config.json").is_file():
         _ask_hub_once(name, unknown)
     try:

@@ -1,6 +1,6 @@
-"""The embedded default model: a real LLaVA, only tiny, trained from scratch on rendered scenes.
+"""The embedded models: a real LLaVA and a real LLaVA-NeXT, only tiny, trained from scratch on rendered scenes.
 
-model, processor, clip = covist.tiny.load()
+model, processor, clip = covist.tiny.load()  # or load("next")
 image, question, answer = covist.tiny.demo()
 """
 
@@ -8,13 +8,14 @@ from covist.tiny.demonstration import DEMO_IMAGE, demo
 from covist.tiny.model import Size
 from covist.tiny.questions import FAMILIES, Question, questions_for
 from covist.tiny.scenes import HELD_OUT_SEEDS, Scene, render, sample_scene, scene_image
-from covist.tiny.store import WEIGHTS, build_random, load, save
+from covist.tiny.store import NEXT_WEIGHTS, WEIGHTS, build_random, load, save
 from covist.tiny.text import prompt_for
 
 __all__ = [
     "DEMO_IMAGE",
     "FAMILIES",
     "HELD_OUT_SEEDS",
+    "NEXT_WEIGHTS",
     "WEIGHTS",
     "Question",
     "Scene",

@@ -10,7 +10,6 @@ from covist.tiny.glyphs import DIGITS, LETTERS
 from covist.tiny.scenes import COLORS, GRID, PATCH, ROLES, SHAPES, SIZES, Scene, patch_owners, render, sample_scene
 
 PATCH_VALUES = 3 * PATCH * PATCH
-MOST_THINGS = 24
 # what a patch shows, as classes from 1 (0: nothing of the sort)
 CLASSES = {
     "color": (*COLORS, "grey"),
@@ -22,9 +21,9 @@ CLASSES = {
 COLUMNS = (*CLASSES, "x", "y", "object")
 
 
-def _describe(scene: Scene) -> np.ndarray:
-    """Things as rows [MOST_THINGS + 1, columns]; row 0 is the background. A decoy is grey and has no shape."""
-    table = np.zeros((MOST_THINGS + 1, len(COLUMNS)), dtype=np.int16)
+def _describe(scene: Scene, most_things: int) -> np.ndarray:
+    """Things as rows [most_things + 1, columns]; row 0 is the background. A decoy is grey and has no shape."""
+    table = np.zeros((most_things + 1, len(COLUMNS)), dtype=np.int16)
     for row, thing in zip(table[1:], scene.things, strict=False):
         for column, (name, values) in enumerate(CLASSES.items()):
             value = getattr(thing, name)
@@ -36,21 +35,29 @@ def _describe(scene: Scene) -> np.ndarray:
 
 def to_patches(pixels: np.ndarray) -> np.ndarray:
     """[96, 96, 3] -> [576, 48], every patch in the channel, row, column order of the tower's convolution."""
-    cells = pixels.reshape(GRID, PATCH, GRID, PATCH, 3)
-    return cells.transpose(0, 2, 4, 1, 3).reshape(GRID * GRID, PATCH_VALUES)
+    grid = len(pixels) // PATCH
+    cells = pixels.reshape(grid, PATCH, grid, PATCH, 3)
+    return cells.transpose(0, 2, 4, 1, 3).reshape(grid * grid, PATCH_VALUES)
 
 
 class SceneBank:
-    """`count` scenes from consecutive seeds; rendered on first use, then read from `folder`."""
+    """`count` scenes from consecutive seeds; rendered on first use, then read from `folder`.
+
+    A bank of other scenes says what it shows: how many views of an image the tower reads, and of how many patches.
+    """
+
+    name = "scenes"
+    views, view_patches = 1, GRID * GRID
+    most_things = 24
 
     def __init__(self, folder: Path, first_seed: int, count: int):
         self.seeds = range(first_seed, first_seed + count)
         shapes = {
-            "patches": ((count, GRID * GRID, PATCH_VALUES), np.uint8),
-            "owners": ((count, GRID * GRID), np.uint8),
-            "tables": ((count, MOST_THINGS + 1, len(COLUMNS)), np.int16),
+            "patches": ((count, self.views * self.view_patches, PATCH_VALUES), np.uint8),
+            "owners": ((count, self.views * self.view_patches), np.uint8),
+            "tables": ((count, self.most_things + 1, len(COLUMNS)), np.int16),
         }
-        folder = folder / f"scenes-{first_seed}-{count}"
+        folder = folder / f"{self.name}-{first_seed}-{count}"
         complete = folder / "complete"
         mode = "r" if complete.exists() else "w+"
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,17 +73,23 @@ class SceneBank:
     def __len__(self) -> int:
         return len(self.seeds)
 
+    def sample(self, seed: int) -> Scene:
+        return sample_scene(seed)
+
+    def draw(self, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
+        """What the tower sees of a scene, patches [views * view_patches, 48], and their owners."""
+        return to_patches(render(scene)), patch_owners(scene).reshape(-1)
+
     def _render(self) -> None:
         for index, seed in enumerate(self.seeds):
-            scene = sample_scene(seed)
-            self.patches[index] = to_patches(render(scene))
-            self.owners[index] = patch_owners(scene).reshape(-1)
-            self.tables[index] = _describe(scene)
+            scene = self.sample(seed)
+            self.patches[index], self.owners[index] = self.draw(scene)
+            self.tables[index] = _describe(scene, self.most_things)
 
     def scene(self, index: int) -> Scene:
-        return sample_scene(self.seeds[index])
+        return self.sample(self.seeds[index])
 
     def batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """Patches as the processor would scale them [n, 576, 48], owners [n, 576], tables [n, things, columns]."""
+        """Patches as the processor would scale them [n, t, 48], owners [n, t], tables [n, things, columns]."""
         patches = torch.from_numpy(self.patches[indices]).float().div_(255).sub_(0.5).div_(0.25)
         return patches, torch.from_numpy(self.owners[indices]).long(), torch.from_numpy(self.tables[indices]).long()

@@ -58,8 +58,9 @@ class FeatureCache:
         self.tower, self.bank = tower, bank
         # the name tells towers apart, so that features never outlive the weights that made them
         weights = b"".join(value.numpy().tobytes() for value in tower.state_dict().values())
-        path = out / f"features-{bank.seeds.start}-{len(bank)}-{zlib.crc32(weights):08x}.npy"
-        shape, mode = (len(bank), PATCHES, tower.config.hidden_size), "r+" if path.exists() else "w+"
+        path = out / f"{bank.name}-features-{bank.seeds.start}-{len(bank)}-{zlib.crc32(weights):08x}.npy"
+        tokens = bank.views * bank.view_patches
+        shape, mode = (len(bank), tokens, tower.config.hidden_size), "r+" if path.exists() else "w+"
         self.features = np.lib.format.open_memmap(path, mode, dtype=np.float16, shape=shape)
 
     @torch.no_grad()
@@ -67,10 +68,10 @@ class FeatureCache:
         missing = np.unique(indices[(self.features[indices, 0] == 0).all(1)])
         for part in np.array_split(missing, max(1, len(missing) // 16)):
             if len(part):
-                patches = self.bank.batch(part)[0]
-                features, _ = encode(self.tower, patches, torch.arange(PATCHES).expand(len(part), -1))
-                self.features[part] = features.half().numpy()
-        return torch.from_numpy(self.features[indices]).float()  # [n, 576, width]
+                patches = self.bank.batch(part)[0].unflatten(1, (self.bank.views, -1)).flatten(0, 1)
+                features, _ = encode(self.tower, patches, torch.arange(patches.shape[1]).expand(len(patches), -1))
+                self.features[part] = features.reshape(len(part), -1, features.shape[-1]).half().numpy()
+        return torch.from_numpy(self.features[indices]).float()  # [n, t, width]
 
 
 class Standardise(torch.nn.Module):
@@ -88,14 +89,16 @@ class Standardise(torch.nn.Module):
         return (features - self.mean) / self.std
 
 
-def choose_places(sampled: int | None, owners: np.ndarray, rng: np.random.Generator) -> Tensor:
+def choose_places(
+    sampled: int | None, owners: np.ndarray, rng: np.random.Generator, last: np.ndarray | float = 0.0
+) -> Tensor:
     """Which patches of each image are shown, [n, t]: all, or `sampled` of them.
 
-    First one patch of every thing, then more patches of things, then background.
+    First one patch of every thing, then more patches of things, then background; `last` [t] puts patches back.
     """
     if sampled is None:
-        return torch.arange(PATCHES).expand(len(owners), -1)
-    rank = rng.random(owners.shape) + (owners == 0)
+        return torch.arange(owners.shape[1]).expand(len(owners), -1)
+    rank = rng.random(owners.shape) + (owners == 0) + last
     for row, owner in zip(rank, owners, strict=True):
         order = row.argsort()
         _, first = np.unique(owner[order], return_index=True)
@@ -155,12 +158,13 @@ class DecoderTrainer:
 
 def family_accuracy(logits: Tensor, packed: Packed, asked: list[list[Question]]) -> dict[str, float]:
     """Percent of right answers per family."""
-    right: dict[str, list[bool]] = {family: [] for family in FAMILIES}
-    hits = logits.argmax(-1) == packed.labels
+    right: dict[str, list[bool]] = {item.family: [] for questions in asked for item in questions}
+    wrong = packed.answered & (logits.argmax(-1) != packed.labels)
     for row, questions in enumerate(asked):
-        for item, hit in zip(questions, hits[row][packed.answered[row]].tolist(), strict=True):
-            right[item.family].append(hit)
-    return {family: 100 * float(np.mean(hit)) for family, hit in right.items() if hit}
+        failed = set(packed.blocks[row][wrong[row]].tolist())
+        for block, item in enumerate(questions):
+            right[item.family].append(block not in failed)
+    return {family: 100 * float(np.mean(hit)) for family, hit in right.items()}
 
 
 class Validator:

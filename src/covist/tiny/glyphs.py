@@ -1,5 +1,7 @@
 """A 5x7 bitmap font, so that scenes look the same on every machine and with every version of Pillow."""
 
+from functools import lru_cache
+
 import numpy as np
 
 DIGITS = "0123456789"
@@ -44,9 +46,11 @@ def _stretch(bitmap: np.ndarray, length: int, axis: int) -> np.ndarray:
     return np.moveaxis(np.tensordot(overlap, bitmap, axes=(1, axis)), 0, axis)
 
 
-def _draw(char: str) -> np.ndarray:
+@lru_cache(maxsize=256)
+def draw(char: str, width: int = WIDTH, height: int = HEIGHT) -> np.ndarray:
+    """How much of each pixel a character covers, [height, width] in 0..1."""
     bitmap = np.array([[int(bit) for bit in row] for row in _ROWS[char].split()], dtype=np.float64)
-    return _stretch(_stretch(bitmap, HEIGHT, 0), WIDTH, 1).astype(np.float32)  # [HEIGHT, WIDTH] in 0..1
+    return _stretch(_stretch(bitmap, height, 0), width, 1).astype(np.float32)
 
 
-MASKS = {char: _draw(char) for char in DIGITS + LETTERS}
+MASKS = {char: draw(char) for char in DIGITS + LETTERS}

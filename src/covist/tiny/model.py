@@ -29,23 +29,24 @@ class Size:
     text_layers: int = 3
     decoder_layers: int = 8
     decoder_mlp: int = 352
+    decoder_width: int = 128
 
 
-_TOKEN_IDS: dict[str, Any] = {
+TOKEN_IDS: dict[str, Any] = {
     "bos_token_id": TOKEN_ID[START],
     "eos_token_id": TOKEN_ID[END],
     "pad_token_id": TOKEN_ID[PAD],
 }
 
 
-def vision_config(size: Size) -> CLIPVisionConfig:
+def vision_config(size: Size, image_size: int = IMAGE_SIZE) -> CLIPVisionConfig:
     return CLIPVisionConfig(
         hidden_size=size.width,
         intermediate_size=4 * size.width,
         projection_dim=size.width,
         num_hidden_layers=size.vision_layers,
         num_attention_heads=size.heads,
-        image_size=IMAGE_SIZE,
+        image_size=image_size,
         patch_size=PATCH,
         hidden_act="gelu",
     )
@@ -61,7 +62,7 @@ def clip_config(size: Size) -> CLIPConfig:
         num_attention_heads=size.heads,
         max_position_embeddings=CAPTION_LENGTH,
         hidden_act="gelu",
-        **_TOKEN_IDS,
+        **TOKEN_IDS,
     )
     return CLIPConfig(
         text_config=text.to_dict(), vision_config=vision_config(size).to_dict(), projection_dim=size.width
@@ -78,7 +79,7 @@ def llava_config(size: Size) -> LlavaConfig:
         num_key_value_heads=size.heads,
         max_position_embeddings=2048,
         tie_word_embeddings=False,
-        **_TOKEN_IDS,
+        **TOKEN_IDS,
     )
     return LlavaConfig(
         vision_config=vision_config(size),
@@ -88,17 +89,17 @@ def llava_config(size: Size) -> LlavaConfig:
         vision_feature_select_strategy="default",
         image_seq_length=GRID * GRID,
         tie_word_embeddings=False,
-        **_TOKEN_IDS,
+        **TOKEN_IDS,
     )
 
 
-def position_waves(width: int) -> torch.Tensor:
-    """2-D sine-cosine position vectors of the patches, [GRID * GRID, width]."""
+def position_waves(width: int, grid: int = GRID) -> torch.Tensor:
+    """2-D sine-cosine position vectors of the patches, [grid * grid, width]."""
     frequencies = 100.0 ** -torch.linspace(0, 1, width // 4)
-    angles = torch.arange(GRID)[:, None] * frequencies  # [GRID, width / 4]
+    angles = torch.arange(grid)[:, None] * frequencies  # [grid, width / 4]
     axis = torch.cat([angles.sin(), angles.cos()], dim=1)
-    rows, columns = axis[:, None].expand(-1, GRID, -1), axis[None].expand(GRID, -1, -1)
-    return torch.cat([rows, columns], dim=2).reshape(GRID * GRID, width)
+    rows, columns = axis[:, None].expand(-1, grid, -1), axis[None].expand(grid, -1, -1)
+    return torch.cat([rows, columns], dim=2).reshape(grid * grid, width)
 
 
 def place_positions(tower: CLIPVisionModel, scale: float = 0.3) -> None:

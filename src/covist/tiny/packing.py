@@ -35,7 +35,7 @@ class Packed:
 
     @property
     def answered(self) -> Tensor:
-        """Where an answer is predicted, [n, s]; one place per question, in their order."""
+        """Where the words of answers are predicted, [n, s]; one place per word, in their order."""
         return (self.labels != IGNORED) & (self.labels != TOKEN_ID[END])
 
     def mask(self, prefix: int) -> Tensor:
@@ -45,8 +45,8 @@ class Packed:
         return torch.cat([torch.ones(n, s, prefix, dtype=torch.bool), own], dim=2)[:, None]
 
 
-def pack(questions: list[list[Question]]) -> Packed:
-    rows = []
+def pack(questions: list[list[Question]], image_tokens: int = PATCHES) -> Packed:
+    rows, begin = [], len(PREFIX) + image_tokens
     for asked in questions:
         ids: list[int] = []
         positions: list[int] = []
@@ -54,11 +54,11 @@ def pack(questions: list[list[Question]]) -> Packed:
         labels: list[int] = []
         for block, item in enumerate(asked):
             text = _TOKENIZER(f"{item.question} ASSISTANT:", add_special_tokens=False).input_ids
-            answer = [TOKEN_ID[item.answer], TOKEN_ID[END]]
-            ids += text + answer[:1]
-            labels += [IGNORED] * (len(text) - 1) + answer
-            positions += range(len(PREFIX) + PATCHES, len(PREFIX) + PATCHES + len(text) + 1)
-            blocks += [block] * (len(text) + 1)
+            answer = [TOKEN_ID[word] for word in item.answer.split()]
+            ids += text + answer
+            labels += [IGNORED] * (len(text) - 1) + answer + [TOKEN_ID[END]]
+            positions += range(begin, begin + len(text) + len(answer))
+            blocks += [block] * (len(text) + len(answer))
         rows.append((ids, positions, blocks, labels))
     longest = max(len(row[0]) for row in rows)
     fillers = (TOKEN_ID[PAD], 0, -1, IGNORED)

@@ -45,8 +45,10 @@ Asked = (
     tuple[str, str, Sequence[Thing]] | None
 )  # question, answer, things it is about; None where there is nothing to ask
 
+Family = Callable[[Scene, np.random.Generator], Asked]
 
-def _pick(rng: np.random.Generator, options: Sequence[Option]) -> Option:
+
+def pick(rng: np.random.Generator, options: Sequence[Option]) -> Option:
     return options[int(rng.integers(len(options)))]
 
 
@@ -69,7 +71,7 @@ def _names(thing: Thing) -> dict[str, str]:
     }
 
 
-def _unique(scene: Scene, *ways: str) -> list[tuple[Thing, str]]:
+def unique(scene: Scene, *ways: str) -> list[tuple[Thing, str]]:
     """Objects with a name that fits no other object of the scene, for the given ways of naming."""
     named = [(thing, _names(thing)[way]) for way in ways for thing in scene.objects]
     times = Counter(name for _, name in named)
@@ -90,24 +92,24 @@ def _existence(scene: Scene, rng: np.random.Generator) -> Asked:
     options = [name for name in everything if (name in present) == wanted]
     if not options:
         return None
-    name = _pick(rng, options)
+    name = pick(rng, options)
     about = [thing for thing in scene.objects if name in _names(thing).values()]
     return f"is there {article(name)} {name}?", "yes" if wanted else "no", about
 
 
 def _color(scene: Scene, rng: np.random.Generator) -> Asked:
-    options = _unique(scene, "shape", "size shape")
+    options = unique(scene, "shape", "size shape")
     if not options:
         return None
-    thing, name = _pick(rng, options)
+    thing, name = pick(rng, options)
     return f"what color is the {name}?", thing.color, [thing]
 
 
 def _shape(scene: Scene, rng: np.random.Generator) -> Asked:
-    options = _unique(scene, "color", "size color")
+    options = unique(scene, "color", "size color")
     if not options:
         return None
-    thing, name = _pick(rng, options)
+    thing, name = pick(rng, options)
     return f"what shape is the {name}?", thing.shape, [thing]
 
 
@@ -117,17 +119,17 @@ def _counting(scene: Scene, rng: np.random.Generator) -> Asked:
     available = sorted({len(group) for group in groups.values() if len(group) <= MOST_COUNTED})
     odds = np.array([1, 1, 1.5, 2.5, 4])[available]  # high counts are rare in scenes, so they are asked for more
     count = rng.choice(available, p=odds / odds.sum())
-    name = _pick(rng, [name for name, group in groups.items() if len(group) == count])
+    name = pick(rng, [name for name, group in groups.items() if len(group) == count])
     return f"how many {name} are there?", str(count), groups[name]
 
 
 def _relation(scene: Scene, rng: np.random.Generator) -> Asked:
-    options = _unique(scene, "color shape", "color", "shape")
+    options = unique(scene, "color shape", "color", "shape")
     horizontal = bool(rng.integers(2))
     for _ in range(20):
         if len(options) < 2:
             return None
-        (one, name), (other, other_name) = _pick(rng, options), _pick(rng, options)
+        (one, name), (other, other_name) = pick(rng, options), pick(rng, options)
         offset = one.x - other.x if horizontal else one.y - other.y
         if abs(offset) >= RELATION_MARGIN:
             before, after = ("left", "right") if horizontal else ("above", "below")
@@ -136,7 +138,7 @@ def _relation(scene: Scene, rng: np.random.Generator) -> Asked:
     return None
 
 
-def _glyph(kind: str) -> Callable[[Scene, np.random.Generator], Asked]:
+def _glyph(kind: str) -> Family:
     def ask(scene: Scene, rng: np.random.Generator) -> Asked:
         role = ("first", "last")[int(rng.integers(2))]
         glyph = next(thing for thing in scene.of(kind) if thing.role == role)
@@ -149,16 +151,16 @@ def _quadrant(scene: Scene, rng: np.random.Generator) -> Asked:
     middle = IMAGE_SIZE / 2
     options = [
         (thing, name)
-        for thing, name in _unique(scene, "color shape", "color", "shape")
+        for thing, name in unique(scene, "color shape", "color", "shape")
         if min(abs(thing.x - middle), abs(thing.y - middle)) >= QUADRANT_MARGIN
     ]
     if not options:
         return None
-    thing, name = _pick(rng, options)
+    thing, name = pick(rng, options)
     return f"where is the {name}?", QUADRANTS[2 * (thing.y > middle) + (thing.x > middle)], [thing]
 
 
-FAMILIES: dict[str, Callable[[Scene, np.random.Generator], Asked]] = {
+FAMILIES: dict[str, Family] = {
     "existence": _existence,
     "color": _color,
     "shape": _shape,
@@ -179,14 +181,19 @@ def questions_for(scene: Scene, seed: int = 0, per_family: int | Mapping[str, in
     >>> len({question.family for question in covist.tiny.questions_for(scene)})
     7
     """
-    wanted = dict.fromkeys(FAMILIES, per_family) if isinstance(per_family, int) else per_family
-    if unknown := set(wanted) - set(FAMILIES):
-        raise CovistError(f"unknown question family {min(unknown)!r}; choose from {', '.join(FAMILIES)}")
+    return ask(scene, FAMILIES, seed, per_family)
+
+
+def ask(scene: Scene, families: Mapping[str, Family], seed: int, per_family: int | Mapping[str, int]) -> list[Question]:
+    """Questions of the given families; what `questions_for` says."""
+    wanted = dict.fromkeys(families, per_family) if isinstance(per_family, int) else per_family
+    if unknown := set(wanted) - set(families):
+        raise CovistError(f"unknown question family {min(unknown)!r}; choose from {', '.join(families)}")
     rng = np.random.default_rng([scene.seed, 2, seed])
     asked: dict[str, Question] = {}
     for family, number in wanted.items():
         for _ in range(number):
-            found = FAMILIES[family](scene, rng)
+            found = families[family](scene, rng)
             if found:
                 question, answer, about = found
                 asked.setdefault(question, Question(family, question, answer, tuple(about)))

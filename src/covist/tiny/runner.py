@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor, nn
 
 from covist.errors import CovistError
+from covist.tiny import parallel
 from covist.tiny.optim import Optimiser
 
 LONGEST_STEP = 20.0  # seconds; a longer one means that the process was paused
@@ -85,6 +86,8 @@ class Stage:
             budget.used = state["used"]
 
     def save(self) -> None:
+        if parallel.rank() > 0:
+            return
         parts = {name: part.state_dict() for name, part in self.parts.items()}
         draft = self.checkpoint.with_suffix(".draft")
         torch.save({"parts": parts, "optimiser": self.optimiser.state_dict(), "used": self.budget.used}, draft)
@@ -115,7 +118,7 @@ class Stage:
                     losses.append(loss)
                     averages.add(figures)
                     bar.update(task, completed=self.budget.fraction, loss=f"loss {loss:.3f}")
-                    if report_due():
+                    if report_due() and parallel.rank() == 0:
                         self.report(phase.name, f"{averages} | {validate() if validate else ''}")
                     if save_due():
                         self.save()
@@ -125,10 +128,11 @@ class Stage:
 
     def _step(self, step: Step, phase: object) -> tuple[float, dict[str, float]]:
         began = time.monotonic()
-        loss, figures = step(phase, self.optimiser.steps)
+        loss, figures = step(phase, self.optimiser.steps * parallel.processes() + parallel.rank())
         loss.backward()
+        seconds = parallel.average(self.optimiser.parameters, time.monotonic() - began)
         self.optimiser.step(self.budget.fraction)
-        self.budget.advance(time.monotonic() - began)
+        self.budget.advance(seconds)
         return float(loss.detach()), figures
 
 

@@ -34,6 +34,27 @@ MOST_OBJECTS = 12
 
 
 @dataclass(frozen=True)
+class Look:
+    """How large an image and the things in it are drawn, in pixels."""
+
+    side: int
+    small: float  # half the side of the bounding box
+    large: float
+    glyph_width: int
+    glyph_height: int
+
+    def radius(self, thing: "Thing") -> float:
+        return self.small if thing.size == "small" else self.large
+
+    def glyph(self, char: str) -> np.ndarray:
+        """How much of each pixel a character covers, [glyph_height, glyph_width]."""
+        return glyphs.draw(char, self.glyph_width, self.glyph_height)
+
+
+LOOK = Look(IMAGE_SIZE, **SIZES, glyph_width=glyphs.WIDTH, glyph_height=glyphs.HEIGHT)
+
+
+@dataclass(frozen=True)
 class Thing:
     """One thing in a scene: a coloured object, a grey decoy of the same shapes, or one glyph of the number or word."""
 
@@ -51,6 +72,7 @@ class Thing:
 class Scene:
     seed: int
     things: tuple[Thing, ...]
+    look: Look = LOOK
 
     def of(self, kind: str) -> list[Thing]:
         return [thing for thing in self.things if thing.kind == kind]
@@ -60,17 +82,17 @@ class Scene:
         return self.of("object")
 
 
-class _Layout:
-    """Non-overlapping boxes, placed by rejection."""
+class Layout:
+    """Non-overlapping boxes in a square, placed by rejection."""
 
-    def __init__(self, rng: np.random.Generator):
-        self.rng = rng
+    def __init__(self, rng: np.random.Generator, side: int):
+        self.rng, self.side = rng, side
         self.boxes: list[tuple[float, float, float, float]] = []  # x, y, half width, half height
 
     def place(self, half_width: float, half_height: float, tries: int = 60) -> tuple[float, float] | None:
         for u, v in self.rng.random((tries, 2)):
-            x = round(half_width + 1 + u * (IMAGE_SIZE - 2 * half_width - 2))
-            y = round(half_height + 1 + v * (IMAGE_SIZE - 2 * half_height - 2))
+            x = round(half_width + 1 + u * (self.side - 2 * half_width - 2))
+            y = round(half_height + 1 + v * (self.side - 2 * half_height - 2))
             if all(
                 abs(x - bx) > half_width + bw + 1 or abs(y - by) > half_height + bh + 1 for bx, by, bw, bh in self.boxes
             ):
@@ -79,7 +101,7 @@ class _Layout:
         return None
 
 
-def _text(kind: str, alphabet: str, layout: _Layout, rng: np.random.Generator) -> list[Thing]:
+def _text(kind: str, alphabet: str, layout: Layout, rng: np.random.Generator) -> list[Thing]:
     length = int(rng.integers(2, 4))
     pitch = glyphs.WIDTH + 1
     spot = layout.place(length * pitch / 2, glyphs.HEIGHT / 2, tries=400)
@@ -100,7 +122,7 @@ def sample_scene(seed: int, objects: int | None = None) -> Scene:
     3
     """
     rng = np.random.default_rng([seed, 0])
-    layout = _Layout(rng)
+    layout = Layout(rng, IMAGE_SIZE)
     things = _text("digit", glyphs.DIGITS, layout, rng) + _text("letter", glyphs.LETTERS, layout, rng)
     wanted = int(rng.integers(2, MOST_OBJECTS + 1)) if objects is None else objects
     # uneven palettes, so that several objects of one colour or shape are common
@@ -132,58 +154,65 @@ def _shape_distance(shape: str, dx: np.ndarray, dy: np.ndarray, radius: float) -
     return (ax + ay - radius * 1.05) * 0.71  # diamond
 
 
-def _mask(thing: Thing) -> tuple[slice, slice, np.ndarray]:
+def _mask(thing: Thing, look: Look) -> tuple[slice, slice, np.ndarray]:
     """Where a thing lies in the image and how much of each pixel it covers."""
     if thing.char:
-        half_width, half_height = glyphs.WIDTH / 2, glyphs.HEIGHT / 2
-        top, left = int(thing.y - half_height), int(thing.x - half_width)
-        return slice(top, top + glyphs.HEIGHT), slice(left, left + glyphs.WIDTH), glyphs.MASKS[thing.char]
-    radius = SIZES[thing.size]
+        top, left = int(thing.y - look.glyph_height / 2), int(thing.x - look.glyph_width / 2)
+        return slice(top, top + look.glyph_height), slice(left, left + look.glyph_width), look.glyph(thing.char)
+    radius, side = look.radius(thing), look.side
     reach = int(radius + 1)
     rows, columns = slice(int(thing.y) - reach, int(thing.y) + reach), slice(int(thing.x) - reach, int(thing.x) + reach)
     dy, dx = np.mgrid[-reach:reach, -reach:reach] + 0.5
     cover = np.clip(0.5 - _shape_distance(thing.shape, dx, dy, radius), 0, 1).astype(np.float32)
-    inside_rows = slice(max(0, -rows.start), 2 * reach - max(0, rows.stop - IMAGE_SIZE))
-    inside_columns = slice(max(0, -columns.start), 2 * reach - max(0, columns.stop - IMAGE_SIZE))
+    inside_rows = slice(max(0, -rows.start), 2 * reach - max(0, rows.stop - side))
+    inside_columns = slice(max(0, -columns.start), 2 * reach - max(0, columns.stop - side))
     return (
-        slice(max(0, rows.start), min(IMAGE_SIZE, rows.stop)),
-        slice(max(0, columns.start), min(IMAGE_SIZE, columns.stop)),
+        slice(max(0, rows.start), min(side, rows.stop)),
+        slice(max(0, columns.start), min(side, columns.stop)),
         cover[inside_rows, inside_columns],
     )
 
 
-def _background(rng: np.random.Generator) -> np.ndarray:
-    """A dark, weakly tinted, blotchy and striped ground with pixel noise."""
-    blotches = rng.normal(0, 12, (7, 7, 3)) + rng.uniform(70, 125) + rng.normal(0, 6, 3)
-    ground = np.kron(blotches, np.ones((16, 16, 1)))  # [112, 112, 3]
+def _background(rng: np.random.Generator, side: int) -> np.ndarray:
+    """A dark, weakly tinted, blotchy and striped ground with pixel noise, [side, side, 3]."""
+    blotch = 16
+    cells = side // blotch + 1
+    blotches = rng.normal(0, 12, (cells, cells, 3)) + rng.uniform(70, 125) + rng.normal(0, 6, 3)
+    ground = np.kron(blotches, np.ones((blotch, blotch, 1)))  # one blotch larger than the image
     for axis in (0, 1):  # a box filter turns the blocks into smooth blotches
         total = np.cumsum(ground, axis=axis)
-        ground = (np.take(total, range(16, 112), axis) - np.take(total, range(0, 96), axis)) / 16
+        ground = (np.take(total, range(blotch, blotch + side), axis) - np.take(total, range(side), axis)) / blotch
     angle, pitch = rng.uniform(0, np.pi), rng.uniform(5, 14)
-    y, x = np.mgrid[:IMAGE_SIZE, :IMAGE_SIZE]
+    y, x = np.mgrid[:side, :side]
     stripes = np.sin((x * np.cos(angle) + y * np.sin(angle)) * (2 * np.pi / pitch))
-    noise = rng.standard_normal((IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.float32)
+    noise = rng.standard_normal((side, side, 3), dtype=np.float32)
     return (ground + rng.uniform(0, 14) * stripes[..., None] + 9 * noise).astype(np.float32)
 
 
+def _paint(thing: Thing, rng: np.random.Generator) -> np.ndarray:
+    """The colour a thing is drawn in, [3]; glyphs are bright, whatever their tint."""
+    if thing.char and not thing.color:
+        return np.full(3, rng.uniform(225, 250))
+    if thing.char:
+        return 255 * (0.75 * np.array(COLORS[thing.color]) + 0.25)
+    if thing.kind == "decoy":
+        return np.full(3, rng.uniform(165, 200))
+    return np.array(COLORS[thing.color]) * 255 + rng.normal(0, 10, 3)
+
+
 def render(scene: Scene) -> np.ndarray:
-    """The image of a scene as uint8 [96, 96, 3].
+    """The image of a scene as uint8 [side, side, 3].
 
     >>> covist.tiny.render(covist.tiny.sample_scene(7)).shape
     (96, 96, 3)
     """
     rng = np.random.default_rng([scene.seed, 1])
-    image = _background(rng)
+    image = _background(rng, scene.look.side)
     for thing in scene.things:
-        rows, columns, cover = _mask(thing)
-        if thing.char:
-            paint = np.full(3, rng.uniform(225, 250))
-        elif thing.kind == "decoy":
-            paint = np.full(3, rng.uniform(165, 200))
-        else:
-            paint = np.array(COLORS[thing.color]) * 255 + rng.normal(0, 10, 3)
+        rows, columns, cover = _mask(thing, scene.look)
         window = image[rows, columns]
-        window += cover[..., None] * (paint.astype(np.float32) - window) * 0.94  # a little noise shines through
+        # a little noise shines through
+        window += cover[..., None] * (_paint(thing, rng).astype(np.float32) - window) * 0.94
     return np.clip(image + 0.5, 0, 255).astype(np.uint8)
 
 
@@ -196,15 +225,16 @@ def scene_image(scene: Scene) -> Image.Image:
     return Image.fromarray(render(scene))
 
 
-def patch_owners(scene: Scene) -> np.ndarray:
+def patch_owners(scene: Scene, patch: int = PATCH) -> np.ndarray:
     """For every patch the index (from 1) of the thing that covers most of it, 0 where that is the background."""
-    best = np.full((GRID, GRID), 0.12, dtype=np.float32)
-    owners = np.zeros((GRID, GRID), dtype=np.uint8)
+    side, grid = scene.look.side, scene.look.side // patch
+    best = np.full((grid, grid), 0.12, dtype=np.float32)
+    owners = np.zeros((grid, grid), dtype=np.uint8)
     for index, thing in enumerate(scene.things, start=1):
-        rows, columns, cover = _mask(thing)
-        canvas = np.zeros((IMAGE_SIZE, IMAGE_SIZE), dtype=np.float32)
+        rows, columns, cover = _mask(thing, scene.look)
+        canvas = np.zeros((side, side), dtype=np.float32)
         canvas[rows, columns] = np.maximum(cover, 0.5) if thing.char else cover
-        share = canvas.reshape(GRID, PATCH, GRID, PATCH).mean((1, 3))
+        share = canvas.reshape(grid, patch, grid, patch).mean((1, 3))
         owners[share > best] = index
         best = np.maximum(best, share)
     return owners

@@ -5,18 +5,21 @@ weights/clip/   the CLIP text tower and both projections; the vision tower is st
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoProcessor,
     AutoTokenizer,
     CLIPConfig,
     CLIPModel,
     LlavaForConditionalGeneration,
-    LlavaProcessor,
+    LlavaNextForConditionalGeneration,
     PreTrainedTokenizerBase,
+    ProcessorMixin,
 )
 
 from covist.errors import CovistError
@@ -24,10 +27,13 @@ from covist.tiny.model import Size, build_clip, build_llava
 from covist.tiny.text import build_caption_tokenizer, build_processor
 
 WEIGHTS = Path(__file__).parent / "weights"
+NEXT_WEIGHTS = Path(__file__).parent / "hd" / "weights"
+BEDS = {"tiny": WEIGHTS, "next": NEXT_WEIGHTS}  # the embedded models by name
 _TOWER = "vision_model."
 
+Model = LlavaForConditionalGeneration | LlavaNextForConditionalGeneration
 Clip = tuple[CLIPModel, PreTrainedTokenizerBase]
-Loaded = tuple[LlavaForConditionalGeneration, LlavaProcessor, Clip]
+Loaded = tuple[Model, ProcessorMixin, Clip]
 
 
 def fold_standardisation(layer: torch.nn.Linear, mean: torch.Tensor, std: torch.Tensor) -> None:
@@ -37,19 +43,22 @@ def fold_standardisation(layer: torch.nn.Linear, mean: torch.Tensor, std: torch.
         layer.bias.sub_(layer.weight @ mean)
 
 
-def save(model: LlavaForConditionalGeneration, clip: CLIPModel, folder: Path) -> None:
+def save(model: Model, clip: CLIPModel, folder: Path, processor: ProcessorMixin | None = None) -> None:
     """Write model, processor and CLIP in fp16; the vision tower of `clip` must be that of `model`.
 
-    >>> from pathlib import Path
-    >>> model, processor, (clip, tokenizer) = covist.tiny.build_random()
-    >>> covist.tiny.save(model, clip, Path("mine"))
-    >>> loaded = covist.tiny.load("mine")
+        The processor is the first bed's unless another one is given.
+
+        >>> from pathlib import Path
+        >>> model, processor, (clip, tokenizer) = covist.tiny.build_random()
+        >>> covist.tiny.save(model, clip, Path("mine"))
+        >>> loaded = covist.tiny.load("mine")
     """
-    stored = LlavaForConditionalGeneration(model.config)
+    model_class: Any = type(model)
+    stored = model_class(model.config)
     stored.load_state_dict(model.state_dict())
     stored.set_attn_implementation("sdpa")
     stored.half().save_pretrained(folder)
-    build_processor().save_pretrained(folder)
+    (processor or build_processor()).save_pretrained(folder)
     beside = folder / "clip"
     clip.config.save_pretrained(beside)
     build_caption_tokenizer().save_pretrained(beside)
@@ -60,16 +69,20 @@ def save(model: LlavaForConditionalGeneration, clip: CLIPModel, folder: Path) ->
 
 
 def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Loaded:
-    """The embedded model, its processor, and its CLIP as (CLIPModel, tokenizer), ready for `covist.compress`.
+    """An embedded model, its processor, and its CLIP as (CLIPModel, tokenizer), ready for `covist.compress`.
+
+    folder: "tiny", the LLaVA; "next", the LLaVA-NeXT of 16 layers; or what `save` has written.
 
     >>> model, processor, clip = covist.tiny.load()
     >>> type(model).__name__
     'LlavaForConditionalGeneration'
     """
-    folder = Path(folder)
+    folder = BEDS.get(str(folder), Path(folder))
     if not (folder / "model.safetensors").exists():
         raise CovistError(f"no trained weights in {folder}; train them with `python -m covist.tiny.train --out DIR`")
-    model = LlavaForConditionalGeneration.from_pretrained(folder, dtype=dtype).eval()
+    is_next = AutoConfig.from_pretrained(folder).model_type == "llava_next"
+    model_class = LlavaNextForConditionalGeneration if is_next else LlavaForConditionalGeneration
+    model = model_class.from_pretrained(folder, dtype=dtype).eval()
     clip = CLIPModel(CLIPConfig.from_pretrained(folder / "clip"))
     tower = {_TOWER + name: value for name, value in model.model.vision_tower.state_dict().items()}
     clip.load_state_dict(load_file(folder / "clip" / "text.safetensors") | tower)

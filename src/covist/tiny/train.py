@@ -1,6 +1,7 @@
-"""Train the embedded model from scratch: `python -m covist.tiny.train --out runs/tiny`.
+"""Train an embedded model: `python -m covist.tiny.train --out runs/tiny`, or `--bed next --out runs/next`.
 
-Stages: the tower, then the decoder on the frozen tower (sampled patches first, all patches last), then the export.
+Stages of `tiny`: the tower, then the decoder on the frozen tower (sampled patches first, all patches last), then the
+export. `next` begins with the tower of `tiny`; `covist.tiny.hd.recipe` describes its stages.
 A run that was stopped continues where it was; a stage whose time is used up is passed over.
 """
 
@@ -10,8 +11,10 @@ from pathlib import Path
 import torch
 from transformers import CLIPModel, LlavaForConditionalGeneration
 
+from covist.tiny import parallel
 from covist.tiny.data import SceneBank
 from covist.tiny.decoder import DECODER_PHASES, DecoderTrainer, Validator
+from covist.tiny.hd import recipe
 from covist.tiny.model import Size, build_clip, build_llava
 from covist.tiny.optim import Optimiser
 from covist.tiny.runner import Budget, Stage, restore
@@ -19,19 +22,30 @@ from covist.tiny.scenes import TRAIN_SEEDS
 from covist.tiny.store import fold_standardisation, save
 from covist.tiny.vision import VISION_PHASES, VisionTrainer
 
-STAGES = ("vision", "decoder", "export")
+MINUTES = {"tiny": {"vision": 30.0, "decoder": 40.0}, "next": recipe.MINUTES}  # by bed and stage
+EXPORT = "export"
+SCENES = 16_000
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m covist.tiny.train", description=__doc__)
+    parser.add_argument("--bed", choices=MINUTES, default="tiny", help="which model")
     parser.add_argument("--out", type=Path, required=True, help="folder for scenes, checkpoints and the exported model")
-    parser.add_argument(
-        "--minutes", type=float, nargs=2, default=(30.0, 40.0), metavar=("VISION", "DECODER"), help="training times"
-    )
-    parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES, help="only these, from the checkpoints")
-    parser.add_argument("--scenes", type=int, default=16_000, help="training scenes to render")
+    described = "; ".join(f"{bed}: " + ", ".join(f"{s} {m:g}" for s, m in own.items()) for bed, own in MINUTES.items())
+    parser.add_argument("--minutes", type=float, nargs="+", help=f"training time of every stage ({described})")
+    parser.add_argument("--stages", nargs="+", help="only these, from the checkpoints; the last one is export")
+    parser.add_argument("--scenes", type=int, help="training scenes to render")
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    stages = MINUTES[options.bed]
+    minutes = options.minutes or list(stages.values())
+    if len(minutes) != len(stages):
+        parser.error(f"--minutes of {options.bed} takes {len(stages)} numbers, one each for {', '.join(stages)}")
+    if unknown := set(options.stages or ()) - {*stages, EXPORT}:
+        parser.error(f"--stages of {options.bed} are {', '.join(stages)}, {EXPORT}; not {min(unknown)}")
+    options.stages = options.stages or [*stages, EXPORT]
+    options.minutes = dict(zip(stages, minutes, strict=True))
+    return options
 
 
 def train_vision(
@@ -68,23 +82,36 @@ def export(model: LlavaForConditionalGeneration, trainer: DecoderTrainer, clip: 
     save(model, clip, out / "export")
 
 
-def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
+def train_tiny(options: argparse.Namespace) -> None:
     torch.manual_seed(options.seed)
-    bank = SceneBank(options.out, TRAIN_SEEDS.start, options.scenes)
+    bank = SceneBank(options.out, TRAIN_SEEDS.start, options.scenes or SCENES)
     clip, model = build_clip(Size(), options.seed), build_llava(Size(), options.seed)
-    vision_minutes, decoder_minutes = options.minutes
     if "vision" in options.stages:
-        train_vision(clip, bank, Budget(minutes=vision_minutes), options.out, options.seed)
+        train_vision(clip, bank, Budget(minutes=options.minutes["vision"]), options.out, options.seed)
     restore(options.out / "vision.pt", {"clip": clip})
     model.model.vision_tower.load_state_dict(clip.vision_model.state_dict())
     trainer = DecoderTrainer(model, bank, options.out, options.seed)
     if "decoder" in options.stages:
-        train_decoder(trainer, Budget(minutes=decoder_minutes), options.out)
-    if "export" in options.stages:
+        train_decoder(trainer, Budget(minutes=options.minutes["decoder"]), options.out)
+    if EXPORT in options.stages:
         restore(options.out / "decoder.pt", decoder_parts(trainer))
         export(model, trainer, clip, options.out)
+
+
+def train_next(options: argparse.Namespace) -> None:
+    stages = recipe.NextRecipe(options.out, options.seed, options.scenes or recipe.SCENES)
+    for name, minutes in options.minutes.items():
+        if name in options.stages:
+            getattr(stages, name)(Budget(minutes=minutes))
+    if EXPORT in options.stages:
+        stages.export()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    parallel.join()
+    (train_next if options.bed == "next" else train_tiny)(options)
 
 
 if __name__ == "__main__":

@@ -95,19 +95,22 @@ def choose_places(phase: VisionPhase, owners: Tensor, generator: torch.Generator
     return top * GRID + left + inside
 
 
-def patch_targets(owners: Tensor, tables: Tensor, places: Tensor) -> dict[str, Tensor]:
-    """Targets of the dense heads for the shown patches; `owners` [n, t] belong to `places` [n, t]."""
+def patch_targets(owners: Tensor, tables: Tensor, places: Tensor, grid: int = GRID) -> dict[str, Tensor]:
+    """Targets of the dense heads for the shown patches; `owners` [n, t] belong to `places` [n, t] of a square."""
     rows = tables.gather(1, owners[..., None].expand(-1, -1, tables.shape[-1]))  # [n, t, columns]
     targets = {name: rows[..., column] for column, name in enumerate(CLASSES)}
-    middle = torch.stack([places % GRID, places // GRID], dim=-1) * PATCH + PATCH / 2
+    middle = torch.stack([places % grid, places // grid], dim=-1) * PATCH + PATCH / 2
     centre = rows[..., -3:-1]
-    targets["position"] = torch.where((owners > 0)[..., None], centre, middle) / IMAGE_SIZE
+    targets["position"] = torch.where((owners > 0)[..., None], centre, middle) / (grid * PATCH)
     targets["centre"] = ((centre // PATCH == (middle // PATCH)).all(-1) & (rows[..., -1] > 0)).float()
     return targets
 
 
-def dense_loss(outputs: dict[str, Tensor], targets: dict[str, Tensor], owners: Tensor) -> Tensor:
+def dense_loss(
+    outputs: dict[str, Tensor], targets: dict[str, Tensor], owners: Tensor, glyph_weight: float = 1.0
+) -> Tensor:
     weight = torch.where(owners > 0, 1.0, BACKGROUND_WEIGHT)
+    weight = torch.where(targets["char"] > 0, glyph_weight, weight)
     weight = weight / weight.sum()
     loss = torch.zeros(())
     for name in CLASSES:

@@ -1,0 +1,37 @@
+"""Perfect eyesight to begin with: visual tokens made of what a patch shows, not of what the tower sees.
+
+The decoder learns its language on them while the tower is still learning to see; then the projector learns to turn
+the tower's features into the same vectors, and both go on together. Nothing of it is part of the exported model.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from covist.tiny.data import CLASSES
+from covist.tiny.hd.scenes import VIEW_GRID
+from covist.tiny.hd.views import VIEW_PATCHES
+from covist.tiny.model import position_waves
+
+_WAVES = 32
+_BLURRED = ("size", "char", "role")  # what the base view is too coarse for
+
+
+class Symbols(nn.Module):
+    """The vector of a patch: the sum of those of its thing's attributes, of its place in the view, and of the view."""
+
+    waves: Tensor
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.classes = nn.ModuleList(nn.Embedding(len(values) + 1, width) for values in CLASSES.values())
+        self.place, self.view = nn.Linear(_WAVES, width), nn.Embedding(2, width)
+        self.register_buffer("waves", position_waves(_WAVES, VIEW_GRID))  # [256, waves]
+
+    def forward(self, things: Tensor, source: Tensor) -> Tensor:
+        """`things` [n, t, columns] that the patches `source` [n, t] of the flattened (view, patch) show."""
+        base = source < VIEW_PATCHES
+        total = self.place(self.waves[source % VIEW_PATCHES]) + self.view(base.long())
+        for column, (name, table) in enumerate(zip(CLASSES, self.classes, strict=True)):
+            values = things[..., column]
+            total = total + table(torch.where(base, 0, values) if name in _BLURRED else values)
+        return total
