@@ -46,12 +46,12 @@ def fold_standardisation(layer: torch.nn.Linear, mean: torch.Tensor, std: torch.
 def save(model: Model, clip: CLIPModel, folder: Path, processor: ProcessorMixin | None = None) -> None:
     """Write model, processor and CLIP in fp16; the vision tower of `clip` must be that of `model`.
 
-        The processor is the first bed's unless another one is given.
+    The processor is the first bed's unless another one is given.
 
-        >>> from pathlib import Path
-        >>> model, processor, (clip, tokenizer) = covist.tiny.build_random()
-        >>> covist.tiny.save(model, clip, Path("mine"))
-        >>> loaded = covist.tiny.load("mine")
+    >>> from pathlib import Path
+    >>> model, processor, (clip, tokenizer) = covist.tiny.build_random()
+    >>> covist.tiny.save(model, clip, Path("mine"))
+    >>> loaded = covist.tiny.load("mine")
     """
     model_class: Any = type(model)
     stored = model_class(model.config)
