@@ -29,7 +29,7 @@ def test_help_does_not_import_torch():
         assert command in ran.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "show", "plan", "bench", "eval", "methods", "models", "doctor", "serve"])
+@pytest.mark.parametrize("command", ["run", "show", "plan", "bench", "eval", "methods", "models", "doctor"])
 def test_every_command_explains_itself_and_speaks_json(covist, command):
     ran = covist(command, "--help")
     assert ran.code == 0
