@@ -25,7 +25,7 @@ def test_help_does_not_import_torch():
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "heavy: []" in ran.stdout
-    for command in ("run", "show", "plan", "bench", "eval", "methods", "models", "doctor"):
+    for command in ("run", "show", "plan", "bench", "eval", "methods", "models", "doctor", "serve"):
         assert command in ran.stdout
 
 

@@ -92,7 +92,7 @@ def test_a_palette_with_alpha_of_its_own_is_composited(tmp_path, monkeypatch):
     image.putpalette([*RED, 0, 0, 255])
     image.putpixel((1, 0), (1, 0))
     Image.new("L", (2, 1)).save(tmp_path / "image.png")
-    monkeypatch.setattr(Image, "open", lambda path: image)
+    monkeypatch.setattr(Image, "open", lambda file, formats: image)
     loaded = load_image(tmp_path / "image.png")
     assert (loaded.getpixel((0, 0)), loaded.getpixel((1, 0))) == (RED, WHITE)
 

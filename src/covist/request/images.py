@@ -1,4 +1,4 @@
-"""Images from files, checked before anything expensive happens, as upright 8-bit RGB.
+"""Images from files and bytes, checked before anything expensive happens, as upright 8-bit RGB.
 
 alpha         composited on white, as a page or a browser would show it
 16-bit grey   scaled to 8 bits by its format, 0 to 65535
@@ -7,7 +7,9 @@ float         0 to 1 is black to white; values beyond that are scaled by the ima
 
 import re
 import warnings
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -27,16 +29,35 @@ def load_image(path: str | Path) -> Image.Image:
         raise CovistError(f"image {path} " + ("is a directory" if path.is_dir() else "does not exist"))
     if path.stat().st_size == 0:
         raise CovistError(f"image {path} is empty (0 bytes)")
+    with warnings.catch_warnings(), path.open("rb") as file:
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit is ours
+        return _read(file, f"image {path}", MAX_PIXELS)
+
+
+def decode_image(
+    data: bytes, name: str = "image", max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None
+) -> Image.Image:
+    """Read an image from bytes as upright RGB, under the same rules; `formats` are the decoders of Pillow to try.
+
+    >>> decode_image(b"words", "image 1")
+    Traceback (most recent call last):
+    covist.errors.CovistError: image 1 is not an image that Pillow can read
+    """
+    return _read(BytesIO(data), name, max_pixels, formats)
+
+
+def _read(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None = None) -> Image.Image:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            return _decode(path)
+        return _decode(file, name, max_pixels, formats)
+    except CovistError:
+        raise
     except UnidentifiedImageError:
-        raise CovistError(f"{path} is not an image that Pillow can read") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise CovistError(f"image {path} is too large: more than {MAX_PIXELS:,} pixels") from None
-    except (OSError, SyntaxError, EOFError) as error:
-        raise CovistError(f"image {path} is damaged or truncated ({error})") from None
+        kind = "that Pillow can read" if formats is None else f"in {' or '.join(formats)} format"
+        raise CovistError(f"{name} is not an image {kind}") from None
+    except Image.DecompressionBombError:
+        raise CovistError(f"{name} is too large: more than {max_pixels:,} pixels") from None
+    except (OSError, SyntaxError, EOFError, ValueError) as error:
+        raise CovistError(f"{name} is damaged or truncated ({error})") from None
 
 
 def refuse_url(path: str | Path, kind: str = "image") -> None:
@@ -45,12 +66,12 @@ def refuse_url(path: str | Path, kind: str = "image") -> None:
         raise CovistError(f"{kind} {path}: URLs are not read; download the {kind} and name the file")
 
 
-def _decode(path: Path) -> Image.Image:
-    with Image.open(path) as image:  # reads the header only
+def _decode(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None) -> Image.Image:
+    with Image.open(file, formats=formats) as image:  # reads the header only
         width, height = image.size
         if min(width, height) < 1:
-            raise CovistError(f"image {path} has no pixels ({width} x {height})")
-        if width * height > MAX_PIXELS:
+            raise CovistError(f"{name} has no pixels ({width} x {height})")
+        if width * height > max_pixels:
             raise Image.DecompressionBombError
         image.load()
         return _as_rgb(ImageOps.exif_transpose(image))

@@ -1,0 +1,15 @@
+"""`covist serve`: an OpenAI-compatible server, seen from the wire to the model.
+
+schema.py     what clients may send             errors.py     how a refusal looks
+limits.py     every limit, with its default     keys.py       who may ask
+body.py       reading a body safely             app.py        the routes
+images.py     images from data URLs             fetch.py      images from hosts that were allowed
+settings.py   compression per request           prompts.py    a conversation as the model's inputs
+sequence.py   one answer that is being written  text.py       its text, token by token
+sampling.py   its next token                    queue.py      where it waits
+turns.py      whose turn it is                  batches.py    workers that run batches
+service.py    all of it together                answers.py    what clients get back
+metrics.py    counters for Prometheus           logs.py       one line of JSON per request
+
+Importing this package imports neither FastAPI nor torch; `covist[serve]` brings the former.
+"""

@@ -1,0 +1,189 @@
+"""Workers that run batches through `model.generate`, taking turns token by token.
+
+transformers' continuous batching takes token ids alone, no images, so prompts cannot join a batch that is running.
+Batches are bounded instead, and share the model: after every token the next batch in line has its turn, so that a long
+answer never holds up a short one for longer than one step. Both hooks are official extension points of `generate`: a
+logits processor draws each row's token, a stopping criterion hands it on and ends rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+
+from covist.api.handle import Compression, Run
+from covist.api.report import Report
+from covist.request.loading import LoadedModel
+from covist.schedule import kv_bytes
+from covist.serve.limits import Limits
+from covist.serve.prompts import PromptMaker
+from covist.serve.queue import Queue
+from covist.serve.sampling import RowSampler
+from covist.serve.sequence import Cost, Row, Sequence
+from covist.serve.turns import Turns
+
+_LOG = logging.getLogger("covist.serve")
+
+
+class Workers:
+    """Threads that take batches from the queue until it is closed and empty."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        handle: Compression,
+        prompts: PromptMaker,
+        queue: Queue,
+        limits: Limits,
+        seen: Callable[[int], None] = lambda size: None,
+    ):
+        """`seen` hears the size of every batch."""
+        self._model, self._handle, self._prompts, self._queue = loaded.model, handle, prompts, queue
+        self._seen = seen
+        self._turns = Turns()
+        self._ends = _end_tokens(loaded.model)
+        self._changed = threading.Condition()
+        self._running: list[Row] = []
+        self._threads: set[threading.Thread] = set()
+        for _ in range(limits.batches):
+            self._start()
+
+    @property
+    def running(self) -> int:
+        """Answers that are being written."""
+        return sum(not row.is_done for row in list(self._running))
+
+    @property
+    def is_alive(self) -> bool:
+        return bool(self._threads)
+
+    def close(self, seconds: float) -> None:
+        """Finish what waits and runs; what is not done after `seconds` is dropped."""
+        self._queue.close()
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._threads, seconds):
+                for row in self._running:
+                    row.sequence.cancel()
+            self._changed.wait_for(lambda: not self._threads, seconds)
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._work, name="covist-batches", daemon=True)
+        with self._changed:
+            self._threads.add(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        try:
+            while self._queue.wait():
+                with self._turns:
+                    batch = self._queue.take()  # in our turn, so that a batch grows while the model is busy
+                    survived = not batch or self._survives(batch)
+                if not survived:
+                    self._start()  # in a thread of its own: nothing that a broken call left behind is seen again
+                    return
+        finally:
+            with self._changed:
+                self._threads.discard(threading.current_thread())
+                self._changed.notify_all()
+
+    def _survives(self, batch: list[Sequence]) -> bool:
+        """Run a batch; a generation that breaks down fails its own rows only."""
+        rows = [Row(sequence, self._prompts.tokenizer, self._ends) for sequence in batch]
+        self._seen(len(rows))
+        with self._changed:
+            self._running += rows
+        try:
+            self._generate(rows)
+            return True
+        except Exception as error:
+            _LOG.error("generation failed", extra={"fields": {"error": type(error).__name__, "where": _where(error)}})
+            for row in rows:
+                row.fail(error)
+            return False
+        finally:
+            with self._changed:
+                self._running = [row for row in self._running if row not in rows]
+
+    def _generate(self, rows: list[Row]) -> None:
+        sequences = [row.sequence for row in rows]
+        inputs = self._prompts.collate([sequence.prompt for sequence in sequences])
+        with self._handle.using(**dict(sequences[0].setting.arguments)) as run:
+            self._model.generate(
+                **inputs,
+                do_sample=False,
+                num_beams=1,
+                use_cache=True,
+                repetition_penalty=1.0,  # a checkpoint's own would also punish the padding, which neighbours decide
+                max_new_tokens=max(sequence.max_tokens for sequence in sequences),
+                pad_token_id=self._prompts.pad_token,
+                logits_processor=LogitsProcessorList([RowSampler([one.sampling for one in sequences])]),
+                stopping_criteria=StoppingCriteriaList([_Step(rows, run, self._handle, self._turns)]),
+            )
+
+
+class _Step(StoppingCriteria):
+    """Called by `generate` after every token: hands it to its row and gives other batches their turn."""
+
+    def __init__(self, rows: list[Row], run: Run, handle: Compression, turns: Turns):
+        self._rows, self._run, self._handle, self._turns = rows, run, handle, turns
+        self._costs: list[Cost] = []
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        if not self._costs:
+            self._costs = [
+                _cost(self._handle, row.sequence, index, self._run.report) for index, row in enumerate(self._rows)
+            ]
+        tokens = input_ids[:, -1].tolist()
+        done = [row.take(token, cost) for row, token, cost in zip(self._rows, tokens, self._costs, strict=True)]
+        if not all(done):
+            with _kept(self._handle):
+                self._turns.pass_on()
+        return torch.tensor(done, device=input_ids.device)  # [batch]
+
+
+@contextmanager
+def _kept(handle: Compression) -> Iterator[None]:
+    """Keep what a model remembers of its own batch on itself while others have their turns (Qwen's `rope_deltas`)."""
+    base = handle.settings.family.base
+    own = {name: getattr(base, name) for name in ("rope_deltas",) if hasattr(base, name)}
+    yield
+    for name, value in own.items():
+        setattr(base, name, value)
+
+
+def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | None) -> Cost:
+    """What row `index` of a batch took; without a report it ran as the plain model."""
+    decoder, prompt = handle.settings.decoder, sequence.prompt
+    element = decoder.module.dtype.itemsize
+
+    def stored(lengths: list[int]) -> float:
+        return kv_bytes(lengths, decoder.kv_heads, decoder.head_width, element)
+
+    before = stored([prompt.length] * decoder.layers)
+    images = [] if report is None else [image for image in report.images if image.sample == index]
+    if not images:
+        return Cost(prompt.visual_tokens, prompt.visual_tokens, before, before)
+    others = prompt.length - sum(image.tokens for image in images)
+    cached = [others + sum(image.cached_tokens_per_layer[layer] for image in images) for layer in range(decoder.layers)]
+    tokens, kept = sum(image.tokens for image in images), sum(image.mean_tokens for image in images)
+    return Cost(tokens, kept, stored(cached), before)
+
+
+def _where(error: BaseException) -> str:
+    """The place of an error, which can be written down where its text may quote a prompt."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"
+
+
+def _end_tokens(model: Any) -> Collection[int]:
+    known = model.generation_config.eos_token_id
+    return frozenset() if known is None else frozenset([known] if isinstance(known, int) else known)

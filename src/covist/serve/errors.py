@@ -1,0 +1,43 @@
+"""Refusals, and the shape that OpenAI gives to errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST = 300
+"""Characters of a message: it may quote what a client sent."""
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class Refusal(Exception):
+    """A request that is answered with an error of one line.
+
+    reason: a word from a small set, by which refusals are counted.
+    param: the field of the request that was wrong.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ):
+        super().__init__(message)
+        self.status, self.reason, self.message, self.param = status, reason, message, param
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return error_body(self.status, self.message, self.reason, self.param)
+
+
+def error_body(status: int, message: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    line = " ".join(message.split())
+    shown = line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": shown, "type": kind, "param": param, "code": code}}

@@ -1,0 +1,45 @@
+"""API keys: read from a file, compared in constant time, never kept as text."""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+from pathlib import Path
+
+from covist.errors import CovistError
+from covist.serve.errors import Refusal
+
+
+class Keys:
+    """Who may ask; without any key everybody may."""
+
+    def __init__(self, keys: list[str] | None = None):
+        self._digests = None if keys is None else [_digest(key) for key in keys]
+
+    @classmethod
+    def read(cls, path: Path) -> Keys:
+        """One key per line; empty lines and lines that begin with # are skipped."""
+        try:
+            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise CovistError(f"--api-key-file {path} cannot be read ({error})") from None
+        keys = [line for line in lines if line and not line.startswith("#")]
+        if not keys:
+            raise CovistError(f"--api-key-file {path} has no key; write one per line")
+        return cls(keys)
+
+    def check(self, authorization: str | None) -> None:
+        """Refuse whoever has no key that we know."""
+        if self._digests is None:
+            return
+        scheme, _, key = (authorization or "").partition(" ")
+        given = _digest(key.strip())
+        # All are compared, so that the time says nothing about which of them came close.
+        known = [hmac.compare_digest(given, digest) for digest in self._digests]
+        if scheme.lower() != "bearer" or not any(known):
+            message = "no valid API key: send one as `Authorization: Bearer KEY`"
+            raise Refusal(401, "invalid_api_key", message, headers={"WWW-Authenticate": "Bearer"})
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogateescape")).digest()

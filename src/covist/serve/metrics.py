@@ -1,0 +1,69 @@
+"""Counters for Prometheus, in a registry of each application's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from covist.serve.answers import Answer
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Metrics:
+    """What `/metrics` shows."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        own: dict[str, Any] = {"registry": self._registry}
+        self._requests = Counter("covist_requests", "Requests by path and status.", ["path", "status"], **own)
+        self._refusals = Counter("covist_refusals", "Requests that were refused, by reason.", ["reason"], **own)
+        self._seconds = Histogram(
+            "covist_request_seconds", "From the first byte to the last.", ["path"], buckets=_SECONDS, **own
+        )
+        self._first_token = Histogram(
+            "covist_first_token_seconds", "From arrival to the first token.", buckets=_SECONDS, **own
+        )
+        self._queue_seconds = Histogram(
+            "covist_queue_seconds", "From arrival to the start of the batch.", buckets=_SECONDS, **own
+        )
+        self._batch_sizes = Histogram("covist_batch_size", "Answers per batch.", buckets=_SIZES, **own)
+        self._prompt_tokens = Counter("covist_prompt_tokens", "Prompt tokens, before compression.", **own)
+        self._output_tokens = Counter("covist_output_tokens", "Tokens that were written.", **own)
+        self._visual = Counter("covist_visual_tokens", "Visual tokens, before and after compression.", ["when"], **own)
+        self._saved = Counter("covist_visual_tokens_saved", "Visual tokens that compression took away.", **own)
+        self._cache = Counter("covist_cache_bytes", "Cache of prompts, without and with compression.", ["when"], **own)
+
+    def watch(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        """Show a number that is read when somebody looks."""
+        Gauge(name, help_text, registry=self._registry).set_function(read)
+
+    def batch(self, size: int) -> None:
+        self._batch_sizes.observe(size)
+
+    def refused(self, reason: str) -> None:
+        self._refusals.labels(reason).inc()
+
+    def request(self, path: str, status: int, seconds: float) -> None:
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def answered(self, answer: Answer) -> None:
+        """Count a complete answer."""
+        end, cost = answer.first_end, answer.first_end.cost
+        self._first_token.observe(end.first_token)
+        self._queue_seconds.observe(end.waited)
+        self._prompt_tokens.inc(answer.usage["prompt_tokens"])
+        self._output_tokens.inc(answer.usage["completion_tokens"])
+        self._visual.labels("before").inc(cost.visual_tokens)
+        self._visual.labels("after").inc(cost.visual_tokens_kept)
+        self._saved.inc(max(0.0, cost.visual_tokens - cost.visual_tokens_kept))
+        self._cache.labels("before").inc(cost.cache_bytes_uncompressed)
+        self._cache.labels("after").inc(cost.cache_bytes)
+
+    def text(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self._registry)

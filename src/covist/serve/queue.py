@@ -1,0 +1,95 @@
+"""Where answers wait for a batch of their setting."""
+
+from __future__ import annotations
+
+import math
+import threading
+from time import monotonic
+
+from covist.serve.errors import Refusal
+from covist.serve.limits import Limits
+from covist.serve.sequence import Sequence
+
+
+class Queue:
+    """Bounded; hands out batches of one setting, the longest waiting first."""
+
+    def __init__(self, limits: Limits):
+        self._limits = limits
+        self._changed = threading.Condition()
+        self._waiting: list[Sequence] = []
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, sequences: list[Sequence]) -> None:
+        """Let all answers of one request wait, or none."""
+        with self._changed:
+            if self._closed:
+                raise Refusal(503, "draining", "the server is shutting down")
+            self.check_room(len(sequences))
+            self._waiting += sequences
+            self._changed.notify_all()
+
+    def check_room(self, count: int) -> None:
+        """Refuse where `count` more would be too many; the time that the first has waited is what others may expect."""
+        with self._changed:
+            self._forget_cancelled()
+            if len(self._waiting) + count > self._limits.queue:
+                oldest = monotonic() - self._waiting[0].arrived if self._waiting else 0.0
+                seconds = str(max(1, math.ceil(oldest)))
+                message = f"{len(self._waiting)} answers are waiting already; try again in {seconds} s"
+                raise Refusal(429, "queue_full", message, headers={"Retry-After": seconds})
+
+    def wait(self) -> bool:
+        """Wait until a batch is full or its first answer has waited long enough; False when closed and empty."""
+        with self._changed:
+            while True:
+                self._forget_cancelled()
+                batch, is_full = self._next_batch()
+                if not batch and self._closed:
+                    return False
+                left = batch[0].arrived + self._limits.batch_milliseconds / 1000 - monotonic() if batch else None
+                if left is not None and (is_full or self._closed or left <= 0):
+                    return True
+                self._changed.wait(left)
+
+    def take(self) -> list[Sequence]:
+        """The batch that there is now; empty if another worker was quicker."""
+        with self._changed:
+            self._forget_cancelled()
+            batch, _ = self._next_batch()
+            taken = set(map(id, batch))
+            self._waiting = [one for one in self._waiting if id(one) not in taken]
+            return batch
+
+    def close(self) -> None:
+        """Take nothing more in; what waits is still handed out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _forget_cancelled(self) -> None:
+        self._waiting = [one for one in self._waiting if not one.cancelled]
+
+    def _next_batch(self) -> tuple[list[Sequence], bool]:
+        """Answers that fit together, and whether no more would."""
+        batch: list[Sequence] = []
+        for one in self._waiting:
+            if batch and not _are_alike(one, batch[0]):
+                continue
+            if batch and not self._fits([*batch, one]):
+                return batch, True
+            batch.append(one)
+        return batch, len(batch) == self._limits.batch_size
+
+    def _fits(self, batch: list[Sequence]) -> bool:
+        prompt, output = max(one.prompt.length for one in batch), max(one.max_tokens for one in batch)
+        return len(batch) <= self._limits.batch_size and len(batch) * (prompt + output) <= self._limits.batch_tokens
+
+
+def _are_alike(one: Sequence, other: Sequence) -> bool:
+    """Whether two may share a batch: of one setting, and neither so much longer that most of it would be padding."""
+    shorter, longer = sorted((one.prompt.length, other.prompt.length))
+    return one.setting == other.setting and longer <= 2 * shorter

@@ -1,0 +1,62 @@
+"""The next token of every row of a batch, each drawn as its own request asks."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+SEEDS = 2**64
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one answer is drawn; temperature 0 takes the likeliest token."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0
+
+    def generator(self) -> torch.Generator:
+        seed = secrets.randbits(63) if self.seed is None else self.seed % SEEDS
+        return torch.Generator().manual_seed(seed)
+
+
+def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """A token from logits [vocabulary], by temperature and nucleus (the fewest tokens that hold `top_p`)."""
+    scaled = logits.double().cpu() / sampling.temperature
+    probabilities, tokens = torch.softmax(scaled, -1).sort(descending=True, stable=True)  # both [vocabulary]
+    mass = probabilities.cumsum(-1)
+    kept = int((mass < sampling.top_p).sum()) + 1
+    mass = mass[:kept]
+    point = torch.rand(1, generator=generator, dtype=torch.float64) * mass[-1]
+    place = int(torch.searchsorted(mass, point, right=True))
+    return int(tokens[min(place, len(mass) - 1)])
+
+
+class RowSampler(LogitsProcessor):
+    """Leaves each sampled row only the token that was drawn for it, so that a greedy `generate` takes that one.
+
+    A row has a generator of its own: what it draws depends on its seed and on no other row.
+    """
+
+    def __init__(self, rows: Sequence[Sampling]):
+        self._rows = [(index, row, row.generator()) for index, row in enumerate(rows) if not row.is_greedy]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if not self._rows:
+            return scores
+        scores = scores.clone()  # [batch, vocabulary]
+        for index, sampling, generator in self._rows:
+            token = draw(scores[index], sampling, generator)
+            scores[index] = -torch.inf
+            scores[index, token] = 0.0
+        return scores

@@ -1,0 +1,123 @@
+"""What clients may send to `/v1/chat/completions`.
+
+Nothing is ignored in silence: a field that would change the answer and is not served is refused unless it is neutral,
+and a field that OpenAI does not have is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+from covist.serve.errors import Refusal
+
+LONGEST_STOP = 64
+SEEDS = 2**63
+_Zero = Annotated[float, Field(ge=0, le=0, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class TextPart(_Strict):
+    type: Literal["text"]
+    text: str
+
+
+class ImageURL(_Strict):
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class ImagePart(_Strict):
+    type: Literal["image_url"]
+    image_url: ImageURL
+
+
+class Message(_Strict):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Annotated[TextPart | ImagePart, Field(discriminator="type")]]
+    name: str | None = None
+    # What an answer of the OpenAI client contains when it is sent back as a turn.
+    refusal: None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: None = None
+
+
+class StreamOptions(_Strict):
+    include_usage: bool = False
+    include_obfuscation: bool | None = None
+
+
+class TextFormat(_Strict):
+    type: Literal["text"]
+
+
+class CompressionChoice(_Strict):
+    """How one request is compressed; what is left out is as the server was started."""
+
+    budget: int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=32)] | None = None
+    strategy: Annotated[str, Field(max_length=32)] | None = None
+    method: Annotated[str, Field(max_length=64)] | None = None
+
+
+class ChatRequest(_Strict):
+    model: str
+    messages: list[Message] = Field(min_length=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
+    seed: int | None = Field(default=None, ge=-SEEDS, lt=SEEDS)
+    stop: (
+        Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
+        | Annotated[list[Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]], Field(max_length=4)]
+        | None
+    ) = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(default=None, ge=1)
+    covist: CompressionChoice | None = None
+    # Not served: only values that change nothing.
+    frequency_penalty: _Zero | None = None
+    presence_penalty: _Zero | None = None
+    logprobs: Literal[False] | None = None
+    response_format: TextFormat | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+    # About the client, not about the answer.
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+def parse_chat(body: bytes) -> ChatRequest:
+    """Read a body; whatever is wrong with it is a `Refusal` of one line."""
+    try:
+        values = from_json(body, allow_inf_nan=False)  # limits the depth of nesting
+    except ValueError as error:
+        raise Refusal(400, "invalid_json", f"the body is not JSON that can be read: {error}") from None
+    if not isinstance(values, dict):
+        raise Refusal(400, "invalid_json", "the body must be a JSON object")
+    try:
+        return ChatRequest.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        param = ".".join(str(step) for step in first["loc"] if _is_field(step)) or None
+        raise Refusal(400, "invalid_request", f"{param or 'the request'}: {first['msg']}", param=param) from None
+
+
+def _is_field(step: int | str) -> bool:
+    """Whether a step of an error's place is one of the request, not one of a type that was tried."""
+    return isinstance(step, int) or (step.isidentifier() and step not in {"str", "int", "float"})

@@ -1,0 +1,117 @@
+"""One answer that waits or is being written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Literal
+
+from covist.serve.prompts import Prompt
+from covist.serve.sampling import Sampling
+from covist.serve.settings import Setting
+from covist.serve.text import Detokenizer, StopStrings
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the images and the prompt of an answer took."""
+
+    visual_tokens: float  # before compression
+    visual_tokens_kept: float  # after it, averaged over layers
+    cache_bytes: float  # keys and values of the prompt
+    cache_bytes_uncompressed: float
+
+
+@dataclass(frozen=True)
+class Written:
+    """More text of an answer."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The end of an answer."""
+
+    reason: Literal["stop", "length"]
+    tokens: int
+    cost: Cost
+    waited: float  # seconds from the arrival to the start of its batch
+    first_token: float  # seconds from the arrival to the first token
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The generation broke down."""
+
+    error: BaseException
+
+
+Event = Written | Finished | Failed
+
+
+@dataclass(eq=False)
+class Sequence:
+    """What is to be written, and who listens. `cancel` may be called from any thread."""
+
+    prompt: Prompt
+    setting: Setting
+    listen: Callable[[Event], None]
+    max_tokens: int = 128
+    sampling: Sampling = Sampling()
+    stops: tuple[str, ...] = ()
+    arrived: float = field(default_factory=monotonic)
+    cancelled: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Places that it may take in a cache."""
+        return self.prompt.length + self.max_tokens
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Row:
+    """A sequence in a running batch."""
+
+    def __init__(self, sequence: Sequence, tokenizer: Any, ends: Collection[int]):
+        self.sequence = sequence
+        self._text, self._stops = Detokenizer(tokenizer), StopStrings(sequence.stops)
+        self._ends = ends
+        self._count = 0
+        self._started = monotonic()
+        self._first_token = self._started
+        self.is_done = False
+
+    def take(self, token: int, cost: Cost) -> bool:
+        """Take the next token; True when no more is wanted."""
+        if self.is_done or self.sequence.cancelled:
+            self.is_done = True
+            return True
+        self._count += 1
+        if self._count == 1:
+            self._first_token = monotonic()
+        is_end = token in self._ends
+        text = self._stops.add("" if is_end else self._text.add(token))
+        is_last = is_end or self._stops.found or self._count == self.sequence.max_tokens
+        if is_last and not self._stops.found:
+            text += self._stops.add(self._text.rest())
+            text += "" if self._stops.found else self._stops.rest()
+        if text:
+            self.sequence.listen(Written(text))
+        if is_last:
+            self._finish("stop" if is_end or self._stops.found else "length", cost)
+        return self.is_done
+
+    def fail(self, error: BaseException) -> None:
+        if not self.is_done:
+            self.is_done = True
+            self.sequence.listen(Failed(error))
+
+    def _finish(self, reason: Literal["stop", "length"], cost: Cost) -> None:
+        self.is_done = True
+        arrived = self.sequence.arrived
+        times = self._started - arrived, self._first_token - arrived
+        self.sequence.listen(Finished(reason, self._count, cost, *times))

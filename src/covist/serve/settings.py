@@ -1,0 +1,93 @@
+"""How a request is compressed: what the client chose, checked, as arguments of `handle.using`."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from covist.api.handle import Compression
+from covist.config import CovistConfig
+from covist.errors import CovistError
+from covist.methods.create import create_method
+from covist.methods.grammar import VANILLA, is_vanilla, parse_name
+from covist.methods.registry import available_methods
+from covist.schedule import check_budget
+from covist.serve.schema import CompressionChoice
+
+PLAIN = "none"
+"""The budget that leaves a request uncompressed."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Requests of one setting can share a batch."""
+
+    method: str
+    budget: int | float | str
+    arguments: tuple[tuple[str, Any], ...] = field(default=(), repr=False)  # of `handle.using`
+
+    @property
+    def is_plain(self) -> bool:
+        return self.budget == PLAIN
+
+
+class SettingBook:
+    """Knows the server's own setting and checks those that clients ask for.
+
+    concentration: every method with a reference is frozen to it, so that an answer does not depend on the images that
+        were seen before.
+    """
+
+    def __init__(self, handle: Compression, concentration: float | None, config: CovistConfig | None = None):
+        self._handle, self._concentration, self._config = handle, concentration, config
+        self._checking = threading.Lock()
+        self.default = Setting(handle.settings.method.name, handle.settings.budget)
+
+    def resolve(self, choice: CompressionChoice | None) -> Setting:
+        """The setting of a request; what cannot be is a `CovistError` of one line."""
+        if choice is None:
+            return self.default
+        if choice.budget == PLAIN or (choice.method is not None and is_vanilla(choice.method)):
+            return Setting(VANILLA, PLAIN, (("budget", PLAIN),))
+        arguments: dict[str, Any] = {}
+        name = self.default.method
+        if choice.budget is not None:
+            check_budget(choice.budget)
+            arguments["budget"] = choice.budget
+        if choice.strategy is not None or choice.method is not None:
+            name, own = self._method(choice)
+            arguments |= own
+        with self._checking, self._handle.using(**arguments):
+            pass  # builds the method, once for each name, and refuses what cannot be
+        budget = self.default.budget if choice.budget is None else choice.budget
+        return Setting(name, budget, tuple(sorted(arguments.items())))
+
+    def _method(self, choice: CompressionChoice) -> tuple[str, dict[str, Any]]:
+        if choice.strategy not in (None, "fixed", "pro"):
+            raise CovistError("strategy: choose 'fixed' or 'pro'")
+        if choice.strategy is not None and choice.method is not None:
+            raise CovistError("give either strategy (CoViST) or method, not both")
+        name = f"covist-{choice.strategy}" if choice.method is None else _finite(choice.method)
+        arguments: dict[str, Any] = {"method": name}
+        if create_method(name).tracker is not None and self._concentration is not None:
+            arguments["concentration"] = self._concentration
+        if self._config is not None and _reads_constants(name):
+            arguments["config"] = self._config
+        return name, arguments
+
+
+def _reads_constants(name: str) -> bool:
+    """Whether CoViST has a part in a method, so that the server's constants concern it."""
+    parsed = parse_name(name)
+    if parsed.parts or parsed.base not in available_methods():  # the rows of the cumulative study bring their own
+        return bool(parsed.parts)
+    return bool(available_methods()[parsed.base].reads_constants)
+
+
+def _finite(name: str) -> str:
+    """A method's name in its one spelling. Each name is kept, so clients may choose from finitely many."""
+    parsed = parse_name(name)
+    if parsed.settings:
+        raise CovistError("method: settings after a colon are given when the server starts, not by a request")
+    return "+".join([parsed.base, *sorted(set(parsed.parts))])

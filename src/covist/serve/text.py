@@ -1,0 +1,82 @@
+"""The text of an answer while its tokens arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_INCOMPLETE = "\ufffd"
+"""What tokenizers put where the bytes of a character are not all there yet."""
+
+
+class Detokenizer:
+    """Turns tokens into text piece by piece; the pieces joined are the text of all tokens.
+
+    How a token is written depends on the one before it (spaces, halves of characters), so each piece is the difference
+    between two decodings of a short window, which makes the cost linear in the length of the answer.
+    """
+
+    def __init__(self, tokenizer: Any):
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        self._context = self._written = 0  # where the window begins, and how far its text is out
+
+    def add(self, token: int) -> str:
+        """The text that `token` completes; empty while a character is incomplete."""
+        self._tokens.append(token)
+        text = self._fresh()
+        if not text or text.endswith(_INCOMPLETE):
+            return ""
+        self._context, self._written = self._written, len(self._tokens)
+        return text
+
+    def rest(self) -> str:
+        """What is left when no token follows, complete or not."""
+        text = self._fresh()
+        self._written = len(self._tokens)
+        return text
+
+    def _fresh(self) -> str:
+        before = self._decode(self._tokens[self._context : self._written])
+        return self._decode(self._tokens[self._context :])[len(before) :]
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+class StopStrings:
+    """Lets text through up to the first stop string; holds back what might become one.
+
+    >>> stops = StopStrings(["END"])
+    >>> stops.add("the E"), stops.add("N"), stops.add("D of it"), stops.found
+    ('the ', '', '', True)
+    """
+
+    def __init__(self, stops: Sequence[str]):
+        self._stops = tuple(stops)
+        self._held = ""
+        self.found = False
+
+    def add(self, text: str) -> str:
+        """What may be shown now."""
+        text = self._held + text
+        places = [place for place in (text.find(stop) for stop in self._stops) if place >= 0]
+        if places:
+            self.found, self._held = True, ""
+            return text[: min(places)]
+        keep = len(text) - self._may_begin(text)
+        self._held = text[keep:]
+        return text[:keep]
+
+    def rest(self) -> str:
+        """What was held back in vain."""
+        text, self._held = self._held, ""
+        return text
+
+    def _may_begin(self, text: str) -> int:
+        """Length of the longest end of `text` that is the beginning of a stop string."""
+        longest = max(map(len, self._stops), default=1) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            if any(stop.startswith(text[-length:]) for stop in self._stops):
+                return length
+        return 0

@@ -1,0 +1,34 @@
+"""`covist serve` before it serves."""
+
+from dataclasses import fields
+
+from covist.cli import serve
+from covist.serve.limits import Limits
+
+
+def test_every_limit_is_an_option(covist, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = covist("serve", "--help").stdout
+    for one in fields(Limits):
+        assert f"--{one.name.replace('_', '-')}" in shown
+
+
+def test_a_limit_that_is_none_is_refused(covist):
+    ran = covist("serve", "--images", "-1")
+    assert ran.code == 2 and "--images must be at least 0, got -1" in ran.stderr
+
+
+def test_without_the_extra_one_line_says_what_to_install(covist, monkeypatch):
+    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())
+    ran = covist("serve")
+    assert ran.code == 2
+    assert ran.stderr == "covist: covist serve needs uvicorn: pip install 'covist[serve]'\n"
+
+
+def test_bad_files_are_refused_before_a_model_is_loaded(covist, tmp_path):
+    (tmp_path / "config.json").write_text('{"nonsense": 1}')
+    for option, words in (("--config", "nonsense"), ("--api-key-file", "has no key")):
+        (tmp_path / "keys").write_text("")
+        path = tmp_path / ("config.json" if option == "--config" else "keys")
+        ran = covist("serve", option, path, "--model", "nowhere/nothing")
+        assert ran.code == 2 and words in ran.stderr and "nowhere" not in ran.stderr

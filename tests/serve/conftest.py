@@ -1,0 +1,43 @@
+"""Servers of the embedded model and of a small one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from support.serving import CONCENTRATION, Running, serving
+
+from covist import tiny
+from covist.request.loading import LoadedModel, load_model
+from covist.serve.service import Service
+
+
+@pytest.fixture(scope="session")
+def loaded() -> LoadedModel:
+    return load_model("tiny", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def server(loaded) -> Iterator[Running]:
+    """The embedded model with its defaults."""
+    with serving(Service(loaded, concentration=CONCENTRATION)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def small_model() -> LoadedModel:
+    """Without training: it writes nonsense, and as much of it as is asked for."""
+    size = tiny.Size(vision_layers=2, text_layers=1, decoder_layers=3)
+    model, processor, clip = tiny.build_random(size=size)
+    model.generation_config.eos_token_id = None
+    return LoadedModel("small", model, processor, clip)
+
+
+@pytest.fixture
+def serve(small_model) -> Iterator[Callable[..., Running]]:
+    """Starts servers of the small model with options of their own."""
+    with ExitStack() as open_servers:
+        yield lambda **options: open_servers.enter_context(
+            serving(Service(small_model, **{"concentration": CONCENTRATION, **options}))
+        )

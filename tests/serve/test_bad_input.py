@@ -1,0 +1,250 @@
+"""Bad input: each is answered with a 4xx of one line, and the next good request is answered as before."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import struct
+import zlib
+
+import pytest
+from PIL import Image
+from support.serving import data_url, said, shown
+
+from covist import tiny
+from covist.serve.keys import Keys
+from covist.serve.limits import Limits
+
+IMAGE, QUESTION, ANSWER = tiny.demo()
+GOOD = {"model": "tiny", "messages": [{"role": "user", "content": "where ?"}], "max_tokens": 2}
+
+
+def png(width: int, height: int, data: bytes = b"") -> bytes:
+    """A PNG whose header says what it likes."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+WHOLE = base64.b64decode(data_url(IMAGE).partition(",")[2])
+
+
+@pytest.fixture
+def refused(server):
+    """Posts a body, and checks that it is refused in one line and that the server goes on."""
+
+    def check(body, status=400, **options) -> str:
+        answer = server.post(body, **options)
+        assert answer.status_code == status, answer.text
+        error = answer.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert "\n" not in error["message"] and len(error["message"]) <= 300
+        assert server.post(GOOD).status_code == 200
+        return error["message"]
+
+    return check
+
+
+def asking(content, **fields) -> dict:
+    return {**GOOD, "messages": [{"role": "user", "content": content}], **fields}
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (png(50_000, 50_000, zlib.compress(b"\0" * 1000)), "too large"),
+        (png(6_000, 6_000), "too large: more than 25,000,000 pixels"),
+        (WHOLE[: len(WHOLE) // 2], "damaged or truncated"),
+        (png(64, 64, zlib.compress(b"\0" * 10)), "damaged or truncated"),
+        (png(64, 64, b"no deflate"), "damaged or truncated"),
+        (png(0, 64), "image 1"),
+        (b"words", "not an image"),
+        (b"", "not an image"),
+        (b"GIF89a" + WHOLE, "not an image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0", "not an image"),
+    ],
+    ids=["bomb", "large", "truncated", "short-data", "broken-data", "empty", "text", "nothing", "gif", "postscript"],
+)
+def test_files_that_are_no_good_images(refused, data, words):
+    assert words in refused(asking([shown(data), said(QUESTION)]))
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("data:image/png;base64,!!!!", "not valid base64"),
+        ("data:image/png,abc", "must be a data URL"),
+        ("data:text/html;base64,aGVsbG8=", "must be a data URL"),
+        ("data:image/svg+xml;base64,aGVsbG8=", "must be a data URL"),
+        ("https://example.com/image.png", "does not fetch from"),
+        ("http://169.254.169.254/latest/meta-data", "does not fetch from"),
+        ("file:///etc/passwd", "must be a data URL"),
+        ("data:image/png;base64," + "A" * 16_000_000, "larger than 10,485,760 bytes"),
+    ],
+    ids=["base64", "encoding", "html", "svg", "https", "metadata", "file", "large"],
+)
+def test_urls_that_are_no_images(refused, url, words):
+    assert words in refused(asking([shown(url), said(QUESTION)]))
+
+
+def test_an_image_of_another_kind_than_it_says(refused):
+    file = data_url(Image.new("RGB", (8, 8)), "jpeg").replace("image/jpeg", "image/png")
+    assert "not an image in PNG format" in refused(asking([shown(file), said(QUESTION)]))
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"[" * 10_000_000, "not JSON"),
+        (b'{"messages":' * 800_000, "not JSON"),
+        (b"", "not JSON"),
+        (b"nonsense", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[]", "must be a JSON object"),
+        (b"null", "must be a JSON object"),
+        (json.dumps(GOOD).encode()[:-1] + b', "temperature": NaN}', "not JSON"),
+        (json.dumps(GOOD).encode()[:-1] + b', "temperature": 1e999}', "temperature"),
+    ],
+    ids=["brackets", "objects", "empty", "words", "no-unicode", "list", "null", "nan", "infinity"],
+)
+def test_bodies_that_are_no_requests(refused, body, words):
+    assert words in refused(body)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", 5), ("model", None), ("messages", "hello"), ("messages", []), ("messages", [5]), ("messages", {}),
+        ("max_tokens", -1), ("max_tokens", 0), ("max_tokens", "5"), ("max_tokens", 1.5), ("max_tokens", True),
+        ("max_tokens", 10**9), ("max_tokens", 10**30), ("temperature", -0.1), ("temperature", 2.5),
+        ("temperature", "hot"), ("temperature", [0]), ("top_p", 0), ("top_p", 1.1), ("seed", "x"), ("seed", 2**80),
+        ("stop", 5), ("stop", [""]), ("stop", ""), ("stop", ["a"] * 5), ("stop", "x" * 100), ("stream", "yes"),
+        ("stream_options", True), ("n", 0), ("n", 5), ("n", -3), ("nonsense", 1), ("tools", [{"type": "function"}]),
+        ("logprobs", True), ("frequency_penalty", 1.0), ("response_format", {"type": "json_object"}),
+        ("covist", 5), ("covist", {"budget": -1}), ("covist", {"budget": 0}), ("covist", {"budget": True}),
+        ("covist", {"budget": [64]}), ("covist", {"budget": "much"}), ("covist", {"budget": 1.5}),
+        ("covist", {"strategy": "best"}), ("covist", {"method": "magic"}), ("covist", {"nonsense": 1}),
+        ("covist", {"method": "divprune", "strategy": "pro"}), ("covist", {"method": "covist-fixed:weight_limit=64"}),
+        ("covist", {"method": "divprune+magic"}), ("covist", {"method": "x" * 1000}),
+    ],
+)  # fmt: skip
+def test_wrong_types_and_values(refused, field, value):
+    assert field.split("_")[-1] in refused({**GOOD, field: value})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        5, None, {}, [], "", "   ", [5], [{"type": "text"}], [{"type": "text", "text": 5}], [{"type": "video"}],
+        [{"type": "image_url"}], [{"type": "image_url", "image_url": "x"}], [{"type": "image_url", "image_url": {}}],
+        [{"type": "image_url", "image_url": {"url": 5}}], [{"type": "text", "text": "x", "extra": 1}],
+    ],
+)  # fmt: skip
+def test_messages_that_are_none(refused, content):
+    assert "messages" in refused(asking(content))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "tool", "content": "x"}],
+        [{"role": "user\nASSISTANT:", "content": "x"}],
+        [{"role": "{{ 7 * 7 }}", "content": "x"}],
+        [{"role": 5, "content": "x"}],
+        [{"content": "x"}],
+        [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}],
+        [{"role": "system", "content": [shown(IMAGE)]}, {"role": "user", "content": "x"}],
+        [{"role": "user", "content": "x"}] * 65,
+    ],
+)
+def test_roles_and_turns_that_are_not_served(refused, messages):
+    assert "messages" in refused({**GOOD, "messages": messages})
+
+
+@pytest.mark.parametrize("token", ["<image>", "</s>", "<s>", "<pad>"])
+@pytest.mark.parametrize("form", ["{}", "a {} b", "a{}b", "{}{}"])
+def test_special_tokens_in_text_are_refused(refused, token, form):
+    assert "special token" in refused(asking(form.format(token, token)))
+
+
+def test_special_tokens_cannot_be_put_together_from_parts(refused):
+    assert "special token" in refused(asking([said("<ima"), said("ge>")]))
+    assert "special token" in refused(asking([said("<ima"), shown(IMAGE), said("ge>")]))
+
+
+def test_text_is_no_template(server):
+    assert server.ask("{{ messages }} {% for x in y %}").choices
+
+
+def test_an_unknown_model(refused):
+    assert "no model 'gpt'" in refused({**GOOD, "model": "gpt"}, 404)
+
+
+def test_a_prompt_of_a_million_characters(refused):
+    assert "100,000 characters" in refused(asking("where " * 170_000))
+
+
+def test_a_prompt_of_too_many_tokens(refused):
+    assert "tokens, more than" in refused(asking("where " * 9000))
+
+
+def test_too_many_images(refused):
+    assert "more than 8 images" in refused(asking([shown(IMAGE)] * 9 + [said(QUESTION)]))
+
+
+def test_unknown_paths_and_methods(server):
+    import httpx
+
+    for method, path, status in (("GET", "/", 404), ("GET", "/v1/chat/completions", 405), ("POST", "/v1/files", 404)):
+        answer = httpx.request(method, server.url + path)
+        assert answer.status_code == status
+        assert "/v1/chat/completions" in answer.json()["error"]["message"]
+
+
+def test_a_body_that_is_too_large(serve):
+    server = serve(limits=Limits(body_bytes=1000))
+    for body in (asking("x" * 2000), b"x" * 2000):
+        answer = server.post(body)
+        assert answer.status_code == 413
+        assert "larger than 1,000 bytes" in answer.json()["error"]["message"]
+    assert server.ask(max_tokens=1).choices
+
+
+def test_a_body_without_a_length_is_counted_as_it_comes(serve):
+    import httpx
+
+    server = serve(limits=Limits(body_bytes=1000))
+    answer = httpx.post(f"{server.url}/v1/chat/completions", content=(b"x" * 100 for _ in range(50)))
+    assert answer.status_code == 413
+
+
+def test_a_body_that_dribbles_in(serve):
+    server = serve(limits=Limits(body_seconds=0.2))
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        assert slow.recv(4096).startswith(b"HTTP/1.1 408")
+    assert server.ask(max_tokens=1).choices
+
+
+def test_a_client_that_hangs_up_inside_its_body(serve):
+    server = serve()
+    with socket.create_connection(("127.0.0.1", server.port)) as rude:
+        rude.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+    assert server.ask(max_tokens=1).choices
+
+
+def test_keys_are_asked_for(serve):
+    import openai
+
+    server = serve(keys=Keys(["right"]))
+    with pytest.raises(openai.AuthenticationError, match="no valid API key"):
+        server.client("wrong").models.list()
+    with pytest.raises(openai.AuthenticationError):
+        server.client("wrong").chat.completions.create(model="small", messages=GOOD["messages"])
+    assert (
+        server.client("right").chat.completions.create(model="small", messages=GOOD["messages"], max_tokens=1).choices
+    )

@@ -1,0 +1,133 @@
+"""Batches: nobody's answer depends on neighbours, nobody waits for a whole generation, nobody falls with another."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from support.serving import said, shown
+
+from covist import tiny
+from covist.serve.limits import Limits
+
+CHOICES = ({}, {"budget": 16}, {"strategy": "pro"}, {"method": "divprune"}, {"budget": "none"})
+QUESTIONS = ("is there a square ?", "how many objects are there ?", "what color is the first object ?", "where is it ?")
+
+
+def mixed(number: int) -> dict:
+    """Request number `number` of a storm: images, words, settings and lengths all differ."""
+    drawn = random.Random(number)
+    images = [shown(tiny.scene_image(tiny.sample_scene(drawn.randrange(50)))) for _ in range(drawn.randrange(3))]
+    words = " ".join(drawn.choices(QUESTIONS, k=drawn.randint(1, 4)))
+    return {
+        "content": [*images, said(words)],
+        "max_tokens": drawn.choice((1, 3, 8, 16)),
+        "extra_body": {"covist": drawn.choice(CHOICES)},
+    }
+
+
+def test_a_storm_of_requests_gets_the_answers_of_each_alone(server):
+    requests = [mixed(number) for number in range(64)]
+
+    def answer(request):
+        completion = server.ask(**request)
+        return completion.choices[0].message.content, completion.usage.model_dump()
+
+    with ThreadPoolExecutor(64) as clients:
+        together = list(clients.map(answer, requests))
+    assert together == [answer(request) for request in requests]
+    sizes = {
+        line.split()[0]: float(line.split()[1])
+        for line in server.service.metrics.text().decode().splitlines()
+        if line.startswith("covist_batch_size_")
+    }
+    assert sizes["covist_batch_size_sum"] == 128
+    assert sizes["covist_batch_size_count"] < 128, "nothing was batched"
+
+
+def test_a_short_answer_overtakes_a_long_one(serve):
+    server = serve(limits=Limits(batch_milliseconds=0))
+    chunks = iter(server.ask(max_tokens=400, stream=True))
+    for _ in range(3):
+        next(chunks)  # it is being written
+    server.ask(max_tokens=2)
+    assert server.service._workers.running == 1, "the long answer should still be at work"
+    assert sum(bool(chunk.choices[0].finish_reason) for chunk in chunks) == 1
+
+
+def test_a_generation_that_breaks_down_fails_alone(serve, small_model):
+    server = serve(limits=Limits(batch_milliseconds=0))
+    before = server.ask([shown(tiny.demo()[0]), said("where ?")], max_tokens=4).choices
+    chunks = iter(server.ask(max_tokens=60, stream=True))
+    next(chunks)
+
+    def break_down(*call):
+        breaking.remove()
+        raise RuntimeError("a secret prompt")
+
+    # After the encoder has spoken and before the decoder hears it, which leaves the most behind.
+    breaking = small_model.model.model.multi_modal_projector.register_forward_hook(break_down)
+    content = [shown(tiny.demo()[0]), said("where ?")]
+    failed = server.post({"model": "small", "messages": [{"role": "user", "content": content}], "max_tokens": 4})
+    assert failed.status_code == 500
+    assert failed.json()["error"]["type"] == "server_error" and "secret" not in failed.text
+    assert sum(bool(chunk.choices[0].finish_reason) for chunk in chunks) == 1
+    assert server.ask(content, max_tokens=4).choices == before
+
+
+def test_a_client_that_leaves_a_stream_frees_its_place(serve):
+    server = serve(limits=Limits(output_tokens=100_000, prompt_tokens=8192))
+    body = {"model": "small", "messages": [{"role": "user", "content": "where ?"}], "max_tokens": 900, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=300) as answer:
+        next(answer.iter_lines())
+        assert server.service._workers.running == 1
+    wait_until(lambda: server.service._workers.running == 0)
+    assert server.ask(max_tokens=1).choices
+    assert metric(server, "covist_output_tokens_total") == 1, "the answer went on for nobody"
+
+
+def test_a_client_that_leaves_while_it_waits_is_not_answered(serve):
+    server = serve(limits=Limits(batches=1, batch_milliseconds=0))
+    chunks = iter(server.ask(max_tokens=300, stream=True))
+    next(chunks)
+    body = {"model": "small", "messages": [{"role": "user", "content": "where ?"}], "max_tokens": 300}
+    with pytest.raises(httpx.TimeoutException):
+        httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=httpx.Timeout(300, read=0.5))
+    wait_until(lambda: metric(server, 'covist_refusals_total{reason="disconnected"}') == 1)
+    assert sum(bool(chunk.choices[0].finish_reason) for chunk in chunks) == 1
+    assert metric(server, "covist_output_tokens_total") == 300
+
+
+def test_a_full_queue_is_answered_with_a_time_to_come_back(serve):
+    server = serve(limits=Limits(queue=1, batches=1, batch_size=1, batch_milliseconds=0))
+    body = {"model": "small", "messages": [{"role": "user", "content": "where ?"}], "max_tokens": 200}
+    with ThreadPoolExecutor(8) as clients:
+        answers = list(clients.map(lambda _: server.post(body), range(8)))
+    codes = [answer.status_code for answer in answers]
+    assert set(codes) == {200, 429}
+    refused = answers[codes.index(429)]
+    assert int(refused.headers["Retry-After"]) >= 1
+    assert refused.json()["error"]["type"] == "rate_limit_error"
+    assert server.ask(max_tokens=1).choices
+
+
+def test_a_request_that_takes_too_long_ends(serve):
+    server = serve(limits=Limits(request_seconds=0))
+    answer = server.post({"model": "small", "messages": [{"role": "user", "content": "where ?"}]})
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "timeout"
+
+
+def wait_until(condition) -> None:
+    """Until something that must happen has happened; a test that waits for ever is stopped from outside."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.01)
+
+
+def metric(server, name: str) -> float:
+    lines = server.service.metrics.text().decode().splitlines()
+    return next((float(line.split()[1]) for line in lines if line.startswith(name + " ")), 0.0)

@@ -1,0 +1,140 @@
+"""What operators see: health, metrics, logs, memory, and an orderly end."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+import torch
+from support.serving import said, shown
+
+from covist import tiny
+from covist.serve.job import Job
+from covist.serve.keys import Keys
+from covist.serve.limits import Limits
+from covist.serve.logs import JsonLines
+from covist.serve.sequence import Row, Sequence
+
+IMAGE, QUESTION, _ = tiny.demo()
+
+
+def test_health_and_readiness(serve):
+    server = serve()
+    assert httpx.get(f"{server.url}/health").json() == {"status": "ok"}
+    assert httpx.get(f"{server.url}/ready").status_code == 200
+    server.service.is_draining = True
+    assert httpx.get(f"{server.url}/ready").status_code == 503
+    assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def figures(server) -> dict[str, float]:
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+def test_metrics_count_what_happened(serve):
+    server = serve(budget=16)
+    server.ask([shown(IMAGE), said(QUESTION)], max_tokens=3)
+    server.post(b"nonsense")
+    found = figures(server)
+    chat = 'path="/v1/chat/completions"'
+    assert found[f'covist_requests_total{{{chat},status="200"}}'] == 1
+    assert found[f'covist_requests_total{{{chat},status="400"}}'] == 1
+    assert found['covist_refusals_total{reason="invalid_json"}'] == 1
+    assert found["covist_visual_tokens_saved_total"] == 576 - 16
+    assert found["covist_output_tokens_total"] == 3
+    assert found["covist_first_token_seconds_count"] == found["covist_batch_size_count"] == 1
+    assert found["covist_queue"] == found["covist_running"] == 0
+    assert 0 < found['covist_cache_bytes_total{when="after"}'] < found['covist_cache_bytes_total{when="before"}']
+
+
+def test_logs_have_figures_and_neither_prompts_nor_keys(serve, caplog):
+    server = serve(keys=Keys(["hush-hush"]))
+    caplog.set_level(logging.INFO, "covist.serve")
+    messages = [{"role": "user", "content": [shown(IMAGE), said("my secret words")]}]
+    server.client("hush-hush").chat.completions.create(model="small", messages=messages, max_tokens=2)
+    with pytest.raises(openai.BadRequestError):
+        server.client("hush-hush").chat.completions.create(model="small", messages=messages, max_tokens=10**6)
+    lines = [JsonLines().format(record) for record in caplog.records if record.name == "covist.serve"]
+    answered, refused = (json.loads(line) for line in lines)
+    assert answered["status"] == 200 and answered["completion_tokens"] == 2 and answered["method"] == "covist-fixed"
+    assert refused["status"] == 400 and refused["reason"] == "invalid_request"
+    assert not any(word in "".join(lines) for word in ("secret", "hush", "base64"))
+
+
+def test_nothing_of_a_request_stays_behind(serve):
+    server = serve(limits=Limits(batches=1))
+
+    def alive() -> dict[str, int]:
+        gc.collect()
+        found = Counter(map(type, gc.get_objects()))
+        return {kind.__name__: found[kind] for kind in (torch.Tensor, Sequence, Row, Job)}
+
+    def ask(rounds: int) -> dict[str, int]:
+        for number in range(rounds):
+            choice = {"budget": 16 + number % 3, "method": ("covist-pro", "divprune", "covist-fixed")[number % 3]}
+            content = [shown(IMAGE), said(QUESTION)]
+            server.ask(content, max_tokens=2, extra_body={"covist": choice})
+            server.post(b"nonsense")
+        return alive()
+
+    before = ask(9)  # every method has worked
+    after = ask(12)
+    assert after["Sequence"] == before["Sequence"] and after["Row"] == before["Row"] and after["Job"] == before["Job"]
+    assert after["Tensor"] <= before["Tensor"]
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory) -> Path:
+    model, _, (clip, _) = tiny.build_random(size=tiny.Size(vision_layers=2, text_layers=1, decoder_layers=3))
+    folder = tmp_path_factory.mktemp("served") / "small"
+    tiny.save(model, clip, folder)
+    return folder
+
+
+def test_sigterm_lets_a_running_stream_finish(model_folder):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "covist", "serve", "--model", str(model_folder), "--port", str(port)]
+    process = subprocess.Popen([*command, "--concentration", "0.05"], stderr=subprocess.PIPE, env=os.environ)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        while True:
+            try:
+                httpx.get(f"{url}/ready")
+                break
+            except httpx.TransportError:
+                assert process.poll() is None, process.stderr.read()
+                time.sleep(0.1)
+        body = {
+            "model": "small",
+            "messages": [{"role": "user", "content": "where ?"}],
+            "max_tokens": 300,
+            "stream": True,
+        }
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=300) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] in ("stop", "length")
+        assert process.wait() == 0
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{url}/health")
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()

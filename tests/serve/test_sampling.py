@@ -1,0 +1,61 @@
+"""Temperature, nucleus and seed of every row."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covist.serve.sampling import RowSampler, Sampling, draw
+
+
+def nucleus(logits: list[float], temperature: float, top_p: float) -> dict[int, float]:
+    """Literal: the fewest likeliest tokens whose probabilities sum to top_p, and their renormalised probabilities."""
+    largest = max(logits)
+    weights = [math.exp((logit - largest) / temperature) for logit in logits]
+    chances = [weight / sum(weights) for weight in weights]
+    kept, total = [], 0.0
+    for token in sorted(range(len(logits)), key=lambda token: -chances[token]):
+        kept.append(token)
+        total += chances[token]
+        if total >= top_p:
+            break
+    return {token: chances[token] / total for token in kept}
+
+
+@given(
+    st.lists(st.floats(-4, 4), min_size=1, max_size=8),
+    st.floats(0.1, 2),
+    st.floats(0.05, 0.999),
+    st.integers(0, 2**63),
+)
+def test_a_token_comes_from_the_nucleus(logits, temperature, top_p, seed):
+    sampling = Sampling(temperature, top_p, seed)
+    values = torch.tensor(logits, dtype=torch.float64)
+    token = draw(values, sampling, sampling.generator())
+    # Sums that are equal but for rounding may end the nucleus one token later.
+    assert token in nucleus(values.tolist(), temperature, min(1.0, top_p + 1e-9))
+
+
+def test_tokens_come_as_often_as_they_should():
+    logits, sampling = torch.tensor([1.0, 0.0, -1.0, -3.0]), Sampling(0.8, 0.95, seed=0)
+    generator, rounds = sampling.generator(), 4000
+    counts = torch.bincount(torch.tensor([draw(logits, sampling, generator) for _ in range(rounds)]), minlength=4)
+    for token, chance in nucleus(logits.tolist(), 0.8, 0.95).items():
+        error = math.sqrt(chance * (1 - chance) / rounds)
+        assert counts[token] / rounds == pytest.approx(chance, abs=4 * error)
+    assert counts[3] == 0
+
+
+def test_a_row_draws_the_same_whoever_its_neighbours_are():
+    row, other = Sampling(1.5, 0.9, seed=3), Sampling(1.0, 1.0, seed=4)
+    scores = torch.randn(3, 32)
+    alone = RowSampler([row])(torch.zeros(1, 1), scores[1:2])
+    together = RowSampler([other, row, Sampling()])(torch.zeros(3, 1), scores)
+    assert together[1].argmax() == alone[0].argmax()
+    assert torch.equal(together[2], scores[2])
+
+
+def test_an_absent_seed_differs_from_call_to_call():
+    assert Sampling(1.0).generator().initial_seed() != Sampling(1.0).generator().initial_seed()

@@ -1,0 +1,82 @@
+"""A real server in a thread, on a free port, and the official client in front of it."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from time import sleep
+from typing import Any
+
+import httpx
+import openai
+from PIL import Image
+
+from covist.serve.server import build_server
+from covist.serve.service import Service
+
+CONCENTRATION = 0.05
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that answers."""
+
+    service: Service
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, key: str = "none") -> Any:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=300)
+
+    def ask(self, content: Any = "is there a square ?", **options: Any) -> Any:
+        """One greedy answer."""
+        messages = [{"role": "user", "content": content}]
+        return self.client().chat.completions.create(**{"model": self.service.name, "messages": messages, **options})
+
+    def post(self, body: Any, **options: Any) -> httpx.Response:
+        """A body as it is, past the checks of the client; JSON unless it is bytes."""
+        given = {"content": body} if isinstance(body, bytes) else {"json": body}
+        return httpx.post(f"{self.url}/v1/chat/completions", timeout=300, **given, **options)
+
+
+@contextmanager
+def serving(service: Service) -> Iterator[Running]:
+    """The service behind uvicorn, in a thread, for the length of a `with` block."""
+    server = build_server(service)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            sleep(0.01)
+        try:
+            yield Running(service, listening.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def data_url(image: Image.Image | bytes, kind: str = "png") -> str:
+    """An image as clients send it."""
+    if isinstance(image, Image.Image):
+        file = BytesIO()
+        image.save(file, kind)
+        image = file.getvalue()
+    return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
+
+
+def shown(image: Image.Image | bytes | str) -> dict[str, Any]:
+    """An image part of a message."""
+    return {"type": "image_url", "image_url": {"url": image if isinstance(image, str) else data_url(image)}}
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
