@@ -71,7 +71,8 @@ class PromptMaker:
         text = self._render(messages)
         with self._busy:
             try:
-                encoded = self._processor(images=list(images) or None, text=[text], return_tensors="pt")
+                shown = [list(images)] if images else None  # a list per prompt: OneVision tiles an image that is alone
+                encoded = self._processor(images=shown, text=[text], return_tensors="pt")
             except ValueError as error:  # an extreme shape, for example
                 raise Refusal(400, "bad_image", f"the processor refuses the request: {error}") from None
         request = Request.of_inputs({name: value for name, value in encoded.items() if isinstance(value, Tensor)})
