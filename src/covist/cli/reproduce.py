@@ -15,7 +15,7 @@ from covist.cli.console import INTERRUPTED, note, out, print_json, print_line, t
 from covist.errors import CovistError
 
 if TYPE_CHECKING:
-    from covist.reproduce import Comparison, Efficiency
+    from covist.reproduce import Comparison, Efficiency, Job
     from covist.reproduce.sheet import Sheet
 
 FAILED = 1  # exit code
@@ -75,11 +75,12 @@ def reproduce(
     failures: list[str] = []
     if run:
         try:
-            failures = _run(beside)
+            ended = _run(beside)
         except KeyboardInterrupt:
             note(f"what is finished is in {results}; the same command goes on from there")
             return INTERRUPTED
         beside = open_table(table, settings, **only)
+        failures = _failures(ended, beside)
     for problem in [*beside.problems, *failures]:
         note(problem)
     if destination is not None:
@@ -104,18 +105,26 @@ def _counts(text: str | None) -> list[int] | None:
     return None if items is None else [int(item) for item in items]
 
 
-def _run(beside: Comparison | Efficiency) -> list[str]:
-    """Run what is missing; what went wrong, a line for each run."""
+def _run(beside: Comparison | Efficiency) -> list[tuple[Job, int]]:
+    """Run what is missing; every job with its exit code."""
     from covist.reproduce.running import check_programs, run_job
 
     jobs = [job for job in beside.jobs if not job.is_finished]
     check_programs(jobs)
-    failures = []
+    ended = []
     for number, job in enumerate(jobs, 1):
         print_line(f"[dim]{number} of {len(jobs)}[/]  {escape(job.name)}")
-        wrong = run_job(job)
-        failures += [f"{job.name} failed: {wrong}"] if wrong else []
-    return failures
+        ended.append((job, run_job(job)))
+    return ended
+
+
+def _failures(ended: list[tuple[Job, int]], beside: Comparison | Efficiency) -> list[str]:
+    """What went wrong, by what is there now."""
+    from covist.reproduce.running import failure
+
+    finished = {job.name for job in beside.jobs if job.is_finished}
+    said = (failure(job, code, job.name in finished) for job, code in ended)
+    return [text for text in said if text is not None]
 
 
 def _print(beside: Comparison | Efficiency) -> None:

@@ -43,15 +43,11 @@ class Comparison:
     tasks: tuple[str, ...]  # that are run and read
     lines: tuple[Line, ...]
     found: Mapping[Run, Found]
+    jobs: tuple[Job, ...]  # every run, the uncompressed model first, with the command for what it lacks
 
     @property
     def problems(self) -> list[str]:
         return [problem for found in self.found.values() for problem in found.problems]
-
-    @property
-    def jobs(self) -> list[Job]:
-        """Every run, the uncompressed model first, with the command for what it lacks."""
-        return [*self._exports(), *(self._job(run, found) for run, found in self.found.items())]
 
     @property
     def notes(self) -> list[str]:
@@ -86,20 +82,6 @@ class Comparison:
             "notes": self.notes,
         }
 
-    def _exports(self) -> list[Job]:
-        """A suite of ours must be a task before it can be run."""
-        if self.table.suite is None:
-            return []
-        task = task_of(self.tasks[0]).runs
-        folder = self.settings.task_folder(task)
-        command = ("covist", "export", "--suite", self.table.suite, "--out", str(folder))
-        return [Job(task, self.settings.results, () if (folder / f"{task}.yaml").is_file() else command)]
-
-    def _job(self, run: Run, found: Found) -> Job:
-        missing = [task for task in self.tasks if task not in found.scores]
-        command = self.settings.command(run, missing) if missing else []
-        return Job(run.folder, self.settings.folder(run), tuple(command))
-
 
 def compare(
     name: str,
@@ -123,7 +105,23 @@ def compare(
     found = {run: read_run(settings.folder(run), columns, settings.arguments(run), settings.limit) for run in runs}
     full = found[reference_run(table)].scores
     lines = tuple(_line(row, run, found[run].scores if run else {}, full) for row, run in rows)
-    return Comparison(table, settings, columns, lines, found)
+    jobs = [*_exports(table, settings), *(_job(run, found[run], columns, settings) for run in runs)]
+    return Comparison(table, settings, columns, lines, found, tuple(jobs))
+
+
+def _exports(table: PaperTable, settings: Settings) -> list[Job]:
+    """A suite of ours must be a task before it can be run."""
+    if table.suite is None:
+        return []
+    task = task_of(table.tasks[0]).runs
+    folder = settings.task_folder(task)
+    command = ("covist", "export", "--suite", table.suite, "--out", str(folder))
+    return [Job(task, settings.results, () if (folder / f"{task}.yaml").is_file() else command)]
+
+
+def _job(run: Run, found: Found, columns: Sequence[str], settings: Settings) -> Job:
+    missing = [task for task in columns if task not in found.scores]
+    return Job(run.folder, settings.folder(run), tuple(settings.command(run, missing)) if missing else ())
 
 
 def _rows(table: PaperTable) -> list[tuple[PaperRow, Run | None]]:
