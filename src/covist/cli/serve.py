@@ -81,6 +81,7 @@ def serve(
     """
     require_extra()
     from covist.schedule import check_budget
+    from covist.serve.connections import bind
     from covist.serve.keys import Keys
     from covist.serve.logs import write_to_stderr
     from covist.serve.server import run_server
@@ -90,6 +91,7 @@ def serve(
     check_budget(budget)
     keys = None if api_key_file is None else Keys.read(api_key_file)
     constants = _constants(config)
+    bound = bind(host, port)
     loaded = load(model, clip, device)
     service = Service(
         loaded,
@@ -103,10 +105,9 @@ def serve(
         temperature=temperature,
     )
     write_to_stderr()
-    print_line(
-        f"serving [bold]{service.name}[/] at http://{host}:{port}/v1 ({service.default.method}, budget {budget})"
-    )
-    run_server(service, host, port)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}/v1"
+    print_line(f"serving [bold]{service.name}[/] at {address} ({service.default.method}, budget {budget})")
+    run_server(service, bound)
 
 
 def require_extra() -> None:

@@ -145,7 +145,7 @@ class _Evaluation:
 
     def _concentration(self) -> float:
         if self.records.settings["concentration"] is None:
-            self.records.settle("concentration", round(self.subject.concentration(self.suite), 6))
+            self.records.settle("concentration", self.subject.concentration(self.suite))
         return self.records.settings["concentration"]
 
     def _answer(self, item: Item, handle: Compression | None) -> Answered:

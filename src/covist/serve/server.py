@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 
 import uvicorn
 
 from covist.serve.app import create_app
+from covist.serve.connections import impatient
 from covist.serve.service import Service
 
 
-def build_server(service: Service, host: str = "127.0.0.1", port: int = 8000) -> uvicorn.Server:
-    """A server that is not running yet; port 0 takes any that is free."""
+def build_server(service: Service) -> uvicorn.Server:
+    """A server that is not running yet."""
     limits = service.limits
     return uvicorn.Server(
         uvicorn.Config(
             create_app(service),
-            host=host,
-            port=port,
-            http="h11",
+            http=impatient(limits.body_seconds),
             ws="none",
             log_config=None,
             access_log=False,  # ours has no addresses and no queries
@@ -30,9 +30,9 @@ def build_server(service: Service, host: str = "127.0.0.1", port: int = 8000) ->
     )
 
 
-def run_server(service: Service, host: str, port: int) -> None:
+def run_server(service: Service, bound: socket.socket) -> None:
     """Serve until SIGTERM or Ctrl-C, which let running requests finish."""
     if threading.current_thread() is threading.main_thread():
         # uvicorn raises the signal again when it has drained; by then it has done its work.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
-    build_server(service, host, port).run()
+    build_server(service).run([bound])
