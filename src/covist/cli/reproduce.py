@@ -15,7 +15,7 @@ from covist.cli.console import INTERRUPTED, note, out, print_json, print_line, t
 from covist.errors import CovistError
 
 if TYPE_CHECKING:
-    from covist.reproduce import Comparison, Efficiency, Job
+    from covist.reproduce import Comparison, Efficiency
     from covist.reproduce.sheet import Sheet
 
 FAILED = 1  # exit code
@@ -87,7 +87,7 @@ def reproduce(
     if as_json:
         print_json(beside.to_dict())
     elif commands:
-        _print_commands(beside.jobs)
+        _print_commands(beside)
     else:
         _print(beside)
     return FAILED if failures else 0
@@ -122,8 +122,11 @@ def _print(beside: Comparison | Efficiency) -> None:
     console = out()
     sheet = beside.sheet()
     console.print(f"\n[bold]{escape(sheet.title)}[/]")
-    console.print(f"[dim]{escape(sheet.legend)}[/]")
-    console.print(_table(sheet))
+    if sheet.lines:
+        console.print(f"[dim]{escape(sheet.legend)}[/]")
+        console.print(_table(sheet))
+    else:
+        console.print("no results yet")
     for text in sheet.notes:
         console.print(f"[yellow]note:[/] {escape(text)}")
     jobs = beside.jobs
@@ -132,7 +135,7 @@ def _print(beside: Comparison | Efficiency) -> None:
         console.print(
             f"\n[bold]To run[/], {len(missing)} of {len(jobs)}; --run does it, --commands prints nothing else:"
         )
-        _print_commands(missing)
+        _print_commands(beside)
     else:
         console.print("\nEvery run of this table is finished.")
 
@@ -150,9 +153,12 @@ def _table(sheet: Sheet) -> Table:
     return made
 
 
-def _print_commands(jobs: list[Job]) -> None:
-    """One line for each, never broken, so that it can be pasted or piped into a shell."""
+def _print_commands(beside: Comparison | Efficiency) -> None:
+    """A line for each run that is missing, never broken, so that it can be pasted or piped into a shell."""
     console = out()
-    for job in jobs:
-        if not job.is_finished:
-            console.print(f"# {job.name}", job.line, sep="\n", soft_wrap=True, markup=False)
+    missing = [job for job in beside.jobs if not job.is_finished]
+    results = beside.settings.results
+    if missing and not results.is_dir():
+        console.print(shlex.join(["mkdir", "-p", str(results)]), soft_wrap=True, markup=False)
+    for job in missing:
+        console.print(f"# {job.name}", job.line, sep="\n", soft_wrap=True, markup=False)
