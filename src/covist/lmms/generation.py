@@ -10,19 +10,8 @@ from covist.errors import CovistError
 
 MAX_NEW_TOKENS = 1024
 """Where a task does not say it; the same as for lmms-eval's own models."""
-_UNDERSTOOD = frozenset(
-    [
-        "until",
-        "max_new_tokens",
-        "max_gen_toks",
-        "repetition_penalty",
-        "do_sample",
-        "temperature",
-        "top_p",
-        "top_k",
-        "num_beams",
-    ]
-)
+_LENGTH = {"until", "max_new_tokens", "max_gen_toks", "repetition_penalty"}
+_SAMPLING = {"do_sample", "temperature", "top_p", "top_k", "num_beams"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +36,7 @@ class Generation:
             "repetition_penalty": float(given.get("repetition_penalty") or 1.0),
             **_sampling(given),
         }
-        return cls(tuple(options.items()), _stops(given.get("until")), tuple(sorted(set(given) - _UNDERSTOOD)))
+        return cls(tuple(options.items()), _stops(given.get("until")), tuple(sorted(set(given) - _LENGTH - _SAMPLING)))
 
     def cut(self, text: str) -> str:
         """An answer up to the first of the texts that end it."""

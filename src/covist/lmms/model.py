@@ -50,6 +50,7 @@ class _Covist(lmms):
         own = str(self.accelerator.device) if self._world_size > 1 else "auto"
         self._answerer = Answerer(self.arguments, own)
         self._references: dict[tuple[str, str], float | None] = {}
+        self._mentioned: set[str] = set()
 
     @property
     def device(self) -> Any:
@@ -76,7 +77,13 @@ class _Covist(lmms):
         raise CovistError("covist answers in one round; leave tasks of output type generate_until_multi_round out")
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
-        raise CovistError("covist writes answers and rates none; leave tasks of output type loglikelihood out")
+        # lmms-eval documents log-likelihoods, but its tasks take the smallest number, as if they were losses.
+        raise CovistError("covist writes answers and rates none; take the variant of the task that generates them")
+
+    def clean(self) -> None:
+        """Give the memory back, for a judge that may come next."""
+        del self._answerer
+        super().clean()
 
     def _question(self, request: Instance) -> Question:
         raise NotImplementedError
@@ -91,7 +98,14 @@ class _Covist(lmms):
             self._answerer.freeze(self._reference(first))
         documents = self.task_dict[first.task][first.split]
         conversations = [self._conversation(question, documents[question.document]) for question in questions]
-        return self._answerer.answer(conversations, Generation.of(first.generation))
+        return self._answerer.answer(conversations, self._generation(first))
+
+    def _generation(self, question: Question) -> Generation:
+        made = Generation.of(question.generation)
+        for name in sorted({*made.ignored} - self._mentioned):
+            logger.warning(f"covist: {question.task} sets {name}, which nothing here reads")
+        self._mentioned |= {*made.ignored}
+        return made
 
     def _reference(self, question: Question) -> float | None:
         """The concentration reference of a task: of its first images, whichever of them this process answers."""
