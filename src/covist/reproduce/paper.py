@@ -95,6 +95,7 @@ def load_table(name: str) -> PaperTable:
     if name not in TABLES:
         raise CovistError(f"unknown table {name!r}; choose one of {', '.join(TABLES)}, scenes")
     content: dict[str, Any] = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    rows = tuple(PaperRow(**row) for row in content.pop("rows"))
-    lists = {key: tuple(content.pop(key)) for key in ("tasks", "columns") if key in content}
-    return PaperTable(rows=rows, **lists, **content)
+    for name_of_list in ("tasks", "columns"):
+        content[name_of_list] = tuple(content.get(name_of_list, ()))
+    content["rows"] = tuple(PaperRow(**row) for row in content["rows"])
+    return PaperTable(**content)

@@ -27,12 +27,12 @@ class Task:
         return (self.runs, *self.also)
 
 
-_MME = {"runs": "mme", "scale": 1.0, "digits": 0}
+_PERCEPTION, _COGNITION = "mme_perception_score", "mme_cognition_score"
 TASKS = {
     "gqa": Task("GQA", "gqa", ("exact_match",)),
     "mmb": Task("MMB", "mmbench_en_dev", ("gpt_eval_score",), scale=1.0, also=("mmbench_en_dev_static",)),
-    "mme": Task("MME", metrics=("mme_perception_score", "mme_cognition_score"), **_MME),
-    "mme_p": Task("MME-P", metrics=("mme_perception_score",), **_MME),
+    "mme": Task("MME", "mme", (_PERCEPTION, _COGNITION), scale=1.0, digits=0),
+    "mme_p": Task("MME-P", "mme", (_PERCEPTION,), scale=1.0, digits=0),
     "pope": Task("POPE", "pope", ("pope_f1_score",), splits=("pope_adv", "pope_pop", "pope_random")),
     "sqa": Task("SQA", "scienceqa_img", ("exact_match",)),
     "textvqa": Task("VQA-T", "textvqa_val_ocr", ("exact_match",)),
