@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import stat
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+
+from covist.reproduce import Settings, open_table
 
 FAKE = '''#!{python}
 """Writes what lmms-eval would write. Fails, says nothing, or cuts its file off for the methods that are named so."""
@@ -117,6 +120,15 @@ def test_limited_and_whole_results_lie_apart(covist, tmp_path, lmms_eval):
     assert limited.code == 0 and "first 4 questions" in limited.stdout
     assert "To run, 2 of 2" in covist("reproduce", *asked).stdout
     assert "is finished" in covist("reproduce", "--limit", "4", *asked).stdout
+
+
+@pytest.mark.parametrize("table", ["main", "efficiency", "scenes"])
+def test_a_narrow_window_cuts_no_figure_off(covist, monkeypatch, table):
+    monkeypatch.setenv("COLUMNS", "60")
+    results = Path(__file__).parent.parent / "reproduce" / "recorded"
+    shown = covist("reproduce", "--table", table, "--results", results).stdout
+    for cells in open_table(table, Settings(results=results)).sheet().rows:
+        assert re.search(r" +".join(map(re.escape, cells[2:])), shown), cells
 
 
 @pytest.mark.parametrize("ending", ["md", "tex", "json", "png"])
