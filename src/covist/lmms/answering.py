@@ -52,11 +52,9 @@ class Answerer:
     """A loaded model that answers batches of conversations under one method and budget."""
 
     def __init__(self, arguments: Arguments, device: str = "auto"):
-        """`device` is where the model goes unless the arguments say it."""
         self.arguments = arguments
-        place = arguments.device or device
         self.loaded = load_model(
-            arguments.pretrained, arguments.clip, place, arguments.dtype, arguments.attn_implementation
+            arguments.pretrained, arguments.clip, device, arguments.dtype, arguments.attn_implementation
         )
         self._tokenizer = self.loaded.processor.tokenizer
         self._counts: dict[Any, Shown] = {}  # of uncompressed prompts, by the shapes of what they show

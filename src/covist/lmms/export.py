@@ -61,8 +61,8 @@ def doc_to_visual(doc):
 
 def export_suite(suite: Suite, directory: str | Path, limit: int | None = None) -> str:
     """Write the first `limit` images of a suite, or all, and their questions; returns the name of the task."""
-    folder = writable_directory(directory).resolve()
     items = suite.items(limit)
+    folder = writable_directory(directory).resolve()
     (folder / "images").mkdir(exist_ok=True)
     task = f"covist_{suite.name.replace('-', '_')}"
     questions = folder / "questions.jsonl"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -47,8 +48,8 @@ class _Covist(lmms):
         self.arguments = Arguments.of(arguments)
         self.accelerator = Accelerator()
         self._rank, self._world_size = self.accelerator.process_index, self.accelerator.num_processes
-        own = str(self.accelerator.device) if self._world_size > 1 else "auto"
-        self._answerer = Answerer(self.arguments, own)
+        device = self.arguments.device if self._world_size == 1 else str(self.accelerator.device)
+        self._answerer = Answerer(self.arguments, device or "auto")
         self._references: dict[tuple[str, str], float | None] = {}
         self._mentioned: set[str] = set()
 
@@ -69,9 +70,10 @@ class _Covist(lmms):
             for numbers in batches(questions, self.batch_size):
                 answers.update(zip(numbers, self._answer([questions[number] for number in numbers]), strict=True))
                 bar.update(len(numbers))
-        real = [number for number, request in enumerate(requests) if "__padding_only__" not in request.metadata]
-        self._log([answers[number] for number in real], perf_counter() - started)
-        return [GenerationResult(one.text, VisualTokenCounts(one)) for _, one in sorted(answers.items())]
+        ordered = [answers[number] for number in range(len(requests))]
+        asked = [one for one, request in zip(ordered, requests, strict=True) if not _is_filling(request)]
+        self._log(asked, perf_counter() - started)
+        return [GenerationResult(one.text, VisualTokenCounts(one)) for one in ordered]
 
     def generate_until_multi_round(self, requests: list[Instance]) -> list[str]:
         raise CovistError("covist answers in one round; leave tasks of output type generate_until_multi_round out")
@@ -85,11 +87,13 @@ class _Covist(lmms):
         del self._answerer
         super().clean()
 
+    @abstractmethod
     def _question(self, request: Instance) -> Question:
-        raise NotImplementedError
+        """What a request of this kind of task says."""
 
+    @abstractmethod
     def _conversation(self, question: Question, document: Any) -> Conversation:
-        raise NotImplementedError
+        """What the question asks about a document, its own or another of its task."""
 
     def _answer(self, questions: Sequence[Question]) -> list[Answered]:
         """A batch, whose questions belong to one task."""
@@ -158,3 +162,8 @@ class CovistSimple(_Covist):
 
     def _conversation(self, question: Question, document: Any) -> Conversation:
         return from_visuals(question.show(document), question.text, self.arguments.frames)
+
+
+def _is_filling(request: Instance) -> bool:
+    """Whether lmms-eval only repeats a request, so that all processes have equally many."""
+    return "__padding_only__" in request.metadata

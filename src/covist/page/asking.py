@@ -13,7 +13,7 @@ from typing import Any
 
 from covist.serve.errors import Refusal, error_body
 from covist.serve.images import FORMATS
-from covist.serve.logs import LOG
+from covist.serve.logs import LOG, log
 from covist.serve.schema import ChatRequest, parse_chat
 from covist.serve.sequence import Finished, Written
 from covist.serve.service import Service
@@ -86,6 +86,7 @@ async def _ask(service: Service, request: ChatRequest) -> AsyncIterator[Reply]:
                 elif isinstance(event, Finished):
                     reply = replace(reply, end=event)
                     service.metrics.answered(answer)
+                    log("page", **answer.figures)
                 yield reply
     except Refusal as refusal:
         service.metrics.refused(refusal.reason)

@@ -14,10 +14,10 @@ def count_stages(end: Finished) -> int:
     return max((len(image.stages) for image in end.cost.images), default=1)
 
 
-def draw_kept(end: Finished) -> str:
-    """The representatives of every stage over the image."""
+def draw_kept(end: Finished, tab: str) -> str:
+    """The representatives of every stage over the image, for a tab that is hidden while another is shown."""
     images = end.cost.images
-    return draw_html(images, [seen_views(image) for image in images]) if images else PLAIN
+    return draw_html(images, [seen_views(image) for image in images], scope=tab) if images else PLAIN
 
 
 def draw_evidence(end: Finished) -> str:

@@ -102,7 +102,7 @@ def _result(choice: Choice, compressed: Reply, plain: Reply) -> tuple[Any, ...]:
     stages = drawings.count_stages(end)
     return (
         bars,
-        drawings.draw_kept(end),
+        drawings.draw_kept(end, "ask"),
         gr.update(visible=stages > 1, minimum=1, maximum=max(2, stages), value=1),
         drawings.draw_evidence(end),
         cards.link_line(choice),
@@ -111,5 +111,6 @@ def _result(choice: Choice, compressed: Reply, plain: Reply) -> tuple[Any, ...]:
 
 
 def _comparison(names: tuple[str, ...], replies: list[Reply]) -> str:
-    drawn = ["" if one.end is None or not one.end.cost.images else drawings.draw_kept(one.end) for one in replies]
+    ends = [one.end for one in replies]
+    drawn = ["" if end is None or not end.cost.images else drawings.draw_kept(end, "compare") for end in ends]
     return cards.compare_grid(list(zip(names, replies, drawn, strict=True)))

@@ -12,7 +12,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when Gradio i
 import gradio as gr
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import RedirectResponse
+from starlette.responses import RedirectResponse, Response
 
 from covist.page.asking import UNCOMPRESSED, make_request
 from covist.page.choice import Choice
@@ -24,13 +24,16 @@ from covist.schedule import resolve_budget
 from covist.serve.service import Service
 
 PATH = "/page"
+ICON = b"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><circle cx="2" cy="2" r="1" fill="#ffd166"/>
+<circle cx="6" cy="3" r="2" fill="#c9184a"/><circle cx="3" cy="7" r="1.5" fill="#590d6e"/></svg>"""
 
 
 def mount_page(app: FastAPI, service: Service) -> Callable[[], None]:
     """Show the page at `/page`, where `/` leads to. Returns what ends the connections that open pages hold."""
     folder = Path(mkdtemp(prefix="covist-page-"))
     page = build_page(_events(service, folder))
-    app.add_api_route("/", _to_page, include_in_schema=False)
+    app.add_api_route("/", _to_page)
+    app.add_api_route("/favicon.ico", _icon)
     gr.mount_gradio_app(
         app,
         page,
@@ -66,3 +69,7 @@ def _start(service: Service, tokens: int) -> Choice:
 async def _to_page(request: Request) -> RedirectResponse:
     query = f"?{request.url.query}" if request.url.query else ""
     return RedirectResponse(f"{PATH}/{query}")
+
+
+async def _icon() -> Response:
+    return Response(ICON, media_type="image/svg+xml")
