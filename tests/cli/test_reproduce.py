@@ -19,7 +19,6 @@ FAKE = '''#!{python}
 import json, pathlib, sys
 
 words = sys.argv[1:]
-given = dict(zip(words[::2], words[1::2])) if "--log_samples" not in words else {{}}
 options = {{word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")}}
 arguments = dict(pair.split("=", 1) for pair in options["--model_args"].split(","))
 with open({calls!r}, "a") as calls:
@@ -171,6 +170,7 @@ def test_json_keeps_the_papers_figures_apart(covist, tmp_path):
         (["--out", "table.xlsx"], "must end in .md"),
         (["--out", "nowhere/table.md"], "there is no directory nowhere"),
         (["--results", "a,b"], "cuts paths at commas"),
+        (["--model", "a,b"], "cuts model arguments at commas"),
         (["--run", "--launcher", "no-such-program"], "there is no program 'no-such-program'"),
         (["--table", "efficiency", "--methods", "scope"], "the efficiency table is whole"),
     ],
