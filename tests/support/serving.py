@@ -17,7 +17,7 @@ import httpx
 import openai
 from PIL import Image
 
-from covist.serve.server import build_server
+from covist.serve.server import Extension, build_server
 from covist.serve.service import Service
 
 CONCENTRATION = 0.05
@@ -50,9 +50,9 @@ class Running:
 
 
 @contextmanager
-def serving(service: Service) -> Iterator[Running]:
+def serving(service: Service, extension: Extension | None = None) -> Iterator[Running]:
     """The service behind uvicorn, in a thread, for the length of a `with` block."""
-    server = build_server(service)
+    server = build_server(service, extension)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

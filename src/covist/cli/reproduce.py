@@ -75,11 +75,12 @@ def reproduce(
     failures: list[str] = []
     if run:
         try:
-            failures = _run(beside)
+            ended = _run(beside)
         except KeyboardInterrupt:
             note(f"what is finished is in {results}; the same command goes on from there")
             return INTERRUPTED
         beside = open_table(table, settings, **only)
+        failures = _failures(ended, beside)
     for problem in [*beside.problems, *failures]:
         note(problem)
     if destination is not None:
@@ -87,7 +88,7 @@ def reproduce(
     if as_json:
         print_json(beside.to_dict())
     elif commands:
-        _print_commands(beside.jobs)
+        _print_commands(beside)
     else:
         _print(beside)
     return FAILED if failures else 0
@@ -104,26 +105,37 @@ def _counts(text: str | None) -> list[int] | None:
     return None if items is None else [int(item) for item in items]
 
 
-def _run(beside: Comparison | Efficiency) -> list[str]:
-    """Run what is missing; what went wrong, a line for each run."""
+def _run(beside: Comparison | Efficiency) -> list[tuple[Job, int]]:
+    """Run what is missing; every job with its exit code."""
     from covist.reproduce.running import check_programs, run_job
 
     jobs = [job for job in beside.jobs if not job.is_finished]
     check_programs(jobs)
-    failures = []
+    ended = []
     for number, job in enumerate(jobs, 1):
         print_line(f"[dim]{number} of {len(jobs)}[/]  {escape(job.name)}")
-        wrong = run_job(job)
-        failures += [f"{job.name} failed: {wrong}"] if wrong else []
-    return failures
+        ended.append((job, run_job(job)))
+    return ended
+
+
+def _failures(ended: list[tuple[Job, int]], beside: Comparison | Efficiency) -> list[str]:
+    """What went wrong, by what is there now."""
+    from covist.reproduce.running import failure
+
+    finished = {job.name for job in beside.jobs if job.is_finished}
+    said = (failure(job, code, job.name in finished) for job, code in ended)
+    return [text for text in said if text is not None]
 
 
 def _print(beside: Comparison | Efficiency) -> None:
     console = out()
     sheet = beside.sheet()
     console.print(f"\n[bold]{escape(sheet.title)}[/]")
-    console.print(f"[dim]{escape(sheet.legend)}[/]")
-    console.print(_table(sheet))
+    if sheet.lines:
+        console.print(f"[dim]{escape(sheet.legend)}[/]")
+        console.print(_table(sheet))
+    else:
+        console.print("no results yet")
     for text in sheet.notes:
         console.print(f"[yellow]note:[/] {escape(text)}")
     jobs = beside.jobs
@@ -132,7 +144,7 @@ def _print(beside: Comparison | Efficiency) -> None:
         console.print(
             f"\n[bold]To run[/], {len(missing)} of {len(jobs)}; --run does it, --commands prints nothing else:"
         )
-        _print_commands(missing)
+        _print_commands(beside)
     else:
         console.print("\nEvery run of this table is finished.")
 
@@ -150,9 +162,12 @@ def _table(sheet: Sheet) -> Table:
     return made
 
 
-def _print_commands(jobs: list[Job]) -> None:
-    """One line for each, never broken, so that it can be pasted or piped into a shell."""
+def _print_commands(beside: Comparison | Efficiency) -> None:
+    """A line for each run that is missing, never broken, so that it can be pasted or piped into a shell."""
     console = out()
-    for job in jobs:
-        if not job.is_finished:
-            console.print(f"# {job.name}", job.line, sep="\n", soft_wrap=True, markup=False)
+    missing = [job for job in beside.jobs if not job.is_finished]
+    results = beside.settings.results
+    if missing and not results.is_dir():
+        console.print(shlex.join(["mkdir", "-p", str(results)]), soft_wrap=True, markup=False)
+    for job in missing:
+        console.print(f"# {job.name}", job.line, sep="\n", soft_wrap=True, markup=False)

@@ -20,8 +20,10 @@ from covist.serve.limits import Limits
 if TYPE_CHECKING:
     from covist.config import CovistConfig
     from covist.request.loading import LoadedModel
+    from covist.serve.server import Extension
 
 EXTRA = ("fastapi", "prometheus_client", "pydantic", "uvicorn")
+PAGE_EXTRA = ("gradio",)
 
 
 def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
@@ -70,6 +72,7 @@ def serve(
         typer.Option(help="CoViST's frozen reference.", show_default="measured on the bundled scenes at the start"),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0, max=2, help="For requests that give none.")] = 0.0,
+    page: Annotated[bool, typer.Option("--page", help="Also show a page to ask and to look, at /page.")] = False,
     clip: options.Clip = None,
     device: options.Device = "auto",
     verbose: options.Verbose = False,
@@ -79,7 +82,11 @@ def serve(
 
     A request may choose its own compression: extra_body={"covist": {"budget": 32, "strategy": "pro"}}.
     """
-    require_extra()
+    require_extra("covist serve", EXTRA, "serve")
+    if page:
+        require_extra("covist serve --page", PAGE_EXTRA, "page")
+        if api_key_file is not None:
+            raise CovistError("--page asks visitors for no key; leave out --page or --api-key-file")
     from covist.schedule import check_budget
     from covist.serve.connections import bind
     from covist.serve.keys import Keys
@@ -107,13 +114,21 @@ def serve(
     write_to_stderr()
     address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}/v1"
     print_line(f"serving [bold]{service.name}[/] at {address} ({service.default.method}, budget {budget})")
-    run_server(service, bound)
+    if page:
+        print_line(f"the page is at {address.removesuffix('v1')}")
+    run_server(service, bound, _page() if page else None)
 
 
-def require_extra() -> None:
-    """Say how to install what the server needs, if it is not there."""
-    if missing := [package for package in EXTRA if find_spec(package) is None]:
-        raise CovistError(f"covist serve needs {', '.join(missing)}: pip install 'covist[serve]'")
+def require_extra(command: str, packages: tuple[str, ...], extra: str) -> None:
+    """Say how to install what a command needs, if it is not there."""
+    if missing := [package for package in packages if find_spec(package) is None]:
+        raise CovistError(f"{command} needs {', '.join(missing)}: pip install 'covist[{extra}]'")
+
+
+def _page() -> Extension:
+    from covist.page.mount import mount_page
+
+    return mount_page
 
 
 def _constants(path: Path | None) -> CovistConfig | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from covist.errors import CovistError
 from covist.reproduce.compare import Comparison, compare
 from covist.reproduce.efficiency import Efficiency, efficiency
 from covist.reproduce.paper import EFFICIENCY, TABLES, PaperRow, PaperTable, load_table
@@ -36,6 +37,8 @@ def open_table(name: str, settings: Settings | None = None, **only: Any) -> Comp
     >>> len(covist.reproduce.open_table("main").jobs)
     28
     """
-    if name == EFFICIENCY and not any(only.values()):
-        return efficiency(settings)
-    return compare(name, settings, **only)
+    if name != EFFICIENCY:
+        return compare(name, settings, **only)
+    if any(only.values()):
+        raise CovistError("the efficiency table is whole: it takes no methods, budgets or tasks")
+    return efficiency(settings)

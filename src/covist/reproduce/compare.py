@@ -11,9 +11,10 @@ from covist.reproduce import paper
 from covist.reproduce.paper import PaperRow, PaperTable
 from covist.reproduce.results import Found, read_run
 from covist.reproduce.retention import retention
-from covist.reproduce.runs import CHECKPOINTS, Job, Run, Settings, reference_run, run_of
+from covist.reproduce.runs import CHECKPOINTS, COVIST, Job, Run, Settings, reference_run, run_of
 from covist.reproduce.sheet import HERE, PAPER, Sheet, SheetLine, budget_text, figure_text, system_name, title
-from covist.reproduce.tasks import TASKS
+from covist.reproduce.suites import SUITE, suite_table
+from covist.reproduce.tasks import task_of
 from covist.request.budgets import distinct_notes, reach
 
 _MMBENCH = (
@@ -29,7 +30,7 @@ class Line:
 
     row: PaperRow
     run: Run | None  # None for systems that we do not have
-    scores: Mapping[str, float]
+    scores: Mapping[str, float | None]
     retention: float | None
 
 
@@ -42,21 +43,16 @@ class Comparison:
     tasks: tuple[str, ...]  # that are run and read
     lines: tuple[Line, ...]
     found: Mapping[Run, Found]
+    jobs: tuple[Job, ...]  # every run, the uncompressed model first, with the command for what it lacks
 
     @property
     def problems(self) -> list[str]:
         return [problem for found in self.found.values() for problem in found.problems]
 
     @property
-    def jobs(self) -> list[Job]:
-        """Every run, the uncompressed model first, with the command for what it lacks."""
-        return [self._job(run, found) for run, found in self.found.items()]
-
-    @property
     def notes(self) -> list[str]:
         """What the paper did that a command does not say, and budgets that are not what an image gets."""
-        shape = reference_run(self.table).geometry
-        budgets = [reach(run.method, run.budget, shape.tokens, shape.layers) for run in self.found if run.budget]
+        budgets = [reach(run.method, run.budget, *run.shape) for run in self.found if run.budget]
         limit = self.settings.limit
         notes = [
             f"figures marked {HERE} are over the first {limit} questions of each task" if limit else None,
@@ -69,7 +65,7 @@ class Comparison:
 
     def sheet(self) -> Sheet:
         """The lines of the paper, each followed by ours where there is a result."""
-        headings = (*(TASKS[task].heading for task in self.table.tasks), "R (%)")
+        headings = (*(task_of(task).heading for task in self.table.tasks), "R (%)")
         lines = tuple(made for line in self.lines for made in _sheet_lines(line, self.table))
         return Sheet(title(self.table), self.table.title, headings, lines, tuple(self.notes))
 
@@ -86,11 +82,6 @@ class Comparison:
             "notes": self.notes,
         }
 
-    def _job(self, run: Run, found: Found) -> Job:
-        missing = [task for task in self.tasks if task not in found.scores]
-        command = self.settings.command(run, missing) if missing else []
-        return Job(run.folder, self.settings.folder(run), tuple(command))
-
 
 def compare(
     name: str,
@@ -105,7 +96,7 @@ def compare(
     99.1
     """
     settings = settings or Settings()
-    table = paper.load_table(name)
+    table = suite_table() if name == SUITE else paper.load_table(name)
     columns = _columns(table, tasks)
     rows = [(row, run) for row, run in _rows(table) if row.budget is None or _is_wanted(row, run, methods, budgets)]
     if not any(run for row, run in rows if row.budget):
@@ -114,7 +105,23 @@ def compare(
     found = {run: read_run(settings.folder(run), columns, settings.arguments(run), settings.limit) for run in runs}
     full = found[reference_run(table)].scores
     lines = tuple(_line(row, run, found[run].scores if run else {}, full) for row, run in rows)
-    return Comparison(table, settings, columns, lines, found)
+    jobs = [*_exports(table, settings), *(_job(run, found[run], columns, settings) for run in runs)]
+    return Comparison(table, settings, columns, lines, found, tuple(jobs))
+
+
+def _exports(table: PaperTable, settings: Settings) -> list[Job]:
+    """A suite of ours must be a task before it can be run."""
+    if table.suite is None:
+        return []
+    task = task_of(table.tasks[0]).runs
+    folder = settings.task_folder(task)
+    command = ("covist", "export", "--suite", table.suite, "--out", str(folder))
+    return [Job(task, settings.results, () if (folder / f"{task}.yaml").is_file() else command)]
+
+
+def _job(run: Run, found: Found, columns: Sequence[str], settings: Settings) -> Job:
+    missing = [task for task in columns if task not in found.scores]
+    return Job(run.folder, settings.folder(run), tuple(settings.command(run, missing)) if missing else ())
 
 
 def _rows(table: PaperTable) -> list[tuple[PaperRow, Run | None]]:
@@ -142,24 +149,25 @@ def _choices(table: PaperTable) -> str:
     return f"{', '.join(names)} at {', '.join(map(str, table.budgets))}"
 
 
-def _line(row: PaperRow, run: Run | None, scores: Mapping[str, float], full: Mapping[str, float]) -> Line:
+def _line(row: PaperRow, run: Run | None, scores: Mapping[str, float | None], full: Mapping[str, float | None]) -> Line:
     """Retention over the tasks that this run and the uncompressed one have both finished, as the paper averages."""
-    return Line(row, run, scores, retention({task: scores[task] for task in scores if task in full}, full))
+    return Line(row, run, scores, retention({task: scores[task] for task in scores if full.get(task)}, full))
 
 
 def _sheet_lines(line: Line, table: PaperTable) -> list[SheetLine]:
     """The paper's line, and ours if there is a result."""
     row = line.row
     digits = 2 if table.name == "components" else 1  # of the retention
-    found = [(PAPER, row.scores, row.retention)] if row.retention is not None else []
+    found: list[tuple[str, Mapping[str, float | None], float | None]] = []
+    found += [(PAPER, row.scores, row.retention)] if row.retention is not None else []
     found += [(HERE, line.scores, line.retention)] if line.scores else []
     made = []
     for origin, scores, mean in found:
-        cells = [figure_text(scores.get(task), TASKS[task].digits) for task in table.tasks]
+        cells = [figure_text(scores.get(task), task_of(task).digits) for task in table.tasks]
         counted = len([task for task in table.tasks if scores.get(task) is not None])
         fewer = origin == HERE and mean is not None and counted < len(table.tasks)
         cells.append(figure_text(mean, digits) + (f" ({counted})" if fewer else ""))  # the mean is over fewer tasks
-        ours = line.run is not None and line.run.method.startswith("covist")
+        ours = line.run is not None and line.run.method.startswith(COVIST)
         made.append(SheetLine(system_name(row), budget_text(row), origin, tuple(cells), str(row.budget), ours))
     return made
 

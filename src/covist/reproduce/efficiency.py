@@ -23,17 +23,21 @@ PROMPTS, WARMUP, REPETITIONS = 100, 10, 3
 ANSWER = 2
 """Tokens of an answer: 6.91 a second for 289.64 ms."""
 FIGURES = {
-    "mean_tokens": ("tokens", 1),
-    "ttft_ms": ("TTFT ms", 2),
-    "prefill_ms": ("prefill ms", 2),
-    "generation_ms": ("generation ms", 2),
-    "speedup": ("speed-up", 2),
-    "tokens_per_second": ("token/s", 2),
+    "mean_tokens": ("tokens", 0),
+    "ttft_ms": ("TTFT", 2),
+    "prefill_ms": ("prefill", 2),
+    "generation_ms": ("answer", 2),
+    "speedup": ("gain", 2),
+    "tokens_per_second": ("tok/s", 2),
     "tflops": ("TFLOPs", 3),
-    "peak_gib": ("peak GiB", 3),
-    "kv_mib": ("KV MiB", 2),
+    "peak_gib": ("peak", 3),
+    "kv_mib": ("cache", 2),
 }
 """Heading and digits of each column."""
+_UNITS = (
+    "tokens: layer mean, newlines included; TTFT, prefill and answer (generation) in ms; gain: speed-up of the answer; "
+    "peak memory in GiB; cache in MiB"
+)
 _WORKLOAD = (
     "the paper times 100 POPE prompts on an A800; the command times a model of the same shape with random weights on "
     "this machine"
@@ -65,7 +69,7 @@ class Efficiency:
     @property
     def notes(self) -> list[str]:
         plan = f"covist plan --preset {self.table.model} --budget 160 --strategy pro --text {TEXT}"
-        return [_WORKLOAD, f"the figures marked {COMPUTED} are those of `{plan}` and the like"]
+        return [_UNITS, _WORKLOAD, f"the figures marked {COMPUTED} are those of `{plan}` and the like"]
 
     def sheet(self) -> Sheet:
         lines = []

@@ -57,7 +57,7 @@ class PaperTable:
 
     name: str
     label: str
-    number: int
+    number: int | None  # None for a table of our own
     caption: str
     model: str
     rows: tuple[PaperRow, ...]
@@ -65,10 +65,13 @@ class PaperTable:
     columns: tuple[str, ...] = ()  # of the efficiency table
     references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     panel: str | None = None
+    suite: str | None = None  # of ours, whose exported task this is
 
     @property
     def title(self) -> str:
         """Where the figures stand in the paper."""
+        if self.number is None:
+            return "no table of the paper"
         return f"Table {self.number}{f' ({self.panel})' if self.panel else ''} of the paper, {self.label}"
 
     @property
@@ -90,8 +93,9 @@ def load_table(name: str) -> PaperTable:
     99.1
     """
     if name not in TABLES:
-        raise CovistError(f"unknown table {name!r}; choose one of {', '.join(TABLES)}")
+        raise CovistError(f"unknown table {name!r}; choose one of {', '.join(TABLES)}, scenes")
     content: dict[str, Any] = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    rows = tuple(PaperRow(**row) for row in content.pop("rows"))
-    lists = {key: tuple(content.pop(key)) for key in ("tasks", "columns") if key in content}
-    return PaperTable(rows=rows, **lists, **content)
+    for name_of_list in ("tasks", "columns"):
+        content[name_of_list] = tuple(content.get(name_of_list, ()))
+    content["rows"] = tuple(PaperRow(**row) for row in content["rows"])
+    return PaperTable(**content)

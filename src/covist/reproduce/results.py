@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from covist.reproduce.retention import pope_f1
-from covist.reproduce.tasks import TASKS, Task
+from covist.reproduce.tasks import Task, task_of
 
 # Submission files such as submissions/mmbench_en_dev_results.json end alike, but have no date.
 _NAME = re.compile(r"(\d{8}_\d{6})_results\.json")
@@ -27,15 +27,15 @@ class _Unusable(Exception):
 
 @dataclass(frozen=True)
 class Found:
-    """Scores by the names of `TASKS`, and what was wrong with files on the way."""
+    """Scores by column, and what was wrong with files on the way. None: a limited run asked no such question."""
 
-    scores: Mapping[str, float]
+    scores: Mapping[str, float | None]
     problems: tuple[str, ...] = ()
 
 
 def read_run(folder: Path, tasks: Iterable[str], arguments: Mapping[str, str], limit: int | None = None) -> Found:
     """The scores of a run made with these model arguments and this limit; of several files the newest counts."""
-    scores: dict[str, float] = {}
+    scores: dict[str, float | None] = {}
     problems: list[str] = []
     for path in _result_files(folder):
         try:
@@ -46,11 +46,10 @@ def read_run(folder: Path, tasks: Iterable[str], arguments: Mapping[str, str], l
             continue
         for name in tasks:
             try:
-                score = _score(TASKS[name], content["results"], path)
+                if _was_run(task_of(name), content["results"]):
+                    scores[name] = _score(task_of(name), content["results"], path)
             except _Unusable as reason:
                 problems.append(f"{path}: {reason}")
-            else:
-                scores.update({} if score is None else {name: score})
     return Found(scores, tuple(problems))
 
 
@@ -77,6 +76,8 @@ def _check_origin(content: Mapping[str, Any], arguments: Mapping[str, str], limi
     """A result must come from the run that it is read for."""
     config = content["config"]
     given = dict(pair.partition("=")[::2] for pair in str(config.get("model_args", "")).split(","))
+    if "method" not in given and given.get("budget") != "none":
+        given.setdefault("strategy", "fixed")  # as the plugin does
     for key, value in arguments.items():
         if given.get(key) != value:
             raise _Unusable(f"was made with {key}={given.get(key, 'nothing')}, not {key}={value}")
@@ -86,19 +87,27 @@ def _check_origin(content: Mapping[str, Any], arguments: Mapping[str, str], limi
         raise _Unusable(f"was made with limit {reached or 'none'}, not {limit or 'none'}")
 
 
+def _was_run(task: Task, results: Mapping[str, Any]) -> bool:
+    return any(name in results for name in task.names) or bool(task.splits) and set(task.splits) <= set(results)
+
+
 def _score(task: Task, results: Mapping[str, Mapping[str, Any]], path: Path) -> float | None:
-    """None if the task was not run."""
+    """Of a task that was run; None if it asked nothing of this kind."""
     for name in task.names:
         if name in results:
+            if task.may_lack and not any(_values(results[name], metric) for metric in task.metrics):
+                return None
             return task.scale * sum(_figure(results[name], metric, name) for metric in task.metrics)
-    if task.splits and all(split in results for split in task.splits):
-        return pope_f1(pair for split in task.splits for pair in _answers(path, split))
-    return None
+    return pope_f1(pair for split in task.splits for pair in _answers(path, split))
+
+
+def _values(result: Mapping[str, Any], metric: str) -> list[Any]:
+    """`metric,filter` holds it; there is one filter, `none`, unless a task has its own."""
+    return [value for key, value in result.items() if key.partition(",")[0] == metric]
 
 
 def _figure(result: Mapping[str, Any], metric: str, task: str) -> float:
-    """`metric,filter` holds it; there is one filter, `none`, unless a task has its own."""
-    values = [value for key, value in result.items() if key.partition(",")[0] == metric]
+    values = _values(result, metric)
     if len(values) != 1 or isinstance(values[0], bool) or not isinstance(values[0], (int, float)):
         raise _Unusable(f"has no {metric} of {task}")
     if not math.isfinite(values[0]):

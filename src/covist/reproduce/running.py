@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 from covist.errors import CovistError
 from covist.reproduce.runs import LMMS_EVAL, Job
@@ -21,8 +20,8 @@ def check_programs(jobs: Sequence[Job]) -> None:
             raise CovistError(f"there is no program {program!r}{hint if program == LMMS_EVAL else ''}")
 
 
-def run_job(job: Job) -> str | None:
-    """Run a job to its end. None if it ended well, else what went wrong; an interruption ends the program too."""
+def run_job(job: Job) -> int:
+    """Run a job to its end and return its exit code; an interruption ends the program too."""
     log = job.folder / LOG
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
@@ -31,13 +30,17 @@ def run_job(job: Job) -> str | None:
         raise CovistError(f"cannot write to {job.folder}: {(error.strerror or 'not a directory').lower()}") from None
     with file, subprocess.Popen(job.command, stdout=file, stderr=subprocess.STDOUT) as process:
         try:
-            code = process.wait()
+            return process.wait()
         except BaseException:
             process.terminate()
             raise
-    return None if code == 0 else f"exit code {code}, {_last_line(log)}; see {log}"
 
 
-def _last_line(log: Path) -> str:
+def failure(job: Job, code: int, is_finished: bool) -> str | None:
+    """What went wrong with a job, if something did. lmms-eval ends with 0 after an error, so results decide as well."""
+    if code == 0 and is_finished:
+        return None
+    log = job.folder / LOG
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return f"last words: {lines[-1]}" if lines else "without a word"
+    reason = f"exit code {code}" if code else "no results"
+    return f"{job.name} failed: {reason}, last words: {lines[-1] if lines else 'none'}; see {log}"

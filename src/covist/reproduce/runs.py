@@ -12,13 +12,14 @@ from typing import Any
 from covist.errors import CovistError
 from covist.families.registry import geometry_named
 from covist.methods.grammar import VANILLA
-from covist.plan import Geometry
 from covist.reproduce import paper
 from covist.reproduce.paper import PaperRow, PaperTable
-from covist.reproduce.tasks import INCLUDED, PAIRED, TASKS
+from covist.reproduce.tasks import INCLUDED, PAIRED, task_of
+from covist.tiny import Size
 
 LMMS_EVAL = "lmms-eval"
 OPENAI_CLIP = "openai/clip-vit-large-patch14-336"
+COVIST = "covist-"
 STRATEGIES = {"covist-fixed": "fixed", "covist-pro": "pro"}
 METHODS = {
     paper.VANILLA: VANILLA,
@@ -51,11 +52,12 @@ _MAIN_ROWS = {"f": "covist-fixed", "h": "covist-pro"}  # of the cumulative study
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model of the paper on the hub."""
+    """A model of the paper on the hub, or the embedded one."""
 
     pretrained: str
     clip: str | None = None
     note: str | None = None  # what the paper does with its inputs that a command cannot
+    concentration: str | None = "running"  # the paper's reference of CoViST: a running mean over the images
 
 
 CHECKPOINTS = {
@@ -71,7 +73,9 @@ CHECKPOINTS = {
         None,
         "the paper feeds every image at 1008 x 1008, 1,296 tokens; the processor follows the image's size",
     ),
+    "tiny": Checkpoint("tiny", concentration=None),
 }
+TINY_TOKENS = 576
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,12 @@ class Run:
         return f"{self.model}/{self.method}" + (f"-{self.budget}" if self.budget else "")
 
     @property
-    def geometry(self) -> Geometry:
-        return geometry_named(self.model)
+    def shape(self) -> tuple[int, int]:
+        """Visual tokens of an image, and layers of the decoder."""
+        if self.model == "tiny":
+            return TINY_TOKENS, Size().decoder_layers
+        geometry = geometry_named(self.model)
+        return geometry.tokens, geometry.layers
 
 
 @dataclass(frozen=True)
@@ -145,43 +153,61 @@ class Settings:
             found["strategy"] = STRATEGIES[run.method]
         elif run.method != VANILLA:
             found["method"] = run.method
+        else:
+            return found
+        if run.method.startswith(COVIST) and checkpoint.concentration:
+            found["concentration"] = checkpoint.concentration
         clip = self.clip or checkpoint.clip
-        return {**found, "clip": clip} if clip and run.method != VANILLA else found
+        return {**found, "clip": clip} if clip else found
+
+    def task_folder(self, task: str) -> Path:
+        """Where `covist export` puts a suite as a task."""
+        return self.results / task
 
     def command(self, run: Run, tasks: Iterable[str]) -> list[str]:
         """The arguments of the program that scores a run on the columns `tasks`."""
-        names = list(dict.fromkeys(TASKS[task].runs for task in tasks))
+        names = list(dict.fromkeys(task_of(task).runs for task in tasks))
         if self.limit and self.limit % 2 and PAIRED.intersection(names):
             raise CovistError(f"--limit {self.limit}: MME scores pairs of questions; give an even number")
-        of_our_own = any((INCLUDED / f"{name}.yaml").is_file() for name in names)
         return [
             *self.launcher,
             *("--model", "covist"),
             *("--model_args", ",".join(f"{key}={value}" for key, value in self.arguments(run).items())),
             *("--tasks", ",".join(names)),
-            *(("--include_path", str(INCLUDED)) if of_our_own else ()),
+            *self._included(names),
             *("--batch_size", str(self.batch_size)),
             *(("--limit", str(self.limit)) if self.limit else ()),
             "--log_samples",
             *("--output_path", str(self.folder(run))),
         ]  # fmt: skip
 
+    def _included(self, names: list[str]) -> list[str]:
+        """Where lmms-eval finds tasks that are not its own; no table has them in two places."""
+        if any((INCLUDED / f"{name}.yaml").is_file() for name in names):
+            return ["--include_path", str(INCLUDED)]
+        exported = [name for name in names if name.startswith("covist_")]
+        return ["--include_path", str(self.task_folder(exported[0]))] if exported else []
+
 
 def run_of(table: PaperTable, row: PaperRow) -> Run | None:
     """The run that stands beside a row; None for systems that we do not have."""
+    if row.system == paper.VANILLA:
+        return reference_run(table)
+    if table.suite:
+        return Run(table.model, row.system, row.budget)
     if table.name == "components":
         letter = row.system[1]
         return Run(table.model, _MAIN_ROWS.get(letter, f"covist-row-{letter}"), row.budget)
     method = METHODS.get(row.system)
     if method is None or row.budget is None:
-        return None if method is None else Run(table.model, method, None)
+        return None
     return Run(table.model, method, _layer_mean(table, row.budget) if table.name == "after" else row.budget)
 
 
 def _layer_mean(table: PaperTable, kept: int) -> int:
     """The layer mean, which our budgets are, of all N tokens in two layers and K = `kept` in the others."""
-    shape = geometry_named(table.model)
-    return round((2 * shape.tokens + (shape.layers - 2) * kept) / shape.layers)
+    tokens, layers = reference_run(table).shape
+    return round((2 * tokens + (layers - 2) * kept) / layers)
 
 
 def reference_run(table: PaperTable) -> Run:

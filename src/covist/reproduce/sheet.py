@@ -44,7 +44,9 @@ class Sheet:
     def legend(self) -> str:
         """Whose figures these are, one sentence for each kind of line."""
         kinds = {line.origin for line in self.lines}
-        said = [f"Lines marked {PAPER} are the figures of {self.place} ({TITLE}), not measured here."]
+        said = []
+        if PAPER in kinds:
+            said.append(f"Lines marked {PAPER} are the figures of {self.place} ({TITLE}), not measured here.")
         if HERE in kinds:
             said.append(f"Lines marked {HERE} come from your own results.")
         if COMPUTED in kinds:
@@ -54,7 +56,7 @@ class Sheet:
 
 def title(table: PaperTable) -> str:
     """The name for `--table` and what it holds."""
-    return f"{table.name}: {TABLES[table.name]}"
+    return f"{table.name}: {TABLES.get(table.name, 'the suite of the embedded model')}"
 
 
 def system_name(row: PaperRow) -> str:
