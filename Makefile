@@ -3,6 +3,7 @@
 # make test-slow      the long tests
 # make test-order     the tests in random order (SEED=n repeats one)
 # make test-versions  the tests on the lowest, the middle and the newest supported versions, each in its own environment
+# make test-page      the page in a real browser (Debian's chromium), in an environment of its own
 # make test-peers     transformers' own ways to generate, on compressed models of every family
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +13,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt tor
 # Set before torch starts: some CPUs announce bf16 instructions that they do not have.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-slow test-order test-versions test-peers lint types clean
+PAGE ?= .venv-page
+
+.PHONY: demo test test-slow test-order test-versions test-page test-peers lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/covist run --compare
@@ -30,6 +33,9 @@ test-order: $(VENV)/.installed-dev
 
 test-versions: $(BIN)/python
 	$(BIN)/python tools/versions.py
+
+test-page: $(PAGE)/.installed
+	OMP_NUM_THREADS=1 $(PAGE)/bin/python -m pytest -m page tests/page
 
 test-peers: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m peers tests/peers
@@ -53,5 +59,12 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[dev]'
 	touch $@ $(VENV)/.installed
 
+# Gradio holds back some versions, so the page has constraints of its own; playwright drives the system's browser.
+$(PAGE)/.installed: pyproject.toml constraints-page.txt
+	$(PYTHON) -m venv $(PAGE)
+	$(PAGE)/bin/python -m pip install --quiet --constraint constraints-page.txt torch==2.13.0 \
+	  --editable '.[page]' httpx hypothesis openai playwright pytest
+	touch $@
+
 clean:
-	rm -rf $(VENV) .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PAGE) .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
