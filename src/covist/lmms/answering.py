@@ -102,14 +102,14 @@ class Answerer:
         texts = self.loaded.processor.batch_decode(written, skip_special_tokens=True)
         return [
             Answered(generation.cut(text), _written(row, padding), shown)
-            for text, row, shown in zip(texts, written, self._shown(conversations), strict=True)
+            for text, row, shown in zip(texts, written, self._shown(conversations, generation.beams), strict=True)
         ]
 
-    def _shown(self, conversations: Sequence[Conversation]) -> list[Shown]:
+    def _shown(self, conversations: Sequence[Conversation], beams: int) -> list[Shown]:
         if self._handle is None:
             return [self._counted(conversation) for conversation in conversations]
         report = self._handle.report if any(one.shows_something for one in conversations) else None
-        return [_compressed(report, row) for row in range(len(conversations))]
+        return [_compressed(report, row * beams) for row in range(len(conversations))]
 
     def _counted(self, conversation: Conversation) -> Shown:
         """Uncompressed tokens; the vision tower is asked once for each combination of sizes."""
@@ -123,7 +123,7 @@ class Answerer:
 
 
 def _compressed(report: Report | None, row: int) -> Shown:
-    """What the report of a batch says about one of its rows."""
+    """What the report of a batch says about one of its rows; every beam of a prompt has one."""
     images = [] if report is None else [image for image in report.visuals if image.sample == row]
     return Shown(
         sum(image.frames for image in images),
@@ -134,5 +134,5 @@ def _compressed(report: Report | None, row: int) -> Shown:
 
 
 def _written(row: Tensor, padding: int) -> int:
-    """Tokens of an answer without the filling behind it."""
+    """Tokens of an answer without the filling after it."""
     return int((row != padding).sum())
