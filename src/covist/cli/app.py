@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 
 from covist import __version__
-from covist.cli import bench, evaluate, listing, plan, run, serve, show
+from covist.cli import bench, evaluate, export, listing, plan, reproduce, run, serve, show
 from covist.cli.console import INTERRUPTED, ReaderGone, note, print_line
 from covist.errors import CovistError
 
@@ -34,7 +34,9 @@ app = typer.Typer(
 for command in (run.run, show.show, plan.plan, bench.bench, evaluate.evaluate, listing.methods, listing.models):
     app.command(name="eval" if command is evaluate.evaluate else None)(command)
 app.command()(listing.doctor)
+app.command()(reproduce.reproduce)
 app.command()(serve.serve)
+app.command()(export.export)
 
 
 def _print_version(wanted: bool) -> None:

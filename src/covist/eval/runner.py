@@ -45,7 +45,7 @@ def evaluate(
     methods: names as a list or as text with commas; `covist.methods.grammar` says which there are.
     budgets: visual tokens per image, as `covist.compress` takes them; a share is taken of the first image. A budget of
         all tokens or more leaves the images uncompressed. `Score.reached` says whether a method can reach its budget.
-    limit: use only the first images of the suite (each has one question per family at most).
+    limit: use only the first images of the suite; they are a fair sample of all of it.
     model: a name ("tiny", a folder, a hub id), a `LoadedModel`, or a tuple (model, processor, clip); by default the
         embedded model that the suite was made for.
     out: a directory for answers, results.json, results.md and retention.png. A second call with the same directory
@@ -145,7 +145,7 @@ class _Evaluation:
 
     def _concentration(self) -> float:
         if self.records.settings["concentration"] is None:
-            self.records.settle("concentration", round(self.subject.concentration(self.suite), 6))
+            self.records.settle("concentration", self.subject.concentration(self.suite))
         return self.records.settings["concentration"]
 
     def _answer(self, item: Item, handle: Compression | None) -> Answered:

@@ -6,21 +6,16 @@ import zlib
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import nn
 
-from covist.config import CovistConfig
-from covist.contract.signals import ImageSignals
 from covist.errors import CovistError
 from covist.eval.suite import Item, Suite
-from covist.formulas.evidence import mix_heads, visual_evidence
-from covist.formulas.ops import mass_norm
+from covist.request.concentration import REFERENCE_IMAGES, mean_concentration
 from covist.request.inputs import Request, prepare
 from covist.request.loading import LoadedModel, load_model
 from covist.request.timing import generate
-from covist.request.tokens import encoded_images, mean_content, visual_tokens
+from covist.request.tokens import mean_content, visual_tokens
 
-REFERENCE_IMAGES = 32  # images of the suite that set the concentration reference
 _PROBED_VALUES = 4096  # values of each parameter that a fingerprint reads
 
 
@@ -78,12 +73,7 @@ class Subject:
 
         CoViST's running reference is frozen to it, so that an answer does not depend on the images before.
         """
-        found = [
-            _concentration(image.signals)
-            for item in suite.items(REFERENCE_IMAGES)
-            for image in encoded_images(self.loaded, self.request(item))
-        ]
-        return sum(found) / len(found)
+        return mean_concentration(self.loaded, map(self.request, suite.items(REFERENCE_IMAGES)))
 
     def _answer_tokens(self, item: Item) -> int:
         """Room for the longest right answer and the end token."""
@@ -99,9 +89,3 @@ def _fingerprint(module: nn.Module) -> str:
         probe = values.flatten()[:_PROBED_VALUES].float().cpu().numpy()
         checksum = zlib.crc32(name.encode() + probe.tobytes(), checksum)
     return f"{type(module).__name__}-{checksum:08x}"
-
-
-@torch.inference_mode()
-def _concentration(signals: ImageSignals) -> float:
-    attention = mass_norm(signals.packed(mix_heads(signals.attention)))
-    return visual_evidence(attention, signals.keys, signals.embeddings, signals.grid, CovistConfig()).concentration

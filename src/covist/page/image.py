@@ -15,7 +15,7 @@ def uploaded_image(**options: Any) -> gr.Image:
 
     Two of its methods are replaced on the instance: Gradio writes a stub file beside every module that derives one.
     """
-    image = gr.Image(type="filepath", **options)
+    image: Any = gr.Image(type="filepath", **options)
     image.preprocess = _path  # the original decodes, without our limits
     image.async_move_resource_to_block_cache = _only_files(image.async_move_resource_to_block_cache)
     return image
