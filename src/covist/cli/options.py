@@ -13,6 +13,18 @@ class Strategy(str, Enum):
     pro = "pro"
 
 
+class MetricName(str, Enum):
+    """How answers to `--data` are judged; covist.eval.metrics defines each."""
+
+    auto = "auto"
+    exact = "exact"
+    contains = "contains"
+    vqa = "vqa"
+    anls = "anls"
+    choice = "choice"
+    agreement = "agreement"
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable schema instead of tables.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
 MODEL_HELP = "`tiny` or `tiny-next` (embedded, nothing to download), a folder, or a Hugging Face id."
@@ -52,6 +64,21 @@ StrategyOption = Annotated[
 ]
 MethodOption = Annotated[
     str | None, typer.Option("--method", help="Another method; `covist methods` lists them.", show_default=False)
+]
+Suite = Annotated[
+    str | None,
+    typer.Option("--suite", help="Bundled images and questions: scenes, scenes-hd.", show_default="scenes"),
+]
+Data = Annotated[
+    str | None,
+    typer.Option("--data", metavar="FILE", help="Your own: one question per line, as JSON.", show_default=False),
+]
+Metric = Annotated[MetricName, typer.Option("--metric", help="How answers of --data are judged, unless a line says.")]
+AnswerTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-new-tokens", min=1, help="Longest answer.", show_default="64 for your own data, else the right answer's"
+    ),
 ]
 NewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer.")]
 
