@@ -28,14 +28,22 @@ if TYPE_CHECKING:
     from covist.eval import Results
 
 
+METHODS, BUDGETS = "covist-fixed,covist-pro,random,downsample", "192,128,64,32"
+
+
 def evaluate(
     suite: options.Suite = None,
     data: options.Data = None,
     metric: options.Metric = options.MetricName.auto,
     methods: Annotated[
-        str, typer.Option(help="Names with commas, or all; vanilla is always run. Variants: covist-fixed:content=off.")
-    ] = "covist-fixed,covist-pro,random,downsample",
-    budgets: Annotated[str, typer.Option(help=options.BUDGETS_HELP)] = "192,128,64,32",
+        str | None,
+        typer.Option(
+            help="Names with commas, or all; vanilla is always run. Variants: covist-fixed:content=off.",
+            show_default=METHODS,
+        ),
+    ] = None,
+    budgets: Annotated[str | None, typer.Option(help=options.BUDGETS_HELP, show_default=BUDGETS)] = None,
+    config: options.Config = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
     model: Annotated[
         str | None, typer.Option("--model", help=options.MODEL_HELP, show_default="the suite's own")
@@ -62,11 +70,15 @@ def evaluate(
     The summary there covers every method and budget of the directory.
     A run over fewer images does not replace it.
     """
+    from covist.api.setup import Setup
     from covist.eval import evaluate as run_suite
     from covist.eval import method_names
     from covist.outputs import writable_directory
     from covist.schedule import check_budget
 
+    setup = Setup.of(config)
+    methods = setup.method or METHODS if methods is None else methods
+    budgets = str(setup.budget or BUDGETS) if budgets is None else budgets
     method_names(methods)  # a bad name, suite or budget is refused before anything is loaded
     for budget in options.split(budgets, "--budgets"):
         check_budget(budget)
@@ -83,12 +95,13 @@ def evaluate(
                 limit=limit,
                 model=loaded,
                 max_new_tokens=max_new_tokens,
+                config=setup,
                 out=destination,
                 seed=seed,
                 progress=advance,
             )
     except KeyboardInterrupt:
-        note(_how_to_go_on(destination))
+        note(how_to_go_on(destination))
         return INTERRUPTED
     print_notes(results.reaches.values())
     if as_json:
@@ -98,7 +111,7 @@ def evaluate(
     return 0
 
 
-def _how_to_go_on(destination: Path | None) -> str:
+def how_to_go_on(destination: Path | None) -> str:
     if destination is None:
         return "nothing was kept; with --out DIR the same command could go on where it stopped"
     return f"what is finished is in {destination}; the same command with --out {destination} goes on from there"
@@ -110,6 +123,7 @@ def _print(results: Results, destination: Path | None) -> None:
     console.print(_scores(results))
     if results.differences:
         console.print(_differences(results))
+        console.print(_correction(results))
     if destination is not None:
         console.print(f"answers, tables and plot in [bold]{escape(str(destination))}[/]")
 
@@ -148,9 +162,9 @@ def _differences(results: Results) -> Table:
         marks = ("yes" if clear else "" for clear in (one.is_clear, one.is_clear_among_all))
         difference = percent(one.retention, signed=True)
         made.add_row(one.method, str(one.budget), difference, interval(one.interval, signed=True), *marks)
-    made.caption = (
-        "clear: not corrected for many comparisons; "
-        f"Holm: corrected for the {counted(len(results.differences), 'comparison')} of this table"
-    )
-    made.caption_justify = "left"
     return made
+
+
+def _correction(results: Results) -> str:
+    compared = counted(len(results.differences), "comparison")
+    return f"[dim]clear: not corrected for many comparisons; Holm: corrected for the {compared} of this table[/]"

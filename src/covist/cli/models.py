@@ -113,14 +113,14 @@ def request(loaded: LoadedModel, asked: Question) -> Request:
     return made
 
 
-def reaches(answer: Answer, budget: str) -> list[Reach]:
+def reaches(answer: Answer, budget: int | float | str | None) -> list[Reach]:
     """What the method made of the budget, per image and video."""
     from covist.request.budgets import reach
 
     def judged(image: ImageReport) -> Reach:
         return reach(answer.method, budget, image.tokens, len(image.tokens_per_layer), image.frames)
 
-    return [] if answer.report is None else [judged(image) for image in answer.report.visuals]
+    return [] if answer.report is None or budget is None else [judged(image) for image in answer.report.visuals]
 
 
 def draw(answer: Answer, asked: Question, destination: Path, which: int = 0, overlay: bool = False) -> None:

@@ -10,6 +10,7 @@ from covist.eval.questions import Question
 from covist.eval.results import Difference, Results, Score
 from covist.eval.runner import evaluate, method_names
 from covist.eval.suite import SUITES, Item, Suite, load_suite
+from covist.eval.tuning import Tuned, tune
 
 __all__ = [
     "SUITES",
@@ -19,9 +20,11 @@ __all__ = [
     "Results",
     "Score",
     "Suite",
+    "Tuned",
     "evaluate",
     "load_suite",
     "method_names",
     "metric_names",
     "read_data",
+    "tune",
 ]

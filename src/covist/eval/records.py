@@ -18,7 +18,7 @@ from covist.errors import CovistError
 from covist.outputs import writable_directory, write_json
 from covist.request.answer import Configuration
 
-LAYOUT = 2
+LAYOUT = 3
 """Counts the changes to what a directory holds; one of another layout is refused."""
 
 
@@ -91,7 +91,8 @@ class Records:
         self.of(run)[answered.image] = answered
         if self._directory is not None:
             with self._path(run).open("a", encoding="utf-8") as file:
-                file.write(json.dumps({**asdict(run), **asdict(answered)}) + "\n")
+                line = {"method": run.method, "budget": run.budget, **asdict(answered)}
+                file.write(json.dumps(line) + "\n")
 
     def settle(self, name: str, value: Any) -> None:
         """Fix a setting that was not known when the directory was opened."""
