@@ -28,9 +28,9 @@ def tune(
     suite: options.Suite = None,
     data: options.Data = None,
     metric: options.Metric = options.MetricName.auto,
-    method: Annotated[str, typer.Option("--method", help="Names with commas; the smallest budget wins.")] = (
-        "covist-fixed"
-    ),
+    method: Annotated[
+        str | None, typer.Option(help="Names with commas; the smallest budget wins.", show_default="covist-fixed")
+    ] = None,
     budgets: Annotated[
         str | None, typer.Option(help="Budgets to try, with commas.", show_default="nine from 50% to 2.8%")
     ] = None,
@@ -59,6 +59,8 @@ def tune(
     What was found goes into covist.json, which every command takes as [bold]--config[/].
     If no budget suffices, nothing is saved and the exit code is 3.
     """
+    from covist.api.choose import DEFAULT_METHOD
+    from covist.api.setup import Setup
     from covist.eval import method_names
     from covist.eval import tune as find_budget
     from covist.eval.tuning import check_keep
@@ -66,7 +68,8 @@ def tune(
     from covist.schedule import check_budget
 
     check_keep(keep)  # what cannot be is refused before anything is loaded
-    method_names(method)
+    setup = Setup.of(config)
+    methods = method_names(method or setup.method or DEFAULT_METHOD)
     for budget in [*options.split(budgets or "64", "--budgets"), *([max_budget] if max_budget else [])]:
         check_budget(budget)
     asked = suite_of(suite, data, metric, Films((), frames, fps))
@@ -79,13 +82,13 @@ def tune(
             tuned = find_budget(
                 keep,
                 suite=asked,
-                methods=method,
+                methods=methods,
                 budgets=budgets,
                 max_budget=max_budget,
                 limit=limit,
                 model=loaded,
                 max_new_tokens=max_new_tokens,
-                config=config,
+                config=setup,
                 out=destination,
                 seed=seed,
                 progress=advance,

@@ -86,7 +86,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Test:
+class BudgetTest:
     """Whether a retention of at least `keep` can be shown on `items` items, the wrong way with probability `error`."""
 
     keep: float
@@ -101,7 +101,7 @@ class Test:
     def looks(self) -> list[int]:
         """Sizes of the growing sample; the last one is everything.
 
-        >>> Test(99, items=100).looks
+        >>> BudgetTest(99, items=100).looks
         [16, 24, 36, 54, 81, 100]
         """
         sizes: list[int] = []
@@ -154,7 +154,7 @@ class Step(Generic[Rung]):
 
 
 def race(
-    ladder: Sequence[Rung], test: Test, measure: Callable[[Rung, int], Loss], early: bool = True
+    ladder: Sequence[Rung], test: BudgetTest, measure: Callable[[Rung, int], Loss], early: bool = True
 ) -> list[Step[Rung]]:
     """Try a ladder from its first rung, the largest budget, down to the first that fails.
 

@@ -16,7 +16,7 @@ from covist.environment import versions
 from covist.errors import CovistError
 from covist.eval.answering import Answering, Progress, answers_identity
 from covist.eval.questions import AGREEMENT
-from covist.eval.racing import ERROR, Loss, Step, Test, Verdict, race, smallest_passing
+from covist.eval.racing import ERROR, BudgetTest, Loss, Step, Verdict, race, smallest_passing
 from covist.eval.records import Records, Run, budget_size
 from covist.eval.runner import method_names, planned_runs
 from covist.eval.statistics import Interval
@@ -43,7 +43,7 @@ class Tried:
     verdict: Verdict
 
     @classmethod
-    def of(cls, step: Step[Run], test: Test) -> Tried:
+    def of(cls, step: Step[Run], test: BudgetTest) -> Tried:
         run, loss = step.rung, step.loss
         ends = loss.interval(test.final_error)
         return cls(run.method, run.budget, loss.items, loss.retention, ends, step.verdict)
@@ -138,7 +138,7 @@ def tune(
     records = Records(out, answers_identity(asked, subject, longest, Setup.of(config), seed=0))
     exhaustive = (1 + sum(map(len, ladders))) * len(items)
     sampler = _Sampler(Answering(subject, asked, items, records, seed=0), vanilla, exhaustive, progress)
-    test = Test(keep, len(items), ERROR / len(names))
+    test = BudgetTest(keep, len(items), ERROR / len(names))
     steps = [step for ladder in ladders for step in race(ladder, test, sampler.loss, early)]
     return _conclude(sampler, test, steps)
 
@@ -200,7 +200,7 @@ class _Sampler:
         return None if handle is None else handle.report
 
 
-def _conclude(sampler: _Sampler, test: Test, steps: Sequence[Step[Run]]) -> Tuned:
+def _conclude(sampler: _Sampler, test: BudgetTest, steps: Sequence[Step[Run]]) -> Tuned:
     answering = sampler.answering
     by_method = {step.rung.method: [one for one in steps if one.rung.method == step.rung.method] for step in steps}
     passing = [step for own in by_method.values() if (step := smallest_passing(own)) is not None]
@@ -221,7 +221,7 @@ def _conclude(sampler: _Sampler, test: Test, steps: Sequence[Step[Run]]) -> Tune
     )
 
 
-def _setup(answering: Answering, test: Test, chosen: Step[Run]) -> Setup:
+def _setup(answering: Answering, test: BudgetTest, chosen: Step[Run]) -> Setup:
     """The chosen budget with everything that its answers hung on."""
     run, settings = chosen.rung, answering.records.settings
     tracks = create_method(run.method).tracker is not None
