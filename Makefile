@@ -4,15 +4,18 @@
 # make test-order     the tests in random order (SEED=n repeats one)
 # make test-versions  the tests on the lowest, the middle and the newest supported versions, each in its own environment
 # make test-peers     transformers' own ways to generate, on compressed models of every family
+# make test-lmms      the plugin under the real lmms-eval, in an environment of its own (2.5 GB)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+LMMS := $(VENV)-lmms
 # Only the exact pin of torch resolves to the CPU build; the constraints fix everything else.
-INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+PINNED := -m pip install --quiet --constraint constraints.txt torch==2.13.0
+INSTALL := $(BIN)/python $(PINNED)
 # Set before torch starts: some CPUs announce bf16 instructions that they do not have.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-slow test-order test-versions test-peers lint types clean
+.PHONY: demo test test-slow test-order test-versions test-peers test-lmms lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/covist run --compare
@@ -34,6 +37,9 @@ test-versions: $(BIN)/python
 test-peers: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m peers tests/peers
 
+test-lmms: $(LMMS)/.installed
+	OMP_NUM_THREADS=1 $(LMMS)/bin/python -m pytest -m lmms tests/lmms
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,5 +59,12 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[dev]'
 	touch $@ $(VENV)/.installed
 
+# torchvision's wheels do not load beside the CPU build of torch, and timm imports it; lmms-eval starts without them.
+$(LMMS)/.installed: pyproject.toml constraints.txt constraints-lmms.txt
+	$(PYTHON) -m venv $(LMMS)
+	$(LMMS)/bin/python $(PINNED) --constraint constraints-lmms.txt --editable '.[lmms]' pytest hypothesis
+	$(LMMS)/bin/python -m pip uninstall --quiet --yes torchvision timm
+	touch $@
+
 clean:
-	rm -rf $(VENV) .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LMMS) .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,6 +5,7 @@
     python benchmarks/serving.py --geometry llava-1.5-7b --scale 0.1 --clients 16 --requests 64
 
 batched / one at a time: the same requests with the server's batches and with batches of one, one after the other.
+2 tokens beside 400: how long a short answer takes while a long one is being written, with and without turns.
 compressed / uncompressed: the same requests with the server's budget and with "none".
 """
 
@@ -15,6 +16,7 @@ import base64
 import os
 import random
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -39,6 +41,7 @@ from covist.serve.limits import Limits
 from covist.serve.server import build_server
 from covist.serve.service import Service
 
+LONG = 400  # tokens of an answer that others must not have to wait for
 QUESTIONS = ("is there a square ?", "how many objects are there ?", "what color is the first object ?", "where is it ?")
 
 
@@ -134,9 +137,64 @@ def storm(loaded: LoadedModel, limits: Limits, requests: list[dict[str, Any]], c
     }
 
 
-def resident() -> float:
-    """MiB that this process holds, clients included; 0 where the system does not say."""
-    status = Path("/proc/self/status")
+def blocking(loaded: LoadedModel, batches: int, shorts: int = 20) -> tuple[float, float]:
+    """Median seconds of a short answer alone, and while a long one is being written."""
+    with (
+        serving(loaded, Limits(batches=batches, batch_milliseconds=0)) as (url, name),
+        httpx.Client(timeout=3600) as http,
+    ):
+
+        def ask(tokens: int) -> float:
+            began = perf_counter()
+            request = {"model": name, "messages": [{"role": "user", "content": QUESTIONS[0]}], "max_tokens": tokens}
+            http.post(f"{url}/v1/chat/completions", json=request).raise_for_status()
+            return perf_counter() - began
+
+        ask(2)  # warm
+        alone = float(np.median([ask(2) for _ in range(shorts)]))
+        beside = []
+        with ThreadPoolExecutor(1) as long_client:
+            while len(beside) < shorts:
+                long = long_client.submit(ask, LONG)
+                sleep(5 * alone)  # it has begun
+                while not long.done() and len(beside) < shorts:
+                    beside.append(ask(2))
+        return alone, float(np.median(beside))
+
+
+def memory(name: str, rounds: int = 10) -> list[int]:
+    """MiB that a server of its own process holds after every 100 requests of mixed sizes and settings."""
+    choices = ({}, {"budget": 16}, {"strategy": "pro"}, {"method": "divprune"}, {"budget": "none"})
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "covist", "serve", "--model", name, "--port", str(port), "--concentration", "0.05"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    held = []
+    try:
+        with httpx.Client(timeout=3600) as http, ThreadPoolExecutor(16) as pool:
+            while True:
+                try:
+                    http.get(f"http://127.0.0.1:{port}/ready").raise_for_status()
+                    break
+                except httpx.TransportError:
+                    sleep(0.2)
+
+            def ask(number: int) -> None:
+                request = {"model": name, **mixed(number, None, choices[number % len(choices)])}
+                http.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=request).raise_for_status()
+
+            for block in range(rounds):
+                list(pool.map(ask, range(100 * block, 100 * block + 100)))
+                held.append(round(resident(process.pid)))
+    finally:
+        process.terminate()
+        process.wait()
+    return held
+
+
+def resident(process: int | str = "self") -> float:
+    """MiB that a process holds (this one holds the clients too); 0 where the system does not say."""
+    status = Path(f"/proc/{process}/status")
     lines = status.read_text(encoding="ascii").splitlines() if status.exists() else []
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS")), 0.0)
 
@@ -163,7 +221,7 @@ def main() -> int:
     torch.manual_seed(0)
     loaded = load_model() if arguments.geometry is None else geometry_model(arguments.geometry, arguments.scale)
     side = None if arguments.geometry is None else loaded.model.config.vision_config.image_size
-    room = {"queue": arguments.requests, "request_seconds": 3600.0}
+    room: dict[str, Any] = {"queue": arguments.requests, "request_seconds": 3600.0}
     together = Limits(batch_size=arguments.batch_size, **room)
     alone = Limits(batch_size=1, batches=1, batch_milliseconds=0, **room)
 
@@ -173,6 +231,13 @@ def main() -> int:
         tell(name, result)
         return result
 
+    endless = load_model()  # a long answer is as long as it was asked to be
+    endless.model.generation_config.eos_token_id = None
+    for batches in (Limits().batches, 1):
+        by_itself, beside = blocking(endless, batches)
+        print(f"2 tokens beside {LONG}, at most {batches} batches: {beside / by_itself:.1f}x of alone", flush=True)
+    if side is None:
+        print("server's memory in MiB every 100 requests:", *memory(loaded.name), flush=True)
     batched, single = run("compressed, batched", together, {}), run("compressed, one by one", alone, {})
     plain = run("uncompressed, batched", together, {"budget": "none"})
     print(f"batched / one at a time      {batched['rate'] / single['rate']:.2f}x")

@@ -7,6 +7,7 @@ import os
 import platform
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -55,7 +56,7 @@ def checks() -> list[Check]:
     required = [_required(name) for name in REQUIRED]
     if any(check.status == "missing" for check in required):
         return required
-    return [*required, _embedded_model(), _device(), _attention(), _waiting_threads(), *_extras()]
+    return [*required, *_embedded_models(), _device(), _attention(), _waiting_threads(), *_extras()]
 
 
 def _required(name: str) -> Check:
@@ -76,15 +77,29 @@ def _declared(name: str) -> SpecifierSet:
     return next((one.specifier for one in declared if one.name == name and one.marker is None), SpecifierSet())
 
 
-def _embedded_model() -> Check:
-    from covist.tiny import WEIGHTS
+def _embedded_models() -> list[Check]:
+    from covist.tiny import NEXT_WEIGHTS, WEIGHTS
 
-    weights = WEIGHTS / "model.safetensors"
-    if weights.exists():
-        return Check("embedded model", "ok", f"{weights.stat().st_size / 1e6:.1f} MB")
-    return Check(
-        "embedded model", "missing", "no weights", "python -m covist.tiny.train --out DIR, then --model DIR/export"
-    )
+    train = "python -m covist.tiny.train"
+    return [
+        _embedded_model("embedded model tiny", WEIGHTS, f"{train} --out DIR, then --model DIR/export"),
+        _embedded_model("embedded model tiny-next", NEXT_WEIGHTS, f"{train} --bed next --out DIR"),
+    ]
+
+
+def _embedded_model(name: str, folder: Path, advice: str) -> Check:
+    """Whether the weights are all there: opening the file reads its index and compares its length."""
+    from safetensors import SafetensorError, safe_open
+
+    weights = folder / "model.safetensors"
+    try:
+        with safe_open(weights, "pt") as file:
+            file.keys()
+    except FileNotFoundError:
+        return Check(name, "missing", "no weights", advice)
+    except SafetensorError as error:
+        return Check(name, "missing", f"damaged weights ({error})", "install covist again")
+    return Check(name, "ok", f"{weights.stat().st_size / 1e6:.1f} MB")
 
 
 def _device() -> Check:

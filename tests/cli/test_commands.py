@@ -13,6 +13,7 @@ from covist.bench import protocol
 from covist.cli import console
 from covist.eval.subject import Subject
 from covist.request import answer as asking
+from covist.tiny import NEXT_WEIGHTS
 
 SMALL = ("--max-new-tokens", "2")
 
@@ -25,11 +26,11 @@ def test_help_does_not_import_torch():
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "heavy: []" in ran.stdout
-    for command in ("run", "show", "plan", "bench", "eval", "methods", "models", "doctor", "serve"):
+    for command in ("run", "show", "plan", "bench", "eval", "methods", "models", "doctor", "serve", "export"):
         assert command in ran.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "show", "plan", "bench", "eval", "methods", "models", "doctor"])
+@pytest.mark.parametrize("command", ["run", "show", "plan", "bench", "eval", "methods", "models", "doctor", "export"])
 def test_every_command_explains_itself_and_speaks_json(covist, command):
     ran = covist(command, "--help")
     assert ran.code == 0
@@ -211,6 +212,24 @@ def test_doctor_finds_what_is_installed(covist, monkeypatch):
     assert ran.code == (0 if ran.json["healthy"] else 1)
     assert checks["OMP_WAIT_POLICY"]["found"] == "active" and "passive" in checks["OMP_WAIT_POLICY"]["advice"]
     assert "torch" in covist("doctor").stdout
+
+
+def test_doctor_looks_at_both_embedded_models(covist, monkeypatch, tmp_path):
+    def found():
+        return {check["name"]: check for check in covist("doctor", "--json").json["checks"] if "model" in check["name"]}
+
+    assert {name: check["status"] for name, check in found().items()} == {
+        "embedded model tiny": "ok",
+        "embedded model tiny-next": "ok",
+    }
+    damaged = tmp_path / "model.safetensors"
+    monkeypatch.setattr("covist.tiny.WEIGHTS", tmp_path)
+    assert found()["embedded model tiny"]["found"] == "no weights"
+    damaged.write_bytes((NEXT_WEIGHTS / "model.safetensors").read_bytes()[:-100])
+    monkeypatch.setattr("covist.tiny.NEXT_WEIGHTS", tmp_path)
+    second = found()["embedded model tiny-next"]
+    assert second["status"] == "missing" and second["found"].startswith("damaged weights (")
+    assert covist("doctor").code == 1
 
 
 def test_doctor_names_a_release_outside_the_declared_range(covist, monkeypatch):

@@ -1,5 +1,6 @@
 """`covist serve` before it serves."""
 
+import socket
 from dataclasses import fields
 
 from covist.cli import serve
@@ -32,3 +33,11 @@ def test_bad_files_are_refused_before_a_model_is_loaded(covist, tmp_path):
         path = tmp_path / ("config.json" if option == "--config" else "keys")
         ran = covist("serve", option, path, "--model", "nowhere/nothing")
         assert ran.code == 2 and words in ran.stderr and "nowhere" not in ran.stderr
+
+
+def test_a_port_that_is_taken_is_reported_before_a_model_is_loaded(covist):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = covist("serve", "--port", port, "--model", "nowhere/nothing")
+    assert ran.code == 2
+    assert ran.stderr.startswith(f"covist: cannot listen on 127.0.0.1, port {port} (Address already in use)")

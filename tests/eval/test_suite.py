@@ -1,39 +1,70 @@
 import pytest
 
-from covist.eval.suite import HD_SCENES, SCENES, load_suite, scene_seeds
-from covist.tiny import FAMILIES
+from covist.eval.suite import (
+    CROWDED,
+    CROWDED_EVERY,
+    CROWDED_SEEDS,
+    HD_SEEDS,
+    ORDINARY_SEEDS,
+    crowded_scenes,
+    load_suite,
+)
+from covist.tiny import DENSE_FAMILY, FAMILIES, HELD_OUT_SEEDS, questions_for, sample_scene, scene_image
 from covist.tiny.hd import HD_FAMILIES
-from covist.tiny.scenes import TRAIN_SEEDS, VALIDATION_SEEDS
 
 
 def test_scenes_has_enough_images_and_questions_in_every_family():
+    suite = load_suite("scenes")
+    families = [question.family for item in suite.items() for question in item.questions]
+    assert suite.size == 400
+    assert len(families) == 2916
+    assert set(families) == set(suite.families) == {*FAMILIES, DENSE_FAMILY}
+    assert min(families.count(family) for family in suite.families) >= 250
+
+
+def test_a_share_of_the_suite_is_crowded_wherever_it_is_cut_off():
+    """`--limit` takes the first images: they must not be all of one kind."""
     items = load_suite("scenes").items()
-    families = [question.family for item in items for question in item.questions]
-    assert len(items) >= 300
-    assert len(families) >= 2000
-    assert len(FAMILIES) == 8
-    assert min(families.count(family) for family in FAMILIES) >= 250
+    crowded = [item.number for item in items if {question.family for question in item.questions} == {DENSE_FAMILY}]
+    ordinary = [item for item in items if item.number not in crowded]
+    assert len(crowded) == CROWDED and crowded == list(range(CROWDED_EVERY - 1, len(items), CROWDED_EVERY))
+    assert all(question.family in FAMILIES for item in ordinary for question in item.questions)
+
+
+def test_the_ordinary_scenes_come_in_order_and_each_once():
+    items = [item for item in load_suite("scenes").items(40) if item.questions[0].family != DENSE_FAMILY]
+    for item, seed in zip(items, ORDINARY_SEEDS, strict=False):
+        assert item.questions == tuple(questions_for(sample_scene(seed)))
+    assert len(items) == 32 and items[-1].image.tobytes() == scene_image(sample_scene(ORDINARY_SEEDS[31])).tobytes()
+
+
+def test_every_item_asks_something():
+    for name in ("scenes", "scenes-hd"):
+        assert all(item.questions for item in load_suite(name).items())
 
 
 def test_scenes_hd_asks_eight_families_of_every_image():
     items = load_suite("scenes-hd").items()
     families = [question.family for item in items for question in item.questions]
-    assert len(items) == HD_SCENES
-    assert min(families.count(family) for family in HD_FAMILIES) >= 0.95 * HD_SCENES
+    assert len(items) == 200
+    assert min(families.count(family) for family in HD_FAMILIES) >= 0.95 * len(items)
     assert {item.image.size for item in items[:4]} == {(128, 128)}
 
 
-@pytest.mark.parametrize(("name", "count"), [("scenes", SCENES), ("scenes-hd", HD_SCENES)])
-def test_scenes_are_unseen_in_training(name, count):
-    seeds = set(scene_seeds(count))
-    assert len(seeds) == load_suite(name).size
-    assert seeds.isdisjoint(TRAIN_SEEDS)
-    assert seeds.isdisjoint(VALIDATION_SEEDS)
+@pytest.mark.parametrize("seeds", [ORDINARY_SEEDS, CROWDED_SEEDS, HD_SEEDS])
+def test_scenes_are_unseen_in_training(seeds):
+    assert set(seeds) <= set(HELD_OUT_SEEDS)
+
+
+def test_crowded_scenes_have_seeds_of_their_own():
+    seeds = [scene.seed for scene in crowded_scenes()]
+    assert len(set(seeds)) == CROWDED and set(seeds) <= set(CROWDED_SEEDS)
+    assert set(CROWDED_SEEDS).isdisjoint([*ORDINARY_SEEDS, *HD_SEEDS])
 
 
 def test_the_suite_is_the_one_that_published_figures_were_measured_on():
     # A new value here means that every figure in docs/results.md and the model card has to be measured again.
-    assert load_suite("scenes").fingerprint() == "acbecf8d"
+    assert load_suite("scenes").fingerprint() == "2dcaca65"
     assert load_suite("scenes-hd").fingerprint() == "50a019d3"
 
 

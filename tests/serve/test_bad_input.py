@@ -8,6 +8,7 @@ import socket
 import struct
 import zlib
 
+import httpx
 import pytest
 from PIL import Image
 from support.serving import data_url, said, shown
@@ -228,6 +229,23 @@ def test_a_body_that_dribbles_in(serve):
         slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
         assert slow.recv(4096).startswith(b"HTTP/1.1 408")
     assert server.ask(max_tokens=1).choices
+
+
+@pytest.mark.parametrize("begun", [b"", b"POST /v1/chat/comp", b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"])
+def test_a_head_that_never_ends_is_hung_up_on(serve, begun):
+    server = serve(limits=Limits(body_seconds=0.2))
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        slow.sendall(begun)
+        assert slow.recv(4096) == b""
+    assert server.ask(max_tokens=1).choices
+
+
+def test_a_connection_is_kept_for_the_next_request_while_the_first_is_answered(serve):
+    server = serve(limits=Limits(body_seconds=1))
+    body = {"model": "small", "messages": GOOD["messages"], "max_tokens": 300}
+    with httpx.Client(timeout=300) as client:
+        for _ in range(2):  # each takes longer than a head may
+            assert client.post(f"{server.url}/v1/chat/completions", json=body).status_code == 200
 
 
 def test_a_client_that_hangs_up_inside_its_body(serve):

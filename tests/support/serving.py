@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from io import BytesIO
 from time import sleep
 from typing import Any
@@ -16,7 +17,7 @@ import httpx
 import openai
 from PIL import Image
 
-from covist.serve.server import build_server
+from covist.serve.server import Extension, build_server
 from covist.serve.service import Service
 
 CONCENTRATION = 0.05
@@ -33,6 +34,7 @@ class Running:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @cache  # noqa: B019  # building one takes longer than most answers here
     def client(self, key: str = "none") -> Any:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=300)
 
@@ -48,9 +50,9 @@ class Running:
 
 
 @contextmanager
-def serving(service: Service) -> Iterator[Running]:
+def serving(service: Service, extension: Extension | None = None) -> Iterator[Running]:
     """The service behind uvicorn, in a thread, for the length of a `with` block."""
-    server = build_server(service)
+    server = build_server(service, extension)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

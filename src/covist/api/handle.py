@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
+from threading import Lock
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -59,6 +60,7 @@ class Compression:
         self._encoder_layers = frozenset(encoder_layers)
         self._hooks = Hooks(family, Variant.of(settings, self._write_report), encoder_layers)
         self._methods: dict[Hashable, Variant] = {}  # those that `using` was asked for by name
+        self._building = Lock()
         _ACTIVE[family.model] = ref(self)
 
     @staticmethod
@@ -116,16 +118,17 @@ class Compression:
     ) -> Variant:
         """The variant of a method; one that was asked for before goes on, with what it remembers."""
         key = (strategy, method, concentration, tuple(sorted(options.items())))
-        if key not in self._methods:
-            chosen = choose_method(strategy, method, Setup(), concentration, options)
-            if not self._encoder_layers.issuperset(chosen.encoder_layers):
-                raise CovistError(
-                    f"{chosen.name} reads further layers of the encoder, which this handle does not keep; "
-                    "give per_call=True to compress()"
-                )
-            settings = replace(self.settings, method=chosen)
-            self._methods[key] = self._hooks.add(Variant.of(settings, self._write_report))
-        return self._methods[key]
+        with self._building:
+            if key not in self._methods:
+                chosen = choose_method(strategy, method, Setup(), concentration, options)
+                if not self._encoder_layers.issuperset(chosen.encoder_layers):
+                    raise CovistError(
+                        f"{chosen.name} reads further layers of the encoder, which this handle does not keep; "
+                        "give per_call=True to compress()"
+                    )
+                settings = replace(self.settings, method=chosen)
+                self._methods[key] = self._hooks.add(Variant.of(settings, self._write_report))
+            return self._methods[key]
 
     def refresh(self) -> None:
         """Read head gains and distance tables again after the model's weights changed.

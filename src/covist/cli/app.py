@@ -16,7 +16,7 @@ import typer
 from rich.markup import escape
 
 from covist import __version__
-from covist.cli import bench, evaluate, listing, plan, run, serve, show, tune
+from covist.cli import bench, evaluate, export, listing, plan, reproduce, run, serve, show, tune
 from covist.cli.console import INTERRUPTED, ReaderGone, note, print_line
 from covist.errors import CovistError
 
@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 for command in (run.run, show.show, plan.plan, bench.bench, evaluate.evaluate, tune.tune):
     app.command(name="eval" if command is evaluate.evaluate else None)(command)
-for command in (listing.methods, listing.models, listing.doctor, serve.serve):
+for command in (listing.methods, listing.models, listing.doctor, reproduce.reproduce, serve.serve, export.export):
     app.command()(command)
 
 

@@ -19,8 +19,10 @@ from covist.serve.limits import Limits
 
 if TYPE_CHECKING:
     from covist.request.loading import LoadedModel
+    from covist.serve.server import Extension
 
 EXTRA = ("fastapi", "prometheus_client", "pydantic", "uvicorn")
+PAGE_EXTRA = ("gradio",)
 
 
 def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
@@ -69,6 +71,7 @@ def serve(
         typer.Option(help="CoViST's frozen reference.", show_default="measured on the bundled scenes at the start"),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0, max=2, help="For requests that give none.")] = 0.0,
+    page: Annotated[bool, typer.Option("--page", help="Also show a page to ask and to look, at /page.")] = False,
     clip: options.Clip = None,
     device: options.Device = "auto",
     verbose: options.Verbose = False,
@@ -78,8 +81,13 @@ def serve(
 
     A request may choose its own compression: extra_body={"covist": {"budget": 32, "strategy": "pro"}}.
     """
-    require_extra()
+    require_extra("covist serve", EXTRA, "serve")
+    if page:
+        require_extra("covist serve --page", PAGE_EXTRA, "page")
+        if api_key_file is not None:
+            raise CovistError("--page asks visitors for no key; leave out --page or --api-key-file")
     from covist.api.choose import DEFAULT_BUDGET, DEFAULT_METHOD
+    from covist.serve.connections import bind
     from covist.serve.keys import Keys
     from covist.serve.logs import write_to_stderr
     from covist.serve.server import run_server
@@ -88,6 +96,7 @@ def serve(
     chosen = options.setup(config, strategy, method, budget)
     keys = None if api_key_file is None else Keys.read(api_key_file)
     reference = chosen.concentration if concentration is None else concentration
+    bound = bind(host, port)
     loaded = load(model, clip, device)
     service = Service(
         loaded,
@@ -101,16 +110,24 @@ def serve(
         temperature=temperature,
     )
     write_to_stderr()
+    address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}/v1"
     default = service.default
-    where = f"[bold]{service.name}[/] at http://{host}:{port}/v1"
-    print_line(f"serving {where} ({default.method}, budget {default.budget})")
-    run_server(service, host, port)
+    print_line(f"serving [bold]{service.name}[/] at {address} ({default.method}, budget {default.budget})")
+    if page:
+        print_line(f"the page is at {address.removesuffix('v1')}")
+    run_server(service, bound, _page() if page else None)
 
 
-def require_extra() -> None:
-    """Say how to install what the server needs, if it is not there."""
-    if missing := [package for package in EXTRA if find_spec(package) is None]:
-        raise CovistError(f"covist serve needs {', '.join(missing)}: pip install 'covist[serve]'")
+def require_extra(command: str, packages: tuple[str, ...], extra: str) -> None:
+    """Say how to install what a command needs, if it is not there."""
+    if missing := [package for package in packages if find_spec(package) is None]:
+        raise CovistError(f"{command} needs {', '.join(missing)}: pip install 'covist[{extra}]'")
+
+
+def _page() -> Extension:
+    from covist.page.mount import mount_page
+
+    return mount_page
 
 
 def _reference(loaded: LoadedModel) -> float:

@@ -80,7 +80,7 @@ class Answering:
     def concentration(self) -> float:
         """What CoViST's running reference is frozen to, measured once."""
         if self.records.settings["concentration"] is None:
-            self.records.settle("concentration", round(self.subject.concentration(self.suite), 6))
+            self.records.settle("concentration", self.subject.concentration(self.suite))
         return self.records.settings["concentration"]
 
     def _answer(self, item: Item, run: Run, handle: Compression | None) -> Answered:

@@ -43,7 +43,7 @@ def evaluate(
         says whether a method can reach its budget.
     suite: a name of `covist.eval.SUITES`, or a suite of your own: from a file by `read_data`, or of items that are at
         hand by `Suite.of`.
-    limit: use only the first images of the suite (each has one question per family at most).
+    limit: use only the first images of the suite; the embedded ones begin with a fair sample of all of it.
     model: a name ("tiny", a folder, a hub id), a `LoadedModel`, or a tuple (model, processor, clip); by default the
         embedded model that the suite was made for.
     max_new_tokens: the longest answer; by default there is room for the right answer in the embedded suites, and for

@@ -8,24 +8,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
 from PIL import Image
 from torch import nn
 
-from covist.config import CovistConfig
-from covist.contract.signals import ImageSignals
 from covist.errors import CovistError
 from covist.eval.questions import posed
 from covist.eval.suite import Item, Suite
-from covist.formulas.evidence import mix_heads, visual_evidence
-from covist.formulas.ops import mass_norm
+from covist.request.concentration import REFERENCE_IMAGES, mean_concentration
 from covist.request.inputs import Request, prepare
 from covist.request.loading import LoadedModel, load_model
 from covist.request.timing import generate
-from covist.request.tokens import encoded_images, mean_content, visual_tokens
+from covist.request.tokens import mean_content, visual_tokens
 from covist.request.videos import Video
 
-REFERENCE_IMAGES = 32  # images of the suite that set the concentration reference
 LARGEST_BATCH = 16  # questions that are answered at once
 KEPT_BYTES = 2**30  # of prepared requests; those beyond are prepared again when they are asked for
 _PROBED_VALUES = 4096  # values of each parameter that a fingerprint reads
@@ -112,12 +107,8 @@ class Subject:
 
         CoViST's running reference is frozen to it, so that an answer does not depend on the images before.
         """
-        found = [
-            _concentration(image.signals)
-            for item in suite.items(REFERENCE_IMAGES)
-            for image in encoded_images(self.loaded, self.requests(item)[0])
-        ]
-        return sum(found) / len(found)
+        first = (self.requests(item)[0] for item in suite.items(REFERENCE_IMAGES))
+        return mean_concentration(self.loaded, first)
 
     def _answer_tokens(self, item: Item) -> int:
         """Room for the longest right answer and the end token, unless the longest answer is given."""
@@ -142,9 +133,3 @@ def _fingerprint(module: nn.Module) -> str:
         probe = values.flatten()[:_PROBED_VALUES].float().cpu().numpy()
         checksum = zlib.crc32(name.encode() + probe.tobytes(), checksum)
     return f"{type(module).__name__}-{checksum:08x}"
-
-
-@torch.inference_mode()
-def _concentration(signals: ImageSignals) -> float:
-    attention = mass_norm(signals.packed(mix_heads(signals.attention)))
-    return visual_evidence(attention, signals.keys, signals.embeddings, signals.grid, CovistConfig()).concentration

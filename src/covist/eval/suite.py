@@ -1,7 +1,8 @@
 """Suites: images with questions about them.
 
 `scenes` and `scenes-hd` are fixed held-out sets, one for each embedded model: their images and questions follow from
-seeds that training never draws from.
+seeds that training never draws from. Every fifth image of `scenes` is a crowded one, so that the first images of the
+suite are a fair sample of all of it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,31 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
 
 from PIL import Image
 
 from covist.errors import CovistError
 from covist.eval.questions import Asked
 from covist.request.videos import Video
-from covist.tiny import FAMILIES, HELD_OUT_SEEDS, questions_for, sample_scene, scene_image
+from covist.tiny import (
+    DENSE_FAMILY,
+    FAMILIES,
+    HELD_OUT_SEEDS,
+    Scene,
+    dense_questions_for,
+    questions_for,
+    sample_dense_scene,
+    sample_scene,
+    scene_image,
+)
 from covist.tiny.hd import HD_FAMILIES, hd_questions_for, sample_hd_scene
 
-SCENES = 320  # with one question per family, where the scene offers one: about 2,500 questions
-HD_SCENES = 200  # 1,600 questions
+ORDINARY_SEEDS = HELD_OUT_SEEDS[:320]  # with one question per family, where the scene offers one: 2,522 questions
+CROWDED, CROWDED_EVERY = 80, 5  # crowded scenes, and how often the suite shows one; about five questions each
+CROWDED_SEEDS = HELD_OUT_SEEDS[10_000:11_000]  # more than are needed: some offer no question
+HD_SEEDS = HELD_OUT_SEEDS[:200]  # 1,600 questions
 FREE_ANSWER = 64  # tokens of an answer that may say the right thing in more words than it takes
 _PROBED = 8  # items that a fingerprint reads
 
@@ -113,24 +128,32 @@ class Suite:
         return f"{checksum:08x}"
 
 
-def scene_seeds(count: int = SCENES) -> Sequence[int]:
-    """The seeds of a suite of `count` scenes, in order."""
-    return HELD_OUT_SEEDS[:count]
+@cache
+def crowded_scenes() -> list[Scene]:
+    """The crowded scenes of the suite `scenes`, in order."""
+    scenes = map(sample_dense_scene, CROWDED_SEEDS)
+    return list(islice((scene for scene in scenes if dense_questions_for(scene)), CROWDED))
 
 
 def _scene_item(number: int) -> Item:
-    scene = sample_scene(scene_seeds()[number])
-    return Item(number, tuple(questions_for(scene)), lambda: scene_image(scene))
+    crowds, turn = divmod(number, CROWDED_EVERY)  # crowded scenes before it, and its turn since the last one
+    if turn == CROWDED_EVERY - 1:
+        scene = crowded_scenes()[crowds]
+        questions = dense_questions_for(scene)
+    else:
+        scene = sample_scene(ORDINARY_SEEDS[number - crowds])
+        questions = questions_for(scene)
+    return Item(number, tuple(questions), lambda: scene_image(scene))
 
 
 def _hd_item(number: int) -> Item:
-    scene = sample_hd_scene(scene_seeds(HD_SCENES)[number])
+    scene = sample_hd_scene(HD_SEEDS[number])
     return Item(number, tuple(hd_questions_for(scene)), lambda: scene_image(scene))
 
 
 SUITES = {
-    "scenes": Suite("scenes", tuple(FAMILIES), SCENES, _scene_item),
-    "scenes-hd": Suite("scenes-hd", tuple(HD_FAMILIES), HD_SCENES, _hd_item, model="tiny-next"),
+    "scenes": Suite("scenes", (*FAMILIES, DENSE_FAMILY), len(ORDINARY_SEEDS) + CROWDED, _scene_item),
+    "scenes-hd": Suite("scenes-hd", tuple(HD_FAMILIES), len(HD_SEEDS), _hd_item, model="tiny-next"),
 }
 
 
@@ -138,7 +161,7 @@ def load_suite(name: str | Suite) -> Suite:
     """A suite by its name; a suite object is what it is.
 
     >>> covist.eval.load_suite("scenes").size
-    320
+    400
     """
     if isinstance(name, Suite):
         return name

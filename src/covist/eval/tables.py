@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from covist.eval.records import budget_size
@@ -62,7 +62,7 @@ def _retention_table(results: Results) -> str:
         [method, *(cells.get((method, budget), "") for budget in budgets)]
         for method in dict.fromkeys(score.method for score in compressed)
     ]
-    return _table(["method", *map(str, budgets)], rows)
+    return markdown_table(["method", *map(str, budgets)], rows)
 
 
 def _family_table(results: Results) -> str:
@@ -84,7 +84,7 @@ def _family_table(results: Results) -> str:
         ]
         for score in results.scores
     ]
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _difference_table(results: Results) -> str:
@@ -99,7 +99,7 @@ def _difference_table(results: Results) -> str:
         ]
         for one in results.differences
     ]
-    return _table(["method", "budget", "difference", "interval", "clear", "Holm"], rows)
+    return markdown_table(["method", "budget", "difference", "interval", "clear", "Holm"], rows)
 
 
 def _with_interval(score: Score) -> str:
@@ -115,6 +115,7 @@ def _text(value: float, digits: int = 1, signed: bool = False) -> str:
     return f"{value:{'+' if signed else ''}.{digits}f}" if math.isfinite(value) else "–"
 
 
-def _table(head: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The first column to the left, the others to the right."""
+    lines = [list(head), ["---"] + ["---:"] * (len(head) - 1), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

@@ -86,7 +86,7 @@ _Reader = Callable[[BinaryIO, str, int, tuple[str, ...] | None], Image.Image]
 def _decode(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None) -> Image.Image:
     with _open(file, name, max_pixels, formats) as image:
         image.load()
-        return _as_rgb(ImageOps.exif_transpose(image))
+        return as_rgb(ImageOps.exif_transpose(image))
 
 
 def _open(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None) -> Image.Image:
@@ -100,7 +100,8 @@ def _open(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] |
     return image
 
 
-def _as_rgb(image: Image.Image) -> Image.Image:
+def as_rgb(image: Image.Image) -> Image.Image:
+    """An image of any mode as 8-bit RGB, as the head of this file says."""
     if image.mode.startswith("I"):  # 16-bit greys, of which Pillow would turn all but the darkest white
         return _from_grey(np.asarray(image).clip(0, 65535) // 256)
     if image.mode == "F":  # of which Pillow would turn everything between 0 and 1 black

@@ -13,7 +13,7 @@ from torch import Tensor
 from covist.errors import CovistError
 from covist.families.registry import families, family_for
 from covist.request.loading import LoadedModel
-from covist.request.prompts import chat_prompt
+from covist.request.prompts import Turn, chat_prompt, conversation_prompt
 from covist.request.videos import Video
 
 _TEXT_INPUTS = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
@@ -96,21 +96,25 @@ def prepare(loaded: LoadedModel, images: Sequence[Image.Image], *prompts: str, v
         raise CovistError("the prompt is empty")
     if not images and not videos:
         raise CovistError("the prompt has no image: there is nothing to compress")
-    if videos:
-        _require_videos(loaded)
+    _require_videos(loaded, videos)
     texts = [chat_prompt(loaded.processor, prompt, len(images), len(videos)) for prompt in prompts]
-    try:
-        single = _encode(loaded, images, videos, texts[:1])
-        every = _encode(loaded, images, videos, texts) if len(texts) > 1 else single
-    except ValueError as error:  # an extreme shape, for example
-        what = "video" if not images else "image" if not videos else "image or video"
-        raise CovistError(f"the processor of {loaded.name} refuses the {what}: {error}") from error
+    single = _encode(loaded, images, videos, texts[:1])
+    every = _encode(loaded, images, videos, texts) if len(texts) > 1 else single
     return Request(Request.of_inputs(every).prompts, Request.of_inputs(single).images)
 
 
-def _require_videos(loaded: LoadedModel) -> None:
+def prepare_conversation(
+    loaded: LoadedModel, turns: Sequence[Turn], images: Sequence[Image.Image] = (), videos: Sequence[Video] = ()
+) -> Request:
+    """A conversation, ready for the model; images and videos in the order in which its turns show them, or none."""
+    _require_videos(loaded, videos)
+    text = conversation_prompt(loaded.processor, turns)
+    return Request.of_inputs(_encode(loaded, images, videos, [text]))
+
+
+def _require_videos(loaded: LoadedModel, videos: Sequence[Video]) -> None:
     family = family_for(loaded.model)
-    if not family.takes_videos():
+    if videos and not family.takes_videos():
         able = ", ".join(other.name for other in families() if other.takes_videos())
         raise CovistError(f"{loaded.name} ({family.name}) takes no videos; these families do: {able}")
 
@@ -127,7 +131,11 @@ def _encode(
         options["videos"] = [list(video.frames) for video in videos] * count
         options["video_metadata"] = [video.metadata for video in videos] * count
         options["do_sample_frames"] = False  # the frames are chosen
-    encoded = loaded.processor(text=texts, return_tensors="pt", **options)
+    try:
+        encoded = loaded.processor(text=texts, return_tensors="pt", **options)
+    except ValueError as error:  # an extreme shape, for example
+        what = "video" if not images else "image" if not videos else "image or video"
+        raise CovistError(f"the processor of {loaded.name} refuses the {what}: {error}") from error
     return dict(encoded.to(loaded.model.device))
 
 

@@ -47,24 +47,46 @@ class LoadedModel:
         return backend_of(family_for(self.model).decoder)
 
 
-def load_model(name: str = "tiny", clip: str | None = None, device: str = "auto") -> LoadedModel:
-    """Load `name` ("tiny", "tiny-next", a folder or a hub id); `clip` is the CLIP checkpoint of its vision tower."""
+def load_model(
+    name: str = "tiny",
+    clip: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    attention: str | None = None,
+) -> LoadedModel:
+    """Load `name` ("tiny", "tiny-next", a folder or a hub id); `clip` is the CLIP checkpoint of its vision tower.
+
+    dtype: "float16" for example; by default the checkpoint's own, and float32 on the CPU.
+    attention: one of transformers' attention backends, "sdpa" for example.
+    """
     place = find_device(device)
+    stored = _dtype(dtype, place)
     if clip is not None and not Path(clip).is_dir():
         _ask_hub_once(clip, f"unknown CLIP checkpoint {clip!r}: not a folder")
     folder = EMBEDDED.get(name, Path(name))
     if name in EMBEDDED or (folder / "clip" / "text.safetensors").exists():  # a folder of our own training recipe
         model, processor, (text_tower, words) = tiny.load(folder)
         for part in (model, text_tower):
-            nn.Module.to(part, place)
+            nn.Module.to(part, place, None if stored == "auto" else stored)
+        if attention is not None:
+            model.set_attn_implementation(attention)
         return LoadedModel(name, model, processor, clip or (text_tower, words))
     try:
         model_class, family = _served_class(name)
-        dtype = torch.float32 if place.type == "cpu" else "auto"
-        model = model_class.from_pretrained(name, dtype=dtype).to(place).eval()
+        model = model_class.from_pretrained(name, dtype=stored, attn_implementation=attention).to(place).eval()
         return LoadedModel(name, model, load_processor(family, name), clip)
     except OSError as error:
         raise CovistError(f"cannot load model {name!r}: {_first_line(error)}") from error
+
+
+def _dtype(name: str, place: torch.device) -> Any:
+    """What `from_pretrained` takes as `dtype`."""
+    if name == "auto":
+        return torch.float32 if place.type == "cpu" else "auto"
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise CovistError(f"dtype {name!r} is none that weights can have; choose auto, float32, bfloat16 or float16")
+    return found
 
 
 def _served_class(name: str) -> tuple[Any, type[Family]]:

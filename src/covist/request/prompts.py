@@ -1,23 +1,64 @@
-"""A question about images and videos in a model's own chat format."""
+"""Questions and conversations in a model's own chat format."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from covist.errors import CovistError
 
-WITHOUT_TEMPLATE = "USER: {shown}{question} ASSISTANT:"
+Turn = dict[str, Any]
+"""What chat templates read: a role, and parts that are texts, or places of images and videos."""
 
 
 def chat_prompt(processor: Any, question: str, images: int = 1, videos: int = 0) -> str:
     """The text that `processor` takes together with that many images, and with that many videos after them."""
-    placeholders = [token for kind in ("image", "video") if (token := getattr(processor, f"{kind}_token", None))]
-    for placeholder in placeholders:
+    for placeholder in placeholders(processor):
         if placeholder in question:
             raise CovistError(f"the prompt contains {placeholder!r}; leave it out, images are put before the question")
     shown = ["image"] * images + ["video"] * videos
-    if getattr(processor, "chat_template", None):
-        content = [*({"type": kind} for kind in shown), {"type": "text", "text": question}]
-        return processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-    tokens = [getattr(processor, f"{kind}_token") for kind in shown]
-    return WITHOUT_TEMPLATE.format(shown="".join(f"{token}\n" for token in tokens), question=question)
+    content = [*({"type": kind} for kind in shown), {"type": "text", "text": question}]
+    return conversation_prompt(processor, [{"role": "user", "content": content}])
+
+
+def conversation_prompt(processor: Any, turns: Sequence[Turn]) -> str:
+    """A conversation up to the assistant's next turn, in the processor's template or in the format of LLaVA-1.5."""
+    template = getattr(processor, "chat_template", None)
+    if not template:
+        return _plain_format(turns, processor)
+    if "system" not in template:
+        turns = _without_system(turns)
+    return processor.apply_chat_template(list(turns), add_generation_prompt=True)
+
+
+def placeholders(processor: Any) -> list[str]:
+    """The words that stand for an image and for a video, where the processor takes them."""
+    return [token for kind in ("image", "video") if (token := getattr(processor, f"{kind}_token", None))]
+
+
+def _without_system(turns: Sequence[Turn]) -> list[Turn]:
+    """For templates that know no system: its text comes before that of the user's next message."""
+    made: list[Turn] = []
+    held: list[dict[str, str]] = []
+    for turn in turns:
+        if turn["role"] == "system":
+            held += [{**part, "text": part["text"] + "\n"} for part in turn["content"]]
+        elif turn["role"] == "user":
+            made.append({"role": "user", "content": [*held, *turn["content"]]})
+            held = []
+        else:
+            made.append(turn)
+    return made
+
+
+def _plain_format(turns: Sequence[Turn], processor: Any) -> str:
+    """The format of LLaVA-1.5, for processors without a template."""
+    written = []
+    for turn in _without_system(turns):
+        parts = "".join(_plain_part(part, processor) for part in turn["content"])
+        written.append(f"{turn['role'].upper()}: {parts}")
+    return " ".join([*written, "ASSISTANT:"])
+
+
+def _plain_part(part: dict[str, str], processor: Any) -> str:
+    return part["text"] if part["type"] == "text" else f"{getattr(processor, part['type'] + '_token')}\n"

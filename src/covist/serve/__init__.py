@@ -9,6 +9,7 @@ sequence.py   one answer that is being written  text.py       its text, token by
 sampling.py   its next token                    queue.py      where it waits
 turns.py      whose turn it is                  batches.py    workers that run batches
 service.py    all of it together                answers.py    what clients get back
+server.py     uvicorn around it                 connections.py  the address, and clients that dawdle
 metrics.py    counters for Prometheus           logs.py       one line of JSON per request
 
 Importing this package imports neither FastAPI nor torch; `covist[serve]` brings the former.

@@ -65,6 +65,12 @@ class Answer:
         }
 
     @property
+    def figures(self) -> dict[str, Any]:
+        """What its line in the log says."""
+        shown = {name: self.extension[name] for name in ("method", "budget", "visual_tokens")}
+        return {"id": self.id, **self.usage, **shown}
+
+    @property
     def first_end(self) -> Finished:
         return self._ends[0]
 

@@ -140,9 +140,7 @@ def _service(request: Request) -> Service:
 def _note(request: Request, answer: Answer) -> None:
     """Count a complete answer, and leave its figures for the log."""
     _service(request).metrics.answered(answer)
-    extension = answer.extension
-    request.scope[FIGURES] |= {"id": answer.id, **answer.usage, "method": extension["method"]}
-    request.scope[FIGURES] |= {"budget": extension["budget"], "visual_tokens": extension["visual_tokens"]}
+    request.scope[FIGURES] |= answer.figures
 
 
 # -- errors, and the account of every request --------------------------------------------------------------------------
@@ -192,5 +190,6 @@ class _Accounts:
             path = scope["path"] if scope["path"] in PATHS else "other"
             seconds = monotonic() - began
             self._service.metrics.request(path, status, seconds)
-            if path not in PATHS[2:]:
+            is_asset = path == "other" and status < 400  # of the page
+            if path not in PATHS[2:] and not is_asset:
                 log("request", path=path, status=status, seconds=round(seconds, 4), **scope[FIGURES])

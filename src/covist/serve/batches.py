@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteria
 from covist.api.handle import Compression, Run
 from covist.api.report import Report
 from covist.request.loading import LoadedModel
-from covist.schedule import kv_bytes
+from covist.schedule import decoder_flops, kv_bytes
 from covist.serve.limits import Limits
 from covist.serve.prompts import PromptMaker
 from covist.serve.queue import Queue
@@ -136,17 +137,21 @@ class _Step(StoppingCriteria):
     def __init__(self, rows: list[Row], run: Run, handle: Compression, turns: Turns):
         self._rows, self._run, self._handle, self._turns = rows, run, handle, turns
         self._costs: list[Cost] = []
+        self._turn_began, self._computed = monotonic(), 0.0
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        self._computed += monotonic() - self._turn_began
         if not self._costs:
             self._costs = [
                 _cost(self._handle, row.sequence, index, self._run.report) for index, row in enumerate(self._rows)
             ]
         tokens = input_ids[:, -1].tolist()
-        done = [row.take(token, cost) for row, token, cost in zip(self._rows, tokens, self._costs, strict=True)]
+        rows = zip(self._rows, tokens, self._costs, strict=True)
+        done = [row.take(token, cost, self._computed) for row, token, cost in rows]
         if not all(done):
             with _kept(self._handle):
                 self._turns.pass_on()
+        self._turn_began = monotonic()
         return torch.tensor(done, device=input_ids.device)  # [batch]
 
 
@@ -168,14 +173,23 @@ def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | 
     def stored(lengths: list[int]) -> float:
         return kv_bytes(lengths, decoder.kv_heads, decoder.head_width, element)
 
-    before = stored([prompt.length] * decoder.layers)
-    images = [] if report is None else [image for image in report.images if image.sample == index]
-    if not images:
-        return Cost(prompt.visual_tokens, prompt.visual_tokens, before, before)
+    def counted(lengths: list[int]) -> float:
+        return decoder_flops(lengths, decoder.hidden, decoder.intermediate)
+
+    plain = [prompt.length] * decoder.layers
+    images = () if report is None else tuple(image for image in report.images if image.sample == index)
     others = prompt.length - sum(image.tokens for image in images)
+    seen = [others + sum(image.tokens_per_layer[layer] for image in images) for layer in range(decoder.layers)]
     cached = [others + sum(image.cached_tokens_per_layer[layer] for image in images) for layer in range(decoder.layers)]
-    tokens, kept = sum(image.tokens for image in images), sum(image.mean_tokens for image in images)
-    return Cost(tokens, kept, stored(cached), before)
+    return Cost(
+        visual_tokens=sum(image.tokens for image in images) if images else prompt.visual_tokens,
+        visual_tokens_kept=sum(image.mean_tokens for image in images) if images else prompt.visual_tokens,
+        cache_bytes=stored(cached),
+        cache_bytes_uncompressed=stored(plain),
+        flops=counted(seen),
+        flops_uncompressed=counted(plain),
+        images=images,
+    )
 
 
 def _where(error: BaseException) -> str:

@@ -19,7 +19,7 @@ class Limits:
     """What one client may ask for, and what the server does at once."""
 
     body_bytes: int = _limit(32 * MIB, "Largest body of a request.")
-    body_seconds: float = _limit(30.0, "Longest time for a body to arrive.", 0)
+    body_seconds: float = _limit(30.0, "Longest time for the head of a request to arrive, and again for its body.", 0)
     image_bytes: int = _limit(10 * MIB, "Largest image file.")
     image_pixels: int = _limit(25_000_000, "Largest image, width times height, read from its header.")
     images: int = _limit(8, "Images in one request.", 0)

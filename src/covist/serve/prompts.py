@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from PIL import Image
 from torch import Tensor
 
 from covist.families.registry import family_for
+from covist.request.batches import collate, pad_token
 from covist.request.inputs import Request
 from covist.request.loading import LoadedModel
+from covist.request.prompts import conversation_prompt
 from covist.serve.errors import Refusal
 from covist.serve.limits import Limits
 from covist.serve.schema import ImagePart, Message
@@ -31,11 +32,6 @@ class Prompt:
         """Tokens of the prompt, visual tokens before compression included."""
         return self.request.length
 
-    def values(self, name: str) -> Tensor:
-        """Token-level values [1, n]; zeros where a processor gives them only to prompts with images."""
-        given = self.request.prompts
-        return given[name] if name in given else torch.zeros_like(given["input_ids"])
-
 
 class PromptMaker:
     """Turns messages into prompts."""
@@ -44,7 +40,6 @@ class PromptMaker:
         self._loaded, self._limits = loaded, limits
         self._processor = loaded.processor
         self._tokenizer = loaded.processor.tokenizer
-        self._template: str | None = getattr(loaded.processor, "chat_template", None)
         self._family = family_for(loaded.model)
         self._special = _special_tokens(loaded.processor)
         self._busy = threading.Lock()  # tokenizers change their own settings while they work
@@ -76,7 +71,8 @@ class PromptMaker:
         text = self._render(messages)
         with self._busy:
             try:
-                encoded = self._processor(images=list(images) or None, text=[text], return_tensors="pt")
+                shown = [list(images)] if images else None  # a list per prompt: OneVision tiles an image that is alone
+                encoded = self._processor(images=shown, text=[text], return_tensors="pt")
             except ValueError as error:  # an extreme shape, for example
                 raise Refusal(400, "bad_image", f"the processor refuses the request: {error}") from None
         request = Request.of_inputs({name: value for name, value in encoded.items() if isinstance(value, Tensor)})
@@ -87,23 +83,13 @@ class PromptMaker:
         return Prompt(request, visual)
 
     def collate(self, prompts: Sequence[Prompt]) -> dict[str, Tensor]:
-        """Inputs of `generate` for a batch, padded on the left, on the model's device."""
-        length = max(prompt.length for prompt in prompts)
-        names = dict.fromkeys(name for prompt in prompts for name in prompt.request.prompts)
-        inputs = {}
-        for name in names:
-            filling = self.pad_token if name == "input_ids" else 0
-            rows = [_left(prompt.values(name), length, filling) for prompt in prompts]
-            inputs[name] = torch.cat(rows)  # [batch, length]
-        shown = [prompt.request.images for prompt in prompts if prompt.request.images]
-        for name in shown[0] if shown else ():
-            inputs[name] = _stacked([images[name] for images in shown])
+        """Inputs of `generate` for a batch, on the model's device."""
+        inputs = collate([prompt.request for prompt in prompts], self.pad_token)
         return {name: value.to(self._loaded.model.device) for name, value in inputs.items()}
 
     @property
     def pad_token(self) -> int:
-        known = self._tokenizer.pad_token_id
-        return int(self._tokenizer.eos_token_id or 0) if known is None else int(known)
+        return pad_token(self._tokenizer)
 
     @property
     def tokenizer(self) -> Any:
@@ -111,11 +97,7 @@ class PromptMaker:
 
     def _render(self, messages: Sequence[Message]) -> str:
         turns = [{"role": _role(message), "content": _content(message)} for message in messages]
-        if self._template is None:
-            return _plain_format(turns, self._processor.image_token)
-        if "system" not in self._template:
-            turns = _without_system(turns)
-        return self._processor.apply_chat_template(turns, add_generation_prompt=True)
+        return conversation_prompt(self._processor, turns)
 
     def _refuse_special(self, text: str, place: str) -> None:
         """Text may not speak in special tokens: they would end turns, open others, or stand for images."""
@@ -165,45 +147,6 @@ def _text(message: Message) -> str:
 def _urls(message: Message) -> list[str]:
     parts = [] if isinstance(message.content, str) else message.content
     return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
-
-
-def _without_system(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For templates that know no system: its text comes before that of the user's next message."""
-    made: list[dict[str, Any]] = []
-    held: list[dict[str, str]] = []
-    for turn in turns:
-        if turn["role"] == "system":
-            held += [{**part, "text": part["text"] + "\n"} for part in turn["content"]]
-        elif turn["role"] == "user":
-            made.append({"role": "user", "content": [*held, *turn["content"]]})
-            held = []
-        else:
-            made.append(turn)
-    return made
-
-
-def _plain_format(turns: list[dict[str, Any]], placeholder: str) -> str:
-    """The format of LLaVA-1.5, for processors without a template (as `request/prompts.py` for one question)."""
-    written = []
-    for turn in _without_system(turns):
-        parts = [f"{placeholder}\n" if part["type"] == "image" else part["text"] for part in turn["content"]]
-        written.append(f"{turn['role'].upper()}: {''.join(parts)}")
-    return " ".join([*written, "ASSISTANT:"])
-
-
-def _left(values: Tensor, length: int, padding: int) -> Tensor:
-    """Token-level values [1, n] padded on the left to [1, length]."""
-    return torch.nn.functional.pad(values, (length - values.shape[1], 0), value=padding)
-
-
-def _stacked(values: Sequence[Tensor]) -> Tensor:
-    """Values of all images in one tensor; where images have different numbers of tiles, zeros fill the gap."""
-    widest = [max(sizes) for sizes in zip(*(value.shape[1:] for value in values), strict=True)]
-    padded = []
-    for value in values:
-        missing = [size for have, want in zip(value.shape[1:], widest, strict=True) for size in (want - have, 0)]
-        padded.append(torch.nn.functional.pad(value, missing[::-1]))
-    return torch.cat(padded)
 
 
 def _refusal(place: str, problem: str) -> Refusal:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Literal
 
+from covist.contract.stages import ImageReport
 from covist.serve.prompts import Prompt
 from covist.serve.sampling import Sampling
 from covist.serve.settings import Setting
@@ -21,6 +22,9 @@ class Cost:
     visual_tokens_kept: float  # after it, averaged over layers
     cache_bytes: float  # keys and values of the prompt
     cache_bytes_uncompressed: float
+    flops: float  # prefill of the decoder, Eq. 19
+    flops_uncompressed: float
+    images: tuple[ImageReport, ...] = field(default=(), repr=False, compare=False)  # none for the plain model
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Finished:
     cost: Cost
     waited: float  # seconds from the arrival to the start of its batch
     first_token: float  # seconds from the arrival to the first token
+    prefill: float  # seconds until the first token in which its batch had the model
+    computed: float  # seconds until the end in which its batch had the model
 
 
 @dataclass(frozen=True)
@@ -83,16 +89,17 @@ class Row:
         self._count = 0
         self._started = monotonic()
         self._first_token = self._started
+        self._prefill = 0.0
         self.is_done = False
 
-    def take(self, token: int, cost: Cost) -> bool:
-        """Take the next token; True when no more is wanted."""
+    def take(self, token: int, cost: Cost, computed: float = 0.0) -> bool:
+        """Take the next token; True when no more is wanted. `computed`: seconds that its batch has had the model."""
         if self.is_done or self.sequence.cancelled:
             self.is_done = True
             return True
         self._count += 1
         if self._count == 1:
-            self._first_token = monotonic()
+            self._first_token, self._prefill = monotonic(), computed
         is_end = token in self._ends
         text = self._stops.add("" if is_end else self._text.add(token))
         is_last = is_end or self._stops.found or self._count == self.sequence.max_tokens
@@ -102,7 +109,7 @@ class Row:
         if text:
             self.sequence.listen(Written(text))
         if is_last:
-            self._finish("stop" if is_end or self._stops.found else "length", cost)
+            self._finish("stop" if is_end or self._stops.found else "length", cost, computed)
         return self.is_done
 
     def fail(self, error: BaseException) -> None:
@@ -110,8 +117,8 @@ class Row:
             self.is_done = True
             self.sequence.listen(Failed(error))
 
-    def _finish(self, reason: Literal["stop", "length"], cost: Cost) -> None:
+    def _finish(self, reason: Literal["stop", "length"], cost: Cost, computed: float) -> None:
         self.is_done = True
         arrived = self.sequence.arrived
-        times = self._started - arrived, self._first_token - arrived
+        times = self._started - arrived, self._first_token - arrived, self._prefill, computed
         self.sequence.listen(Finished(reason, self._count, cost, *times))

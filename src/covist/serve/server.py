@@ -3,36 +3,54 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
+from collections.abc import Callable
 
 import uvicorn
+from fastapi import FastAPI
 
 from covist.serve.app import create_app
+from covist.serve.connections import impatient
 from covist.serve.service import Service
 
+Extension = Callable[[FastAPI, Service], Callable[[], None]]
+"""Adds routes to the application; returns what ends connections of theirs that would otherwise stay open for ever."""
 
-def build_server(service: Service, host: str = "127.0.0.1", port: int = 8000) -> uvicorn.Server:
-    """A server that is not running yet; port 0 takes any that is free."""
-    limits = service.limits
-    return uvicorn.Server(
-        uvicorn.Config(
-            create_app(service),
-            host=host,
-            port=port,
-            http="h11",
-            ws="none",
-            log_config=None,
-            access_log=False,  # ours has no addresses and no queries
-            server_header=False,
-            limit_concurrency=limits.connections,
-            timeout_graceful_shutdown=max(1, round(limits.drain_seconds)),
-        )
+
+def build_server(service: Service, extension: Extension | None = None) -> uvicorn.Server:
+    """A server that is not running yet."""
+    limits, app = service.limits, create_app(service)
+    hang_up = None if extension is None else extension(app, service)
+    config = uvicorn.Config(
+        app,
+        http=impatient(limits.body_seconds),
+        ws="none",
+        log_config=None,
+        access_log=False,  # ours has no addresses and no queries
+        server_header=False,
+        limit_concurrency=limits.connections,
+        timeout_graceful_shutdown=max(1, round(limits.drain_seconds)),
     )
+    return _Server(config, hang_up)
 
 
-def run_server(service: Service, host: str, port: int) -> None:
+def run_server(service: Service, bound: socket.socket, extension: Extension | None = None) -> None:
     """Serve until SIGTERM or Ctrl-C, which let running requests finish."""
     if threading.current_thread() is threading.main_thread():
         # uvicorn raises the signal again when it has drained; by then it has done its work.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
-    build_server(service, host, port).run()
+    build_server(service, extension).run([bound])
+
+
+class _Server(uvicorn.Server):
+    """Hangs up, before it waits for requests to finish, on those that never do."""
+
+    def __init__(self, config: uvicorn.Config, hang_up: Callable[[], None] | None):
+        super().__init__(config)
+        self._hang_up = hang_up
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._hang_up is not None:
+            self._hang_up()
+        await super().shutdown(sockets)

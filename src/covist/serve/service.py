@@ -96,6 +96,10 @@ class Service:
         self._queue.put(job.sequences)
         return job, Answer(self.name, setting, prompt.length, choices, arrived)
 
+    def visual_tokens(self, wanted: ChatRequest) -> int:
+        """Places of the sequence that the images of a request take before compression, after the same checks."""
+        return self._prepare(wanted)[1].visual_tokens
+
     def close(self) -> None:
         """Finish what runs within the time to drain, and give the model back as it was."""
         self.is_draining = True

@@ -5,6 +5,7 @@ image, question, answer = covist.tiny.demo()
 """
 
 from covist.tiny.demonstration import DEMO_IMAGE, demo
+from covist.tiny.dense import DENSE_FAMILY, dense_questions_for, sample_dense_scene
 from covist.tiny.model import Size
 from covist.tiny.questions import FAMILIES, Question, questions_for
 from covist.tiny.scenes import HELD_OUT_SEEDS, Scene, render, sample_scene, scene_image
@@ -13,6 +14,7 @@ from covist.tiny.text import prompt_for
 
 __all__ = [
     "DEMO_IMAGE",
+    "DENSE_FAMILY",
     "FAMILIES",
     "HELD_OUT_SEEDS",
     "NEXT_WEIGHTS",
@@ -22,10 +24,12 @@ __all__ = [
     "Size",
     "build_random",
     "demo",
+    "dense_questions_for",
     "load",
     "prompt_for",
     "questions_for",
     "render",
+    "sample_dense_scene",
     "sample_scene",
     "scene_image",
     "save",

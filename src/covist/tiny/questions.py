@@ -85,6 +85,12 @@ def unique(scene: Scene, *ways: str) -> list[tuple[Thing, str]]:
     return [(thing, name) for thing, name in named if times[name] == 1]
 
 
+def groups(scene: Scene) -> dict[str, list[Thing]]:
+    """The objects of every colour and of every shape, by the name that counting asks for them with."""
+    found = {f"{color} objects": [t for t in scene.objects if t.color == color] for color in COLORS}
+    return found | {plural(shape): [t for t in scene.objects if t.shape == shape] for shape in SHAPES}
+
+
 def _existence(scene: Scene, rng: np.random.Generator) -> Asked:
     present = {name for thing in scene.objects for way, name in _names(thing).items() if "size" not in way}
     colors, shapes = {t.color for t in scene.objects}, {t.shape for t in scene.objects}
@@ -121,13 +127,12 @@ def _shape(scene: Scene, rng: np.random.Generator) -> Asked:
 
 
 def _counting(scene: Scene, rng: np.random.Generator) -> Asked:
-    groups = {f"{color} objects": [t for t in scene.objects if t.color == color] for color in COLORS}
-    groups |= {plural(shape): [t for t in scene.objects if t.shape == shape] for shape in SHAPES}
-    available = sorted({len(group) for group in groups.values() if len(group) <= MOST_COUNTED})
+    named = groups(scene)
+    available = sorted({len(group) for group in named.values() if len(group) <= MOST_COUNTED})
     odds = np.array([1, 1, 1.5, 2.5, 4])[available]  # high counts are rare in scenes, so they are asked for more
     count = rng.choice(available, p=odds / odds.sum())
-    name = pick(rng, [name for name, group in groups.items() if len(group) == count])
-    return f"how many {name} are there?", str(count), groups[name]
+    name = pick(rng, [name for name, group in named.items() if len(group) == count])
+    return f"how many {name} are there?", str(count), named[name]
 
 
 def _relation(scene: Scene, rng: np.random.Generator) -> Asked:

@@ -6,11 +6,13 @@ from covist.viz.files import save_figure, save_page
 from covist.viz.film import draw_film
 from covist.viz.html import draw_html
 from covist.viz.layout import seen_views
+from covist.viz.maps import draw_maps
 
 __all__ = [
     "draw_answer",
     "draw_film",
     "draw_html",
+    "draw_maps",
     "draw_overlay",
     "draw_report",
     "save_figure",

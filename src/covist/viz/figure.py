@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -13,6 +11,7 @@ from matplotlib.patches import Patch
 from covist.contract.stages import ImageReport
 from covist.units import counted
 from covist.viz.layout import View, owners, rebuilt
+from covist.viz.maps import evidence_maps
 from covist.viz.panels import (
     DISCARDED,
     WeightScale,
@@ -26,7 +25,6 @@ from covist.viz.sheet import GAP, LEGEND, MARGIN, TITLE, WIDTH, Sheet, add_legen
 
 HEADING, CAPTION = 0.3, 0.36  # inches above a row, below maps
 TALLEST = 3.75  # inches of a panel, unless it shares its column with more than one other view
-MAP_NAMES = ("attention", "distinctiveness", "instruction", "combined")
 
 
 def draw_report(image: ImageReport, views: list[View], title: str = "", subtitle: str = "") -> Figure:
@@ -46,7 +44,7 @@ def draw_report(image: ImageReport, views: list[View], title: str = "", subtitle
     >>> [axes.get_title() for axes in figure.axes][0]
     'what the encoder sees'
     """
-    maps = _evidence_maps(image)
+    maps = evidence_maps(image)
     stages = len(image.stages)
     regions = owners(image, 0) if stages == 1 else None  # several stages fill the row by themselves
     panels = [1 + stages, 1 + stages] if stages > 1 else [3 + (regions is not None)]
@@ -84,15 +82,6 @@ def draw_overlay(image: ImageReport, views: list[View], title: str = "", subtitl
     _draw_seen(canvas, views)
     _draw_stages(canvas, image, views, row=0, first_column=1)
     return canvas.sheet.figure
-
-
-@dataclass(frozen=True)
-class _Map:
-    """An evidence map over all original tokens [N], nan where a token was gone."""
-
-    title: str
-    caption: str
-    values: np.ndarray
 
 
 class _Canvas:
@@ -183,19 +172,3 @@ def _draw_rebuilt(canvas: _Canvas, image: ImageReport, views: list[View], row: i
             heading = f"rebuilt from {counted(len(kept), 'representative')}" if number == 0 else ""
             axes = canvas.axes(row, number, first_column + place)
             show_rebuilt(axes, view, painted[number], discarded, heading)
-
-
-def _evidence_maps(image: ImageReport) -> list[_Map]:
-    """The maps of all stages in the order of MAP_NAMES; constant maps say nothing and are left out."""
-    found = []
-    for number, stage in enumerate(image.stages):
-        for name in sorted(stage.maps, key=lambda name: (MAP_NAMES + (name,)).index(name)):
-            values = stage.maps[name].float().numpy()
-            if np.ptp(values) < 1e-9:
-                continue
-            whole = np.full(image.tokens, np.nan)
-            whole[image.tokens_before(number).numpy()] = values
-            title = {"combined": "evidence" if number else "combined evidence"}.get(name, name)
-            title = f"{title}, layer {stage.depth}" if number else title
-            found.append(_Map(title, stage.captions.get(name, ""), whole))
-    return found

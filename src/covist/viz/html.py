@@ -43,11 +43,13 @@ def draw_html(
     views: Sequence[list[View]],
     title: str = "",
     facts: Mapping[str, str] | None = None,
+    scope: str = "",
 ) -> str:
     """An HTML fragment with a panel for every stage of every image: pointing at a representative lights up the tokens
     it stands for and shows its weight and position.
 
-    views: what to show of each image, from `seen_views`; facts: lines below the title, by name.
+    views: what to show of each image, from `seen_views`; facts: lines below the title, by name; scope: sets the ids of
+    this drawing apart from those of others, for pages that hide some of theirs: browsers find no id in a hidden part.
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -62,13 +64,13 @@ def draw_html(
     """
     heading = f"<h3>{escape(title)}</h3>" if title else ""
     lines = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in (facts or {}).items())
-    drawn = "".join(map(_draw_image, images, views))
+    drawn = "".join(_draw_image(*pair, scope) for pair in zip(images, views, strict=True))
     return f'<div class="covist">{_STYLE}{heading}{f"<dl>{lines}</dl>" if lines else ""}{drawn}</div>'
 
 
-def _draw_image(image: ImageReport, views: list[View]) -> str:
+def _draw_image(image: ImageReport, views: list[View], scope: str) -> str:
     scale = WeightScale(max(float(stage.weights.max()) for stage in image.stages))
-    pixels = blake2b(digest_size=6)
+    pixels = blake2b(scope.encode(), digest_size=6)
     for view in views:
         pixels.update(view.image.tobytes() + bytes(f"{view.rows}x{view.columns}", "ascii"))
     name = f"covist-{pixels.hexdigest()}"  # unlike names on one page, and equal names mean equal images

@@ -45,9 +45,18 @@ def spread(frames: list[View]) -> list[Place]:
 
 def image_data(view: View) -> str:
     """A view as a data address."""
+    return _data_address(view.image, "jpeg", quality=JPEG_QUALITY)
+
+
+def pixel_data(pixels: np.ndarray) -> str:
+    """Pixels [rows, columns, 3] as a data address that keeps each of them."""
+    return _data_address(pixels, "png")
+
+
+def _data_address(pixels: np.ndarray, kind: str, **options: int) -> str:
     buffer = BytesIO()
-    Image.fromarray(view.image).save(buffer, "JPEG", quality=JPEG_QUALITY)
-    return f"data:image/jpeg;base64,{b64encode(buffer.getvalue()).decode()}"
+    Image.fromarray(pixels).save(buffer, kind, **options)
+    return f"data:image/{kind};base64,{b64encode(buffer.getvalue()).decode()}"
 
 
 def define_images(views: list[View], name: str) -> str:

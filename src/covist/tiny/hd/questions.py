@@ -17,12 +17,12 @@ from covist.tiny.questions import (
     Question,
     article,
     ask,
+    groups,
     pick,
-    plural,
     relation,
     unique,
 )
-from covist.tiny.scenes import COLORS, SHAPES, Scene, Thing
+from covist.tiny.scenes import Scene, Thing
 
 MOST_COUNTED = 6
 QUADRANT_MARGIN = 4  # pixels from the middle lines
@@ -86,20 +86,18 @@ def _size(scene: Scene, rng: np.random.Generator) -> Asked:
     return f"is the {name} small or large?", thing.size, [thing]
 
 
-def _groups(scene: Scene) -> dict[str, list[Thing]]:
-    groups = {f"{color} objects": [t for t in scene.objects if t.color == color] for color in COLORS}
-    groups |= {plural(shape): [t for t in scene.objects if t.shape == shape] for shape in SHAPES}
-    return {name: group for name, group in groups.items() if len(group) <= MOST_COUNTED}
+def _countable(scene: Scene) -> dict[str, list[Thing]]:
+    return {name: group for name, group in groups(scene).items() if len(group) <= MOST_COUNTED}
 
 
 def _counting(scene: Scene, rng: np.random.Generator) -> Asked:
-    groups = _groups(scene)
-    if not groups:
+    named = _countable(scene)
+    if not named:
         return None
     # every count that occurs is asked for equally often
-    count = pick(rng, sorted({len(group) for group in groups.values()}))
-    name = pick(rng, [name for name, group in groups.items() if len(group) == count])
-    return f"how many {name} are there?", str(count), groups[name]
+    count = pick(rng, sorted({len(group) for group in named.values()}))
+    name = pick(rng, [name for name, group in named.items() if len(group) == count])
+    return f"how many {name} are there?", str(count), named[name]
 
 
 def _relation(scene: Scene, rng: np.random.Generator) -> Asked:
@@ -171,11 +169,11 @@ def _state_object(scene: Scene, rng: np.random.Generator) -> str:
 
 
 def _state_count(scene: Scene, rng: np.random.Generator) -> str:
-    groups = _groups(scene)
-    if not groups:
+    named = _countable(scene)
+    if not named:
         return ""
-    count = pick(rng, sorted({len(group) for group in groups.values()}))
-    return f"{pick(rng, [name for name, group in groups.items() if len(group) == count])} {count}"
+    count = pick(rng, sorted({len(group) for group in named.values()}))
+    return f"{pick(rng, [name for name, group in named.items() if len(group) == count])} {count}"
 
 
 def _state_relation(scene: Scene, rng: np.random.Generator) -> str:

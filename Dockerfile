@@ -1,0 +1,20 @@
+# The server and its page, on a CPU:
+#   docker build -t covist . && docker run -p 8000:8000 covist
+FROM python:3.11-slim
+
+# Only the exact pin of torch resolves to the CPU build; the constraints fix everything else.
+WORKDIR /opt/covist
+COPY pyproject.toml constraints-page.txt README.md LICENSE ./
+COPY src ./src
+RUN pip install --no-cache-dir --constraint constraints-page.txt \
+      --extra-index-url https://download.pytorch.org/whl/cpu torch==2.13.0 '.[page]' \
+ && useradd --create-home covist
+
+USER covist
+WORKDIR /home/covist
+# Set before torch starts: some CPUs announce bf16 instructions that they do not have.
+ENV ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 GRADIO_ANALYTICS_ENABLED=False PYTHONUNBUFFERED=1
+EXPOSE 8000
+HEALTHCHECK --interval=30s --timeout=5s --start-period=120s \
+  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=4)"]
+CMD ["covist", "serve", "--page", "--host", "0.0.0.0"]

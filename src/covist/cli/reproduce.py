@@ -1,0 +1,173 @@
+"""`covist reproduce`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from covist.cli import options
+from covist.cli.console import INTERRUPTED, note, out, print_json, print_line, table_of_figures
+from covist.errors import CovistError
+
+if TYPE_CHECKING:
+    from covist.reproduce import Comparison, Efficiency, Job
+    from covist.reproduce.sheet import Sheet
+
+FAILED = 1  # exit code
+
+
+def reproduce(
+    table: Annotated[
+        str,
+        typer.Option(
+            help="main, 13b, next, qwen, components, efficiency; appendix: fixed, fixed-p, layers, layers-p, after."
+        ),
+    ] = "main",
+    results: Annotated[Path, typer.Option(help="Directory of the results, with a folder for each run.")] = Path(
+        "reproduced"
+    ),
+    limit: Annotated[
+        int | None, typer.Option(help="Only the first N questions of each task.", show_default="all")
+    ] = None,
+    run: Annotated[bool, typer.Option("--run", help="Run what is missing; after a stop, go on with the rest.")] = False,
+    commands: Annotated[
+        bool, typer.Option("--commands", help="Print the missing commands alone, for a shell.")
+    ] = False,
+    methods: Annotated[
+        str | None, typer.Option(help="Only rows of these methods, by our names.", show_default="all")
+    ] = None,
+    budgets: Annotated[str | None, typer.Option(help="Only rows at these budgets.", show_default="all")] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="Only these tasks: gqa, mmb, mme, pope, ...", show_default="all")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Folder or hub id, if not the paper's model on the hub.", show_default=False),
+    ] = None,
+    clip: options.Clip = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Requests that lmms-eval answers at a time.")] = 1,
+    launcher: Annotated[str, typer.Option(help="How to start it: `accelerate launch -m lmms_eval`, ...")] = "lmms-eval",
+    destination: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write the table: .md, .tex, .json, .png, .svg or .pdf.", show_default=False),
+    ] = None,
+    as_json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> int:
+    """Show a table of the paper, the commands that produce its rows, and your results beside its figures.
+
+    Lines marked [bold]paper[/] are the paper's figures. Lines marked [bold]here[/] come from results of lmms-eval in
+    [bold]--results[/]; [bold]--run[/] makes those that are missing, one after the other.
+    """
+    from covist.reproduce import Settings, open_table
+    from covist.reproduce.drawing import check_destination, save
+
+    settings = Settings(results, limit, batch_size, tuple(shlex.split(launcher)), model, clip)
+    only = {"methods": _items(methods, "--methods"), "budgets": _counts(budgets), "tasks": _items(tasks, "--tasks")}
+    beside = open_table(table, settings, **only)
+    if destination is not None:
+        check_destination(destination)
+    failures: list[str] = []
+    if run:
+        try:
+            ended = _run(beside)
+        except KeyboardInterrupt:
+            note(f"what is finished is in {results}; the same command goes on from there")
+            return INTERRUPTED
+        beside = open_table(table, settings, **only)
+        failures = _failures(ended, beside)
+    for problem in [*beside.problems, *failures]:
+        note(problem)
+    if destination is not None:
+        save(beside.sheet(), beside.to_dict(), destination)
+    if as_json:
+        print_json(beside.to_dict())
+    elif commands:
+        _print_commands(beside)
+    else:
+        _print(beside)
+    return FAILED if failures else 0
+
+
+def _items(text: str | None, option: str) -> list[str] | None:
+    return None if text is None else options.split(text, option)
+
+
+def _counts(text: str | None) -> list[int] | None:
+    items = _items(text, "--budgets")
+    if items is not None and not all(item.isdecimal() for item in items):
+        raise CovistError(f"--budgets {text}: give counts with commas, those of the table")
+    return None if items is None else [int(item) for item in items]
+
+
+def _run(beside: Comparison | Efficiency) -> list[tuple[Job, int]]:
+    """Run what is missing; every job with its exit code."""
+    from covist.reproduce.running import check_programs, run_job
+
+    jobs = [job for job in beside.jobs if not job.is_finished]
+    check_programs(jobs)
+    ended = []
+    for number, job in enumerate(jobs, 1):
+        print_line(f"[dim]{number} of {len(jobs)}[/]  {escape(job.name)}")
+        ended.append((job, run_job(job)))
+    return ended
+
+
+def _failures(ended: list[tuple[Job, int]], beside: Comparison | Efficiency) -> list[str]:
+    """What went wrong, by what is there now."""
+    from covist.reproduce.running import failure
+
+    finished = {job.name for job in beside.jobs if job.is_finished}
+    said = (failure(job, code, job.name in finished) for job, code in ended)
+    return [text for text in said if text is not None]
+
+
+def _print(beside: Comparison | Efficiency) -> None:
+    console = out()
+    sheet = beside.sheet()
+    console.print(f"\n[bold]{escape(sheet.title)}[/]")
+    if sheet.lines:
+        console.print(f"[dim]{escape(sheet.legend)}[/]")
+        console.print(_table(sheet))
+    else:
+        console.print("no results yet")
+    for text in sheet.notes:
+        console.print(f"[yellow]note:[/] {escape(text)}")
+    jobs = beside.jobs
+    missing = [job for job in jobs if not job.is_finished]
+    if missing:
+        console.print(
+            f"\n[bold]To run[/], {len(missing)} of {len(jobs)}; --run does it, --commands prints nothing else:"
+        )
+        _print_commands(beside)
+    else:
+        console.print("\nEvery run of this table is finished.")
+
+
+def _table(sheet: Sheet) -> Table:
+    made = table_of_figures(*sheet.head)
+    made.columns[1].justify = made.columns[2].justify = "left"
+    block = sheet.lines[0].block
+    for line, row in zip(sheet.lines, sheet.rows, strict=True):
+        if line.block != block:
+            made.add_section()
+        block = line.block
+        name = f"[bold]{escape(row[0])}[/]" if line.is_covist else escape(row[0])
+        made.add_row(name, *map(escape, row[1:]), style="dim" if line.origin == "paper" else "cyan")
+    return made
+
+
+def _print_commands(beside: Comparison | Efficiency) -> None:
+    """A line for each run that is missing, never broken, so that it can be pasted or piped into a shell."""
+    console = out()
+    missing = [job for job in beside.jobs if not job.is_finished]
+    results = beside.settings.results
+    if missing and not results.is_dir():
+        console.print(shlex.join(["mkdir", "-p", str(results)]), soft_wrap=True, markup=False)
+    for job in missing:
+        console.print(f"# {job.name}", job.line, sep="\n", soft_wrap=True, markup=False)

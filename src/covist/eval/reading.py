@@ -1,0 +1,106 @@
+"""In which layers a decoder reads the image: its accuracy when the text cannot see the image from a layer on.
+
+The uncompressed model answers a suite again and again; each time one more layer, counted from the last, has its
+attention from the text to the image taken away. Before the layer from which that costs nothing, the image has been
+read; a method that keeps few tokens in the layers before it takes away what is still to be read.
+
+python -m covist.eval.reading --suite scenes-hd --limit 12
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covist.eval.records import Answered
+from covist.eval.statistics import Bootstrap, Interval, estimate
+from covist.eval.subject import Subject
+from covist.eval.suite import SUITES, load_suite
+from covist.eval.tally import tally
+from covist.families.registry import family_for
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is left of the uncompressed model, in percent, when the text sees the image in the first `layers` only."""
+
+    layers: int
+    accuracy: float
+    retention: float
+    interval: Interval  # of the retention, 95%
+
+
+def reading_by_layer(suite: str = "scenes", *, limit: int = 8, model: Any = None, seed: int = 0) -> list[Reading]:
+    """One reading per number of layers that see the image, from all of them down to none."""
+    asked = load_suite(suite)
+    items, subject = asked.items(limit), Subject.resolve(asked.model if model is None else model)
+    decoder: Any = family_for(subject.model).decoder
+    bootstrap, tallies = Bootstrap(len(items), seed), {}
+    for layers in range(len(decoder.layers), -1, -1):
+        answered = {}
+        for item in items:
+            image = subject.requests(item)[0].prompts["input_ids"] == subject.model.config.image_token_id
+            with image_hidden(decoder.layers[layers:], image):
+                answered[item.number] = Answered(item.number, subject.answer(item).texts, 0.0, 0.0)
+        tallies[layers] = tally(items, answered, asked.families)
+    whole = tallies[len(decoder.layers)]
+    return [
+        Reading(layers, float(bootstrap.accuracy(own)[0]), *estimate(bootstrap.retention(own, whole)))
+        for layers, own in tallies.items()
+    ]
+
+
+@contextmanager
+def image_hidden(layers: Any, image: Tensor) -> Iterator[None]:
+    """Hide the image from the text in some decoder layers; `image` [rows, prompt] says where it stands."""
+
+    def mask(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        queries, cache = args[0].shape[1], kwargs.get("past_key_values")
+        # this layer's keys have not been stored yet, so its cache still ends before the queries
+        known = cache.get_seq_length(module.self_attn.layer_idx) if cache is not None else 0
+        return args, {**kwargs, "attention_mask": _without(image, kwargs["attention_mask"], queries, known + queries)}
+
+    hooks = [layer.register_forward_pre_hook(mask, with_kwargs=True) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _without(image: Tensor, mask: Tensor | None, queries: int, keys: int) -> Tensor:
+    """An attention mask [rows, 1, queries, keys] with the image taken from the text; the image still sees itself."""
+    shown = torch.nn.functional.pad(image, (0, keys - image.shape[1]))  # [rows, keys], what was written is text
+    hidden = (~shown[:, -queries:, None] & shown[:, None, :])[:, None]
+    if mask is None:
+        mask = torch.ones(queries, keys, dtype=torch.bool, device=image.device).tril(keys - queries)
+    if mask.dtype == torch.bool:
+        return mask & ~hidden
+    return mask.masked_fill(hidden, torch.finfo(mask.dtype).min)
+
+
+def table(readings: list[Reading]) -> str:
+    """Markdown: one row per number of layers."""
+    lines = ["| layers that see the image | accuracy | retention |", "| ---: | ---: | ---: |"]
+    for one in readings:
+        low, high = one.interval
+        lines.append(f"| {one.layers} | {one.accuracy:.1f} | {one.retention:.1f} [{low:.1f}, {high:.1f}] |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="accuracy when the text sees the image in the first layers only")
+    parser.add_argument("--suite", default="scenes", choices=list(SUITES))
+    parser.add_argument("--limit", type=int, default=8, help="images")
+    options = parser.parse_args()
+    print(table(reading_by_layer(options.suite, limit=options.limit)))
+
+
+if __name__ == "__main__":
+    main()

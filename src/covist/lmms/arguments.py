@@ -1,0 +1,115 @@
+"""`--model_args` of lmms-eval, checked before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from covist.api.choose import choose_method
+from covist.config import CovistConfig
+from covist.contract.method import Method
+from covist.errors import CovistError
+from covist.methods.grammar import is_vanilla
+from covist.request.videos import FRAMES
+from covist.schedule import check_budget
+
+PLAIN = "none"
+"""The budget that leaves the model as it is."""
+RUNNING = "running"
+"""The concentration reference of the paper: a running mean over the images as they come."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What lmms-eval may say about the model, by the names that it is said with.
+
+    pretrained:          "tiny", "tiny-next", a folder or a hub id
+    budget:              visual tokens per image, as `covist.compress` takes them, or "none"
+    strategy, method:    CoViST's execution, or another method; settings of a method stand after a colon, with
+                         semicolons between them, because lmms-eval splits at commas
+    config:              a JSON file with constants of CoViST
+    clip:                the CLIP checkpoint of the model's vision tower
+    concentration:       what to freeze CoViST's reference to, or "running"; by default every task settles its own
+    frames:              frames of a video that are looked at, evenly spaced
+    device, batch_size:  lmms-eval hands over its own options of these names
+    """
+
+    pretrained: str
+    budget: int | float | str = 64
+    strategy: str | None = None
+    method: str | None = None
+    config: str | None = None
+    clip: str | None = None
+    concentration: float | str | None = None
+    frames: int = FRAMES
+    dtype: str = "auto"
+    attn_implementation: str | None = None
+    device: str | None = None
+    batch_size: int = 1
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Arguments:
+        """Check everything that can be checked without a model.
+
+        >>> Arguments.of({"pretrained": "tiny", "method": "vispruner:important=0.75;positions=keep"}).method
+        'vispruner:important=0.75,positions=keep'
+        """
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise CovistError(f"covist has no model argument {name!r}; it takes {', '.join(known)}")
+        if "pretrained" not in given:
+            raise CovistError("no model named; give --model_args pretrained=FOLDER_OR_ID")
+        values = dict(given)
+        for name in _COUNTS & values.keys():
+            values[name] = _count(name, values[name])
+        if "method" in values:
+            values["method"] = str(values["method"]).replace(";", ",")
+        made = cls(**{**values, "pretrained": str(values["pretrained"])})  # lmms-eval makes numbers of digits
+        made._check()
+        return made
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the model runs uncompressed."""
+        return self.budget == PLAIN or (self.method is not None and is_vanilla(self.method))
+
+    @property
+    def reference(self) -> float | None:
+        """The number that the concentration reference is frozen to from the start."""
+        return None if isinstance(self.concentration, str) else self.concentration
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the concentration reference runs along with the images."""
+        return self.concentration == RUNNING
+
+    def make_method(self) -> Method:
+        """A new object of the method."""
+        return choose_method(self.strategy, self.method, self._constants(), self.reference, {})
+
+    def _check(self) -> None:
+        if isinstance(self.concentration, str) and not self.is_running:
+            raise CovistError(f"concentration must be a number in [0, 1] or {RUNNING!r}, got {self.concentration!r}")
+        if not self.is_plain:
+            check_budget(self.budget)
+            self.make_method()
+
+    def _constants(self) -> CovistConfig | None:
+        try:
+            return None if self.config is None else CovistConfig.load(self.config)
+        except OSError as error:
+            raise CovistError(f"config {self.config} cannot be read ({error.strerror})") from None
+        except ValueError as error:
+            raise CovistError(f"config {self.config}: {error}") from None
+
+
+_COUNTS = {"batch_size", "frames"}
+
+
+def _count(name: str, value: Any) -> int:
+    """A number from 1 on; lmms-eval hands over text or a number."""
+    if not str(value).isdecimal() or int(value) < 1:
+        raise CovistError(f"{name} must be a number from 1 on, got {value!r}")
+    return int(value)

@@ -1,0 +1,60 @@
+"""`generation_kwargs` of a task: how its answers are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from covist.errors import CovistError
+
+MAX_NEW_TOKENS = 1024
+"""Where a task does not say it; the same as for lmms-eval's own models."""
+_LENGTH = {"until", "max_new_tokens", "max_gen_toks", "repetition_penalty"}
+_SAMPLING = {"do_sample", "temperature", "top_p", "top_k", "num_beams"}
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How answers are written: arguments of `generate`, and what ends a text.
+
+    >>> Generation.of({"max_new_tokens": 16, "temperature": 0, "until": ["\\n"]}).cut("yes\\nno")
+    'yes'
+    """
+
+    options: tuple[tuple[str, Any], ...]
+    until: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()  # what a task says and no model of ours reads
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Generation:
+        if int(given.get("num_return_sequences") or 1) > 1:
+            raise CovistError("num_return_sequences: covist gives one answer to a request; use --repeats")
+        options: dict[str, Any] = {
+            "max_new_tokens": int(given.get("max_new_tokens") or given.get("max_gen_toks") or MAX_NEW_TOKENS),
+            # A checkpoint's own would also punish the padding, which neighbours decide.
+            "repetition_penalty": float(given.get("repetition_penalty") or 1.0),
+            **_sampling(given),
+        }
+        return cls(tuple(options.items()), _stops(given.get("until")), tuple(sorted(set(given) - _LENGTH - _SAMPLING)))
+
+    def cut(self, text: str) -> str:
+        """An answer up to the first of the texts that end it."""
+        ends = [text.find(stop) for stop in self.until]
+        return text[: min((end for end in ends if end >= 0), default=len(text))].strip()
+
+
+def _sampling(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Greedy unless a task asks for a temperature, or for sampling without naming one."""
+    named = given.get("temperature")
+    temperature = float(named if named is not None else bool(given.get("do_sample")))
+    beams = int(given.get("num_beams") or 1)
+    if temperature == 0 or given.get("do_sample") is False:
+        return {"do_sample": False, "num_beams": beams, "temperature": None, "top_p": None, "top_k": None}
+    limits = {name: given.get(name) for name in ("top_p", "top_k")}
+    return {"do_sample": True, "num_beams": beams, "temperature": temperature, **limits}
+
+
+def _stops(until: str | Sequence[str] | None) -> tuple[str, ...]:
+    stops = (until,) if isinstance(until, str) else tuple(until or ())
+    return tuple(stop for stop in stops if stop)

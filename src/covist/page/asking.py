@@ -1,0 +1,109 @@
+"""Answers of the service while they are written, several at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from covist.serve.errors import Refusal, error_body
+from covist.serve.images import FORMATS
+from covist.serve.logs import LOG, log
+from covist.serve.schema import ChatRequest, parse_chat
+from covist.serve.sequence import Finished, Written
+from covist.serve.service import Service
+from covist.serve.settings import PLAIN
+
+UNEXPECTED = "unexpected error in the server; its log names the place"
+UNCOMPRESSED = {"budget": PLAIN}
+_BEGINNINGS = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8", "GIF": b"GIF8", "WEBP": b"RIFF"}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer as far as it is written."""
+
+    text: str = ""
+    end: Finished | None = None
+    refusal: str | None = None  # why there is none, in a sentence
+
+    @property
+    def is_done(self) -> bool:
+        return self.end is not None or self.refusal is not None
+
+
+def make_request(model: str, image: str | None, question: str, compression: dict[str, Any]) -> ChatRequest:
+    """A question about an image file as a client would send it, so that it passes the same checks."""
+    shown = [] if image is None else [{"type": "image_url", "image_url": {"url": data_url(Path(image).read_bytes())}}]
+    content = [*shown, {"type": "text", "text": question}]
+    body = {"model": model, "messages": [{"role": "user", "content": content}], "covist": compression}
+    return parse_chat(json.dumps(body).encode())
+
+
+def data_url(data: bytes) -> str:
+    """An image file as a data URL of the kind that it begins like; what is none is left for the server to refuse."""
+    kinds = {name: mime for mime, name in FORMATS.items()}
+    kind = next((kinds[name] for name, start in _BEGINNINGS.items() if data.startswith(start)), "image/png")
+    return f"data:{kind};base64,{b64encode(data).decode()}"
+
+
+async def ask_together(service: Service, requests: Sequence[ChatRequest]) -> AsyncIterator[list[Reply]]:
+    """All answers, each time one of them has grown; whoever stops listening ends those that are being written."""
+    replies = [Reply()] * len(requests)
+    changed = asyncio.Event()
+
+    async def write(place: int, request: ChatRequest) -> None:
+        async for reply in _ask(service, request):
+            replies[place] = reply
+            changed.set()
+
+    writing = [asyncio.create_task(write(*pair)) for pair in enumerate(requests)]
+    try:
+        while not all(reply.is_done for reply in replies):
+            await changed.wait()
+            changed.clear()
+            yield list(replies)
+    finally:
+        for task in writing:
+            task.cancel()
+
+
+async def _ask(service: Service, request: ChatRequest) -> AsyncIterator[Reply]:
+    """One answer as it grows; the last reply has its end or the reason why there is none."""
+    reply = Reply()
+    try:
+        job, answer = await service.admit(request)
+        async with aclosing(job.follow()) as events:  # type: ignore[type-var]  # frees its place however it ends
+            async for index, event in events:
+                answer.add(index, event)
+                if isinstance(event, Written):
+                    reply = replace(reply, text=reply.text + event.text)
+                elif isinstance(event, Finished):
+                    reply = replace(reply, end=event)
+                    service.metrics.answered(answer)
+                    log("page", **answer.figures)
+                yield reply
+    except Refusal as refusal:
+        service.metrics.refused(refusal.reason)
+        yield replace(reply, refusal=as_sentence(refusal))
+    except Exception:
+        LOG.exception("the page could not ask")
+        yield replace(reply, refusal=as_sentence(Refusal(500, "unexpected", UNEXPECTED)))
+
+
+def as_sentence(refusal: Refusal) -> str:
+    """A refusal for people: what the wire calls its fields is left out.
+
+    >>> as_sentence(Refusal(400, "invalid_request", "messages.0: the message is empty"))
+    'The message is empty.'
+    """
+    line = str(error_body(refusal.status, refusal.message)["error"]["message"])
+    for field in ("messages.0: ", "messages: ", "covist: "):
+        line = line.removeprefix(field)
+    line = line.replace("messages.0", "the question").replace("image 1", "the image")
+    return line[:1].upper() + line[1:].rstrip(".") + "."

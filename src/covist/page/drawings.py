@@ -1,0 +1,28 @@
+"""What was kept, as HTML."""
+
+from __future__ import annotations
+
+from covist.serve.sequence import Finished
+from covist.viz import draw_html, draw_maps, seen_views
+
+PLAIN = '<p class="cv-note">The budget holds every token: nothing was compressed, so there is nothing to draw.</p>'
+NO_MAPS = '<p class="cv-note">This method has no evidence maps.</p>'
+
+
+def count_stages(end: Finished) -> int:
+    """Stages that a slider steps through."""
+    return max((len(image.stages) for image in end.cost.images), default=1)
+
+
+def draw_kept(end: Finished, tab: str) -> str:
+    """The representatives of every stage over the image, for a tab that is hidden while another is shown."""
+    images = end.cost.images
+    return draw_html(images, [seen_views(image) for image in images], scope=tab) if images else PLAIN
+
+
+def draw_evidence(end: Finished) -> str:
+    """The evidence maps; a line where a method reads none."""
+    drawn = "".join(draw_maps(image, seen_views(image)) for image in end.cost.images)
+    return (
+        f'<div class="cv-maps">{drawn}</div>' if drawn else '<p class="cv-note">This method has no evidence maps.</p>'
+    )

@@ -1,0 +1,116 @@
+"""What happens when a visitor does something. Nothing is kept between calls: whatever a visitor sees is their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from covist.page import cards, drawings
+from covist.page.asking import UNCOMPRESSED, Reply, as_sentence, ask_together, make_request
+from covist.page.choice import COVIST, Choice
+from covist.page.examples import Example
+from covist.page.methods import describe_method, method_names
+from covist.serve.errors import Refusal
+from covist.serve.schema import ChatRequest
+from covist.serve.service import Service
+
+MOST_COMPARED = 6
+
+
+@dataclass(frozen=True)
+class Events:
+    """The handlers of the page, around one service."""
+
+    service: Service
+    examples: list[Example]
+    start: Choice
+    tokens: int  # visual tokens of an example
+
+    def load(self, request: gr.Request) -> tuple[Any, ...]:
+        """What the page shows first: its link, or the first example."""
+        choice = self.start.restored(request.query_params, len(self.examples), method_names(), self.tokens)
+        place = choice.example or 0
+        question = choice.question or self.examples[place].question
+        return self.examples[place].path, question, choice.budget, choice.method, choice.strategy, place
+
+    def pick(self, place: int) -> tuple[str, str, int]:
+        """An example that was clicked: its image, its question and its number."""
+        return self.examples[place].path, self.examples[place].question, place
+
+    def describe(self, method: str, strategy: str) -> tuple[Any, str]:
+        """Whether a method has strategies, and what it is."""
+        chosen = Choice(method=method, strategy=strategy)
+        return gr.update(visible=method == COVIST), describe_method(chosen.method_name)
+
+    async def ask(
+        self, image: str | None, question: str, budget: float, method: str, strategy: str, example: int | None
+    ) -> AsyncIterator[tuple[Any, ...]]:
+        """Both answers as they are written, then what they cost and what was kept."""
+        choice = Choice(example, question, int(budget), method, strategy)
+        try:
+            requests = [self._request(image, question, how) for how in (choice.compression, UNCOMPRESSED)]
+        except Refusal as refusal:
+            yield _shown(cards.refusal_card(as_sentence(refusal)), *_NOTHING)
+            return
+        replies = [Reply(), Reply()]
+        yield _shown(cards.answer_cards(choice, *replies))
+        async for replies in ask_together(self.service, requests):
+            yield _shown(cards.answer_cards(choice, *replies))
+        yield _shown(cards.answer_cards(choice, *replies), *await asyncio.to_thread(_result, choice, *replies))
+
+    async def compare(self, image: str | None, question: str, budget: float, methods: list[str]) -> AsyncIterator[str]:
+        """The answers of several methods as they are written, then what each of them kept."""
+        names = methods[:MOST_COMPARED]
+        choices = [Choice.named(name, budget=int(budget)).compression for name in names]
+        try:
+            requests = [self._request(image, question, how) for how in (UNCOMPRESSED, *choices)]
+        except Refusal as refusal:
+            yield cards.refusal_card(as_sentence(refusal))
+            return
+        replies: list[Reply] = []
+        async for replies in ask_together(self.service, requests):
+            yield cards.compare_grid([(*pair, "") for pair in zip(("uncompressed", *names), replies, strict=True)])
+        yield await asyncio.to_thread(_comparison, ("uncompressed", *names), replies)
+
+    def _request(self, image: str | None, question: str, compression: dict[str, Any]) -> ChatRequest:
+        if image is None:
+            raise Refusal(400, "no_image", "there is no image yet: drop one, or pick an example")
+        if not question.strip():
+            raise Refusal(400, "no_question", "there is no question yet: write one")
+        return make_request(self.service.name, image, question, compression)
+
+
+_NOTHING = ("", "", gr.update(visible=False), "", "", gr.skip())
+"""Where there is no answer, there is nothing else to see."""
+
+
+def _shown(answers: str, *others: Any) -> tuple[Any, ...]:
+    """Values of everything that an answer changes; what is not given stays."""
+    return (answers, *(others or [gr.skip()] * len(_NOTHING)))
+
+
+def _result(choice: Choice, compressed: Reply, plain: Reply) -> tuple[Any, ...]:
+    """Bars, drawing, stages, maps, link and the range of the budget, once both answers are complete."""
+    end = compressed.end
+    if end is None:
+        return _NOTHING
+    bars = "" if plain.end is None else cards.draw_bars(cards.cost_bars(end, plain.end))
+    stages = drawings.count_stages(end)
+    return (
+        bars,
+        drawings.draw_kept(end, "ask"),
+        gr.update(visible=stages > 1, minimum=1, maximum=max(2, stages), value=1),
+        drawings.draw_evidence(end),
+        cards.link_line(choice),
+        gr.update(maximum=max(2, int(end.cost.visual_tokens))),
+    )
+
+
+def _comparison(names: tuple[str, ...], replies: list[Reply]) -> str:
+    ends = [one.end for one in replies]
+    drawn = ["" if end is None or not end.cost.images else drawings.draw_kept(end, "compare") for end in ends]
+    return cards.compare_grid(list(zip(names, replies, drawn, strict=True)))

@@ -1,0 +1,132 @@
+"""The page itself, in Gradio's words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from covist.methods.registry import available_methods
+from covist.page.choice import STRATEGIES
+from covist.page.events import MOST_COMPARED, Events
+from covist.page.image import uploaded_image
+from covist.page.methods import COMPARED, describe_method, method_names
+
+STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
+HEADING = """<header class="cv-head"><h1>covist</h1>
+<p>Ask <b>{model}</b> about an image, with few visual tokens and with all of them.</p></header>"""
+SHOW_STAGE = "stage => { document.getElementById('cv-drawing').dataset.stage = stage; }"
+KEEP_LINK = """() => {
+  const link = document.querySelector('.cv-link a');
+  if (link) history.replaceState(null, '', link.getAttribute('href'));
+}"""
+_FONTS = {
+    "font": [gr.themes.Font("system-ui"), gr.themes.Font("sans-serif")],
+    "font_mono": [gr.themes.Font("ui-monospace"), gr.themes.Font("monospace")],
+}
+THEME = gr.themes.Base(primary_hue="indigo", neutral_hue="slate", radius_size="md", **_FONTS)
+
+
+def build_page(events: Events) -> gr.Blocks:
+    """The page around its handlers."""
+    with gr.Blocks(title="covist", analytics_enabled=False, fill_width=True, delete_cache=(600, 3600)) as page:
+        gr.HTML(HEADING.format(model=events.service.name), apply_default_css=False)
+        with gr.Row(elem_classes="cv-page"):
+            with gr.Column(scale=4, min_width=300, elem_classes="cv-inputs"):
+                inputs = _Inputs(events)
+            with gr.Column(scale=9, min_width=320), gr.Tabs():
+                with gr.Tab("Ask"):
+                    _add_answers(page, inputs, events)
+                with gr.Tab("Compare methods"):
+                    _add_comparison(inputs, events)
+    page.queue(default_concurrency_limit=None, max_size=events.service.limits.queue, api_open=False)
+    return page
+
+
+class _Inputs:
+    """What a visitor chooses."""
+
+    def __init__(self, events: Events):
+        start = events.start
+        self.image = uploaded_image(
+            label="Image", sources=["upload", "clipboard"], height=250, buttons=[], elem_id="cv-image"
+        )
+        self.example = gr.State(None)
+        picks = gr.Dataset(
+            components=[gr.Image(visible=False, buttons=[])],
+            samples=[[example.path] for example in events.examples],
+            type="index",
+            label="Examples",
+            elem_id="cv-examples",
+        )
+        self.question = gr.Textbox(label="Question", lines=1, elem_id="cv-question")
+        self.ask = gr.Button("Ask", variant="primary", elem_id="cv-ask")
+        self.budget = gr.Slider(
+            1, events.tokens, start.budget, step=1, label="Budget: visual tokens per layer", elem_id="cv-budget"
+        )
+        with gr.Group():
+            self.method = gr.Dropdown(list(method_names()), value=start.method, label="Method", elem_id="cv-method")
+            self.strategy = gr.Radio(list(STRATEGIES), value=start.strategy, label="Strategy", elem_id="cv-strategy")
+        about = gr.HTML(describe_method(start.method_name), elem_classes="cv-about", apply_default_css=False)
+        self.picked = picks.click(
+            events.pick, picks, [self.image, self.question, self.example], show_progress="hidden", **_PRIVATE
+        )
+        own = {"fn": lambda: None, "outputs": self.example, "show_progress": "hidden", **_PRIVATE}
+        gr.on([self.image.upload, self.image.clear], **own)
+        gr.on(
+            [self.method.change, self.strategy.change],
+            events.describe,
+            [self.method, self.strategy],
+            [self.strategy, about],
+            show_progress="hidden",
+            **_PRIVATE,
+        )
+
+    @property
+    def all(self) -> list[Any]:
+        return [self.image, self.question, self.budget, self.method, self.strategy, self.example]
+
+
+_PRIVATE: dict[str, Any] = {"api_visibility": "private"}
+"""The page's own handlers are no interface: `/v1` is."""
+
+
+def _add_answers(page: gr.Blocks, inputs: _Inputs, events: Events) -> None:
+    """Where answers, costs and drawings appear, and everything that asks for them."""
+    answers = gr.HTML(elem_id="cv-answers", apply_default_css=False)
+    bars = gr.HTML(elem_id="cv-bars", apply_default_css=False)
+    with gr.Row():
+        with gr.Column(scale=5, min_width=300):
+            stage = gr.Slider(
+                1, 2, 1, step=1, label="Stage", visible=False, elem_id="cv-stage", buttons=[], interactive=True
+            )
+            drawing = gr.HTML(elem_id="cv-drawing", apply_default_css=False)
+        with gr.Column(scale=4, min_width=260):
+            maps = gr.HTML(elem_id="cv-maps", apply_default_css=False)
+    link = gr.HTML(apply_default_css=False)
+    stage.change(None, stage, None, js=SHOW_STAGE)
+    shown = [answers, bars, drawing, stage, maps, link, inputs.budget]
+    how = {"inputs": inputs.all, "outputs": shown, "show_progress": "hidden", **_PRIVATE}
+    loaded = page.load(events.load, None, inputs.all, show_progress="hidden", **_PRIVATE)
+    asked = [loaded.then(events.ask, **how), inputs.picked.then(events.ask, **how)]
+    moves = [inputs.ask.click, inputs.question.submit, inputs.budget.release]
+    moves += [inputs.method.input, inputs.strategy.input, inputs.image.upload]
+    asked.append(gr.on(moves, events.ask, trigger_mode="always_last", **how))
+    for one in asked:
+        one.then(None, js=KEEP_LINK)
+
+
+def _add_comparison(inputs: _Inputs, events: Events) -> None:
+    methods = gr.Dropdown(
+        list(available_methods()),
+        value=list(COMPARED),
+        multiselect=True,
+        max_choices=MOST_COMPARED,
+        label=f"Methods, up to {MOST_COMPARED}",
+        elem_id="cv-methods",
+    )
+    compare = gr.Button("Compare", variant="primary", elem_id="cv-compare")
+    grid = gr.HTML(elem_id="cv-grid", apply_default_css=False)
+    asked = [inputs.image, inputs.question, inputs.budget, methods]
+    compare.click(events.compare, asked, grid, show_progress="hidden", trigger_mode="always_last", **_PRIVATE)

@@ -1,0 +1,28 @@
+"""The methods to choose from, and what they are."""
+
+from __future__ import annotations
+
+from covist.methods.catalogue import describe
+from covist.methods.registry import available_methods
+from covist.page.choice import COVIST, STRATEGIES
+
+COMPARED = ("covist-fixed", "divprune", "visionzip", "uniform")
+"""What the comparison begins with."""
+_WHERE = {"before": "before the decoder", "inside": "inside the decoder", "both": "before and inside the decoder"}
+
+
+def method_names() -> tuple[str, ...]:
+    """What the page offers: CoViST, whose strategy is chosen apart, and every other method by its name."""
+    ours = {f"{COVIST}-{strategy}" for strategy in STRATEGIES}
+    return (COVIST, *(name for name in available_methods() if name not in ours))
+
+
+def describe_method(name: str) -> str:
+    """Where a method removes tokens, and the paper it comes from, in one line.
+
+    >>> describe_method("uniform")
+    'Removes tokens before the decoder.'
+    """
+    entry = describe(name)
+    paper = f" {entry['paper']}." if entry["paper"] not in ("", "none") else ""
+    return f"Removes tokens {_WHERE[entry['where']]}.{paper}"

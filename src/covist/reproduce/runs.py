@@ -1,0 +1,215 @@
+"""Which rows of a table we can run, and the commands that do it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covist.errors import CovistError
+from covist.families.registry import geometry_named
+from covist.methods.grammar import VANILLA
+from covist.reproduce import paper
+from covist.reproduce.paper import PaperRow, PaperTable
+from covist.reproduce.tasks import INCLUDED, PAIRED, task_of
+from covist.tiny import Size
+
+LMMS_EVAL = "lmms-eval"
+OPENAI_CLIP = "openai/clip-vit-large-patch14-336"
+COVIST = "covist-"
+STRATEGIES = {"covist-fixed": "fixed", "covist-pro": "pro"}
+METHODS = {
+    paper.VANILLA: VANILLA,
+    "CoViST-Fixed": "covist-fixed",
+    "CoViST-Pro": "covist-pro",
+    "AnchorPrune": "anchorprune",
+    "CDPruner": "cdpruner",
+    "DART": "dart",
+    "DivPrune": "divprune",
+    "FasterVLM": "fastervlm",
+    "FastV": "fastv",
+    "HoloV": "holov",
+    "MMTok": "mmtok",
+    "PruMerge+": "prumerge-plus",
+    "PyramidDrop": "pyramiddrop",
+    "RESTORE+HoloV": "restore-holov",
+    "RESTORE+VisPruner": "restore-vispruner",
+    "SCOPE": "scope",
+    "SparseVLM": "sparsevlm",
+    "ToMe": "tome",
+    "VisionZip": "visionzip",
+    "VisionZip^R": "visionzip",
+    "VisionZip^V": "visionzip",
+    "VisPruner": "vispruner",
+    "VScan": "vscan",
+}
+"""The paper's systems that we have, by our names for them."""
+_MAIN_ROWS = {"f": "covist-fixed", "h": "covist-pro"}  # of the cumulative study: the main configurations
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model of the paper on the hub, or the embedded one."""
+
+    pretrained: str
+    clip: str | None = None
+    note: str | None = None  # what the paper does with its inputs that a command cannot
+    concentration: str | None = "running"  # the paper's reference of CoViST: a running mean over the images
+
+
+CHECKPOINTS = {
+    "llava-1.5-7b": Checkpoint("llava-hf/llava-1.5-7b-hf", OPENAI_CLIP),
+    "llava-1.5-13b": Checkpoint("llava-hf/llava-1.5-13b-hf", OPENAI_CLIP),
+    "llava-next-7b": Checkpoint(
+        "llava-hf/llava-v1.6-vicuna-7b-hf",
+        OPENAI_CLIP,
+        "the paper feeds every image at 672 x 672, 2,880 content tokens; the processor follows the image's shape",
+    ),
+    "qwen2.5-vl-7b": Checkpoint(
+        "Qwen/Qwen2.5-VL-7B-Instruct",
+        None,
+        "the paper feeds every image at 1008 x 1008, 1,296 tokens; the processor follows the image's size",
+    ),
+    "tiny": Checkpoint("tiny", concentration=None),
+}
+TINY_TOKENS = 576
+
+
+@dataclass(frozen=True)
+class Run:
+    """A model under a method at a budget: what one command of lmms-eval measures."""
+
+    model: str  # a preset
+    method: str
+    budget: int | None  # None for the uncompressed model
+
+    @property
+    def folder(self) -> str:
+        """Without the commas and equals signs at which lmms-eval would cut a path."""
+        return f"{self.model}/{self.method}" + (f"-{self.budget}" if self.budget else "")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Visual tokens of an image, and layers of the decoder."""
+        if self.model == "tiny":
+            return TINY_TOKENS, Size().decoder_layers
+        geometry = geometry_named(self.model)
+        return geometry.tokens, geometry.layers
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run and the command for what it lacks; no command if it is finished."""
+
+    name: str
+    folder: Path
+    command: tuple[str, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        return not self.command
+
+    @property
+    def line(self) -> str:
+        """The command for the shell."""
+        return shlex.join(self.command)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"run": self.name, "finished": self.is_finished, "command": self.line}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the commands are run, and where their results go."""
+
+    results: Path = Path("reproduced")
+    limit: int | None = None
+    batch_size: int = 1
+    launcher: tuple[str, ...] = (LMMS_EVAL,)
+    pretrained: str | None = None  # instead of the model on the hub
+    clip: str | None = None
+
+    def __post_init__(self) -> None:
+        if re.search(r"[,=]", str(self.results)):
+            raise CovistError(f"--results {self.results}: lmms-eval cuts paths at commas and equals signs")
+        if self.limit is not None and self.limit < 1:
+            raise CovistError(f"--limit must be at least 1, got {self.limit}")
+        if not self.launcher:
+            raise CovistError("--launcher is empty; it is the program that runs, lmms-eval for example")
+
+    def folder(self, run: Run) -> Path:
+        """Of the results of a run; those of a limited run lie apart."""
+        top = self.results / f"limit-{self.limit}" if self.limit else self.results
+        return top / run.folder
+
+    def arguments(self, run: Run) -> dict[str, str]:
+        """What `--model_args` says, by name."""
+        checkpoint = CHECKPOINTS[run.model]
+        found = {"pretrained": self.pretrained or checkpoint.pretrained, "budget": str(run.budget or "none").lower()}
+        if run.method in STRATEGIES:
+            found["strategy"] = STRATEGIES[run.method]
+        elif run.method != VANILLA:
+            found["method"] = run.method
+        else:
+            return found
+        if run.method.startswith(COVIST) and checkpoint.concentration:
+            found["concentration"] = checkpoint.concentration
+        clip = self.clip or checkpoint.clip
+        return {**found, "clip": clip} if clip else found
+
+    def task_folder(self, task: str) -> Path:
+        """Where `covist export` puts a suite as a task."""
+        return self.results / task
+
+    def command(self, run: Run, tasks: Iterable[str]) -> list[str]:
+        """The arguments of the program that scores a run on the columns `tasks`."""
+        names = list(dict.fromkeys(task_of(task).runs for task in tasks))
+        if self.limit and self.limit % 2 and PAIRED.intersection(names):
+            raise CovistError(f"--limit {self.limit}: MME scores pairs of questions; give an even number")
+        return [
+            *self.launcher,
+            *("--model", "covist"),
+            *("--model_args", ",".join(f"{key}={value}" for key, value in self.arguments(run).items())),
+            *("--tasks", ",".join(names)),
+            *self._included(names),
+            *("--batch_size", str(self.batch_size)),
+            *(("--limit", str(self.limit)) if self.limit else ()),
+            "--log_samples",
+            *("--output_path", str(self.folder(run))),
+        ]  # fmt: skip
+
+    def _included(self, names: list[str]) -> list[str]:
+        """Where lmms-eval finds tasks that are not its own; no table has them in two places."""
+        if any((INCLUDED / f"{name}.yaml").is_file() for name in names):
+            return ["--include_path", str(INCLUDED)]
+        exported = [name for name in names if name.startswith("covist_")]
+        return ["--include_path", str(self.task_folder(exported[0]))] if exported else []
+
+
+def run_of(table: PaperTable, row: PaperRow) -> Run | None:
+    """The run that stands beside a row; None for systems that we do not have."""
+    if row.system == paper.VANILLA:
+        return reference_run(table)
+    if table.suite:
+        return Run(table.model, row.system, row.budget)
+    if table.name == "components":
+        letter = row.system[1]
+        return Run(table.model, _MAIN_ROWS.get(letter, f"covist-row-{letter}"), row.budget)
+    method = METHODS.get(row.system)
+    if method is None or row.budget is None:
+        return None
+    return Run(table.model, method, _layer_mean(table, row.budget) if table.name == "after" else row.budget)
+
+
+def _layer_mean(table: PaperTable, kept: int) -> int:
+    """The layer mean, which our budgets are, of all N tokens in two layers and K = `kept` in the others."""
+    tokens, layers = reference_run(table).shape
+    return round((2 * tokens + (layers - 2) * kept) / layers)
+
+
+def reference_run(table: PaperTable) -> Run:
+    """The uncompressed model, which every retention needs."""
+    return Run(table.model, VANILLA, None)

@@ -1,0 +1,93 @@
+"""`--model_args`: what lmms-eval hands over becomes a checked description of a model and a method."""
+
+import pytest
+
+from covist import CovistConfig, CovistError
+from covist.lmms.arguments import Arguments
+
+
+def test_the_command_of_the_paper_is_understood():
+    given = {"pretrained": "llava-hf/llava-1.5-7b-hf", "budget": 64, "strategy": "pro", "clip": "openai/clip"}
+    arguments = Arguments.of(given)
+    assert arguments.make_method().name == "covist-pro"
+    assert not arguments.is_plain and arguments.batch_size == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("divprune+csc+sca", "divprune+csc+sca"),
+        ("vispruner:important=0.75;positions=keep", "vispruner"),
+        ("covist-row-c", "covist-fixed"),
+    ],
+)
+def test_every_method_can_be_named(name, made):
+    assert Arguments.of({"pretrained": "tiny", "method": name}).make_method().name == made
+
+
+def test_settings_of_a_method_stand_between_semicolons():
+    method = Arguments.of({"pretrained": "tiny", "method": "vispruner:important=0.75;positions=keep"}).make_method()
+    assert (method.important, method.positions) == (0.75, "keep")
+
+
+@pytest.mark.parametrize("given", [{"budget": "none"}, {"method": "vanilla"}])
+def test_the_reference_is_the_plain_model(given):
+    assert Arguments.of({"pretrained": "tiny", **given}).is_plain
+
+
+def test_constants_come_from_a_file(tmp_path):
+    path = tmp_path / "covist.json"
+    CovistConfig(weight_limit=64).save(path)
+    method = Arguments.of({"pretrained": "tiny", "config": str(path)}).make_method()
+    assert method.config.weight_limit == 64
+
+
+def test_a_name_of_digits_stays_a_name():
+    assert Arguments.of({"pretrained": 123}).pretrained == "123"
+
+
+def test_numbers_may_be_text():
+    assert Arguments.of({"pretrained": "tiny", "batch_size": "8"}).batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"budgit": 64}, "no model argument 'budgit'"),
+        ({"batch_size": "auto"}, "batch_size must be a number from 1 on, got 'auto'"),
+        ({"batch_size": 0}, "batch_size must be a number from 1 on"),
+        ({"frames": 1.5}, "frames must be a number from 1 on"),
+        ({"budget": "many"}, "budget"),
+        ({"method": "nonsense"}, "unknown method 'nonsense'"),
+        ({"method": "random", "strategy": "pro"}, "not both"),
+        ({"strategy": "slow"}, "choose 'fixed' or 'pro'"),
+        ({"concentration": "high"}, "concentration must be a number in"),
+        ({"concentration": 2}, "concentration must be a number in"),
+        ({"method": "random", "concentration": 0.1}, "leave concentration= out"),
+        ({"config": "nowhere.json"}, "config nowhere.json cannot be read"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(given, complaint):
+    with pytest.raises(CovistError, match=complaint) as refused:
+        Arguments.of({"pretrained": "tiny", **given})
+    assert "\n" not in str(refused.value)
+
+
+def test_a_model_must_be_named():
+    with pytest.raises(CovistError, match="pretrained="):
+        Arguments.of({"budget": 64})
+
+
+def test_a_damaged_file_of_constants_is_named(tmp_path):
+    path = tmp_path / "covist.json"
+    path.write_text("{")
+    with pytest.raises(CovistError, match="covist.json"):
+        Arguments.of({"pretrained": "tiny", "config": str(path)})
+
+
+@pytest.mark.parametrize(
+    ("given", "running", "reference"), [(None, False, None), ("running", True, None), (0.2, False, 0.2)]
+)
+def test_the_concentration_reference_is_given_running_or_settled(given, running, reference):
+    arguments = Arguments.of({"pretrained": "tiny", "concentration": given})
+    assert (arguments.is_running, arguments.reference) == (running, reference)

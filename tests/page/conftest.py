@@ -1,0 +1,108 @@
+"""The embedded model behind the server, and a browser in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.serving import CONCENTRATION, Running, serving
+
+from covist.request.loading import LoadedModel, load_model
+from covist.serve.service import Service
+
+CHROMIUM = Path("/usr/bin/chromium")
+PATIENCE = 240_000
+"""Milliseconds: a machine under load must not make a test fail."""
+
+
+@pytest.fixture(scope="session")
+def loaded() -> LoadedModel:
+    return load_model("tiny", device="cpu")
+
+
+@pytest.fixture
+def service(loaded) -> Iterator[Service]:
+    """The service alone, without HTTP."""
+    service = Service(loaded, concentration=CONCENTRATION)
+    yield service
+    service.close()
+
+
+@pytest.fixture(scope="module")
+def paged(loaded) -> Iterator[Running]:
+    """The server with its page."""
+    pytest.importorskip("gradio", reason="the page needs gradio: make test-page")
+    from covist.page.mount import mount_page
+
+    with serving(Service(loaded, concentration=CONCENTRATION), mount_page) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: make test-page")
+    if not CHROMIUM.exists():
+        pytest.skip(f"needs Debian's chromium at {CHROMIUM}")
+    with playwright.sync_playwright() as running:
+        chromium = running.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(paged, browser) -> Iterator[Callable[..., Visitor]]:
+    """Opens the page for one more visitor and waits for the answer that it shows by itself."""
+    contexts = []
+
+    def open_page(query: str = "", width: int = 1280, dark: bool = False) -> Visitor:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
+        )
+        contexts.append(context)
+        visitor = Visitor(context.new_page())
+        visitor.page.goto(f"{paged.url}/{query}")
+        visitor.wait_for_answers()
+        return visitor
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+class Visitor:
+    """Somebody who looks at the page."""
+
+    def __init__(self, page: Any):
+        self.page = page
+        self.requested: list[str] = []
+        page.set_default_timeout(PATIENCE)
+        page.on("request", lambda request: self.requested.append(request.url))
+
+    def wait_for_answers(self, tokens: str = "") -> None:
+        """Until the drawing belongs to complete answers, of which ours has `tokens`."""
+        self.page.wait_for_function(
+            """tokens => {
+              const shown = [...document.querySelectorAll('#cv-answers .cv-tokens')].map(one => one.textContent);
+              return shown.length == 2 && shown.every(Boolean) && shown[0].startsWith(tokens)
+                && document.querySelector('#cv-drawing .covist');
+            }""",
+            arg=tokens,
+        )
+
+    @property
+    def answers(self) -> list[str]:
+        return self.page.locator("#cv-answers .cv-text").all_inner_texts()
+
+    @property
+    def discs(self) -> int:
+        """Representatives that are drawn in the stage that is shown."""
+        return self.page.locator("#cv-drawing figure:visible .one").count()
+
+    def ask(self, question: str) -> None:
+        self.page.fill("#cv-question textarea, #cv-question input", question)
+        self.page.click("#cv-ask")
+
+    def upload(self, path: Path) -> None:
+        self.page.set_input_files("#cv-image input[type=file]", str(path))

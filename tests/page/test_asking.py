@@ -1,0 +1,148 @@
+"""Questions of the page through the service."""
+
+import asyncio
+
+import pytest
+import torch
+from support.serving import CONCENTRATION
+
+import covist
+from covist import tiny
+from covist.page.asking import UNCOMPRESSED, Reply, as_sentence, ask_together, data_url, make_request
+from covist.page.drawings import count_stages, draw_evidence, draw_kept
+from covist.page.examples import write_examples
+from covist.serve.errors import Refusal
+from covist.serve.limits import Limits
+from covist.serve.service import Service
+
+
+@pytest.fixture(scope="module")
+def demo_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "demo.png"
+    tiny.demo()[0].save(path)
+    return str(path)
+
+
+def ask(service, *requests) -> list[list[Reply]]:
+    """Everything that a visitor would see, one after the other."""
+
+    async def collect():
+        return [replies async for replies in ask_together(service, requests)]
+
+    return asyncio.run(collect())
+
+
+def request(service, image, compression=UNCOMPRESSED, question=None):
+    return make_request(service.name, image, question or tiny.demo()[1], compression)
+
+
+def test_both_answers_grow_until_they_are_complete(service, demo_file):
+    seen = ask(
+        service, request(service, demo_file, {"budget": 64, "method": "covist-pro"}), request(service, demo_file)
+    )
+    for place in (0, 1):
+        texts = [replies[place].text for replies in seen]
+        assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
+        assert texts[-1] == tiny.demo()[2]
+    assert len(seen) > 2 and all(reply.is_done for reply in seen[-1])
+
+
+def test_an_answer_carries_the_report_of_its_own_row(service, demo_file, loaded):
+    budgets = (64, 64, 32)
+    seen = ask(service, *(request(service, demo_file, {"budget": budget}) for budget in budgets))[-1]
+    for reply, budget in zip(seen, budgets, strict=True):
+        (image,) = reply.end.cost.images
+        assert len(image.kept) == reply.end.cost.visual_tokens_kept == budget
+        assert count_stages(reply.end) == 1
+        assert draw_kept(reply.end, "ask").count('<g class="one">') == budget
+        assert draw_evidence(reply.end).count("<figure>") == 4
+    assert torch.equal(seen[0].end.cost.images[0].kept, seen[1].end.cost.images[0].kept)
+
+
+def test_costs_are_those_of_the_librarys_report(loaded, demo_file):
+    service = Service(loaded, concentration=CONCENTRATION)
+    (reply,) = ask(service, request(service, demo_file, {"budget": 48, "method": "covist-pro"}))[-1]
+    service.close()
+    image, question, _ = tiny.demo()
+    inputs = loaded.processor(images=image, text=tiny.prompt_for(question), return_tensors="pt")
+    options = {"budget": 48, "strategy": "pro", "clip": loaded.clip, "concentration": CONCENTRATION}
+    with covist.compress(loaded.model, loaded.processor, **options) as handle:
+        loaded.model.generate(**inputs, max_new_tokens=2)
+    report, cost = handle.report, reply.end.cost
+    assert (cost.flops, cost.flops_uncompressed) == (report.flops, report.flops_uncompressed)
+    assert (cost.cache_bytes, cost.cache_bytes_uncompressed) == (report.kv_bytes, report.kv_bytes_uncompressed)
+
+
+def test_times_are_those_that_a_batch_had_the_model(service, demo_file):
+    (reply,) = ask(service, request(service, demo_file))[-1]
+    end = reply.end
+    assert 0 < end.prefill <= end.computed
+    assert end.prefill <= end.first_token - end.waited + 1e-3
+
+
+def test_a_refused_request_leaves_the_other_answer_alone(service, demo_file):
+    good, bad = request(service, demo_file), request(service, demo_file, {"method": "no-such-method"})
+    answered, refused = ask(service, good, bad)[-1]
+    assert answered.text == tiny.demo()[2]
+    assert refused.end is None and "no-such-method" in refused.refusal
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"\x89PNG and nothing else", "The image is not an image in PNG format."),
+        (b"no image at all", "The image is not an image in PNG format."),
+        (b"", "The image is not an image in PNG format."),
+    ],
+)
+def test_a_file_that_is_no_image_is_refused_in_a_sentence(service, tmp_path, data, sentence):
+    (tmp_path / "file").write_bytes(data)
+    (reply,) = ask(service, request(service, str(tmp_path / "file")))[-1]
+    assert reply.refusal == sentence
+
+
+def test_the_limits_of_the_server_are_those_of_the_page(loaded, demo_file):
+    service = Service(loaded, concentration=CONCENTRATION, limits=Limits(image_pixels=100, prompt_characters=30))
+    try:
+        small, long = request(service, demo_file), request(service, demo_file, question="is it " * 10)
+        large, wordy = ask(service, small, long)[-1]
+    finally:
+        service.close()
+    assert "pixels" in large.refusal
+    assert wordy.refusal == "More than 30 characters of text."
+
+
+def test_whoever_stops_listening_frees_the_place(service, demo_file):
+    async def leave():
+        answers = ask_together(service, [request(service, demo_file)])
+        await anext(answers)
+        await answers.aclose()
+
+    asyncio.run(leave())
+    assert ask(service, request(service, demo_file))[-1][0].text == tiny.demo()[2]
+
+
+def test_an_unexpected_error_is_a_sentence_without_its_text(service, demo_file, monkeypatch):
+    async def broken(wanted):
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(service, "admit", broken)
+    (reply,) = ask(service, request(service, demo_file))[-1]
+    assert reply.refusal == "Unexpected error in the server; its log names the place."
+
+
+def test_sentences_do_not_speak_of_fields():
+    refusal = Refusal(400, "special_token", "messages.0 contains '<image>', a special token")
+    assert as_sentence(refusal) == "The question contains '<image>', a special token."
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "gif"])
+def test_a_file_is_sent_as_what_it_is(tmp_path, kind):
+    tiny.demo()[0].save(tmp_path / "image", kind)
+    assert data_url((tmp_path / "image").read_bytes()).startswith(f"data:image/{kind};base64,")
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny-next", "some/checkpoint"])
+def test_every_model_has_examples(tmp_path, model):
+    examples = write_examples(model, tmp_path)
+    assert len(examples) == 6 and all(example.question.endswith("?") for example in examples)

@@ -1,0 +1,59 @@
+"""Every family behind the server: a batch of images of any size, of several and of none changes no answer."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support.case import SIZES
+from support.cases import FAMILIES, FROZEN
+from support.families import smooth_image
+from support.serving import Running, said, serving, shown
+
+from covist import compress
+from covist.request.inputs import prepare
+from covist.request.loading import LoadedModel
+from covist.request.timing import generate
+from covist.serve.limits import Limits
+from covist.serve.service import Service
+
+TOKENS = 5
+WORDS = ("what is this ?", "what is the colour of this and that ?")
+IMAGES = [smooth_image(*size, seed=seed) for seed, size in enumerate(SIZES)]
+SHOWN = ((0,), (1,), (0, 2), (2,), ())
+CHOICES = ({"budget": 4}, {"budget": 6, "strategy": "pro"}, {"budget": "none"})
+REQUESTS = [(choice, indices, WORDS[len(indices) % 2]) for choice in CHOICES for indices in SHOWN]
+
+
+def answer(server: Running, request: tuple) -> str:
+    choice, indices, words = request
+    content = [*(shown(IMAGES[index]) for index in indices), said(words)]
+    completion = server.ask(content, max_tokens=TOKENS, extra_body={"covist": choice})
+    assert (completion.covist["visual_tokens"]["before"] > 0) == bool(indices)
+    return completion.choices[0].message.content
+
+
+@pytest.mark.parametrize("case", FAMILIES, ids=lambda case: case.name)
+def test_a_batch_answers_as_each_request_alone_and_as_the_library(case):
+    loaded = LoadedModel("small", case.model, case.chatting_processor())
+    with (
+        serving(Service(loaded, concentration=FROZEN, limits=Limits(batch_milliseconds=300))) as server,
+        ThreadPoolExecutor(len(REQUESTS)) as clients,
+    ):
+        together = list(clients.map(lambda request: answer(server, request), REQUESTS))
+        batches = f"covist_batch_size_count {len(REQUESTS)}.0"
+        assert batches not in server.service.metrics.text().decode(), "nothing was batched"
+    one_by_one = Limits(batch_milliseconds=0, batch_size=1)
+    with serving(Service(loaded, concentration=FROZEN, limits=one_by_one)) as server:
+        assert [answer(server, request) for request in REQUESTS] == together
+
+    for (choice, indices, words), served in zip(REQUESTS, together, strict=True):
+        if not indices:
+            continue
+        asked = prepare(loaded, [IMAGES[index] for index in indices], words)
+        if choice["budget"] == "none":
+            written = generate(loaded.model, asked, TOKENS)
+        else:
+            with compress(loaded.model, loaded.processor, concentration=FROZEN, **choice):
+                written = generate(loaded.model, asked, TOKENS)
+        assert loaded.processor.tokenizer.decode(written[0], skip_special_tokens=True) == served
