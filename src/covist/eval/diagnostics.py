@@ -80,7 +80,7 @@ def _gap(name: str, seen: list[_Observation], reference: list[_Observation]) -> 
 @torch.inference_mode()
 def _observe(subject: Subject, item: Item, row: int) -> _Observation:
     """Run one prompt and read every layer's attention for the text after the image."""
-    request, model = subject.request(item), subject.model
+    (request, *_), model = subject.requests(item), subject.model
     valid = request.prompts["attention_mask"][row].bool()
     ids = request.prompts["input_ids"][row][valid]
     image = (ids == model.config.image_token_id).nonzero()[:, 0]
