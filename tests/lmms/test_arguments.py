@@ -95,6 +95,13 @@ def test_a_file_of_tune_decides_what_no_argument_says(tmp_path):
     assert (changed.make_method().name, changed.wanted_budget) == ("covist-fixed", 32)
 
 
+def test_a_strategy_comes_before_a_file_that_compresses_nothing(tmp_path):
+    path = str(tmp_path / "covist.json")
+    Setup(method="vanilla").save(path)
+    assert Arguments.of({"pretrained": "tiny", "config": path}).is_plain
+    assert not Arguments.of({"pretrained": "tiny", "config": path, "strategy": "pro"}).is_plain
+
+
 @pytest.mark.parametrize(
     ("given", "running", "frozen"), [(None, False, 0.2), ("running", True, None), (0.3, False, 0.3)]
 )

@@ -83,8 +83,8 @@ class Arguments:
     @property
     def is_plain(self) -> bool:
         """Whether the model runs uncompressed."""
-        named = self.method if self.strategy is None else None
-        return self.budget == PLAIN or is_vanilla(named or self.setup.method or "")
+        name = self.setup.method if self.method is self.strategy is None else self.method
+        return self.budget == PLAIN or (name is not None and is_vanilla(name))
 
     @property
     def is_running(self) -> bool:
