@@ -132,7 +132,7 @@ def tune(
     longest = asked.max_new_tokens if max_new_tokens is None else max_new_tokens
     subject = Subject.resolve(asked.model if model is None else model, longest)
     items = asked.items(limit)
-    np.random.default_rng(seed).shuffle(items)  # type: ignore[arg-type]
+    np.random.default_rng(seed).shuffle(items)
     vanilla, *runs = planned_runs(names, budgets or LADDER, round(subject.tokens(items[0])), asked.one_size)
     ladders = [_ladder([run for run in runs if run.method == name], max_budget) for name in names]
     records = Records(out, answers_identity(asked, subject, longest, Setup.of(config), seed=0))
