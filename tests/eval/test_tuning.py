@@ -92,6 +92,11 @@ def test_a_largest_budget_leaves_out_what_is_above_it(suite, untrained):
         tune(50, budgets="8,4", max_budget=2, **options)
 
 
+def test_there_must_be_a_method_that_compresses(suite, untrained):
+    with pytest.raises(CovistError, match="no method to tune"):
+        tune(50, suite=suite, methods="vanilla", model=untrained)
+
+
 @pytest.mark.parametrize("keep", [0, 100, 101, -5, True, "99"])
 def test_a_share_that_no_sample_can_show_is_refused(keep):
     with pytest.raises(CovistError, match="keep must be a percentage above 0 and below 100"):

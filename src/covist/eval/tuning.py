@@ -132,9 +132,11 @@ def tune(
     names, asked = [name for name in method_names(methods) if name != VANILLA], load_suite(suite)
     longest = asked.max_new_tokens if max_new_tokens is None else max_new_tokens
     subject = Subject.resolve(asked.model if model is None else model, longest)
+    if not names:
+        raise CovistError("no method to tune; name one that compresses, for example covist-fixed")
     items = asked.items(limit)
-    np.random.default_rng(seed).shuffle(items)  # type: ignore[arg-type]
     tokens = round(subject.tokens(items[0]))
+    np.random.default_rng(seed).shuffle(items)  # type: ignore[arg-type]
     vanilla, *runs = planned_runs(names, budgets or LADDER, tokens, asked.one_size)
     ladders = [_ladder([run for run in runs if run.method == name], tokens, max_budget) for name in names]
     records = Records(out, answers_identity(asked, subject, longest, Setup.of(config), seed=0))
