@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -32,10 +33,22 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run.run, show.show, plan.plan, bench.bench, evaluate.evaluate, tune.tune):
-    app.command(name="eval" if command is evaluate.evaluate else None)(command)
-for command in (listing.methods, listing.models, listing.doctor, reproduce.reproduce, serve.serve, export.export):
-    app.command()(command)
+COMMANDS: dict[str, Callable[..., int | None]] = {
+    "run": run.run,
+    "show": show.show,
+    "plan": plan.plan,
+    "bench": bench.bench,
+    "eval": evaluate.evaluate,
+    "tune": tune.tune,
+    "methods": listing.methods,
+    "models": listing.models,
+    "doctor": listing.doctor,
+    "reproduce": reproduce.reproduce,
+    "serve": serve.serve,
+    "export": export.export,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -41,7 +41,7 @@ def looking_by_layer(suite: str = "scenes-hd", *, keep: int = 87, limit: int = 4
     with eager_attention(subject):
         for item in asked.items(limit):
             for row, question in enumerate(item.questions):
-                if question.about:
+                if isinstance(question, Question) and question.about:
                     shown = shown_things(question, suite)
                     attention = _last_token_attention(subject, item, row)  # [layers, image tokens]
                     figures.append([_figures(layer, shown, keep) for layer in attention])
@@ -67,7 +67,7 @@ def _figures(attention: np.ndarray, shown: np.ndarray, keep: int) -> tuple[float
 @torch.inference_mode()
 def _last_token_attention(subject: Subject, item: Item, row: int) -> np.ndarray:
     """Attention from the last token of a prompt to the image, mean over heads, [layers, image tokens]."""
-    request, model = subject.request(item), subject.model
+    (request,), model = subject.requests(item), subject.model
     ids = request.prompts["input_ids"][row][request.prompts["attention_mask"][row].bool()]
     image = (ids == model.config.image_token_id).nonzero()[:, 0]
     encoded = model.get_image_features(**request.images, return_dict=True)
