@@ -8,6 +8,7 @@ import pytest
 from support.serving import CONCENTRATION, serving
 
 from covist import tiny
+from covist.errors import CovistError
 from covist.request.loading import LoadedModel
 from covist.serve.limits import Limits
 from covist.serve.service import Service
@@ -44,9 +45,15 @@ def serve(mount_page):
 
 
 def test_an_upload_above_the_limit_of_the_server_is_refused(serve):
-    with serve(image_bytes=10_000) as small:
-        sent = httpx.post(f"{small.url}/page/gradio_api/upload", files={"files": ("large.png", b"0" * 20_000)})
+    with serve(image_bytes=100_000) as small:
+        sent = httpx.post(f"{small.url}/page/gradio_api/upload", files={"files": ("large.png", b"0" * 200_000)})
     assert sent.status_code == 413
+
+
+def test_limits_that_the_pages_own_example_exceeds_are_one_line(serve):
+    words = r"^--page: the limits refuse its own example \(image 1 .*pixels"
+    with pytest.raises(CovistError, match=words), serve(image_pixels=100):
+        pass
 
 
 def test_open_pages_do_not_hold_up_the_end(serve):
