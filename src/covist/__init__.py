@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from covist.api.compress import compress
     from covist.api.handle import Compression
     from covist.api.report import Report
+    from covist.api.setup import Setup
     from covist.config import CovistConfig
     from covist.contract.method import Method, MethodInfo
     from covist.contract.views import ImageContext
@@ -28,6 +29,7 @@ __all__ = [
     "Method",
     "MethodInfo",
     "Report",
+    "Setup",
     "VisualState",
     "available_families",
     "available_methods",
@@ -49,6 +51,7 @@ _MODULES = {
     "Method": "covist.contract.method",
     "MethodInfo": "covist.contract.method",
     "Report": "covist.api.report",
+    "Setup": "covist.api.setup",
     "VisualState": "covist.state",
     "available_families": "covist.families.registry",
     "available_methods": "covist.methods.registry",

@@ -19,7 +19,7 @@ def test_a_batch_with_a_shared_image_answers_like_single_requests(case):
     model, processor = case.model, case.chatting_processor()
     subject, item = Subject.resolve((model, processor)), ITEM
     with compressed(subject.loaded, Configuration("covist-fixed", 6), concentration=0.2) as handle:
-        together = subject.answer(item)
+        together = subject.answer(item).texts
         kept = [image.stages[0].indices.tolist() for image in handle.report.images]
         for row, question in enumerate(item.questions):
             inputs = case.encode([case.turn.replace("{}", "{image}" + question.question)], [item.image])

@@ -20,6 +20,7 @@ def score(method, budget, retention):
         method=method,
         budget=budget,
         mean_cached_tokens=budget,
+        target=budget,
         retention=retention,
         retention_interval=interval,
         reached=True,
@@ -29,7 +30,7 @@ def score(method, budget, retention):
 def results(methods, budgets=(192, 64), retention=90.0):
     scores = [score("vanilla", 576, 100.0)]
     scores += [score(method, budget, retention - 20 / budget) for method in methods for budget in budgets]
-    return SimpleNamespace(scores=scores, suite="scenes", questions=10, images=2)
+    return SimpleNamespace(scores=scores, suite="scenes", about="10 questions about 2 images", measure="retention")
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from covist.eval.diagnostics import _eager_attention, _observe
+from covist.eval.diagnostics import _observe, eager_attention
 from covist.eval.reading import _without, image_hidden, reading_by_layer, table
 from covist.eval.subject import Subject
 from covist.eval.suite import load_suite
@@ -13,7 +13,7 @@ def subject(untrained):
 
 
 def image_of(subject, item):
-    return subject.request(item).prompts["input_ids"] == subject.model.config.image_token_id
+    return subject.requests(item)[0].prompts["input_ids"] == subject.model.config.image_token_id
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +23,9 @@ def item():
 
 def test_the_text_gives_the_image_no_attention_from_the_layer_on(subject, item):
     layers = subject.model.model.language_model.layers
-    ids = subject.request(item).prompts
+    ids = subject.requests(item)[0].prompts
     image = image_of(subject, item)[:1, ids["attention_mask"][0].bool()]
-    with _eager_attention(subject):
+    with eager_attention(subject):
         before = _observe(subject, item, 0).mass
         with image_hidden(layers[2:], image):
             after = _observe(subject, item, 0).mass
@@ -38,7 +38,7 @@ def test_a_model_that_never_sees_the_image_answers_the_same_about_any(subject, i
     layers = subject.model.model.language_model.layers
 
     def logits(of):
-        inputs = {**subject.request(item).prompts, "pixel_values": subject.request(of).images["pixel_values"]}
+        inputs = {**subject.requests(item)[0].prompts, "pixel_values": subject.requests(of)[0].images["pixel_values"]}
         rows = len(inputs["input_ids"])
         inputs["pixel_values"] = inputs["pixel_values"].repeat(rows, 1, 1, 1)
         with torch.no_grad():

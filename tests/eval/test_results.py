@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covist.eval.metrics import normalise
 from covist.eval.records import Answered, Records, Run
-from covist.eval.results import Results, normalise, tally
+from covist.eval.results import Results
 from covist.eval.suite import load_suite
+from covist.eval.tally import tally
 
 SUITE = load_suite("scenes")
 ITEMS = SUITE.items(6)
@@ -73,6 +75,7 @@ def test_paired_differences_are_those_of_the_scores(results):
     assert (difference.method, difference.against, difference.budget) == ("random", "covist-fixed", 64)
     assert difference.retention == pytest.approx(bad.retention - good.retention)
     assert difference.is_clear and difference.interval[1] < 0
+    assert difference.p_holm == difference.p < 0.05 and difference.is_clear_among_all
     itself = results.difference("random", "random", 64)
     assert itself.retention == 0 and itself.interval == (0, 0) and not itself.is_clear
 
@@ -111,12 +114,14 @@ def test_files_are_json_markdown_and_a_plot(results, tmp_path):
         ("covist-fixed", 64),
         ("random", 64),
     ]
+    assert {"clear", "p", "p_holm", "clear_among_all"} <= set(stored["differences"][0])
     row = stored["results"][1]
-    scores = {"mean_tokens", "mean_cached_tokens", "reached", "accuracy", "retention", "families", "ci"}
+    scores = {"mean_tokens", "mean_cached_tokens", "reached", "accuracy", "retention", "families", "same_answers", "ci"}
     assert set(row) == {"method", "budget", *scores, "seconds_per_image", "times_mixed"}
     assert set(row["families"]) == set(SUITE.families)
     assert row["ci"]["retention"][0] < row["retention"] < row["ci"]["retention"][1]
     table = (tmp_path / "results.md").read_text()
+    assert "not corrected for many comparisons" in table and "1 comparison of this table taken into account" in table
     assert f"| random | {results.scores[2].retention:.1f} [" in table
     with Image.open(tmp_path / "retention.png") as plot:
         assert plot.size[0] > 400

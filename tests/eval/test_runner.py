@@ -238,7 +238,7 @@ def test_a_batch_with_a_shared_image_answers_like_single_requests(untrained):
     subject, item = Subject.resolve(untrained), load_suite("scenes").item(1)
     for name in ("vanilla", "covist-fixed"):
         with compressed(subject.loaded, Configuration(name, 24), concentration=0.2):
-            together = subject.answer(item)
+            together = subject.answer(item).texts
             for question, answer in zip(item.questions, together, strict=True):
                 prompt = f"USER: <image>\n{question.question} ASSISTANT:"
                 inputs = processor(text=prompt, images=item.image, return_tensors="pt")

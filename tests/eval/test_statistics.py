@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from covist.eval.statistics import Bootstrap, Tally, estimate
+from covist.eval.statistics import Bootstrap, Tally, estimate, holm, p_value
 
 FAMILIES = 3
 
@@ -91,3 +93,46 @@ def test_what_was_never_asked_has_no_score():
     nothing = Tally(np.zeros((3, 2), dtype=int), np.zeros((3, 2), dtype=int))
     value, interval = estimate(Bootstrap(3, seed=0, draws=10).accuracy(nothing))
     assert np.isnan([value, *interval]).all()
+
+
+def literal_holm(p_values, level):
+    """Which hypotheses fall, step by step: the smallest p against level / m, the next against level / (m - 1), ..."""
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    fallen = set()
+    for done, place in enumerate(order):
+        if p_values[place] * (len(p_values) - done) > level:
+            break
+        fallen.add(place)
+    return fallen
+
+
+@given(st.lists(st.floats(0, 1), max_size=8), st.sampled_from([0.01, 0.05, 0.2]))
+def test_holm_lets_fall_what_the_literal_procedure_does(p_values, level):
+    adjusted = holm(p_values)
+    assert {place for place, p in enumerate(adjusted) if p <= level} == literal_holm(p_values, level)
+    assert all(p <= q <= 1 for p, q in zip(p_values, adjusted, strict=True))
+
+
+def test_holm_of_a_textbook_example():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_differences_that_are_none_are_clear_once_in_twenty_without_the_correction_and_hardly_with_it():
+    rng = np.random.default_rng(5)
+    alone = together = 0
+    for _ in range(300):
+        tables = rng.normal(0, 1, (10, 1)) + rng.normal(0, 1, (10, 400))  # [comparisons, draws] around an estimate
+        p = [p_value(np.concatenate([row.mean(keepdims=True), row])) for row in tables]
+        alone += sum(value <= 0.05 for value in p)
+        together += any(value <= 0.05 for value in holm(p))
+    assert 0.03 < alone / 3000 < 0.07
+    assert together / 300 < 0.08
+
+
+def test_p_is_that_of_the_estimate_over_the_deviation_of_the_draws():
+    draws = np.random.default_rng(6).normal(1.96, 1.0, 200_000)
+    assert p_value(np.concatenate([[1.96], draws])) == pytest.approx(0.05, abs=0.001)
+
+
+def test_draws_that_never_differ_are_certain():
+    assert p_value(np.zeros(5)) == 1 and p_value(np.full(5, 2.0)) == 0

@@ -3,6 +3,7 @@
 import pytest
 from support.case import SIZES
 from support.cases import FAMILIES, FROZEN, first_of
+from support.checkpoints import saved
 from support.families import smooth_image
 
 from covist import compress
@@ -21,12 +22,6 @@ CONVERSATIONS = [from_visuals([IMAGES[index] for index in indices], text, frames
 GENERATION = Generation.of({"max_new_tokens": 4})
 
 
-def saved(case, folder):
-    case.model.save_pretrained(folder)
-    case.chatting_processor().save_pretrained(folder)
-    return str(folder)
-
-
 def answerer(folder, **given) -> Answerer:
     return Answerer(Arguments.of({"pretrained": folder, "concentration": FROZEN, **given}), "cpu")
 
@@ -39,6 +34,7 @@ def test_a_batch_answers_as_each_conversation_alone_and_as_the_library(case, tmp
     assert [one.text for one in together] == [one.text for one in alone]
     assert [one.shown for one in together] == [one.shown for one in alone]
     assert [one.shown.views for one in together] == [1, 1, 2, 0]
+    assert len({one.text for one in alone}) > 1, "the answers say nothing"
     loaded = ours.loaded
     ours._handle.remove()
     with compress(loaded.model, loaded.processor, budget=6, concentration=FROZEN):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from covist import CovistError
 from covist.eval.records import Answered
-from covist.eval.results import tally
 from covist.eval.statistics import Bootstrap
 from covist.eval.suite import load_suite
+from covist.eval.tally import tally
 from covist.lmms.export import export_suite
 from covist.lmms.scoring import mean_of_families, process_results
 from covist.request.images import load_image

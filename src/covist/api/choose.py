@@ -4,35 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
-from covist.config import CovistConfig
+from covist.api.setup import Setup
 from covist.contract.method import Method
 from covist.errors import CovistError
 from covist.methods.create import create_method
+
+DEFAULT_METHOD, DEFAULT_BUDGET = "covist-fixed", 64
 
 
 def choose_method(
     strategy: str | None,
     method: str | Method | None,
-    config: CovistConfig | None,
+    setup: Setup,
     concentration: float | None,
     options: dict[str, Any],
 ) -> Method:
-    """The method of `compress()`; see there for the arguments."""
+    """The method of `compress()`; see there for the arguments. What is given by itself comes before the setup."""
     if strategy not in (None, "fixed", "pro"):
         raise CovistError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
     if method is not None and strategy is not None:
         raise CovistError("give either strategy= (CoViST) or method=, not both")
     if isinstance(method, Method):
-        if config is not None or concentration is not None or options:
+        if setup != Setup() or concentration is not None or options:
             raise CovistError(
                 "a Method object has its options already: give them to its constructor, and freeze its tracker in "
                 "place of concentration="
             )
         return method
-    given = {} if config is None else {"config": config}
-    chosen = create_method(method or f"covist-{strategy or 'fixed'}", **given, **options)
+    named = None if strategy is None else f"covist-{strategy}"
+    name = method or named or setup.method or DEFAULT_METHOD
+    chosen = create_method(name, **_constants(setup, name), **options)
+    if concentration is None and chosen.tracker is not None:
+        concentration = setup.concentration
     if concentration is not None:
         if chosen.tracker is None:
             raise CovistError(f"{chosen.name} has no concentration reference to freeze; leave concentration= out")
         chosen.tracker.freeze(concentration)
     return chosen
+
+
+def _constants(setup: Setup, name: str) -> dict[str, Any]:
+    """Constants alone are meant for the method that is asked for; those of a setup only if it reads them."""
+    if setup.method is None and setup.constants is not None:
+        return {"config": setup.constants}
+    return dict(setup.constants_for(name))

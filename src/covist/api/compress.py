@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from covist.api.choose import choose_method
+from covist.api.choose import DEFAULT_BUDGET, choose_method
 from covist.api.handle import Compression
+from covist.api.setup import Setup
 from covist.config import CovistConfig
 from covist.contract.method import Method
 from covist.contract.pixels import Preprocessing
@@ -28,10 +30,10 @@ def compress(
     model: nn.Module,
     processor: Any | None = None,
     *,
-    budget: int | float | str = 64,
+    budget: int | float | str | None = None,
     strategy: str | None = None,
     method: str | Method | None = None,
-    config: CovistConfig | None = None,
+    config: CovistConfig | Setup | str | Path | None = None,
     clip: Any | None = None,
     instruction: str | None = None,
     turn_markers: Mapping[str, str | Sequence[str]] | None = None,
@@ -44,14 +46,14 @@ def compress(
 
     model: a supported vision-language model (see `covist.available_families()`), unmodified.
     processor: its processor or tokenizer; needed to read the instruction's text and to find the assistant turn.
-    budget: visual tokens per image, as a count (64), a fraction (0.11) or a percentage ("11%"); a layer mean for
-        methods that reduce inside the decoder. A budget of all tokens or more leaves the
-        image uncompressed.
+    budget: visual tokens per image, as a count (64, the default), a fraction (0.11) or a percentage ("11%"); a layer
+        mean for methods that reduce inside the decoder. A budget of all tokens or more leaves the image uncompressed.
     strategy: "fixed" (default) or "pro", CoViST's two executions.
     method: another method by name, or a `Method` object. Names are those of the command line: "vispruner",
         "vispruner:important=0.75", "divprune+csc+sca:weight_limit=64" (DivPrune's selection with CoViST's composition
         and attention); see `covist.available_methods()`.
-    config: constants of CoViST, for methods that it has a part in.
+    config: constants of CoViST, for methods that it has a part in; or a whole `Setup`, or a file of either, such as the
+        `covist.json` of `covist tune`. What is given beside a setup comes before it.
     clip: the CLIP checkpoint whose vision tower the model uses (id, directory, or `(CLIPModel, tokenizer)`). Its text
         side is loaded once, in the model's precision and on its device.
     instruction: what is asked about the images, instead of reading it from the prompt.
@@ -80,8 +82,10 @@ def compress(
     """
     family = family_for(model)
     family.exact_attention, family.tokenizer = exact_attention, getattr(processor, "tokenizer", processor)
-    chosen = choose_method(strategy, method, config, concentration, options)
-    check_budget(budget)
+    setup = Setup.of(config)
+    chosen = choose_method(strategy, method, setup, concentration, options)
+    wanted = next(one for one in (budget, setup.budget, DEFAULT_BUDGET) if one is not None)
+    check_budget(wanted)
     if clip is not None and not family.needs_clip_text:
         raise CovistError(f"{family.name} has no CLIP vision tower, so clip= cannot serve it; leave it out")
     text_tower = TextTower.resolve(clip, Home.of(family.model))
@@ -101,7 +105,7 @@ def compress(
         decoder=FrozenDecoder(family.decoder, family.rotary_axes()),
         reader=InstructionReader(family, processor, instruction, turn_markers),
         text_tower=text_tower,
-        budget=budget,
+        budget=wanted,
         preprocessing=Preprocessing.of(processor),
     )
     others = [other.encoder_layers for other in available_methods().values()] if per_call else []

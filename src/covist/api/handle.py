@@ -15,6 +15,7 @@ from torch import nn
 
 from covist.api.choose import choose_method
 from covist.api.report import Report, build_report
+from covist.api.setup import Setup
 from covist.contract.family import Family, unwrap
 from covist.contract.method import Method
 from covist.engine.choice import Variant
@@ -119,7 +120,7 @@ class Compression:
         key = (strategy, method, concentration, tuple(sorted(options.items())))
         with self._building:
             if key not in self._methods:
-                chosen = choose_method(strategy, method, None, concentration, options)
+                chosen = choose_method(strategy, method, Setup(), concentration, options)
                 if not self._encoder_layers.issuperset(chosen.encoder_layers):
                     raise CovistError(
                         f"{chosen.name} reads further layers of the encoder, which this handle does not keep; "

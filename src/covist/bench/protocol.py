@@ -8,13 +8,14 @@ them because a busy machine has outliers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Any
 
 import torch
 
 from covist.api.report import Report
+from covist.api.setup import Setup
 from covist.bench.workloads import Workload
 from covist.environment import machine, versions
 from covist.errors import CovistError
@@ -41,17 +42,23 @@ class Record:
     prompt_length: int = 0
 
 
-def configurations(methods: Sequence[str], budgets: Sequence[int | str]) -> list[Configuration]:
-    """Vanilla first (every ratio refers to it), then each method at each budget."""
+def configurations(
+    methods: Sequence[str], budgets: Sequence[int | float | str], setup: Setup | None = None
+) -> list[Configuration]:
+    """Vanilla first (every ratio refers to it), then each method at each budget, with what a setup adds to them."""
+    own = setup or Setup()
     others = [name for name in methods if name != VANILLA]
     for name in others:
         create_method(name)  # an unknown name is refused before anything is timed
     for budget in budgets:
         check_budget(budget)
-    return [Configuration(VANILLA), *(Configuration(name, budget) for name in others for budget in budgets)]
+    return [
+        Configuration(VANILLA),
+        *(Configuration(name, budget, own.concentration, own.constants) for name in others for budget in budgets),
+    ]
 
 
-def default_budgets(geometry: str | None) -> list[int | str]:
+def default_budgets(geometry: str | None) -> list[int | float | str]:
     """The paper's smallest budget for a geometry; 64 elsewhere."""
     return [64] if geometry is None else [min(geometry_named(geometry).budgets)]
 
@@ -137,7 +144,8 @@ class Bench:
         peaks = [item.peak_bytes for item in took if item.peak_bytes is not None]
         seconds = [report.seconds for report in record.reports]
         return {
-            **asdict(configuration),
+            "method": configuration.method,
+            "budget": configuration.budget,
             "mean_tokens": self._mean_tokens(record),
             "mean_cached_tokens": self._mean_cached_tokens(record),
             "markers": mean(tokens.markers for tokens in self._tokens),

@@ -1,6 +1,7 @@
 """The `covist` command: its subcommands, and what happens when something goes wrong.
 
-Exit codes: 0 done; 1 unexpected error; 2 wrong input, reported in one line; 130 interrupted.
+Exit codes: 0 done; 1 unexpected error; 2 wrong input, reported in one line; 3 no budget suffices (tune);
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from covist import __version__
-from covist.cli import bench, evaluate, export, listing, plan, reproduce, run, serve, show
+from covist.cli import bench, evaluate, export, listing, plan, reproduce, run, serve, show, tune
 from covist.cli.console import INTERRUPTED, ReaderGone, note, print_line
 from covist.errors import CovistError
 
@@ -31,12 +33,22 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run.run, show.show, plan.plan, bench.bench, evaluate.evaluate, listing.methods, listing.models):
-    app.command(name="eval" if command is evaluate.evaluate else None)(command)
-app.command()(listing.doctor)
-app.command()(reproduce.reproduce)
-app.command()(serve.serve)
-app.command()(export.export)
+COMMANDS: dict[str, Callable[..., int | None]] = {
+    "run": run.run,
+    "show": show.show,
+    "plan": plan.plan,
+    "bench": bench.bench,
+    "eval": evaluate.evaluate,
+    "tune": tune.tune,
+    "methods": listing.methods,
+    "models": listing.models,
+    "doctor": listing.doctor,
+    "reproduce": reproduce.reproduce,
+    "serve": serve.serve,
+    "export": export.export,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -26,8 +26,11 @@ def bench(
         typer.Option(help="A random-weight model of this shape instead; `covist models` lists them."),
     ] = None,
     scale: Annotated[float, typer.Option(help="Width of the random-weight model, 1 = full size.")] = 0.1,
-    methods: Annotated[str, typer.Option(help="Names with commas, or `all`.")] = "covist-fixed,covist-pro",
+    methods: Annotated[
+        str | None, typer.Option(help="Names with commas, or `all`.", show_default="covist-fixed,covist-pro")
+    ] = None,
     budgets: Annotated[str | None, typer.Option(help=options.BUDGETS_HELP, show_default="64")] = None,
+    config: options.Config = None,
     image: options.Images = None,
     video: options.Videos = None,
     frames: options.Frames = 16,
@@ -51,14 +54,18 @@ def bench(
     Follows the paper's protocol (warm-up, repetitions, greedy decoding, batch one). Ratios are to the uncompressed
     model and, for prefill, to the plain decoder run on a prompt of the compressed length: what no method undercuts.
     """
+    from covist.api.setup import Setup
     from covist.bench.protocol import Bench, configurations, default_budgets
     from covist.bench.workloads import Volume, geometry_workload, image_workload, scene_workload
     from covist.methods.grammar import split_names
     from covist.methods.registry import available_methods
     from covist.outputs import writable_directory, write_json
 
-    wanted = default_budgets(geometry) if budgets is None else options.split(budgets, "--budgets")
-    plan = configurations(split_names(methods, list(available_methods())), wanted)
+    setup = Setup.of(config)
+    names = methods or setup.method or "covist-fixed,covist-pro"
+    own = default_budgets(geometry) if setup.budget is None else [setup.budget]
+    wanted = own if budgets is None else options.split(budgets, "--budgets")
+    plan = configurations(split_names(names, list(available_methods())), wanted, setup)
     if destination is not None:
         writable_directory(destination)
     volume = Volume(prompts, warmup, max_new_tokens)

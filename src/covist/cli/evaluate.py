@@ -21,18 +21,29 @@ from covist.cli.console import (
     progress,
     table_of_figures,
 )
-from covist.cli.models import load
+from covist.cli.models import Films, load, suite_of
+from covist.units import counted
 
 if TYPE_CHECKING:
     from covist.eval import Results
 
 
+METHODS, BUDGETS = "covist-fixed,covist-pro,random,downsample", "192,128,64,32"
+
+
 def evaluate(
-    suite: Annotated[str, typer.Option(help="Which images and questions.")] = "scenes",
+    suite: options.Suite = None,
+    data: options.Data = None,
+    metric: options.Metric = options.MetricName.auto,
     methods: Annotated[
-        str, typer.Option(help="Names with commas, or all; vanilla is always run. Variants: covist-fixed:content=off.")
-    ] = "covist-fixed,covist-pro,random,downsample",
-    budgets: Annotated[str, typer.Option(help=options.BUDGETS_HELP)] = "192,128,64,32",
+        str | None,
+        typer.Option(
+            help="Names with commas, or all; vanilla is always run. Variants: covist-fixed:content=off.",
+            show_default=METHODS,
+        ),
+    ] = None,
+    budgets: Annotated[str | None, typer.Option(help=options.BUDGETS_HELP, show_default=BUDGETS)] = None,
+    config: options.Config = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
     model: Annotated[
         str | None, typer.Option("--model", help=options.MODEL_HELP, show_default="the suite's own")
@@ -41,38 +52,56 @@ def evaluate(
         Path | None,
         typer.Option("--out", help="Directory for answers, JSON, Markdown and plot; the same one continues a run."),
     ] = None,
+    frames: options.Frames = 16,
+    fps: options.Rate = 2.0,
+    max_new_tokens: options.AnswerTokens = None,
     seed: Annotated[int, typer.Option(help="Of the bootstrap and of random methods.")] = 0,
     clip: options.Clip = None,
     device: options.Device = "auto",
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> int:
-    """Score methods on held-out images: accuracy, and the retention R of the uncompressed model's accuracy.
+    """Score methods on held-out images, or on your own: accuracy, and the retention R of the uncompressed model's.
+
+    [bold]--data mine.jsonl[/] has one question per line: image, question, and an answer if one is known.
+    Without answers, methods are scored by how far the model says the same as without compression.
 
     An interrupted run continues with the same [bold]--out[/], which holds what is finished.
     The summary there covers every method and budget of the directory.
     A run over fewer images does not replace it.
     """
+    from covist.api.setup import Setup
     from covist.eval import evaluate as run_suite
-    from covist.eval import load_suite, method_names
+    from covist.eval import method_names
     from covist.outputs import writable_directory
     from covist.schedule import check_budget
 
+    setup = Setup.of(config)
+    methods = setup.method or METHODS if methods is None else methods
+    budgets = str(setup.budget or BUDGETS) if budgets is None else budgets
     method_names(methods)  # a bad name, suite or budget is refused before anything is loaded
     for budget in options.split(budgets, "--budgets"):
         check_budget(budget)
-    own = load_suite(suite).model
+    asked = suite_of(suite, data, metric, Films((), frames, fps))
     if destination is not None:
         writable_directory(destination)
-    loaded = load(model or own, clip, device)
+    loaded = load(model or asked.model, clip, device)
     try:
         with progress() as advance:
-            asked = (methods, budgets)
             results = run_suite(
-                *asked, suite=suite, limit=limit, model=loaded, out=destination, seed=seed, progress=advance
+                methods,
+                budgets,
+                suite=asked,
+                limit=limit,
+                model=loaded,
+                max_new_tokens=max_new_tokens,
+                config=setup,
+                out=destination,
+                seed=seed,
+                progress=advance,
             )
     except KeyboardInterrupt:
-        note(_how_to_go_on(destination))
+        note(how_to_go_on(destination))
         return INTERRUPTED
     print_notes(results.reaches.values())
     if as_json:
@@ -82,7 +111,7 @@ def evaluate(
     return 0
 
 
-def _how_to_go_on(destination: Path | None) -> str:
+def how_to_go_on(destination: Path | None) -> str:
     if destination is None:
         return "nothing was kept; with --out DIR the same command could go on where it stopped"
     return f"what is finished is in {destination}; the same command with --out {destination} goes on from there"
@@ -90,25 +119,30 @@ def _how_to_go_on(destination: Path | None) -> str:
 
 def _print(results: Results, destination: Path | None) -> None:
     console = out()
-    console.print(f"\n[bold]{results.suite}[/]: {results.questions} questions about {results.images} images")
+    console.print(f"\n[bold]{escape(results.suite)}[/]: {results.about}")
     console.print(_scores(results))
     if results.differences:
         console.print(_differences(results))
+        console.print(_correction(results))
     if destination is not None:
         console.print(f"answers, tables and plot in [bold]{escape(str(destination))}[/]")
 
 
 def _scores(results: Results) -> Table:
     tokens = ["tokens", "cached"] if results.cache_differs else ["tokens"]
-    made = table_of_figures("method", "K", *tokens, "accuracy", "retention", "95 %", "s/image")
+    accuracy = [] if results.by_agreement else ["accuracy"]
+    made = table_of_figures(
+        "method", "K", *tokens, *accuracy, results.measure, "95 %", "same answers", f"s/{results.unit}"
+    )
     for score in results.scores:
         made.add_row(
             score.method,
             str(score.budget),
             *map(_tokens, (score.mean_tokens, score.mean_cached_tokens)[: len(tokens)]),
-            percent(score.accuracy),
+            *(percent(score.accuracy) for _ in accuracy),
             f"[bold]{percent(score.retention)}[/]" if score.reached else f"[dim]{percent(score.retention)}[/]",
             interval(score.retention_interval) if score.reached else "[yellow]not reachable[/]",
+            percent(score.same_answers),
             f"{score.seconds_per_image:.3f}" + ("*" if score.times_mixed else ""),
         )
     if any(score.times_mixed for score in results.scores):
@@ -122,9 +156,15 @@ def _tokens(mean: float) -> str:
 
 
 def _differences(results: Results) -> Table:
-    made = table_of_figures("paired retention difference", "K", f"to {results.differences[0].against}", "95 %", "clear")
+    title = f"paired {results.measure} difference"
+    made = table_of_figures(title, "K", f"to {results.differences[0].against}", "95 %", "clear", "Holm")
     for one in results.differences:
-        clear = "yes" if one.is_clear else ""
+        marks = ("yes" if clear else "" for clear in (one.is_clear, one.is_clear_among_all))
         difference = percent(one.retention, signed=True)
-        made.add_row(one.method, str(one.budget), difference, interval(one.interval, signed=True), clear)
+        made.add_row(one.method, str(one.budget), difference, interval(one.interval, signed=True), *marks)
     return made
+
+
+def _correction(results: Results) -> str:
+    compared = counted(len(results.differences), "comparison")
+    return f"[dim]clear: not corrected for many comparisons; Holm: corrected for the {compared} of this table[/]"

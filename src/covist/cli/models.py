@@ -1,4 +1,4 @@
-"""What `run`, `show` and `bench` do first: a model, images, a question."""
+"""What commands do first: a model, images, a question, a suite."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covist.cli.console import note
+from covist.cli.options import MetricName
 from covist.errors import CovistError
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from covist.contract.stages import ImageReport
+    from covist.eval import Suite
     from covist.request.answer import Answer
     from covist.request.budgets import Reach
     from covist.request.inputs import Request
@@ -88,6 +89,19 @@ def question(images: list[str] | None, prompt: str | None, films: Films = NO_FIL
     return Question(prompt, [load_image(path) for path in images or ()], films.load())
 
 
+def suite_of(name: str | None, data: str | None, metric: MetricName, films: Films) -> Suite:
+    """The questions of a file, or a suite by its name."""
+    from covist.eval import load_suite, read_data
+
+    if data is not None and name is not None:
+        raise CovistError("give either --suite or --data, not both")
+    if data is not None:
+        return read_data(data, metric.value, frames=films.frames, rate=films.rate)
+    if metric is not MetricName.auto:
+        raise CovistError("--metric is for --data; the bundled suites have their own")
+    return load_suite(name or "scenes")
+
+
 def request(loaded: LoadedModel, asked: Question) -> Request:
     """The model's inputs; notes which words of the question it cannot read."""
     from covist.request.inputs import prepare, unknown_words
@@ -98,14 +112,16 @@ def request(loaded: LoadedModel, asked: Question) -> Request:
     return made
 
 
-def reaches(answer: Answer, budget: str) -> list[Reach]:
+def reaches(answer: Answer, budget: int | float | str | None) -> list[Reach]:
     """What the method made of the budget, per image and video."""
     from covist.request.budgets import reach
 
-    def judged(image: ImageReport) -> Reach:
-        return reach(answer.method, budget, image.tokens, len(image.tokens_per_layer), image.frames)
-
-    return [] if answer.report is None else [judged(image) for image in answer.report.visuals]
+    if answer.report is None or budget is None:
+        return []
+    return [
+        reach(answer.method, budget, image.tokens, len(image.tokens_per_layer), image.frames)
+        for image in answer.report.visuals
+    ]
 
 
 def draw(answer: Answer, asked: Question, destination: Path, which: int = 0, overlay: bool = False) -> None:

@@ -1,16 +1,34 @@
 """Options that several commands share, each described once."""
 
+from __future__ import annotations
+
+from dataclasses import replace
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from covist.errors import CovistError
 
+if TYPE_CHECKING:
+    from covist.api.setup import Setup
+
 
 class Strategy(str, Enum):
     fixed = "fixed"
     pro = "pro"
+
+
+class MetricName(str, Enum):
+    """How answers to `--data` are judged; covist.eval.metrics defines each."""
+
+    auto = "auto"
+    exact = "exact"
+    contains = "contains"
+    vqa = "vqa"
+    anls = "anls"
+    choice = "choice"
+    agreement = "agreement"
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable schema instead of tables.")]
@@ -37,12 +55,21 @@ Videos = Annotated[
 Frames = Annotated[int, typer.Option("--frames", min=1, help="Frames of a video that are looked at, evenly spaced.")]
 Rate = Annotated[float, typer.Option("--fps", help="Images per second in a folder; a video file says it itself.")]
 Prompt = Annotated[str | None, typer.Option("--prompt", help="What to ask about it.", show_default=False)]
-Budget = Annotated[
-    str,
+_BUDGET = typer.Option(
+    "--budget",
+    help="Visual tokens per image, or per frame of a video: a count (64) or a share (11%). "
+    "All tokens or more leaves it uncompressed.",
+    show_default="64",
+)
+Budget = Annotated[str | None, _BUDGET]
+PlannedBudget = Annotated[str, _BUDGET]  # where no covist.json could say another one
+Config = Annotated[
+    str | None,
     typer.Option(
-        "--budget",
-        help="Visual tokens per image, or per frame of a video: a count (64) or a share (11%). "
-        "All tokens or more leaves it uncompressed.",
+        "--config",
+        metavar="FILE",
+        help="Method, budget and constants from a file, as `covist tune` saves them; other options come before it.",
+        show_default=False,
     ),
 ]
 BUDGETS_HELP = "Visual tokens per image: counts or shares with commas. All tokens or more leaves it uncompressed."
@@ -53,6 +80,21 @@ StrategyOption = Annotated[
 MethodOption = Annotated[
     str | None, typer.Option("--method", help="Another method; `covist methods` lists them.", show_default=False)
 ]
+Suite = Annotated[
+    str | None,
+    typer.Option("--suite", help="Bundled images and questions: scenes, scenes-hd.", show_default="scenes"),
+]
+Data = Annotated[
+    str | None,
+    typer.Option("--data", metavar="FILE", help="Your own: one question per line, as JSON.", show_default=False),
+]
+Metric = Annotated[MetricName, typer.Option("--metric", help="How answers of --data are judged, unless a line says.")]
+AnswerTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-new-tokens", min=1, help="Longest answer.", show_default="64 for your own data, else the right answer's"
+    ),
+]
 NewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer.")]
 
 
@@ -61,6 +103,17 @@ def method_name(strategy: Strategy | None, method: str | None) -> str:
     if strategy is not None and method is not None:
         raise CovistError("give either --strategy (CoViST) or --method, not both")
     return method or f"covist-{(strategy or Strategy.fixed).value}"
+
+
+def setup(config: str | None, strategy: Strategy | None, method: str | None, budget: str | None) -> Setup:
+    """What a command's options and its file say together; what is impossible is refused before anything is loaded."""
+    from covist.api.choose import DEFAULT_BUDGET
+    from covist.api.setup import Setup
+
+    own = Setup.of(config)
+    named = own.method is not None and strategy is None and method is None
+    chosen = next(one for one in (budget, own.budget, str(DEFAULT_BUDGET)) if one is not None)
+    return replace(own, method=own.method if named else method_name(strategy, method), budget=chosen)
 
 
 def split(text: str, option: str) -> list[str]:

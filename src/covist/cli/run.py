@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -25,9 +25,10 @@ def run(
     fps: options.Rate = 2.0,
     prompt: options.Prompt = None,
     model: options.Model = "tiny",
-    budget: options.Budget = "64",
+    budget: options.Budget = None,
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
+    config: options.Config = None,
     compare: Annotated[bool, typer.Option("--compare", help="Run the uncompressed model beside it.")] = False,
     overlay: Annotated[
         Path | None, typer.Option(help="Draw the representatives on the image (PNG, SVG or PDF).", show_default=False)
@@ -46,28 +47,26 @@ def run(
     from covist.outputs import writable_file
     from covist.request.answer import Configuration, ask
     from covist.request.answer import compare as ask_both
-    from covist.schedule import check_budget
 
-    name = options.method_name(strategy, method)
-    check_budget(budget)  # an impossible budget is refused before anything is loaded
+    chosen = Configuration.of(options.setup(config, strategy, method, budget))
     asked = question(image, prompt, Films(video or (), frames, fps), model)
     if overlay is not None:
         from covist.viz.files import FIGURES  # matplotlib is slow to import
 
         writable_file(overlay, FIGURES)
     loaded = load(model, clip, device)
-    wanted = (loaded, request(loaded, asked), Configuration(name, budget), max_new_tokens)
+    wanted = (loaded, request(loaded, asked), chosen, max_new_tokens)
     answers = list(ask_both(*wanted)) if compare else [ask(*wanted)]
     if overlay is not None:
         draw(answers[-1], asked, overlay, overlay=True)
-    notes = print_notes(reaches(answers[-1], budget))
+    notes = print_notes(reaches(answers[-1], chosen.budget))
     if as_json:
-        _print_json(model, asked.prompt, budget, answers, notes)
+        _print_json(model, asked.prompt, chosen.budget, answers, notes)
     else:
         _print(asked.prompt, answers, overlay)
 
 
-def _print_json(model: str, asked: str, budget: str, answers: list[Answer], notes: list[str]) -> None:
+def _print_json(model: str, asked: str, budget: Any, answers: list[Answer], notes: list[str]) -> None:
     same = answers[0].text == answers[1].text if len(answers) == 2 else None
     about = {"model": model, "prompt": asked, "budget": budget, "notes": notes, "same_answer": same}
     print_json({**about, "results": [answer.to_dict() for answer in answers]})

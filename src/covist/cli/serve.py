@@ -18,7 +18,6 @@ from covist.errors import CovistError
 from covist.serve.limits import Limits
 
 if TYPE_CHECKING:
-    from covist.config import CovistConfig
     from covist.request.loading import LoadedModel
     from covist.serve.server import Extension
 
@@ -55,10 +54,10 @@ def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
 def serve(
     *,
     model: options.Model = "tiny",
-    budget: options.Budget = "64",
+    budget: options.Budget = None,
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
-    config: Annotated[Path | None, typer.Option(help="Constants of CoViST, as JSON.", show_default=False)] = None,
+    config: options.Config = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     api_key_file: Annotated[
@@ -87,25 +86,24 @@ def serve(
         require_extra("covist serve --page", PAGE_EXTRA, "page")
         if api_key_file is not None:
             raise CovistError("--page asks visitors for no key; leave out --page or --api-key-file")
-    from covist.schedule import check_budget
+    from covist.api.choose import DEFAULT_BUDGET, DEFAULT_METHOD
     from covist.serve.connections import bind
     from covist.serve.keys import Keys
     from covist.serve.logs import write_to_stderr
     from covist.serve.server import run_server
     from covist.serve.service import Service
 
-    name = options.method_name(strategy, method)
-    check_budget(budget)
+    chosen = options.setup(config, strategy, method, budget)
     keys = None if api_key_file is None else Keys.read(api_key_file)
-    constants = _constants(config)
+    reference = chosen.concentration if concentration is None else concentration
     bound = bind(host, port)
     loaded = load(model, clip, device)
     service = Service(
         loaded,
-        budget=budget,
-        method=name,
-        config=constants,
-        concentration=_reference(loaded) if concentration is None else concentration,
+        budget=chosen.budget or DEFAULT_BUDGET,
+        method=chosen.method or DEFAULT_METHOD,
+        config=chosen.constants,
+        concentration=_reference(loaded) if reference is None else reference,
         limits=limits,
         keys=keys,
         image_hosts=allow_image_host or (),
@@ -113,7 +111,8 @@ def serve(
     )
     write_to_stderr()
     address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}/v1"
-    print_line(f"serving [bold]{service.name}[/] at {address} ({service.default.method}, budget {budget})")
+    default = service.default
+    print_line(f"serving [bold]{service.name}[/] at {address} ({default.method}, budget {default.budget})")
     if page:
         print_line(f"the page is at {address.removesuffix('v1')}")
     run_server(service, bound, _page() if page else None)
@@ -129,17 +128,6 @@ def _page() -> Extension:
     from covist.page.mount import mount_page
 
     return mount_page
-
-
-def _constants(path: Path | None) -> CovistConfig | None:
-    from covist.config import CovistConfig
-
-    try:
-        return None if path is None else CovistConfig.load(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise CovistError(f"--config {path} cannot be read ({error})") from None
-    except ValueError as error:
-        raise CovistError(f"--config {path}: {error}") from None
 
 
 def _reference(loaded: LoadedModel) -> float:

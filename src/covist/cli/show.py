@@ -23,9 +23,10 @@ def show(
         Path, typer.Option("--out", help="The figure (PNG, SVG, PDF), or an interactive page (HTML).")
     ] = Path("covist.png"),
     model: options.Model = "tiny",
-    budget: options.Budget = "64",
+    budget: options.Budget = None,
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
+    config: options.Config = None,
     which: Annotated[int, typer.Option("--which", min=1, help="Which of several images and videos to draw.")] = 1,
     clip: options.Clip = None,
     device: options.Device = "auto",
@@ -42,20 +43,24 @@ def show(
     """
     from covist.outputs import writable_file
     from covist.request.answer import Configuration, ask
-    from covist.schedule import check_budget
     from covist.viz.files import FIGURES, PAGES
 
-    name = options.method_name(strategy, method)
-    check_budget(budget)  # an impossible budget is refused before anything is loaded
+    chosen = Configuration.of(options.setup(config, strategy, method, budget))
     asked = question(image, prompt, Films(video or (), frames, fps), model)
     writable_file(destination, FIGURES + PAGES)
     loaded = load(model, clip, device)
-    answer = ask(loaded, request(loaded, asked), Configuration(name, budget), max_new_tokens)
+    answer = ask(loaded, request(loaded, asked), chosen, max_new_tokens)
     draw(answer, asked, destination, which - 1)
-    notes = print_notes(reaches(answer, budget))
+    notes = print_notes(reaches(answer, chosen.budget))
     if as_json:
-        about = {"model": model, "prompt": asked.prompt, "budget": budget, "notes": notes, "figure": str(destination)}
+        about = {
+            "model": model,
+            "prompt": asked.prompt,
+            "budget": chosen.budget,
+            "notes": notes,
+            "figure": str(destination),
+        }
         print_json({**about, "results": [answer.to_dict()]})
     else:
         out().print(f"{escape(asked.prompt)} [bold]{escape(answer.text)}[/]")
-        out().print(f"{name} at {budget}, drawn in [bold]{escape(str(destination))}[/]")
+        out().print(f"{chosen.method} at {chosen.budget}, drawn in [bold]{escape(str(destination))}[/]")

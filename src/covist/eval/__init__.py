@@ -4,8 +4,27 @@ results = covist.eval.evaluate("covist-fixed,covist-pro,random", "128,64", limit
 print(results.to_markdown())
 """
 
+from covist.eval.data import read_data
+from covist.eval.metrics import metric_names
+from covist.eval.questions import Question
 from covist.eval.results import Difference, Results, Score
 from covist.eval.runner import evaluate, method_names
-from covist.eval.suite import SUITES, Suite, load_suite
+from covist.eval.suite import SUITES, Item, Suite, load_suite
+from covist.eval.tuning import Tuned, tune
 
-__all__ = ["SUITES", "Difference", "Results", "Score", "Suite", "evaluate", "load_suite", "method_names"]
+__all__ = [
+    "SUITES",
+    "Difference",
+    "Item",
+    "Question",
+    "Results",
+    "Score",
+    "Suite",
+    "Tuned",
+    "evaluate",
+    "load_suite",
+    "method_names",
+    "metric_names",
+    "read_data",
+    "tune",
+]

@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from covist.methods.grammar import VANILLA
-from covist.units import counted
 from covist.viz import save_figure
 from covist.viz.panels import FAINT, INK, SOFT
 
@@ -37,10 +36,10 @@ class _Line:
     scores: list[Score]
     colour: str | None  # None for the methods in the background
 
-    def label(self, least: int) -> str:
+    def label(self, least: int | str) -> str:
         """Its name and where it ends; a line that does not go down to the least budget says which one that is."""
         end = self.scores[-1]
-        return f"{self.method}  {end.retention:.1f}" + (f" at {end.budget}" if end.budget > least else "")
+        return f"{self.method}  {end.retention:.1f}" + (f" at {end.budget}" if end.budget != least else "")
 
 
 def plot_retention(results: Results, path: str | Path) -> None:
@@ -49,8 +48,9 @@ def plot_retention(results: Results, path: str | Path) -> None:
     What a method could not reach is no point of its line, but a remark below the title.
     """
     lines = _lines(results.scores)
-    budgets = sorted({score.budget for line in lines for score in line.scores})
-    labels = [line.label(budgets[0]) for line in lines]
+    kept = _places(lines)
+    least = min(kept, key=lambda budget: kept[budget], default=0)
+    labels = [line.label(least) for line in lines]
     width = LEFT + PLOT * OFFSET + max(1.2, LETTER * max(map(len, labels), default=0) + 0.15)
     height = max(3.4, 1.15 * LABEL * (len(lines) + 1))
     remarks = _unreached(results.scores, letters=int((width - LEFT) / REMARK_LETTER))
@@ -60,11 +60,18 @@ def plot_retention(results: Results, path: str | Path) -> None:
     for line in lines:
         _draw(axes, line)
     axes.axhline(100, color=FAINT, linestyle=(0, (4, 3)), linewidth=1, zorder=1)
-    _finish(axes, budgets, [score.mean_cached_tokens for line in lines for score in line.scores])
+    _finish(axes, kept, [score.mean_cached_tokens for line in lines for score in line.scores], results.measure)
     _label(axes, lines, labels, height)
-    asked = f"{counted(results.questions, 'question')} about {counted(results.images, 'image')}; bars are 95% intervals"
+    asked = f"{results.about}; bars are 95% intervals"
     place = LEFT / width
-    figure.text(place, 1 - 0.28 / whole, f"Retention on {results.suite}", fontsize=13, weight="bold", color=INK)
+    figure.text(
+        place,
+        1 - 0.28 / whole,
+        f"{results.measure.capitalize()} on {results.suite}",
+        fontsize=13,
+        weight="bold",
+        color=INK,
+    )
     figure.text(place, 1 - 0.53 / whole, asked, fontsize=9.5, color=INK)
     figure.text(place, 1 - 0.62 / whole, "\n".join(remarks), fontsize=8, color=SOFT, va="top", linespacing=1.3)
     save_figure(figure, path)
@@ -91,7 +98,7 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> np.n
 
 def _unreached(scores: Sequence[Score], letters: int) -> list[str]:
     """Which budgets are not drawn, and for whom, in lines of so many letters."""
-    missed: dict[tuple[int, str], list[str]] = {}
+    missed: dict[tuple[int | str, str], list[str]] = {}
     for score in scores:
         if not score.reached:
             missed.setdefault((score.budget, f"{score.mean_cached_tokens:.1f}"), []).append(score.method)
@@ -133,15 +140,23 @@ def _draw(axes: Axes, line: _Line) -> None:
     )
 
 
-def _finish(axes: Axes, budgets: list[int], kept: list[float]) -> None:
+def _places(lines: Sequence[_Line]) -> dict[int | str, float]:
+    """Where a budget stands on the axis: at its count, a share (or a count for each frame) at what it came to."""
+    places: dict[int | str, float] = {}
+    for score in (score for line in lines for score in line.scores):
+        places.setdefault(score.budget, score.target)
+    return dict(sorted(places.items(), key=lambda place: place[1]))
+
+
+def _finish(axes: Axes, budgets: dict[int | str, float], kept: list[float], measure: str) -> None:
     """Axes from many tokens to few: that is where methods part, and where their labels stand."""
     if budgets:
         axes.set_xscale("log", base=2)
         axes.set_xlim(max(kept) * 1.1, min(kept) / 1.1)
-        axes.set_xticks(budgets, labels=[str(budget) for budget in budgets])
+        axes.set_xticks(list(budgets.values()), labels=[str(budget) for budget in budgets])
         axes.minorticks_off()
     axes.set_xlabel("visual tokens per image, layer mean (fewer to the right)", color=INK, fontsize=9.5)
-    axes.set_ylabel("retention (%)", color=INK, fontsize=9.5)
+    axes.set_ylabel(f"{measure} (%)", color=INK, fontsize=9.5)
     axes.tick_params(colors=INK, labelsize=9, length=3)
     axes.grid(color=FAINT, alpha=0.25, linewidth=0.6)
     for side, spine in axes.spines.items():

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from covist.eval.records import Answered
-from covist.eval.results import tally
 from covist.eval.statistics import Bootstrap, Interval, estimate
 from covist.eval.subject import Subject
 from covist.eval.suite import SUITES, load_suite
+from covist.eval.tally import tally
 from covist.families.registry import family_for
 
 
@@ -45,9 +45,9 @@ def reading_by_layer(suite: str = "scenes", *, limit: int = 8, model: Any = None
     for layers in range(len(decoder.layers), -1, -1):
         answered = {}
         for item in items:
-            image = subject.request(item).prompts["input_ids"] == subject.model.config.image_token_id
+            image = subject.requests(item)[0].prompts["input_ids"] == subject.model.config.image_token_id
             with image_hidden(decoder.layers[layers:], image):
-                answered[item.number] = Answered(item.number, subject.answer(item), 0.0, 0.0)
+                answered[item.number] = Answered(item.number, subject.answer(item).texts, 0.0, 0.0)
         tallies[layers] = tally(items, answered, asked.families)
     whole = tallies[len(decoder.layers)]
     return [

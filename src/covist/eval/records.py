@@ -18,15 +18,24 @@ from covist.errors import CovistError
 from covist.outputs import writable_directory, write_json
 from covist.request.answer import Configuration
 
-LAYOUT = 2
+LAYOUT = 3
 """Counts the changes to what a directory holds; one of another layout is refused."""
 
 
 @dataclass(frozen=True)
 class Run(Configuration):
-    """A method at a budget that is a number of tokens."""
+    """A method at a budget: a number of tokens, or a share of each image's as text ("11%")."""
 
-    budget: int
+    budget: int | str
+
+
+def budget_size(budget: int | str) -> float:
+    """For putting budgets in order: counts by themselves, shares below all of them.
+
+    >>> sorted([64, "5%", 128, "11%"], key=budget_size)
+    ['5%', '11%', 64, 128]
+    """
+    return float(budget) if isinstance(budget, int) else float(budget.rstrip("%")) / 100
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,8 @@ class Answered:
     """What a run said about one image, how long that took, and the layer means of visual tokens.
 
     tokens, cached: of prefill, and of the cache after it; None where the two are the same
+    target: what the budget came to for what was shown; None where it is the budget itself
+    written: the tokens of each answer
     sitting: which call of `evaluate` it was; times of different sittings may come from different days and machines.
     """
 
@@ -43,6 +54,8 @@ class Answered:
     tokens: float
     sitting: str = ""
     cached: float | None = None
+    target: float | None = None
+    written: list[list[int]] | None = None
 
     @property
     def cached_tokens(self) -> float:
@@ -68,17 +81,18 @@ class Records:
         return self._answers[run]
 
     def runs(self) -> list[Run]:
-        """Every run with an answer in the directory, by name and falling budget."""
+        """Every run with an answer in the directory, by name and falling budget, shares after counts."""
         paths = [] if self._directory is None else (self._directory / "answers").glob("*.jsonl")
         lines = (json.loads(line) for path in paths for line in _whole_lines(path))
         found = {Run(line["method"], line["budget"]) for line in lines}
-        return sorted(found, key=lambda run: (run.method, -run.budget))
+        return sorted(found, key=lambda run: (run.method, -budget_size(run.budget)))
 
     def add(self, run: Run, answered: Answered) -> None:
         self.of(run)[answered.image] = answered
         if self._directory is not None:
             with self._path(run).open("a", encoding="utf-8") as file:
-                file.write(json.dumps({**asdict(run), **asdict(answered)}) + "\n")
+                line = {"method": run.method, "budget": run.budget, **asdict(answered)}
+                file.write(json.dumps(line) + "\n")
 
     def settle(self, name: str, value: Any) -> None:
         """Fix a setting that was not known when the directory was opened."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean
@@ -13,13 +13,16 @@ import numpy as np
 
 from covist.environment import versions
 from covist.errors import CovistError
+from covist.eval.questions import AGREEMENT
 from covist.eval.records import Answered, Records, Run
-from covist.eval.statistics import Bootstrap, Interval, Tally, estimate
+from covist.eval.statistics import LEVEL, Bootstrap, Interval, Tally, estimate, holm, p_value
 from covist.eval.suite import Item, Suite
 from covist.eval.tables import markdown
+from covist.eval.tally import answer_agreement, tally
 from covist.methods.grammar import VANILLA
 from covist.outputs import write_json
 from covist.request.budgets import Reach
+from covist.units import counted
 
 _DIGITS = 2
 PREFERRED_REFERENCE = "covist-fixed"
@@ -30,7 +33,7 @@ class Score:
     """One method at one budget; accuracy, families and retention in percent, with 95% intervals."""
 
     method: str
-    budget: int
+    budget: int | str
     mean_tokens: float  # visual tokens of prefill, averaged over layers and images
     mean_cached_tokens: float  # in the cache after it: what the budget counts
     accuracy: float  # mean of the families
@@ -38,6 +41,8 @@ class Score:
     retention: float
     retention_interval: Interval
     families: dict[str, float]
+    same_answers: float  # questions that the uncompressed model answers the same, letter by letter
+    target: float  # tokens that the budget came to: a share, or a count for each frame of a video
     seconds_per_image: float  # to answer all questions about an image
     reached: bool  # whether the method can keep as few tokens as the budget says; if not, its cell is not ranked
     times_mixed: bool  # whether some of its times or of vanilla's come from another sitting: do not compare them
@@ -45,19 +50,29 @@ class Score:
 
 @dataclass(frozen=True)
 class Difference:
-    """Retention of a method minus retention of another at the same budget, on the same images."""
+    """Retention of a method minus retention of another at the same budget, on the same images.
+
+    p: of no difference at all; p_holm: with the other comparisons of its table taken into account
+    """
 
     method: str
     against: str
-    budget: int
+    budget: int | str
     retention: float
     interval: Interval
+    p: float
+    p_holm: float
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out zero."""
+        """Whether the interval leaves out zero; of many differences that are none, one in twenty does by chance."""
         low, high = self.interval
         return low > 0 or high < 0
+
+    @property
+    def is_clear_among_all(self) -> bool:
+        """Whether it stays clear after Holm's correction: the chance of one false one in the table is 5 %."""
+        return self.is_clear and self.p_holm <= 1 - LEVEL
 
 
 @dataclass(frozen=True)
@@ -67,14 +82,16 @@ class Cost:
     seconds: float
     tokens: float
     cached_tokens: float
+    target: float  # what the budget came to
     sittings: frozenset[str]
 
     @classmethod
-    def of(cls, answered: list[Answered]) -> Cost:
+    def of(cls, run: Run, answered: list[Answered]) -> Cost:
         return cls(
             mean(one.seconds for one in answered),
             mean(one.tokens for one in answered),
             mean(one.cached_tokens for one in answered),
+            mean(float(run.budget) if one.target is None else one.target for one in answered),
             frozenset(one.sitting for one in answered),
         )
 
@@ -86,25 +103,45 @@ class Results:
     suite: str
     families: tuple[str, ...]
     images: int
+    unit: str  # what these "images" are: images, videos, or items of several
     questions: int
+    by_agreement: bool  # whether no right answer is known, so that retention is agreement with the uncompressed model
     settings: dict[str, Any]
     tallies: dict[Run, Tally]
+    same_answers: dict[Run, float]
     costs: dict[Run, Cost]
     seed: int
 
     @classmethod
     def build(cls, suite: Suite, items: list[Item], runs: list[Run], records: Records, seed: int) -> Results:
-        answered = {run: [records.of(run)[item.number] for item in items] for run in runs}
+        """Without the uncompressed model among the runs there is nothing to refer to, and no score."""
+        reference = next((records.of(run) for run in runs if run.method == VANILLA), None)
+        finished = [] if reference is None else runs
+        answered = {run: [records.of(run)[item.number] for item in items] for run in finished}
+        asked = [question for item in items for question in item.questions]
         return cls(
             suite=suite.name,
             families=suite.families,
             images=len(items),
-            questions=sum(len(item.questions) for item in items),
+            unit=suite.unit,
+            questions=len(asked),
+            by_agreement=all(question.metric == AGREEMENT for question in asked),
             settings=dict(records.settings),
-            tallies={run: tally(items, records.of(run), suite.families) for run in runs},
-            costs={run: Cost.of(own) for run, own in answered.items()},
+            tallies={run: tally(items, records.of(run), suite.families, reference) for run in finished},
+            same_answers={run: answer_agreement(items, records.of(run), reference or {}) for run in finished},
+            costs={run: Cost.of(run, own) for run, own in answered.items()},
             seed=seed,
         )
+
+    @property
+    def measure(self) -> str:
+        """What retention is called here."""
+        return AGREEMENT if self.by_agreement else "retention"
+
+    @property
+    def about(self) -> str:
+        """`2,522 questions about 320 images`."""
+        return f"{counted(self.questions, 'question')} about {counted(self.images, self.unit)}"
 
     @cached_property
     def _bootstrap(self) -> Bootstrap:
@@ -127,9 +164,12 @@ class Results:
         """What every method made of its budget."""
         if self._vanilla is None:
             return {}
-        tokens = self._vanilla.budget
-        compressed = ((run, cost) for run, cost in self.costs.items() if run != self._vanilla)
-        return {run: Reach(run.method, run.budget, run.budget, tokens, cost.cached_tokens) for run, cost in compressed}
+        tokens = round(self.costs[self._vanilla].tokens)
+        return {
+            run: Reach(run.method, run.budget, round(cost.target), tokens, cost.cached_tokens)
+            for run, cost in self.costs.items()
+            if run != self._vanilla
+        }
 
     @cached_property
     def cache_differs(self) -> bool:
@@ -154,40 +194,48 @@ class Results:
             retention=retention,
             retention_interval=retention_interval,
             families=dict(zip(self.families, self._bootstrap.family_scores(tally)[0].tolist(), strict=True)),
+            same_answers=self.same_answers[run],
+            target=cost.target,
             seconds_per_image=cost.seconds,
             reached=run == self._vanilla or self.reaches[run].is_reached,
             times_mixed=len(cost.sittings | self.costs[self._vanilla or run].sittings) > 1,
         )
 
-    def difference(self, method: str, against: str, budget: int) -> Difference:
+    def difference(self, method: str, against: str, budget: int | str) -> Difference:
         """Paired difference in retention between two methods."""
         for name in (method, against):
             if Run(name, budget) not in self._retentions:
                 raise CovistError(f"{name!r} was not evaluated at a budget of {budget}")
         apart = self._retentions[Run(method, budget)] - self._retentions[Run(against, budget)]
-        return Difference(method, against, budget, *estimate(apart))
+        p = p_value(apart)
+        return Difference(method, against, budget, *estimate(apart), p, p_holm=p)
 
     @cached_property
     def differences(self) -> list[Difference]:
         """Every method against CoViST-Fixed (or, without it, against the first method) at the same budget.
 
-        A budget that a method cannot reach is left out: its retention belongs to more tokens.
+        A budget that a method cannot reach is left out: its retention belongs to more tokens. Holm's correction is
+        for all of them together.
         """
         compressed = [run for run, made in self.reaches.items() if made.is_reached]
         names = [run.method for run in compressed]
         if not names:
             return []
         against = PREFERRED_REFERENCE if PREFERRED_REFERENCE in names else names[0]
-        return [
+        found = [
             self.difference(run.method, against, run.budget)
             for run in compressed
             if run.method != against and Run(against, run.budget) in compressed
         ]
+        corrected = holm([difference.p for difference in found])
+        return [replace(difference, p_holm=p) for difference, p in zip(found, corrected, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON; what cannot be computed is None."""
         return {
             "suite": self.suite,
+            "measure": self.measure,
+            "unit": self.unit,
             "images": self.images,
             "questions": self.questions,
             "settings": self.settings,
@@ -209,23 +257,6 @@ class Results:
         plot_retention(self, folder / "retention.png")
 
 
-def normalise(answer: str) -> str:
-    """Case, outer space and a final full stop do not matter; everything else does."""
-    return answer.strip().rstrip(".").strip().lower()
-
-
-def tally(items: list[Item], answered: dict[int, Answered], families: tuple[str, ...]) -> Tally:
-    """Count exact matches per image and family."""
-    right = np.zeros((len(items), len(families)), dtype=np.int64)
-    asked = np.zeros_like(right)
-    for row, item in enumerate(items):
-        for question, answer in zip(item.questions, answered[item.number].answers, strict=True):
-            column = families.index(question.family)
-            asked[row, column] += 1
-            right[row, column] += normalise(answer) == normalise(question.answer)
-    return Tally(right, asked)
-
-
 def _number(value: float, digits: int = _DIGITS) -> float | None:
     return round(value, digits) if math.isfinite(value) else None
 
@@ -244,6 +275,7 @@ def _score_dict(score: Score) -> dict[str, Any]:
         "accuracy": _number(score.accuracy),
         "retention": _number(score.retention),
         "families": {family: _number(value) for family, value in score.families.items()},
+        "same_answers": _number(score.same_answers),
         "ci": {"accuracy": _pair(score.accuracy_interval), "retention": _pair(score.retention_interval)},
         "seconds_per_image": _number(score.seconds_per_image, 4),
         "times_mixed": score.times_mixed,
@@ -258,4 +290,7 @@ def _difference_dict(difference: Difference) -> dict[str, Any]:
         "retention": _number(difference.retention),
         "ci": _pair(difference.interval),
         "clear": difference.is_clear,
+        "p": _number(difference.p, 5),
+        "p_holm": _number(difference.p_holm, 5),
+        "clear_among_all": difference.is_clear_among_all,
     }

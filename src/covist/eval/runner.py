@@ -4,38 +4,33 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-import torch
-
-from covist import __version__
-from covist.api.handle import Compression
+from covist.api.setup import Setup
+from covist.config import CovistConfig
 from covist.errors import CovistError
-from covist.eval.records import Answered, Records, Run
+from covist.eval.answering import Answering, Progress, answers_identity
+from covist.eval.records import Records, Run
 from covist.eval.results import Results
 from covist.eval.subject import Subject
-from covist.eval.suite import Item, Suite, load_suite
+from covist.eval.suite import Suite, load_suite
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA, is_vanilla, split_names
 from covist.methods.registry import available_methods
-from covist.request.answer import compressed
-from covist.schedule import resolve_budget
-
-Progress = Callable[[int, int, str], None]
-"""Called with (finished images, all images, the run at work), over all runs."""
+from covist.schedule import check_budget, resolve_budget
 
 
 def evaluate(
     methods: str | Iterable[str],
     budgets: str | Iterable[int | float | str],
     *,
-    suite: str = "scenes",
+    suite: str | Suite = "scenes",
     limit: int | None = None,
     model: Any = None,
+    max_new_tokens: int | None = None,
+    config: CovistConfig | Setup | str | Path | None = None,
     out: str | Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -43,11 +38,18 @@ def evaluate(
     """Answer a suite with every method at every budget, and with the uncompressed model as the reference.
 
     methods: names as a list or as text with commas; `covist.methods.grammar` says which there are.
-    budgets: visual tokens per image, as `covist.compress` takes them; a share is taken of the first image. A budget of
-        all tokens or more leaves the images uncompressed. `Score.reached` says whether a method can reach its budget.
-    limit: use only the first images of the suite; they are a fair sample of all of it.
+    budgets: visual tokens per image, as `covist.compress` takes them; the embedded suites' images are of one size, so
+        that a share is a count there. A budget of all tokens or more leaves the images uncompressed. `Score.reached`
+        says whether a method can reach its budget.
+    suite: a name of `covist.eval.SUITES`, or a suite of your own: from a file by `read_data`, or of items that are at
+        hand by `Suite.of`.
+    limit: use only the first images of the suite; the embedded ones begin with a fair sample of all of it.
     model: a name ("tiny", a folder, a hub id), a `LoadedModel`, or a tuple (model, processor, clip); by default the
         embedded model that the suite was made for.
+    max_new_tokens: the longest answer; by default there is room for the right answer in the embedded suites, and for
+        64 tokens in others.
+    config: constants of CoViST, or a setup or file with them and a concentration reference, for the methods that read
+        them. Without a reference it is measured on the first images of the suite.
     out: a directory for answers, results.json, results.md and retention.png. A second call with the same directory
         continues what was interrupted, and may name more methods, budgets or images. The three results files then
         cover every run of the directory that is finished for these images; a call with fewer images than they
@@ -57,22 +59,31 @@ def evaluate(
     >>> results = covist.eval.evaluate("random", "64", limit=2)
     >>> [(score.method, score.mean_tokens) for score in results.scores]
     [('vanilla', 576), ('random', 64.0)]
+
+    Without right answers, how far the compressed model says the same as the uncompressed one:
+
+    >>> from covist.eval import Item, Question, Suite
+    >>> image, question, answer = covist.tiny.demo()
+    >>> mine = Suite.of("mine", [Item.of(image, Question(question), Question("what color is the circle?"))])
+    >>> covist.eval.evaluate("covist-fixed", "64", suite=mine).scores[1].families
+    {'agreement': 100.0}
     """
     names, asked = method_names(methods), load_suite(suite)
     items = asked.items(limit)
-    subject = Subject.resolve(asked.model if model is None else model)
-    runs = _runs(names, budgets, round(subject.tokens(items[0])))
-    settings = {"suite": suite, "suite_version": asked.fingerprint(), **subject.identity, "seed": seed}
-    records = Records(out, {"covist": __version__, **settings, "concentration": None})
-    evaluation = _Evaluation(subject, asked, items, records, seed)
+    longest = asked.max_new_tokens if max_new_tokens is None else max_new_tokens
+    subject = Subject.resolve(asked.model if model is None else model, longest)
+    runs = planned_runs(names, budgets, round(subject.tokens(items[0])), asked.one_size)
+    setup = Setup.of(config)
+    records = Records(out, answers_identity(asked, subject, longest, setup, seed))
+    answering = Answering(subject, asked, items, records, seed)
     try:
-        evaluation.answer(runs, progress)
+        answering.answer(runs, progress)
     finally:
         # Also when interrupted: what is finished stays, with its figures.
-        finished = [run for run in runs if evaluation.is_finished(run)]
+        finished = [run for run in runs if answering.is_finished(run)]
         results = Results.build(asked, items, finished, records, seed)
         if out is not None and runs[0] in finished:
-            others = [run for run in records.runs() if run not in runs and evaluation.is_finished(run)]
+            others = [run for run in records.runs() if run not in runs and answering.is_finished(run)]
             _summarise(Results.build(asked, items, [*finished, *others], records, seed), Path(out))
     return results
 
@@ -106,56 +117,26 @@ def method_names(methods: str | Iterable[str]) -> list[str]:
     return names
 
 
-def _runs(names: list[str], budgets: str | Iterable[int | float | str], tokens: int) -> list[Run]:
+def planned_runs(
+    names: list[str], budgets: str | Iterable[int | float | str], tokens: int, one_size: bool
+) -> list[Run]:
     """Vanilla once, as the reference, then every other method at every budget."""
     parts = [part for part in budgets.split(",") if part.strip()] if isinstance(budgets, str) else list(budgets)
-    counts = dict.fromkeys(resolve_budget(part, tokens) for part in parts)
+    sizes = dict.fromkeys(resolve_budget(part, tokens) if one_size else written_budget(part) for part in parts)
     others = [name for name in names if name != VANILLA]
-    if others and not counts:
+    if others and not sizes:
         raise CovistError("no budget given; name at least one, for example 64")
-    return [Run(VANILLA, tokens), *(Run(name, count) for name in others for count in counts)]
+    return [Run(VANILLA, tokens), *(Run(name, size) for name in others for size in sizes)]
 
 
-class _Evaluation:
-    """Answers what the records do not hold yet."""
+def written_budget(budget: int | float | str) -> int | str:
+    """A budget in one of two spellings, a count (64) or a share ("11%"); what is neither is refused.
 
-    def __init__(self, subject: Subject, suite: Suite, items: list[Item], records: Records, seed: int):
-        self.subject, self.suite, self.items, self.records, self.seed = subject, suite, items, records, seed
-
-    def is_finished(self, run: Run) -> bool:
-        return all(item.number in self.records.of(run) for item in self.items)
-
-    def answer(self, runs: list[Run], progress: Progress | None) -> None:
-        open_items = {run: [item for item in self.items if item.number not in self.records.of(run)] for run in runs}
-        total = len(runs) * len(self.items)
-        done = total - sum(map(len, open_items.values()))
-        for run, items in open_items.items():
-            with self._compressed(run) if items else nullcontext() as handle:
-                for item in items:
-                    if progress:
-                        progress(done, total, str(run))
-                    self.records.add(run, self._answer(item, handle))
-                    done += 1
-        if progress:
-            progress(done, total, "finished")
-
-    def _compressed(self, run: Run) -> AbstractContextManager[Compression | None]:
-        tracks = not run.is_vanilla and create_method(run.method).tracker is not None
-        return compressed(self.subject.loaded, run, concentration=self._concentration() if tracks else None)
-
-    def _concentration(self) -> float:
-        if self.records.settings["concentration"] is None:
-            self.records.settle("concentration", self.subject.concentration(self.suite))
-        return self.records.settings["concentration"]
-
-    def _answer(self, item: Item, handle: Compression | None) -> Answered:
-        # Seeded per image, so that an interrupted run draws the same as an uninterrupted one.
-        torch.manual_seed(self.seed * self.suite.size + item.number)
-        self.subject.request(item)
-        started = perf_counter()
-        answers = self.subject.answer(item)
-        seconds = perf_counter() - started
-        report = None if handle is None else handle.report
-        tokens = self.subject.tokens(item) if report is None else report.mean_tokens
-        cached = None if report is None or report.mean_cached_tokens == tokens else report.mean_cached_tokens
-        return Answered(item.number, answers, round(seconds, 4), tokens, self.records.sitting, cached)
+    >>> written_budget("0.11"), written_budget(64)
+    ('11%', 64)
+    """
+    check_budget(budget)
+    text = str(budget).strip()
+    if text.isdigit():
+        return int(text)
+    return text if text.endswith("%") else f"{100 * float(text):g}%"

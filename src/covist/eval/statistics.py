@@ -1,4 +1,4 @@
-"""Scores, retention and bootstrap intervals.
+"""Scores, retention, bootstrap intervals, and what many comparisons do to them.
 
 Questions about one image are not independent, so the bootstrap draws images with replacement, and every quantity
 of a draw (of the method, of vanilla, of another method) is computed on the same images: all comparisons are paired.
@@ -6,6 +6,8 @@ of a draw (of the method, of vanilla, of another method) is computed on the same
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +20,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Tally:
-    """Right answers and questions, both [images, families]."""
+    """How right the answers are, summed up, and how many questions there were; both [images, families]."""
 
     right: np.ndarray
     asked: np.ndarray
@@ -55,6 +57,36 @@ def estimate(values: np.ndarray) -> tuple[float, Interval]:
         return float(values[0]), (float("nan"), float("nan"))
     low, high = np.percentile(drawn, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
     return float(values[0]), (float(low), float(high))
+
+
+def p_value(values: np.ndarray) -> float:
+    """Two-sided p of per-draw differences [1 + draws] from zero: the estimate against the draws' deviation.
+
+    By the normal distribution, because counting draws beyond zero cannot tell very small values apart, which a
+    correction for many comparisons needs.
+    """
+    drawn = values[1:][~np.isnan(values[1:])]
+    if not len(drawn) or math.isnan(values[0]):
+        return math.nan
+    error = float(np.std(drawn))
+    if error == 0:
+        return float(values[0] == 0)
+    return math.erfc(abs(float(values[0])) / error / math.sqrt(2))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p values after Holm's step-down correction: each below a level with the family-wise error held at that level.
+
+    The smallest is multiplied by their number, the next by one less, and so on, never falling; at most 1.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    adjusted, worst = [0.0] * len(p_values), 0.0
+    for done, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
+        worst = max(worst, min(1.0, (len(p_values) - done) * p_values[place]))
+        adjusted[place] = worst
+    return adjusted
 
 
 def _ratio(over: np.ndarray, under: np.ndarray) -> np.ndarray:

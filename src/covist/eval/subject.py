@@ -3,38 +3,57 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from PIL import Image
 from torch import nn
 
 from covist.errors import CovistError
+from covist.eval.questions import posed
 from covist.eval.suite import Item, Suite
 from covist.request.concentration import REFERENCE_IMAGES, mean_concentration
 from covist.request.inputs import Request, prepare
 from covist.request.loading import LoadedModel, load_model
 from covist.request.timing import generate
 from covist.request.tokens import mean_content, visual_tokens
+from covist.request.videos import Video
 
+LARGEST_BATCH = 16  # questions that are answered at once
+KEPT_BYTES = 2**30  # of prepared requests; those beyond are prepared again when they are asked for
 _PROBED_VALUES = 4096  # values of each parameter that a fingerprint reads
 
 
-class Subject:
-    """A loaded model that remembers the prepared requests of every item."""
+@dataclass(frozen=True)
+class Said:
+    """The greedy answers to the questions about an item."""
 
-    def __init__(self, loaded: LoadedModel):
-        self.loaded = loaded
-        self._requests: dict[int, Request] = {}
+    texts: list[str]
+    tokens: list[list[int]]  # of each answer, end token included
+
+
+class Subject:
+    """A loaded model that remembers the prepared requests of items.
+
+    max_new_tokens: the longest answer; by default there is room for the longest right one and the end token
+    """
+
+    def __init__(self, loaded: LoadedModel, max_new_tokens: int | None = None):
+        self.loaded, self._max_new_tokens = loaded, max_new_tokens
+        self._requests: dict[int, list[Request]] = {}
+        self._kept_bytes = 0
 
     @classmethod
-    def resolve(cls, model: Any) -> Subject:
+    def resolve(cls, model: Any, max_new_tokens: int | None = None) -> Subject:
         """From a name ("tiny", a folder, a hub id), a `LoadedModel` or a tuple (model, processor[, clip])."""
         if isinstance(model, str):
             model = load_model(model)
         if isinstance(model, LoadedModel):
-            return cls(model)
+            return cls(model, max_new_tokens)
         if isinstance(model, tuple) and len(model) in (2, 3):
-            return cls(LoadedModel("own model", *model))
+            return cls(LoadedModel("own model", *model), max_new_tokens)
         raise CovistError(f"model={type(model).__name__}: give a name or a tuple (model, processor, clip)")
 
     @property
@@ -52,34 +71,59 @@ class Subject:
             "attention": self.loaded.attention,
         }
 
-    def request(self, item: Item) -> Request:
-        """All questions about an item."""
-        if item.number not in self._requests:
-            questions = [question.question for question in item.questions]
-            self._requests[item.number] = prepare(self.loaded, [item.image], *questions)
-        return self._requests[item.number]
+    def requests(self, item: Item) -> list[Request]:
+        """All questions about an item, in batches that share its images."""
+        if item.number in self._requests:
+            return self._requests[item.number]
+        made = self._prepare(item)
+        size = sum(request.nbytes for request in made)
+        if self._kept_bytes + size <= KEPT_BYTES:
+            self._requests[item.number] = made
+            self._kept_bytes += size
+        return made
 
-    def answer(self, item: Item) -> list[str]:
-        """Greedy answers to every question about an item."""
-        written = generate(self.model, self.request(item), self._answer_tokens(item))
-        return self.loaded.processor.batch_decode(written, skip_special_tokens=True)
+    def _prepare(self, item: Item) -> list[Request]:
+        shown = item.shown
+        images = [one for one in shown if isinstance(one, Image.Image)]
+        videos = [one for one in shown if isinstance(one, Video)]
+        asked = [posed(question) for question in item.questions]
+        batches = [asked[start : start + LARGEST_BATCH] for start in range(0, len(asked), LARGEST_BATCH)]
+        return [prepare(self.loaded, images, *batch, videos=videos) for batch in batches]
+
+    def answer(self, item: Item, requests: Sequence[Request] | None = None) -> Said:
+        """Greedy answers to every question about an item, for which its requests may be ready."""
+        room = self._answer_tokens(item)
+        ready = self.requests(item) if requests is None else requests
+        rows = [row for request in ready for row in generate(self.model, request, room)]
+        texts = [self.loaded.processor.batch_decode(row[None], skip_special_tokens=True)[0] for row in rows]
+        return Said(texts, [self._until_end(row.tolist()) for row in rows])
 
     def tokens(self, item: Item) -> float:
         """Visual tokens of an item without compression."""
-        return mean_content(visual_tokens(self.loaded, self.request(item)))
+        return mean_content(visual_tokens(self.loaded, self.requests(item)[0]))
 
     def concentration(self, suite: Suite) -> float:
         """Mean concentration of the encoder attention over the first images of a suite.
 
         CoViST's running reference is frozen to it, so that an answer does not depend on the images before.
         """
-        return mean_concentration(self.loaded, map(self.request, suite.items(REFERENCE_IMAGES)))
+        first = (self.requests(item)[0] for item in suite.items(REFERENCE_IMAGES))
+        return mean_concentration(self.loaded, first)
 
     def _answer_tokens(self, item: Item) -> int:
-        """Room for the longest right answer and the end token."""
+        """Room for the longest right answer and the end token, unless the longest answer is given."""
+        if self._max_new_tokens is not None:
+            return self._max_new_tokens
         tokenizer = getattr(self.loaded.processor, "tokenizer", self.loaded.processor)
-        answers = [question.answer for question in item.questions]
+        answers = [answer for question in item.questions for answer in question.answers]
         return max(map(len, tokenizer(answers, add_special_tokens=False).input_ids)) + 1
+
+    def _until_end(self, row: list[int]) -> list[int]:
+        """The tokens of an answer without what fills up its batch; the end token belongs to it."""
+        end = self.model.generation_config.eos_token_id
+        ends = set(end if isinstance(end, list) else [end])
+        last = next((place for place, token in enumerate(row) if token in ends), len(row))
+        return row[: last + 1]
 
 
 def _fingerprint(module: nn.Module) -> str:

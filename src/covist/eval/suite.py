@@ -1,4 +1,4 @@
-"""Suites: images with questions whose answers are known exactly.
+"""Suites: images with questions about them.
 
 `scenes` and `scenes-hd` are fixed held-out sets, one for each embedded model: their images and questions follow from
 seeds that training never draws from. Every fifth image of `scenes` is a crowded one, so that the first images of the
@@ -8,19 +8,20 @@ suite are a fair sample of all of it.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 
 from PIL import Image
 
 from covist.errors import CovistError
+from covist.eval.questions import Asked
+from covist.request.videos import Video
 from covist.tiny import (
     DENSE_FAMILY,
     FAMILIES,
     HELD_OUT_SEEDS,
-    Question,
     Scene,
     dense_questions_for,
     questions_for,
@@ -34,31 +35,81 @@ ORDINARY_SEEDS = HELD_OUT_SEEDS[:320]  # with one question per family, where the
 CROWDED, CROWDED_EVERY = 80, 5  # crowded scenes, and how often the suite shows one; about five questions each
 CROWDED_SEEDS = HELD_OUT_SEEDS[10_000:11_000]  # more than are needed: some offer no question
 HD_SEEDS = HELD_OUT_SEEDS[:200]  # 1,600 questions
+FREE_ANSWER = 64  # tokens of an answer that may say the right thing in more words than it takes
 _PROBED = 8  # items that a fingerprint reads
+
+
+Visual = Image.Image | Video
 
 
 @dataclass(frozen=True)
 class Item:
-    """One image and what is asked about it."""
+    """What is shown, one image or several images and videos, and what is asked about it.
+
+    number: its place in a suite, which `Suite.of` sees to
+    draw: makes what is shown, each time it is needed
+    """
 
     number: int
-    questions: tuple[Question, ...]
-    draw: Callable[[], Image.Image]
+    questions: tuple[Asked, ...]
+    draw: Callable[[], Visual | Sequence[Visual]]
 
-    @cached_property
+    @classmethod
+    def of(cls, shown: Visual | Sequence[Visual], *questions: Asked) -> Item:
+        """Questions about images and videos that are at hand."""
+        return cls(0, questions, lambda: shown)
+
+    @property
+    def shown(self) -> list[Visual]:
+        drawn = self.draw()
+        return list(drawn) if isinstance(drawn, Sequence) else [drawn]
+
+    @property
     def image(self) -> Image.Image:
-        return self.draw()
+        """The first image."""
+        return next(one for one in self.shown if isinstance(one, Image.Image))
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A fixed sequence of items; an item is made when it is asked for."""
+    """A fixed sequence of items; an item is made when it is asked for.
+
+    >>> from covist.eval import Item, Question, Suite
+    >>> image, question, answer = covist.tiny.demo()
+    >>> suite = Suite.of("mine", [Item.of(image, Question(question, answer), Question("what color is the square?"))])
+    >>> suite.size, suite.families
+    (1, ('exact', 'agreement'))
+    """
 
     name: str
     families: tuple[str, ...]
     size: int
     item: Callable[[int], Item]
     model: str = "tiny"  # whose images these are; asked unless another one is named
+    one_size: bool = True  # whether all images have as many visual tokens, so that a share of them is a count
+    unit: str = "image"  # what an item is, in tables
+    max_new_tokens: int | None = None  # of an answer; None: room for the longest right one
+    identity: str = ""  # of everything that the probe of a fingerprint might miss
+
+    @classmethod
+    def of(cls, name: str, items: Iterable[Item], unit: str = "image", identity: str = "") -> Suite:
+        """A suite of your own items."""
+        own = [replace(item, number=number) for number, item in enumerate(items)]
+        if not own:
+            raise CovistError(f"suite {name} has no items")
+        asked = [question for item in own for question in item.questions]
+        families = tuple(dict.fromkeys(question.family for question in asked))
+        checksum = f"{zlib.crc32((identity + repr(asked)).encode()):08x}"
+        return cls(
+            name,
+            families,
+            len(own),
+            own.__getitem__,
+            one_size=False,
+            unit=unit,
+            max_new_tokens=FREE_ANSWER,
+            identity=checksum,
+        )
 
     def items(self, limit: int | None = None) -> list[Item]:
         """The first `limit` items, or all."""
@@ -67,10 +118,13 @@ class Suite:
         return [self.item(number) for number in range(min(limit or self.size, self.size))]
 
     def fingerprint(self) -> str:
-        """Changes when the generator draws or asks something else."""
-        checksum = 0
+        """Changes when something else is shown or asked."""
+        checksum = zlib.crc32(self.identity.encode())
         for item in self.items(_PROBED):
-            checksum = zlib.crc32(item.image.tobytes() + repr(item.questions).encode(), checksum)
+            for visual in item.shown:
+                for image in visual.frames if isinstance(visual, Video) else [visual]:
+                    checksum = zlib.crc32(image.tobytes(), checksum)
+            checksum = zlib.crc32(repr(item.questions).encode(), checksum)
         return f"{checksum:08x}"
 
 
@@ -103,12 +157,14 @@ SUITES = {
 }
 
 
-def load_suite(name: str) -> Suite:
-    """A suite by its name.
+def load_suite(name: str | Suite) -> Suite:
+    """A suite by its name; a suite object is what it is.
 
     >>> covist.eval.load_suite("scenes").size
     400
     """
+    if isinstance(name, Suite):
+        return name
     if name not in SUITES:
         raise CovistError(f"unknown suite {name!r}; choose one of {', '.join(SUITES)}")
     return SUITES[name]

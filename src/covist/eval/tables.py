@@ -6,33 +6,57 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from covist.eval.records import budget_size
 from covist.methods.grammar import VANILLA
+from covist.units import counted
 
 if TYPE_CHECKING:
     from covist.eval.results import Results, Score
 
 
+_MEANING = {
+    "retention": "Retention is the mean over the families of score / vanilla score.",
+    "agreement": "Agreement is the mean over the families of the share of an answer's tokens before the first that "
+    "differs from the uncompressed model's answer.",
+}
+
+
 def markdown(results: Results) -> str:
     """Retention by method and budget, then every score per family, then the paired differences."""
+    measure = results.measure.capitalize()
     parts = [
-        f"# Suite {results.suite}: {results.questions} questions about {results.images} images",
-        "All scores in percent. Brackets hold 95% bootstrap intervals over images. Retention is the mean over the "
-        "families of score / vanilla score. *Not reachable*: the method cannot keep as few tokens as the budget "
-        "says; the score belongs to the smallest mean that it can run at, and is not ranked. An asterisk marks "
-        "times that were not all taken in one sitting with vanilla's: do not compare them.",
-        "## Retention",
+        f"# Suite {results.suite}: {results.about}",
+        f"All scores in percent. Brackets hold 95% bootstrap intervals over {results.unit}s. "
+        f"{_MEANING[results.measure]} *Same answers*: questions that the uncompressed model answers the same, letter "
+        "by letter. *Not reachable*: the method cannot keep as few tokens as the budget says; the score belongs to the "
+        "smallest mean that it can run at, and is not ranked. An asterisk marks times that were not all taken in one "
+        "sitting with vanilla's: do not compare them.",
+        f"## {measure}",
         _retention_table(results),
         "## Scores per family",
         _family_table(results),
     ]
     if results.differences:
-        parts += [f"## Retention minus that of {results.differences[0].against}, paired", _difference_table(results)]
+        parts += [
+            f"## {measure} minus that of {results.differences[0].against}, paired",
+            correction_note(results),
+            _difference_table(results),
+        ]
     return "\n\n".join(parts) + "\n"
+
+
+def correction_note(results: Results) -> str:
+    """What the two kinds of clear mean."""
+    return (
+        "Clear: the interval leaves out zero, not corrected for many comparisons. "
+        f"Holm: clear with the {counted(len(results.differences), 'comparison')} of this table taken into account, "
+        "so that the chance of a single false one among them is 5%."
+    )
 
 
 def _retention_table(results: Results) -> str:
     compressed = [score for score in results.scores if score.method != VANILLA]
-    budgets = sorted({score.budget for score in compressed}, reverse=True)
+    budgets = sorted({score.budget for score in compressed}, key=budget_size, reverse=True)
     cells = {(score.method, score.budget): _with_interval(score) for score in compressed}
     rows = [
         [method, *(cells.get((method, budget), "") for budget in budgets)]
@@ -44,16 +68,18 @@ def _retention_table(results: Results) -> str:
 def _family_table(results: Results) -> str:
     apart = results.cache_differs
     tokens = ["mean tokens", "mean cached"] if apart else ["mean tokens"]
-    head = ["method", "budget", *tokens, "accuracy", "retention", *results.families, "s/image"]
+    scores = [results.measure] if results.by_agreement else ["accuracy", results.measure]
+    head = ["method", "budget", *tokens, *scores, *results.families, "same answers", f"s/{results.unit}"]
     rows = [
         [
             score.method,
             str(score.budget) if score.reached else f"{score.budget}, not reachable",
             _text(score.mean_tokens),
             *([_text(score.mean_cached_tokens)] if apart else []),
-            _text(score.accuracy),
+            *([] if results.by_agreement else [_text(score.accuracy)]),
             _text(score.retention),
             *(_text(score.families[family]) for family in results.families),
+            _text(score.same_answers),
             _text(score.seconds_per_image, 3) + ("*" if score.times_mixed else ""),
         ]
         for score in results.scores
@@ -69,10 +95,11 @@ def _difference_table(results: Results) -> str:
             _text(one.retention, signed=True),
             _ends(one.interval),
             "yes" if one.is_clear else "",
+            "yes" if one.is_clear_among_all else "",
         ]
         for one in results.differences
     ]
-    return markdown_table(["method", "budget", "difference", "interval", "clear"], rows)
+    return markdown_table(["method", "budget", "difference", "interval", "clear", "Holm"], rows)
 
 
 def _with_interval(score: Score) -> str:

@@ -64,7 +64,7 @@ class Answerer:
             self._handle = compress(
                 self.loaded.model,
                 self.loaded.processor,
-                budget=arguments.budget,
+                budget=arguments.compressed_to,
                 method=self._method,
                 clip=self.loaded.clip,
             )
@@ -73,7 +73,7 @@ class Answerer:
     def needs_reference(self) -> bool:
         """Whether a task must settle a concentration reference before its first answer."""
         tracked = self._method is not None and self._method.tracker is not None
-        return tracked and self.arguments.concentration is None
+        return tracked and self.arguments.reference is None and not self.arguments.is_running
 
     def settle(self, conversations: Iterable[Conversation]) -> float | None:
         """The mean concentration over the first conversations that show something new; None if none does."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from covist.eval.results import normalise
+from covist.eval.metrics import normalise
 
 ACCURACY = "accuracy"
 

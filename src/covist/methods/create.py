@@ -39,6 +39,18 @@ def create_method(name: str, **options: Any) -> Method:
     return _combine(name, method, parsed.parts, options) if parsed.parts else _build(method, options)
 
 
+def reads_constants(name: str) -> bool:
+    """Whether CoViST has a part in a method, so that `config=` concerns it.
+
+    >>> reads_constants("divprune"), reads_constants("divprune+sca")
+    (False, True)
+    """
+    parsed = parse_name(name)
+    if parsed.parts or parsed.base not in available_methods():  # the rows of the cumulative study bring their own
+        return bool(parsed.parts)
+    return bool(available_methods()[parsed.base].reads_constants)
+
+
 def _registered(base: str) -> type[Method]:
     known = available_methods()
     if base == VANILLA:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from covist.api.choose import DEFAULT_BUDGET, DEFAULT_METHOD
 from covist.api.compress import compress
 from covist.api.handle import Compression
 from covist.api.report import Report
+from covist.api.setup import Setup
+from covist.config import CovistConfig
 from covist.errors import CovistError
-from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA, is_vanilla
 from covist.request.inputs import Request
 from covist.request.loading import LoadedModel
@@ -20,10 +22,22 @@ from covist.request.tokens import mean_content, uncompressed_flops, visual_token
 
 @dataclass(frozen=True)
 class Configuration:
-    """A method at a budget; vanilla needs no budget."""
+    """A method at a budget; vanilla needs no budget.
+
+    concentration: what to freeze the running reference to, for methods that have one
+    constants: of CoViST, for methods that read them
+    """
 
     method: str
-    budget: int | str | None = None
+    budget: int | float | str | None = None
+    concentration: float | None = field(default=None, compare=False)
+    constants: CovistConfig | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, setup: Setup) -> Configuration:
+        """What a setup says, with the defaults of `compress` for what it does not."""
+        budget = DEFAULT_BUDGET if setup.budget is None else setup.budget
+        return cls(setup.method or DEFAULT_METHOD, budget, setup.concentration, setup.constants)
 
     def __str__(self) -> str:
         return self.method if self.budget is None else f"{self.method} {self.budget}"
@@ -74,18 +88,15 @@ def compressed(
 ) -> AbstractContextManager[Compression | None]:
     """The model under a configuration for the length of a `with` block; vanilla leaves it as it is.
 
-    concentration: what to freeze the running reference to, for methods that have one.
+    concentration: of the configuration, unless it has one
     """
     if configuration.is_vanilla or configuration.budget is None:
         return nullcontext()
-    method = create_method(configuration.method)
-    if method.tracker is not None and concentration is not None:
-        method.tracker.freeze(concentration)
+    frozen = concentration if configuration.concentration is None else configuration.concentration
     return compress(
         loaded.model,
         loaded.processor,
-        budget=configuration.budget,
-        method=method,
+        config=Setup(configuration.method, configuration.budget, frozen, configuration.constants),
         clip=loaded.clip,
         instruction=instruction,
     )

@@ -5,8 +5,11 @@ alpha         composited on white, as a page or a browser would show it
 float         0 to 1 is black to white; values beyond that are scaled by the image's own range
 """
 
+from __future__ import annotations
+
 import re
 import warnings
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -23,6 +26,15 @@ _URL = re.compile(r"(https?|ftp|s3|gs|file|data):", re.IGNORECASE)
 
 def load_image(path: str | Path) -> Image.Image:
     """Read an image as upright RGB; whatever is wrong with the file is a `CovistError` of one line."""
+    return _from_file(path, _decode)
+
+
+def check_image(path: str | Path) -> None:
+    """Refuse a file that is no image, by its header alone: what follows may still be damaged."""
+    _from_file(path, _open)
+
+
+def _from_file(path: str | Path, read: _Reader) -> Image.Image:
     refuse_url(path)
     path = Path(path)
     if not path.is_file():
@@ -31,7 +43,7 @@ def load_image(path: str | Path) -> Image.Image:
         raise CovistError(f"image {path} is empty (0 bytes)")
     with warnings.catch_warnings(), path.open("rb") as file:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit is ours
-        return _read(file, f"image {path}", MAX_PIXELS)
+        return _read(file, f"image {path}", MAX_PIXELS, read=read)
 
 
 def decode_image(
@@ -46,9 +58,11 @@ def decode_image(
     return _read(BytesIO(data), name, max_pixels, formats)
 
 
-def _read(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None = None) -> Image.Image:
+def _read(
+    file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None = None, read: _Reader | None = None
+) -> Image.Image:
     try:
-        return _decode(file, name, max_pixels, formats)
+        return (read or _decode)(file, name, max_pixels, formats)
     except CovistError:
         raise
     except UnidentifiedImageError:
@@ -66,15 +80,24 @@ def refuse_url(path: str | Path, kind: str = "image") -> None:
         raise CovistError(f"{kind} {path}: URLs are not read; download the {kind} and name the file")
 
 
+_Reader = Callable[[BinaryIO, str, int, tuple[str, ...] | None], Image.Image]
+
+
 def _decode(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None) -> Image.Image:
-    with Image.open(file, formats=formats) as image:  # reads the header only
-        width, height = image.size
-        if min(width, height) < 1:
-            raise CovistError(f"{name} has no pixels ({width} x {height})")
-        if width * height > max_pixels:
-            raise Image.DecompressionBombError
+    with _open(file, name, max_pixels, formats) as image:
         image.load()
         return as_rgb(ImageOps.exif_transpose(image))
+
+
+def _open(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None) -> Image.Image:
+    """Read the header only."""
+    image = Image.open(file, formats=formats)
+    width, height = image.size
+    if min(width, height) < 1:
+        raise CovistError(f"{name} has no pixels ({width} x {height})")
+    if width * height > max_pixels:
+        raise Image.DecompressionBombError
+    return image
 
 
 def as_rgb(image: Image.Image) -> Image.Image:

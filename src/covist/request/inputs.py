@@ -49,6 +49,11 @@ class Request:
         """Tokens of a prompt, uncompressed, padding included."""
         return self.prompts["input_ids"].shape[1]
 
+    @property
+    def nbytes(self) -> int:
+        """What it occupies."""
+        return sum(values.nbytes for part in (self.prompts, self.images) for values in part.values())
+
     def inputs(self, model: Any) -> dict[str, Any]:
         """Arguments of the model's `generate`; several prompts share one encoding of their images and videos."""
         if self.count == 1:

@@ -70,27 +70,38 @@ def load_video(path: str | Path, frames: int = FRAMES, rate: float = FOLDER_RATE
 
     Whatever is wrong with it is a `CovistError` of one line.
     """
-    refuse_url(path, "video")
+    check_video(path)
     if frames < 1:
         raise CovistError(f"frames must be at least 1, got {frames}")
     if not (math.isfinite(rate) and rate > 0):
         raise CovistError(f"the frames per second must be a positive number, got {rate}")
     path = Path(path)
+    return _from_folder(path, frames, rate) if path.is_dir() else _from_file(path, frames)
+
+
+def check_video(path: str | Path) -> None:
+    """Refuse what can be no video, without reading its frames."""
+    refuse_url(path, "video")
+    path = Path(path)
     if path.is_dir():
-        return _from_folder(path, frames, rate)
-    if not path.is_file():
+        frame_files(path)
+    elif not path.is_file():
         raise CovistError(f"video {path} does not exist")
-    if path.stat().st_size == 0:
+    elif path.stat().st_size == 0:
         raise CovistError(f"video {path} is empty (0 bytes)")
-    return _from_file(path, frames)
 
 
-def _from_folder(folder: Path, wanted: int, rate: float) -> Video:
+def frame_files(folder: Path) -> list[Path]:
+    """The images of a folder, in the order of their names with 10 after 9."""
     endings = Image.registered_extensions()
     files = [file for file in folder.iterdir() if file.suffix.lower() in endings and not file.name.startswith(".")]
     if not files:
         raise CovistError(f"video {folder}: the folder holds no image")
-    files.sort(key=lambda file: _natural(file.name))
+    return sorted(files, key=lambda file: _natural(file.name))
+
+
+def _from_folder(folder: Path, wanted: int, rate: float) -> Video:
+    files = frame_files(folder)
     numbers = evenly(len(files), wanted)
     images = [load_image(files[number]) for number in numbers]
     for number, image in zip(numbers, images, strict=True):

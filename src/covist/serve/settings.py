@@ -9,9 +9,8 @@ from typing import Any
 from covist.api.handle import Compression
 from covist.config import CovistConfig
 from covist.errors import CovistError
-from covist.methods.create import create_method
+from covist.methods.create import create_method, reads_constants
 from covist.methods.grammar import VANILLA, is_vanilla, parse_name
-from covist.methods.registry import available_methods
 from covist.schedule import check_budget
 from covist.serve.schema import CompressionChoice
 
@@ -72,17 +71,9 @@ class SettingBook:
         arguments: dict[str, Any] = {"method": name}
         if create_method(name).tracker is not None and self._concentration is not None:
             arguments["concentration"] = self._concentration
-        if self._config is not None and _reads_constants(name):
+        if self._config is not None and reads_constants(name):
             arguments["config"] = self._config
         return name, arguments
-
-
-def _reads_constants(name: str) -> bool:
-    """Whether CoViST has a part in a method, so that the server's constants concern it."""
-    parsed = parse_name(name)
-    if parsed.parts or parsed.base not in available_methods():  # the rows of the cumulative study bring their own
-        return bool(parsed.parts)
-    return bool(available_methods()[parsed.base].reads_constants)
 
 
 def _finite(name: str) -> str:

@@ -27,6 +27,13 @@ class Question:
     answer: str
     about: tuple[Thing, ...] = ()  # the things the answer rests on
 
+    metric = "exact"
+    choices = ()
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        return (self.answer,)
+
     def pointers(self) -> list[tuple[int, tuple[Thing, ...]]]:
         """Which things should be looked at from which token, counted back from the last one of the prompt.
 

@@ -1,0 +1,126 @@
+"""`covist.json`: one file that says how a model is compressed, for Python, the command line and the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from covist.config import CovistConfig
+from covist.errors import CovistError
+from covist.formulas.concentration import ConcentrationTracker
+from covist.methods.create import create_method, reads_constants
+from covist.methods.grammar import is_vanilla
+from covist.schedule import check_budget
+
+VERSION = 1
+"""Counts the changes to what a file may hold; one of another version is refused."""
+_VERSION_KEY = "covist_settings"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A method with everything that decides what it does; what is None is left to whoever uses it.
+
+    method: a name with its settings, as on the command line
+    budget: visual tokens per image: a count, or a share as text
+    concentration: what CoViST's running reference is frozen to
+    constants: of CoViST, where they are not the paper's
+    origin: where this comes from, for people: data, what was asked for, versions
+
+    `covist tune` writes such files. `covist.compress(..., config="covist.json")` and `--config covist.json` read them.
+
+    >>> setup = covist.Setup(method="covist-pro", budget=96, concentration=0.05)
+    >>> setup.save("covist.json")
+    >>> covist.Setup.load("covist.json") == setup
+    True
+    >>> model, processor, clip = covist.tiny.load()
+    >>> covist.compress(model, processor, clip=clip, config="covist.json")
+    Compression of LlavaForConditionalGeneration by covist-pro, budget 96 (active)
+      no image seen yet
+    """
+
+    method: str | None = None
+    budget: int | float | str | None = None
+    concentration: float | None = None
+    constants: CovistConfig | None = None
+    origin: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be, before a model is loaded."""
+        if self.method is not None:
+            if not isinstance(self.method, str):
+                raise CovistError(f"method must be a method's name, got {self.method!r}")
+            if not is_vanilla(self.method):
+                create_method(self.method, **self.constants_for(self.method))
+        if self.budget is not None:
+            check_budget(self.budget)
+        if self.concentration is not None:
+            ConcentrationTracker().freeze(self.concentration)
+        if not isinstance(self.constants, CovistConfig | None):
+            raise CovistError(f"constants must be a CovistConfig, got {type(self.constants).__name__}")
+
+    def constants_for(self, method: str) -> dict[str, CovistConfig]:
+        """The constants as an option of a method, if it reads any."""
+        return {"config": self.constants} if self.constants is not None and reads_constants(method) else {}
+
+    @classmethod
+    def of(cls, config: CovistConfig | Setup | str | Path | None) -> Setup:
+        """From whatever `config=` may be: constants alone, a setup, a file of either, or nothing."""
+        if isinstance(config, Setup):
+            return config
+        if config is None or isinstance(config, CovistConfig):
+            return cls(constants=config)
+        if isinstance(config, str | Path):
+            return cls.load(config)
+        raise CovistError(f"config must be a CovistConfig, a Setup or the path of a file, got {type(config).__name__}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that JSON can hold."""
+        constants = None if self.constants is None else self.constants.to_dict()
+        return {
+            _VERSION_KEY: VERSION,
+            "method": self.method,
+            "budget": self.budget,
+            "concentration": self.concentration,
+            "constants": constants,
+            "origin": self.origin,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Setup:
+        """From the fields of a file; a file of constants alone, as `CovistConfig.save` writes it, is one too."""
+        if not isinstance(values, Mapping):
+            raise CovistError(f"expected settings by name, got {values!r}")
+        if _VERSION_KEY not in values:
+            return cls(constants=CovistConfig.from_dict(values))
+        given = {name: value for name, value in values.items() if name != _VERSION_KEY}
+        if values[_VERSION_KEY] != VERSION:
+            raise CovistError(f"{_VERSION_KEY} is {values[_VERSION_KEY]!r}, this covist reads {VERSION}")
+        if unknown := sorted(set(given) - {one.name for one in fields(cls)}):
+            raise CovistError(f"unknown setting {', '.join(unknown)}")
+        if given.get("constants") is not None:
+            given["constants"] = CovistConfig.from_dict(given["constants"])
+        if not isinstance(given.get("origin", {}), dict):
+            raise CovistError(f"origin must be an object, got {given['origin']!r}")
+        return cls(**given)
+
+    def save(self, path: str | Path) -> None:
+        """Write the file."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Setup:
+        """Read a file; whatever is wrong with it is a `CovistError` of one line."""
+        try:
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise CovistError(f"config {path} cannot be read ({error})") from None
+        except json.JSONDecodeError as error:
+            raise CovistError(f"config {path} is no JSON ({error.msg} in line {error.lineno})") from None
+        try:
+            return cls.from_dict(values)
+        except CovistError as error:
+            raise CovistError(f"config {path}: {error}") from None

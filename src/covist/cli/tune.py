@@ -1,0 +1,163 @@
+"""`covist tune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from covist.cli import options
+from covist.cli.console import INTERRUPTED, interval, note, out, percent, print_json, progress, table, table_of_figures
+from covist.cli.evaluate import how_to_go_on
+from covist.cli.models import Films, load, suite_of
+from covist.units import counted, number, operations, share, size
+
+if TYPE_CHECKING:
+    from covist.api.report import Report
+    from covist.eval import Tuned
+
+NONE_SUFFICES = 3  # exit code
+_COLOURS = {"passes": "green", "fails": "red"}
+
+
+def tune(
+    keep: Annotated[float, typer.Option(help="Percent of the uncompressed model's scores to keep.")] = 99.0,
+    suite: options.Suite = None,
+    data: options.Data = None,
+    metric: options.Metric = options.MetricName.auto,
+    method: Annotated[
+        str | None, typer.Option(help="Names with commas; the smallest budget wins.", show_default="covist-fixed")
+    ] = None,
+    budgets: Annotated[
+        str | None, typer.Option(help="Budgets to try, with commas.", show_default="nine from 50% to 2.8%")
+    ] = None,
+    max_budget: Annotated[str | None, typer.Option(help="Try none above this one.", show_default=False)] = None,
+    save: Annotated[Path | None, typer.Option(help="File for what was found.", show_default="covist.json")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help=options.MODEL_HELP, show_default="the suite's own")
+    ] = None,
+    destination: Annotated[
+        Path | None, typer.Option("--out", help="Directory for answers; one of `covist eval` saves its work.")
+    ] = None,
+    config: options.Config = None,
+    frames: options.Frames = 16,
+    fps: options.Rate = 2.0,
+    max_new_tokens: options.AnswerTokens = None,
+    seed: Annotated[int, typer.Option(help="Of the order in which images are answered.")] = 0,
+    clip: options.Clip = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> int:
+    """Find the smallest budget that keeps enough, with 95 % confidence, and save it.
+
+    Budgets are tried from the largest down, each on a growing sample of the images, until one fails.
+    What was found goes into covist.json, which every command takes as [bold]--config[/].
+    If no budget suffices, nothing is saved and the exit code is 3.
+    """
+    from covist.api.choose import DEFAULT_METHOD
+    from covist.api.setup import Setup
+    from covist.eval import method_names
+    from covist.eval import tune as find_budget
+    from covist.eval.tuning import check_keep
+    from covist.outputs import writable_directory, writable_file
+    from covist.schedule import check_budget
+
+    check_keep(keep)  # what cannot be is refused before anything is loaded
+    setup = Setup.of(config)
+    methods = method_names(method or setup.method or DEFAULT_METHOD)
+    for budget in [*options.split(budgets or "64", "--budgets"), *([max_budget] if max_budget else [])]:
+        check_budget(budget)
+    asked = suite_of(suite, data, metric, Films((), frames, fps))
+    file = writable_file(save or Path("covist.json"), (".json",))
+    if destination is not None:
+        writable_directory(destination)
+    loaded = load(model or asked.model, clip, device)
+    try:
+        with progress() as advance:
+            tuned = find_budget(
+                keep,
+                suite=asked,
+                methods=methods,
+                budgets=budgets,
+                max_budget=max_budget,
+                limit=limit,
+                model=loaded,
+                max_new_tokens=max_new_tokens,
+                config=setup,
+                out=destination,
+                seed=seed,
+                progress=advance,
+            )
+    except KeyboardInterrupt:
+        note(how_to_go_on(destination))
+        return INTERRUPTED
+    if tuned.setup is not None:
+        tuned.setup.save(file)
+    if as_json:
+        print_json({**tuned.to_dict(), "file": None if tuned.setup is None else str(file)})
+    else:
+        _print(tuned, file)
+    return NONE_SUFFICES if tuned.setup is None else 0
+
+
+def _print(tuned: Tuned, file: Path) -> None:
+    console = out()
+    console.print(f"\n[bold]{escape(tuned.suite)}[/]: keep {tuned.keep:g} % with 95 % confidence")
+    console.print(_curve(tuned))
+    saved = 1 - tuned.answered / tuned.exhaustive
+    console.print(
+        f"[dim]{tuned.answered:,} answers about {tuned.unit}s, {100 * saved:.0f} % fewer than all budgets on all "
+        f"{counted(tuned.items, tuned.unit)} would take[/]"
+    )
+    if tuned.setup is None:
+        console.print(_why_none(tuned))
+        return
+    if tuned.report is not None:
+        console.print(_savings(tuned.report))
+    console.print(
+        f"[bold]{escape(str(tuned.setup.method))}[/] at a budget of [bold]{tuned.setup.budget}[/], saved in "
+        f"[bold]{escape(str(file))}[/]: covist run --config {escape(str(file))}"
+    )
+
+
+def _curve(tuned: Tuned) -> Table:
+    made = table_of_figures("method", "K", f"{tuned.unit}s", tuned.measure, "between", "verdict")
+    for tried in tuned.curve:
+        colour = _COLOURS[tried.verdict.value]
+        made.add_row(
+            tried.method,
+            str(tried.budget),
+            str(tried.items),
+            percent(tried.retention),
+            interval(tried.interval),
+            f"[{colour}]{tried.verdict.value}[/]",
+        )
+    return made
+
+
+def _why_none(tuned: Tuned) -> str:
+    if tuned.best_bound < tuned.keep:
+        seen = counted(tuned.items, tuned.unit)
+        return (
+            f"[yellow]no budget suffices:[/] with {seen} at most {tuned.best_bound:.1f} % can be shown, even if not a "
+            "single answer changes; give more of them or a lower --keep"
+        )
+    return f"[yellow]no budget suffices[/] to keep {tuned.keep:g} %; allow larger --budgets or a lower --keep"
+
+
+def _savings(report: Report) -> Table:
+    """What the first prompt costs, before and after."""
+    made = table("", "uncompressed", "compressed", "left")
+    costs = (
+        ("visual tokens", report.tokens, report.mean_tokens, number),
+        ("KV cache", report.kv_bytes_uncompressed, report.kv_bytes, size),
+        ("prefill FLOPs (Eq. 19)", report.flops_uncompressed, report.flops, operations),
+    )
+    for name, before, after, text in costs:
+        made.add_row(name, text(before), text(after), share(after, before))
+    return made

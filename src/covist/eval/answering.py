@@ -1,0 +1,111 @@
+"""Answering a suite run by run, and what its answers hang on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from statistics import mean
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from covist import __version__
+from covist.api.handle import Compression
+from covist.api.setup import Setup
+from covist.config import CovistConfig
+from covist.contract.stages import ImageReport
+from covist.eval.records import Answered, Records, Run
+from covist.eval.subject import Subject
+from covist.eval.suite import Item, Suite
+from covist.methods.create import create_method
+from covist.request.answer import compressed
+from covist.schedule import resolve_budget
+
+Progress = Callable[[int, int, str], None]
+"""Called with (finished images, all images, the run at work), over all runs."""
+
+
+def answers_identity(
+    suite: Suite, subject: Subject, max_new_tokens: int | None, setup: Setup, seed: int
+) -> dict[str, Any]:
+    """What must be the same for all answers in a directory."""
+    return {
+        "covist": __version__,
+        "suite": suite.name,
+        "suite_version": suite.fingerprint(),
+        **subject.identity,
+        "max_new_tokens": max_new_tokens or "right answer",
+        "constants": "published" if setup.constants is None else setup.constants.to_dict(),
+        "seed": seed,
+        "concentration": setup.concentration,
+    }
+
+
+class Answering:
+    """Answers what the records do not hold yet."""
+
+    def __init__(self, subject: Subject, suite: Suite, items: Sequence[Item], records: Records, seed: int):
+        self.subject, self.suite, self.items, self.records, self.seed = subject, suite, items, records, seed
+        stored = records.settings.get("constants")
+        self.constants = CovistConfig.from_dict(stored) if isinstance(stored, dict) else None
+
+    def on(self, items: Sequence[Item]) -> Answering:
+        """The same on other items of the suite."""
+        return Answering(self.subject, self.suite, items, self.records, self.seed)
+
+    def is_finished(self, run: Run) -> bool:
+        return all(item.number in self.records.of(run) for item in self.items)
+
+    def answer(self, runs: Sequence[Run], progress: Progress | None = None) -> None:
+        open_items = {run: [item for item in self.items if item.number not in self.records.of(run)] for run in runs}
+        total = len(runs) * len(self.items)
+        done = total - sum(map(len, open_items.values()))
+        for run, items in open_items.items():
+            with self._compressed(run) if items else nullcontext() as handle:
+                for item in items:
+                    if progress:
+                        progress(done, total, str(run))
+                    self.records.add(run, self._answer(item, run, handle))
+                    done += 1
+        if progress:
+            progress(done, total, "finished")
+
+    def _compressed(self, run: Run) -> AbstractContextManager[Compression | None]:
+        tracks = not run.is_vanilla and create_method(run.method).tracker is not None
+        reference = self.concentration() if tracks else None
+        return compressed(self.subject.loaded, replace(run, constants=self.constants), concentration=reference)
+
+    def concentration(self) -> float:
+        """What CoViST's running reference is frozen to, measured once."""
+        if self.records.settings["concentration"] is None:
+            self.records.settle("concentration", self.subject.concentration(self.suite))
+        return self.records.settings["concentration"]
+
+    def _answer(self, item: Item, run: Run, handle: Compression | None) -> Answered:
+        # Seeded per image, so that an interrupted run draws the same as an uninterrupted one.
+        torch.manual_seed(self.seed * self.suite.size + item.number)
+        ready = self.subject.requests(item)
+        started = perf_counter()
+        said = self.subject.answer(item, ready)
+        seconds = perf_counter() - started
+        report = None if handle is None else handle.report
+        tokens = self.subject.tokens(item) if report is None else report.mean_tokens
+        cached = tokens if report is None else report.mean_cached_tokens
+        target = tokens if report is None else mean(_target(run.budget, image) for image in report.visuals)
+        return Answered(
+            item.number,
+            said.texts,
+            round(seconds, 4),
+            tokens,
+            self.records.sitting,
+            cached=None if cached == tokens else cached,
+            target=None if target == run.budget else target,
+            written=said.tokens,
+        )
+
+
+def _target(budget: int | str, image: ImageReport) -> int:
+    """The tokens that a budget allows an image or a video."""
+    return resolve_budget(budget, image.tokens, image.frames)

@@ -1,0 +1,52 @@
+"""From answers to scores: how right every answer of a run is, by image and family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from covist.errors import CovistError
+from covist.eval.agreement import same_answer, token_agreement
+from covist.eval.metrics import METRICS
+from covist.eval.questions import AGREEMENT
+from covist.eval.records import Answered
+from covist.eval.statistics import Tally
+from covist.eval.suite import Item
+
+Answers = Mapping[int, Answered]
+"""By the number of the item."""
+
+
+def tally(items: Sequence[Item], answered: Answers, families: tuple[str, ...], vanilla: Answers | None = None) -> Tally:
+    """Sum up how right the answers are per item and family; where none is known, `vanilla` has the right ones."""
+    right = np.zeros((len(items), len(families)))
+    asked = np.zeros_like(right)
+    for row, item in enumerate(items):
+        for place, question in enumerate(item.questions):
+            column = families.index(question.family)
+            asked[row, column] += 1
+            if question.metric == AGREEMENT:
+                right[row, column] += _agreement(answered, vanilla, item.number, place)
+            else:
+                right[row, column] += METRICS[question.metric](answered[item.number].answers[place], question)
+    return Tally(right, asked)
+
+
+def answer_agreement(items: Sequence[Item], answered: Answers, vanilla: Answers) -> float:
+    """Share of the questions, in percent, to which the uncompressed model says the same."""
+    same = [
+        same_answer(*said)
+        for item in items
+        for said in zip(answered[item.number].answers, vanilla[item.number].answers, strict=True)
+    ]
+    return 100.0 * sum(same) / len(same)
+
+
+def _agreement(answered: Answers, vanilla: Answers | None, number: int, place: int) -> float:
+    if vanilla is None:
+        raise CovistError("agreement needs the answers of the uncompressed model")
+    own, reference = answered[number].written, vanilla[number].written
+    if own is None or reference is None:
+        raise CovistError("these answers were stored without their tokens: evaluate them again in another directory")
+    return token_agreement(own[place], reference[place])

@@ -1,0 +1,257 @@
+"""`tune`: the smallest budget that keeps what is asked for, found with as few answers as that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from covist.api.report import Report
+from covist.api.setup import Setup
+from covist.config import CovistConfig
+from covist.environment import versions
+from covist.errors import CovistError
+from covist.eval.answering import Answering, Progress, answers_identity
+from covist.eval.questions import AGREEMENT
+from covist.eval.racing import ERROR, BudgetTest, Loss, Step, Verdict, race, smallest_passing
+from covist.eval.records import Records, Run, budget_size
+from covist.eval.runner import method_names, planned_runs
+from covist.eval.statistics import Interval
+from covist.eval.subject import Subject
+from covist.eval.suite import Item, Suite, load_suite
+from covist.eval.tally import tally
+from covist.methods.create import create_method
+from covist.methods.grammar import VANILLA
+from covist.request.answer import compressed
+
+LADDER = ("50%", "33.3%", "22.2%", "16.7%", "11.1%", "8.3%", "5.6%", "4.2%", "2.8%")
+"""Budgets that are tried unless others are named: of 576 tokens these are 288, 192, 128, 96, 64, 48, 32, 24 and 16."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """How a budget fared: on how many items, with what retention, and whether that is enough."""
+
+    method: str
+    budget: int | str
+    items: int
+    retention: float
+    interval: Interval
+    verdict: Verdict
+
+    @classmethod
+    def of(cls, step: Step[Run], test: BudgetTest) -> Tried:
+        run, loss = step.rung, step.loss
+        ends = loss.interval(test.final_error)
+        return cls(run.method, run.budget, loss.items, loss.retention, ends, step.verdict)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What `tune` found.
+
+    curve: every budget that was tried, in the order of trying
+    setup: what to save as `covist.json`; None if no budget keeps enough
+    report: what the chosen budget makes of the first item, with tokens, cache and FLOPs before and after
+    best_bound: the most that these data could show, if not a single answer were lost
+    answered, exhaustive: items x runs that were answered, and that all budgets on all items would have taken
+    """
+
+    suite: str
+    keep: float
+    measure: str
+    unit: str
+    items: int
+    curve: list[Tried]
+    setup: Setup | None
+    report: Report | None
+    best_bound: float
+    answered: int
+    exhaustive: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "suite": self.suite,
+            "keep": self.keep,
+            "measure": self.measure,
+            "unit": self.unit,
+            "items": self.items,
+            "curve": [_row(tried) for tried in self.curve],
+            "chosen": None if self.setup is None else self.setup.to_dict(),
+            "saved": None if self.report is None else _saved(self.report),
+            "best_bound": round(self.best_bound, 2),
+            "answered": self.answered,
+            "exhaustive": self.exhaustive,
+        }
+
+
+def tune(
+    keep: float = 99.0,
+    *,
+    suite: str | Suite = "scenes",
+    methods: str | Iterable[str] = "covist-fixed",
+    budgets: str | Iterable[int | float | str] | None = None,
+    max_budget: int | float | str | None = None,
+    limit: int | None = None,
+    model: Any = None,
+    max_new_tokens: int | None = None,
+    config: CovistConfig | Setup | str | Path | None = None,
+    out: str | Path | None = None,
+    seed: int = 0,
+    early: bool = True,
+    progress: Progress | None = None,
+) -> Tuned:
+    """Find the smallest budget whose retention (without answers: agreement) is at least `keep` percent, with 95 %
+    confidence.
+
+    Budgets are tried from the largest down, each on a growing part of the items, until one fails; the answer is the
+    smallest that passes together with all larger ones. `covist.eval.racing` has the reasoning. With several methods the
+    one with the smallest budget wins, and the confidence is that of all of them together.
+
+    budgets: which to try, as `evaluate` takes them; by default nine between a half and a thirty-sixth of the tokens
+    max_budget: leave out larger ones
+    suite, limit, model, max_new_tokens, config: as for `evaluate`
+    out: a directory for answers; one that `evaluate` has filled saves their work, and the other way round
+    seed: of the order in which items are answered
+    early: decide about a budget as soon as that is clear; False answers all items of each, which is the slow way to the
+        same choice
+
+    >>> from covist.eval import Item, Question, Suite
+    >>> image, question, answer = covist.tiny.demo()
+    >>> few = Suite.of("few", [Item.of(image, Question(question, answer))] * 20)
+    >>> tuned = covist.eval.tune(80, suite=few, budgets="64,32")
+    >>> tuned.setup.budget, tuned.curve[0].verdict.value
+    (32, 'passes')
+    """
+    check_keep(keep)
+    names, asked = [name for name in method_names(methods) if name != VANILLA], load_suite(suite)
+    longest = asked.max_new_tokens if max_new_tokens is None else max_new_tokens
+    subject = Subject.resolve(asked.model if model is None else model, longest)
+    items = asked.items(limit)
+    np.random.default_rng(seed).shuffle(items)
+    vanilla, *runs = planned_runs(names, budgets or LADDER, round(subject.tokens(items[0])), asked.one_size)
+    ladders = [_ladder([run for run in runs if run.method == name], max_budget) for name in names]
+    records = Records(out, answers_identity(asked, subject, longest, Setup.of(config), seed=0))
+    exhaustive = (1 + sum(map(len, ladders))) * len(items)
+    sampler = _Sampler(Answering(subject, asked, items, records, seed=0), vanilla, exhaustive, progress)
+    test = BudgetTest(keep, len(items), ERROR / len(names))
+    steps = [step for ladder in ladders for step in race(ladder, test, sampler.loss, early)]
+    return _conclude(sampler, test, steps)
+
+
+def check_keep(keep: float) -> None:
+    """Refuse what no sample can show."""
+    if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep < 100:
+        raise CovistError(f"keep must be a percentage above 0 and below 100, got {keep!r}")
+
+
+def _ladder(runs: Sequence[Run], max_budget: int | float | str | None) -> list[Run]:
+    """From the largest budget down."""
+    falling = sorted(runs, key=lambda run: -budget_size(run.budget))
+    if max_budget is not None:
+        (limit,) = planned_runs(["limit"], [max_budget], 1, one_size=False)[1:]
+        falling = [run for run in falling if budget_size(run.budget) <= budget_size(limit.budget)]
+    if not falling:
+        raise CovistError(f"no budget is at most {max_budget}; name some with budgets")
+    return falling
+
+
+class _Sampler:
+    """Answers as many items as a look of the race needs.
+
+    exhaustive: what there would be to answer without a race, which progress is measured by
+    """
+
+    def __init__(self, answering: Answering, vanilla: Run, exhaustive: int, progress: Progress | None):
+        self.answering, self.vanilla, self.exhaustive, self._progress = answering, vanilla, exhaustive, progress
+        self.needed: dict[Run, int] = {}  # items by run
+
+    @property
+    def items(self) -> Sequence[Item]:
+        return self.answering.items
+
+    def loss(self, run: Run, count: int) -> Loss:
+        """What a run loses on the first `count` items."""
+        first = self.items[:count]
+        for one in (self.vanilla, run):
+            self.answering.on(first).answer([one], self._advance(one))
+            self.needed[one] = max(self.needed.get(one, 0), count)
+        families, records = self.answering.suite.families, self.answering.records
+        reference = records.of(self.vanilla)
+        own, full = (tally(first, records.of(one), families, reference) for one in (run, self.vanilla))
+        return Loss.of(own, full)
+
+    def _advance(self, run: Run) -> Progress | None:
+        """Progress over the whole race."""
+        if self._progress is None:
+            return None
+        tell, before = self._progress, sum(count for other, count in self.needed.items() if other != run)
+        return lambda done, total, name: tell(before + done, self.exhaustive, str(run))
+
+    def report(self, run: Run) -> Report | None:
+        """What a run makes of the first item."""
+        subject, item = self.answering.subject, self.items[0]
+        with compressed(subject.loaded, run) as handle:
+            subject.answer(item, subject.requests(item)[:1])
+        return None if handle is None else handle.report
+
+
+def _conclude(sampler: _Sampler, test: BudgetTest, steps: Sequence[Step[Run]]) -> Tuned:
+    answering = sampler.answering
+    by_method = {step.rung.method: [one for one in steps if one.rung.method == step.rung.method] for step in steps}
+    passing = [step for own in by_method.values() if (step := smallest_passing(own)) is not None]
+    chosen = min(passing, key=lambda step: budget_size(step.rung.budget), default=None)
+    asked = [question for item in sampler.items for question in item.questions]
+    return Tuned(
+        suite=answering.suite.name,
+        keep=test.keep,
+        measure=AGREEMENT if all(question.metric == AGREEMENT for question in asked) else "retention",
+        unit=answering.suite.unit,
+        items=len(sampler.items),
+        curve=[Tried.of(step, test) for step in steps],
+        setup=None if chosen is None else _setup(answering, test, chosen),
+        report=None if chosen is None else sampler.report(chosen.rung),
+        best_bound=max(test.best_lower_bound(step.loss) for step in steps),
+        answered=sum(sampler.needed.values()),
+        exhaustive=sampler.exhaustive,
+    )
+
+
+def _setup(answering: Answering, test: BudgetTest, chosen: Step[Run]) -> Setup:
+    """The chosen budget with everything that its answers hung on."""
+    run, settings = chosen.rung, answering.records.settings
+    tracks = create_method(run.method).tracker is not None
+    origin = {
+        "made_by": "covist tune",
+        "keep": test.keep,
+        "confidence": 1 - ERROR,
+        "retention": round(chosen.loss.retention, 2),
+        "items": chosen.loss.items,
+        **{name: settings[name] for name in ("suite", "suite_version", "model", "clip", "dtype", "max_new_tokens")},
+        "versions": versions(),
+    }
+    return Setup(run.method, run.budget, answering.concentration() if tracks else None, answering.constants, origin)
+
+
+def _row(tried: Tried) -> dict[str, Any]:
+    return {
+        "method": tried.method,
+        "budget": tried.budget,
+        "items": tried.items,
+        "retention": round(tried.retention, 2),
+        "ci": [round(end, 2) for end in tried.interval],
+        "verdict": tried.verdict.value,
+    }
+
+
+def _saved(report: Report) -> dict[str, Any]:
+    """Before and after, of one prompt."""
+    return {
+        "tokens": [report.tokens, report.mean_tokens],
+        "kv_bytes": [report.kv_bytes_uncompressed, report.kv_bytes],
+        "flops": [report.flops_uncompressed, report.flops],
+    }

@@ -1,0 +1,94 @@
+"""covist.json: what it says is what is done, and whatever is wrong with it is one line."""
+
+import json
+
+import pytest
+
+import covist
+from covist import CovistConfig, CovistError, Setup
+from covist.tiny import Size, build_random
+
+SMALL = Size(width=32, heads=2, vision_layers=2, text_layers=1, decoder_layers=4, decoder_mlp=64)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_random(seed=3, size=SMALL)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "covist.json"
+    Setup("covist-pro", 24, 0.2, CovistConfig(weight_limit=64), {"made_by": "a test"}).save(path)
+    return path
+
+
+def test_a_file_is_read_as_it_was_written(file):
+    read = Setup.load(file)
+    assert read == Setup("covist-pro", 24, 0.2, CovistConfig(weight_limit=64))
+    assert read.origin == {"made_by": "a test"}
+
+
+@pytest.mark.parametrize("form", ["path", "text", "object"])
+def test_compress_takes_a_setup_in_every_form(model, file, form):
+    config = {"path": file, "text": str(file), "object": Setup.load(file)}[form]
+    with covist.compress(*model[:2], clip=model[2], config=config) as handle:
+        method = handle.settings.method
+        assert (method.name, handle.settings.budget) == ("covist-pro", 24)
+        assert method.tracker.frozen == 0.2 and method.config.weight_limit == 64
+
+
+def test_what_is_given_by_itself_comes_before_the_file(model, file):
+    given = {"budget": 8, "strategy": "fixed", "concentration": 0.1}
+    with covist.compress(*model[:2], clip=model[2], config=file, **given) as handle:
+        method = handle.settings.method
+        assert (method.name, handle.settings.budget, method.tracker.frozen) == ("covist-fixed", 8, 0.1)
+        assert method.config.weight_limit == 64
+
+
+def test_another_method_takes_from_the_file_what_it_reads(model, file):
+    with covist.compress(*model[:2], clip=model[2], config=file, method="divprune") as handle:
+        assert (handle.settings.method.name, handle.settings.budget) == ("divprune", 24)
+
+
+def test_a_file_of_constants_alone_still_is_one(model, tmp_path):
+    CovistConfig(weight_limit=32).save(tmp_path / "constants.json")
+    with covist.compress(*model[:2], clip=model[2], config=tmp_path / "constants.json") as handle:
+        assert handle.settings.method.config.weight_limit == 32
+        assert (handle.settings.method.name, handle.settings.budget) == ("covist-fixed", 64)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("{", "is no JSON"),
+        ("[1]", "expected settings by name"),
+        ('{"covist_settings": 2}', "covist_settings is 2, this covist reads 1"),
+        ('{"covist_settings": 1, "budgte": 3}', "unknown setting budgte"),
+        ('{"covist_settings": 1, "budget": "many"}', "budget must be a positive number"),
+        ('{"covist_settings": 1, "budget": true}', "budget must be a positive number"),
+        ('{"covist_settings": 1, "method": "nonsense"}', "unknown method 'nonsense'"),
+        ('{"covist_settings": 1, "method": 3}', "method must be a method's name, got 3"),
+        ('{"covist_settings": 1, "concentration": 7}', "concentration must be a number in"),
+        ('{"covist_settings": 1, "constants": {"weight_limit": -1}}', "weight_limit must be"),
+        ('{"covist_settings": 1, "constants": {"nonsense": 1}}', "unknown field nonsense"),
+        ('{"covist_settings": 1, "origin": 3}', "origin must be an object, got 3"),
+        ('{"nonsense": 1}', "unknown field nonsense"),
+    ],
+)
+def test_a_bad_file_is_one_line_with_its_name(tmp_path, content, complaint):
+    (tmp_path / "bad.json").write_text(content)
+    with pytest.raises(CovistError, match=f"bad.json.*{complaint}") as caught:
+        Setup.load(tmp_path / "bad.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_config_at_all_is_refused(model, tmp_path):
+    with pytest.raises(CovistError, match="nowhere.json cannot be read"):
+        covist.compress(*model[:2], config=tmp_path / "nowhere.json")
+    with pytest.raises(CovistError, match="config must be a CovistConfig, a Setup or the path of a file, got int"):
+        covist.compress(*model[:2], config=3)
+
+
+def test_a_file_says_its_version(file):
+    assert json.loads(file.read_text())["covist_settings"] == 1

@@ -1,0 +1,106 @@
+"""`covist tune`, and its file in every command that takes it."""
+
+import json
+
+import pytest
+
+from covist import Setup
+from covist.cli import serve as serving
+from covist.serve import server as serving_server
+
+SMALL = ("--max-new-tokens", 2)
+
+
+@pytest.fixture
+def data(tmp_path, image):
+    """Many questions about copies of one image: the same answer everywhere."""
+    rows = []
+    for number in range(18):
+        (tmp_path / f"{number}.png").write_bytes(image.read_bytes())
+        rows.append({"image": f"{number}.png", "question": "where is the blue square?"})
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.fixture
+def tuned(tmp_path):
+    path = tmp_path / "covist.json"
+    Setup("covist-pro", 40, 0.1).save(path)
+    return path
+
+
+def test_the_smallest_budget_that_passes_is_saved_with_what_it_saves(covist, model_folder, data, tmp_path):
+    file = tmp_path / "found.json"
+    asked = ("--data", data, "--model", model_folder, "--keep", 60, "--budgets", "576", "--save", file)
+    ran = covist("tune", *asked, *SMALL)
+    assert ran.code == 0, ran.stderr
+    for text in ("agreement", "passes", "visual tokens", "KV cache", "prefill FLOPs", "found.json"):
+        assert text in ran.stdout
+    assert Setup.load(file).budget == 576
+
+
+def test_when_no_budget_suffices_nothing_is_saved_and_the_code_is_3(covist, model_folder, data, tmp_path):
+    file = tmp_path / "none.json"
+    asked = ("--data", data, "--model", model_folder, "--keep", 99, "--budgets", "576", "--save", file)
+    ran = covist("tune", *asked, *SMALL)
+    assert ran.code == 3 and not file.exists()
+    assert "no budget suffices" in ran.stdout and "even if not a" in ran.stdout
+    as_json = covist("tune", *asked, *SMALL, "--json")
+    assert as_json.code == 3 and as_json.json["chosen"] is None and as_json.json["file"] is None
+    assert as_json.json["best_bound"] < 99
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--keep", 100), "keep must be a percentage"),
+        (("--budgets", "0"), "budget must be"),
+        (("--max-budget", "many"), "budget must be"),
+        (("--method", "nonsense"), "unknown method 'nonsense'"),
+        (("--save", "covist.txt"), "its name must end in .json"),
+    ],
+)
+def test_bad_requests_are_refused_before_a_model_is_loaded(covist, arguments, complaint):
+    ran = covist("tune", *arguments, "--model", "nowhere/nothing")
+    assert ran.code == 2 and complaint in ran.stderr and "nowhere" not in ran.stderr
+
+
+def test_run_uses_the_file_and_options_come_before_it(covist, model_folder, tuned):
+    ran = covist("run", "--model", model_folder, "--config", tuned, "--json", *SMALL).json
+    assert (ran["results"][0]["method"], ran["budget"]) == ("covist-pro", 40)
+    assert ran["results"][0]["mean_tokens"] == pytest.approx(40, abs=1)
+    own = covist("run", "--model", model_folder, "--config", tuned, "--budget", 16, "--strategy", "fixed", "--json")
+    assert (own.json["results"][0]["method"], own.json["results"][0]["mean_tokens"]) == ("covist-fixed", 16)
+
+
+def test_show_uses_the_file(covist, model_folder, tuned, tmp_path):
+    ran = covist("show", "--model", model_folder, "--config", tuned, "--out", tmp_path / "kept.svg", "--json", *SMALL)
+    assert (ran.json["results"][0]["method"], ran.json["budget"]) == ("covist-pro", 40)
+
+
+def test_eval_and_bench_use_the_file(covist, model_folder, tuned):
+    ran = covist("eval", "--model", model_folder, "--config", tuned, "--limit", 1, "--json").json
+    assert [(row["method"], row["budget"]) for row in ran["results"]] == [("vanilla", 576), ("covist-pro", 40)]
+    assert ran["settings"]["concentration"] == 0.1
+    volume = ("--prompts", 1, "--warmup", 0, "--repetitions", 1, *SMALL)
+    timed = covist("bench", "--model", model_folder, "--config", tuned, *volume, "--json").json
+    assert [(row["method"], row["budget"]) for row in timed["results"]] == [("vanilla", None), ("covist-pro", 40)]
+
+
+def test_serve_uses_the_file(covist, model_folder, tuned, monkeypatch):
+    started = []
+    monkeypatch.setattr(serving_server, "run_server", lambda service, host, port: started.append(service))
+    monkeypatch.setattr(serving, "_reference", lambda loaded: pytest.fail("the file has a reference"))
+    ran = covist("serve", "--model", model_folder, "--config", tuned)
+    assert ran.code == 0, ran.stderr
+    (service,) = started
+    assert (service.default.method, service.default.budget) == ("covist-pro", 40)
+    service.close()
+
+
+@pytest.mark.parametrize("command", ["run", "show", "eval", "bench", "tune", "serve"])
+def test_a_bad_file_is_refused_before_a_model_is_loaded(covist, command, tmp_path):
+    (tmp_path / "bad.json").write_text('{"covist_settings": 1, "budgte": 3}')
+    ran = covist(command, "--config", tmp_path / "bad.json", "--model", "nowhere/nothing")
+    assert ran.code == 2 and "bad.json: unknown setting budgte" in ran.stderr and "nowhere/nothing" not in ran.stderr

@@ -1,0 +1,96 @@
+"""`tune` on a model: what it answers, what it saves, and that it shares answers with `evaluate`."""
+
+import json
+
+import pytest
+
+from covist import Setup
+from covist.config import CovistConfig
+from covist.errors import CovistError
+from covist.eval import Item, Question, Suite, evaluate, load_suite, tune
+from covist.eval.racing import Verdict
+
+BUDGETS = "576,64,8"
+
+
+@pytest.fixture(scope="module")
+def suite():
+    """Held-out scenes without their answers: an untrained model agrees with itself at all tokens."""
+    scenes = load_suite("scenes").items(18)
+    asked = [[Question(question.question) for question in item.questions[:2]] for item in scenes]
+    return Suite.of("own", [Item.of(item.image, *own) for item, own in zip(scenes, asked, strict=True)])
+
+
+@pytest.fixture(scope="module")
+def tuned(suite, untrained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tuned")
+    return tune(80, suite=suite, budgets=BUDGETS, model=untrained, max_new_tokens=3, out=folder), folder
+
+
+def test_budgets_are_tried_from_the_largest_down_to_the_first_that_fails(tuned):
+    found, _ = tuned
+    assert [(tried.budget, tried.verdict) for tried in found.curve] == [(576, Verdict.PASSES), (64, Verdict.FAILS)]
+    assert found.measure == "agreement"
+    assert found.curve[0].retention == 100 > found.curve[1].retention
+    assert found.answered <= found.exhaustive == 4 * 18
+
+
+def test_the_setup_says_everything_that_the_answers_hung_on(tuned):
+    found, folder = tuned
+    settings = json.loads((folder / "settings.json").read_text())
+    assert (found.setup.method, found.setup.budget) == ("covist-fixed", 576)
+    assert found.setup.concentration == settings["concentration"] > 0
+    assert found.setup.origin["suite_version"] == settings["suite_version"]
+    assert {"keep", "confidence", "model", "versions", "items"} <= set(found.setup.origin)
+    assert found.report.tokens == 576
+
+
+def test_answers_are_shared_with_an_evaluation(tuned, suite, untrained):
+    _, folder = tuned
+    seen = []
+    options = {"suite": suite, "model": untrained, "max_new_tokens": 3, "out": folder}
+    tune(80, budgets=BUDGETS, progress=lambda *at: seen.append(at), **options)
+    assert not [done for done, _, name in seen if name == "finished"] and len(seen) <= 4, "something was answered again"
+    before = sum(len(path.read_text().splitlines()) for path in (folder / "answers").iterdir())
+    evaluate("covist-fixed", "576,64", **options)
+    after = sum(len(path.read_text().splitlines()) for path in (folder / "answers").iterdir())
+    assert after == 3 * 18 and before > 0
+
+
+def test_when_no_budget_suffices_nothing_is_chosen(suite, untrained):
+    found = tune(98, suite=suite, budgets="8,4", model=untrained, max_new_tokens=3, limit=16)
+    assert found.setup is None and found.report is None
+    assert [tried.budget for tried in found.curve] == [8]
+    assert found.best_bound < 98
+    assert found.to_dict()["chosen"] is None
+
+
+def test_the_method_with_the_smallest_budget_wins(suite, untrained):
+    """The uncompressed model in disguise passes at any budget that it calls all tokens."""
+    methods = "covist-fixed,uniform"
+    found = tune(50, suite=suite, methods=methods, budgets="576,400", model=untrained, max_new_tokens=1, limit=16)
+    passed = [tried for tried in found.curve if tried.verdict is Verdict.PASSES]
+    assert {tried.method for tried in passed} == {"covist-fixed", "uniform"}
+    assert found.setup.budget == min(tried.budget for tried in passed)
+    if found.setup.method == "uniform":
+        assert found.setup.concentration is None
+
+
+def test_constants_are_used_and_saved(suite, untrained):
+    constants = CovistConfig(weight_limit=64)
+    options = {"suite": suite, "model": untrained, "max_new_tokens": 1, "limit": 16}
+    found = tune(50, budgets="576", config=Setup(constants=constants, concentration=0.25), **options)
+    assert (found.setup.constants, found.setup.concentration) == (constants, 0.25)
+
+
+def test_a_largest_budget_leaves_out_what_is_above_it(suite, untrained):
+    options = {"suite": suite, "model": untrained, "max_new_tokens": 1, "limit": 2}
+    assert tune(50, budgets="576,8,4", max_budget=8, **options).curve[0].budget == 8
+    with pytest.raises(CovistError, match="no budget is at most 2"):
+        tune(50, budgets="8,4", max_budget=2, **options)
+
+
+@pytest.mark.parametrize("keep", [0, 100, 101, -5, True, "99"])
+def test_a_share_that_no_sample_can_show_is_refused(keep):
+    with pytest.raises(CovistError, match="keep must be a percentage above 0 and below 100"):
+        tune(keep)
