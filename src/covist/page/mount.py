@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when Gradio is imported
 
@@ -32,15 +32,15 @@ ICON = b"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><circle cx=
 
 def mount_page(app: FastAPI, service: Service) -> Callable[[], None]:
     """Show the page at `/page`, where `/` leads to. Returns what ends the connections that open pages hold."""
-    folder = Path(mkdtemp(prefix="covist-page-"))
-    page = build_page(_events(service, folder))
+    app.state.examples = TemporaryDirectory(prefix="covist-page-")  # removed with the application
+    page = build_page(_events(service, Path(app.state.examples.name)))
     app.add_api_route("/", _to_page)
     app.add_api_route("/favicon.ico", _icon)
     gr.mount_gradio_app(
         app,
         page,
         PATH,
-        allowed_paths=[str(folder)],
+        allowed_paths=[app.state.examples.name],
         max_file_size=service.limits.image_bytes,
         footer_links=[],
         run_history=False,
