@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -32,10 +33,12 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run.run, show.show, plan.plan, bench.bench, evaluate.evaluate, tune.tune):
+_COMMANDS: tuple[Callable[..., int | None], ...] = (
+    *(run.run, show.show, plan.plan, bench.bench, evaluate.evaluate, tune.tune),
+    *(listing.methods, listing.models, listing.doctor, reproduce.reproduce, serve.serve, export.export),
+)
+for command in _COMMANDS:
     app.command(name="eval" if command is evaluate.evaluate else None)(command)
-for command in (listing.methods, listing.models, listing.doctor, reproduce.reproduce, serve.serve, export.export):
-    app.command()(command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -14,7 +14,6 @@ from covist.errors import CovistError
 if TYPE_CHECKING:
     from PIL import Image
 
-    from covist.contract.stages import ImageReport
     from covist.eval import Suite
     from covist.request.answer import Answer
     from covist.request.budgets import Reach
@@ -117,10 +116,12 @@ def reaches(answer: Answer, budget: int | float | str | None) -> list[Reach]:
     """What the method made of the budget, per image and video."""
     from covist.request.budgets import reach
 
-    def judged(image: ImageReport) -> Reach:
-        return reach(answer.method, budget, image.tokens, len(image.tokens_per_layer), image.frames)
-
-    return [] if answer.report is None or budget is None else [judged(image) for image in answer.report.visuals]
+    if answer.report is None or budget is None:
+        return []
+    return [
+        reach(answer.method, budget, image.tokens, len(image.tokens_per_layer), image.frames)
+        for image in answer.report.visuals
+    ]
 
 
 def draw(answer: Answer, asked: Question, destination: Path, which: int = 0, overlay: bool = False) -> None:

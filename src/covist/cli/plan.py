@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    budget: options.Budget = "64",
+    budget: options.PlannedBudget = "64",
     strategy: Annotated[options.Strategy, typer.Option(help="`fixed` or `pro`.")] = options.Strategy.fixed,
     preset: Annotated[str, typer.Option(help="Model sizes; `covist models` lists them.")] = "llava-1.5-7b",
     layers: Annotated[int | None, typer.Option(help="Decoder layers, if not the preset's.")] = None,

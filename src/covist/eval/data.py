@@ -110,7 +110,7 @@ def _read(line: str, folder: Path, where: str, metric: str) -> tuple[_Source, Qu
         row = json.loads(line)
         if not isinstance(row, dict):
             raise CovistError(f"expected an object with the fields of a question, got {line[:40]!r}")
-        source = _Source(*(_paths(row, kind, folder) for kind in ("image", "video")), where=where)
+        source = _Source(_paths(row, "image", folder), _paths(row, "video", folder), where)
         if not source.images and not source.videos:
             raise CovistError("no image, images, video or videos: there is nothing to ask about")
         source.check()

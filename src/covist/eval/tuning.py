@@ -136,7 +136,7 @@ def tune(
         raise CovistError("no method to tune; name one that compresses, for example covist-fixed")
     items = asked.items(limit)
     tokens = round(subject.tokens(items[0]))
-    np.random.default_rng(seed).shuffle(items)  # type: ignore[arg-type]
+    np.random.default_rng(seed).shuffle(items)
     vanilla, *runs = planned_runs(names, budgets or LADDER, tokens, asked.one_size)
     ladders = [_ladder([run for run in runs if run.method == name], tokens, max_budget) for name in names]
     records = Records(out, answers_identity(asked, subject, longest, Setup.of(config), seed=0))

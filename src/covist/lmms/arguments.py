@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from covist.api.choose import choose_method
+from covist.api.setup import Setup
 from covist.config import CovistConfig
 from covist.contract.method import Method
 from covist.errors import CovistError
@@ -87,7 +88,7 @@ class Arguments:
 
     def make_method(self) -> Method:
         """A new object of the method."""
-        return choose_method(self.strategy, self.method, self._constants(), self.reference, {})
+        return choose_method(self.strategy, self.method, Setup(constants=self._constants()), self.reference, {})
 
     def _check(self) -> None:
         if isinstance(self.concentration, str) and not self.is_running:

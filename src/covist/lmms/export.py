@@ -89,7 +89,7 @@ def _task(task: str, suite: Suite, questions: Path) -> str:
 
 def _lines(item: Item) -> list[dict[str, str]]:
     return [
-        {"image": _image_name(item), "family": asked.family, "question": asked.question, "answer": asked.answer}
+        {"image": _image_name(item), "family": asked.family, "question": asked.question, "answer": asked.answers[0]}
         for asked in item.questions
     ]
 
