@@ -3,19 +3,21 @@
 # make test-slow      the long tests
 # make test-order     the tests in random order (SEED=n repeats one)
 # make test-versions  the tests on the lowest, the middle and the newest supported versions, each in its own environment
+# make test-page      the page in a real browser (Debian's chromium), in an environment of its own
 # make test-peers     transformers' own ways to generate, on compressed models of every family
 # make test-lmms      the plugin under the real lmms-eval, in an environment of its own (2.5 GB)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 LMMS := $(VENV)-lmms
+PAGE := $(VENV)-page
 # Only the exact pin of torch resolves to the CPU build; the constraints fix everything else.
 PINNED := -m pip install --quiet --constraint constraints.txt torch==2.13.0
 INSTALL := $(BIN)/python $(PINNED)
 # Set before torch starts: some CPUs announce bf16 instructions that they do not have.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-slow test-order test-versions test-peers test-lmms lint types clean
+.PHONY: demo test test-slow test-order test-versions test-page test-peers test-lmms lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/covist run --compare
@@ -33,6 +35,9 @@ test-order: $(VENV)/.installed-dev
 
 test-versions: $(BIN)/python
 	$(BIN)/python tools/versions.py
+
+test-page: $(PAGE)/.installed
+	OMP_NUM_THREADS=1 $(PAGE)/bin/python -m pytest -m page tests/page
 
 test-peers: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m peers tests/peers
@@ -66,5 +71,12 @@ $(LMMS)/.installed: pyproject.toml constraints.txt constraints-lmms.txt
 	$(LMMS)/bin/python -m pip uninstall --quiet --yes torchvision timm
 	touch $@
 
+# Gradio holds back some versions, so the page has constraints of its own; playwright drives the system's browser.
+$(PAGE)/.installed: pyproject.toml constraints-page.txt
+	$(PYTHON) -m venv $(PAGE)
+	$(PAGE)/bin/python -m pip install --quiet --constraint constraints-page.txt torch==2.13.0 \
+	  --editable '.[page]' httpx hypothesis openai playwright pytest
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(LMMS) .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LMMS) $(PAGE) .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,6 +8,7 @@ import torch
 
 import covist
 import covist.eval
+import covist.reproduce
 import covist.tiny
 import covist.viz
 from covist.methods import registry
@@ -15,7 +16,7 @@ from covist.methods import registry
 
 def public_objects():
     """What `import covist` offers, and the functions of its public submodules, by the name that users know."""
-    for room in (covist, covist.eval, covist.tiny, covist.viz):
+    for room in (covist, covist.eval, covist.reproduce, covist.tiny, covist.viz):
         for name in room.__all__:
             item = getattr(room, name)
             if inspect.isfunction(item) or (room is covist and inspect.isclass(item)):

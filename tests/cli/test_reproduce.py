@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import stat
 import sys
@@ -11,12 +12,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from covist.reproduce import Settings, open_table
+
 FAKE = '''#!{python}
 """Writes what lmms-eval would write. Fails, says nothing, or cuts its file off for the methods that are named so."""
 import json, pathlib, sys
 
 words = sys.argv[1:]
-given = dict(zip(words[::2], words[1::2])) if "--log_samples" not in words else {{}}
 options = {{word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")}}
 arguments = dict(pair.split("=", 1) for pair in options["--model_args"].split(","))
 with open({calls!r}, "a") as calls:
@@ -119,6 +121,15 @@ def test_limited_and_whole_results_lie_apart(covist, tmp_path, lmms_eval):
     assert "is finished" in covist("reproduce", "--limit", "4", *asked).stdout
 
 
+@pytest.mark.parametrize("table", ["main", "efficiency", "scenes"])
+def test_a_narrow_window_cuts_no_figure_off(covist, monkeypatch, table):
+    monkeypatch.setenv("COLUMNS", "60")
+    results = Path(__file__).parent.parent / "reproduce" / "recorded"
+    shown = covist("reproduce", "--table", table, "--results", results).stdout
+    for cells in open_table(table, Settings(results=results)).sheet().rows:
+        assert re.search(r" +".join(map(re.escape, cells[2:])), shown), cells
+
+
 @pytest.mark.parametrize("ending", ["md", "tex", "json", "png"])
 def test_out_writes_the_table_by_its_ending(covist, tmp_path, ending):
     path = tmp_path / f"table.{ending}"
@@ -159,6 +170,7 @@ def test_json_keeps_the_papers_figures_apart(covist, tmp_path):
         (["--out", "table.xlsx"], "must end in .md"),
         (["--out", "nowhere/table.md"], "there is no directory nowhere"),
         (["--results", "a,b"], "cuts paths at commas"),
+        (["--model", "a,b"], "cuts model arguments at commas"),
         (["--run", "--launcher", "no-such-program"], "there is no program 'no-such-program'"),
         (["--table", "efficiency", "--methods", "scope"], "the efficiency table is whole"),
     ],

@@ -41,3 +41,18 @@ def test_a_port_that_is_taken_is_reported_before_a_model_is_loaded(covist):
         ran = covist("serve", "--port", port, "--model", "nowhere/nothing")
     assert ran.code == 2
     assert ran.stderr.startswith(f"covist: cannot listen on 127.0.0.1, port {port} (Address already in use)")
+
+
+def test_without_gradio_one_line_says_what_to_install(covist, monkeypatch):
+    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "gradio" else object())
+    ran = covist("serve", "--page")
+    assert ran.code == 2
+    assert ran.stderr == "covist: covist serve --page needs gradio: pip install 'covist[page]'\n"
+
+
+def test_the_page_is_no_way_around_the_keys(covist, monkeypatch, tmp_path):
+    monkeypatch.setattr(serve, "find_spec", lambda name: object())
+    (tmp_path / "keys").write_text("secret")
+    ran = covist("serve", "--page", "--api-key-file", tmp_path / "keys")
+    assert ran.code == 2
+    assert ran.stderr == "covist: --page asks visitors for no key; leave out --page or --api-key-file\n"

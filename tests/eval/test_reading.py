@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from covist.eval.diagnostics import _eager_attention, _observe
+from covist.eval.diagnostics import _observe, eager_attention
 from covist.eval.reading import _without, image_hidden, reading_by_layer, table
 from covist.eval.subject import Subject
 from covist.eval.suite import load_suite
@@ -25,7 +25,7 @@ def test_the_text_gives_the_image_no_attention_from_the_layer_on(subject, item):
     layers = subject.model.model.language_model.layers
     ids = subject.requests(item)[0].prompts
     image = image_of(subject, item)[:1, ids["attention_mask"][0].bool()]
-    with _eager_attention(subject):
+    with eager_attention(subject):
         before = _observe(subject, item, 0).mass
         with image_hidden(layers[2:], image):
             after = _observe(subject, item, 0).mass

@@ -3,6 +3,7 @@
 import pytest
 from support.case import SIZES
 from support.cases import FAMILIES, FROZEN, first_of
+from support.checkpoints import saved
 from support.families import smooth_image
 
 from covist import compress
@@ -14,23 +15,17 @@ from covist.request.concentration import mean_concentration
 from covist.request.inputs import prepare
 from covist.request.timing import generate
 
+pytestmark = pytest.mark.filterwarnings("ignore:no clip= given")
 IMAGES = [smooth_image(*size, seed=seed) for seed, size in enumerate(SIZES)]
 ASKED = [((0,), "what is this ?"), ((1,), "is that the colour of this ?"), ((0, 2), "what ?"), ((), "is this that ?")]
 CONVERSATIONS = [from_visuals([IMAGES[index] for index in indices], text, frames=4) for indices, text in ASKED]
 GENERATION = Generation.of({"max_new_tokens": 4})
 
 
-def saved(case, folder):
-    case.model.save_pretrained(folder)
-    case.chatting_processor().save_pretrained(folder)
-    return str(folder)
-
-
 def answerer(folder, **given) -> Answerer:
     return Answerer(Arguments.of({"pretrained": folder, "concentration": FROZEN, **given}), "cpu")
 
 
-@pytest.mark.filterwarnings("ignore:no clip= given")
 @pytest.mark.parametrize("case", FAMILIES, ids=lambda case: case.name)
 def test_a_batch_answers_as_each_conversation_alone_and_as_the_library(case, tmp_path):
     ours = answerer(saved(case, tmp_path), budget=6)
@@ -39,6 +34,7 @@ def test_a_batch_answers_as_each_conversation_alone_and_as_the_library(case, tmp
     assert [one.text for one in together] == [one.text for one in alone]
     assert [one.shown for one in together] == [one.shown for one in alone]
     assert [one.shown.views for one in together] == [1, 1, 2, 0]
+    assert len({one.text for one in alone}) > 1, "the answers say nothing"
     loaded = ours.loaded
     ours._handle.remove()
     with compress(loaded.model, loaded.processor, budget=6, concentration=FROZEN):
@@ -51,7 +47,6 @@ def test_a_batch_answers_as_each_conversation_alone_and_as_the_library(case, tmp
     assert texts == [one.text for one in alone[: len(texts)]]
 
 
-@pytest.mark.filterwarnings("ignore:no clip= given")
 @pytest.mark.parametrize("family", ["llava-next", "qwen2.5-vl"])
 def test_visual_tokens_are_counted_before_and_after(family, tmp_path):
     folder = saved(first_of(family), tmp_path)
@@ -64,8 +59,15 @@ def test_visual_tokens_are_counted_before_and_after(family, tmp_path):
     assert before[-1] == Shown()
 
 
+def test_beams_change_no_count(tmp_path):
+    ours = answerer(saved(first_of("llava-next"), tmp_path), budget=6)
+    greedy = ours.answer(CONVERSATIONS, GENERATION)
+    beams = ours.answer(CONVERSATIONS, Generation.of({"max_new_tokens": 4, "num_beams": 3}))
+    assert [one.shown for one in beams] == [one.shown for one in greedy]
+
+
 def test_the_reference_of_a_task_is_that_of_its_first_images_that_differ(tmp_path):
-    ours = answerer(saved(first_of("llava-next"), tmp_path), clip=None, concentration=None)
+    ours = answerer(saved(first_of("llava-next"), tmp_path), concentration=None)
     assert ours.needs_reference
     twice = [*CONVERSATIONS, *CONVERSATIONS, from_visuals([IMAGES[0]], "and that ?", frames=4)]
     requests = [one.request(ours.loaded) for one in CONVERSATIONS if one.shows_something]
@@ -91,5 +93,6 @@ def test_answers_end_where_the_task_says(tmp_path):
 
 
 def test_weights_and_attention_can_be_chosen(tmp_path):
-    ours = answerer(saved(first_of("llava-next"), tmp_path), dtype="bfloat16", attn_implementation="eager")
+    ours = answerer(saved(first_of("llava-next"), tmp_path), budget=6, dtype="bfloat16", attn_implementation="eager")
     assert (ours.loaded.dtype, ours.loaded.attention) == ("bfloat16", "eager")
+    assert [one.shown.kept for one in ours.answer(CONVERSATIONS[:2], GENERATION)] == [6, 6]

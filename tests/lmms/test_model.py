@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.cases import first_of
+from support.checkpoints import saved
 from support.families import smooth_image
 
 from covist import CovistError
@@ -20,11 +21,7 @@ WRITTEN = {"max_new_tokens": 4, "temperature": 0}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> str:
-    saved = tmp_path_factory.mktemp("model")
-    case = first_of("llava-next")
-    case.model.save_pretrained(saved)
-    case.chatting_processor().save_pretrained(saved)
-    return str(saved)
+    return saved(first_of("llava-next"), tmp_path_factory.mktemp("model"))
 
 
 def model(kind: str, folder: str, **arguments):

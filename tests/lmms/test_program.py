@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from typing import Any
 import pytest
 import yaml
 from support.cases import first_of
+from support.checkpoints import saved
 
-from covist.eval import evaluate, load_suite
+from covist.eval import Score, evaluate, load_suite
 from covist.lmms.answering import Answerer
 from covist.lmms.arguments import Arguments
 from covist.lmms.conversations import from_visuals
@@ -34,18 +34,21 @@ EXPORTED = 32  # images that settle the concentration reference, in both program
 ITEMS = SUITE.items(4)
 QUESTIONS = [question for item in ITEMS for question in item.questions]
 VISPRUNER = "vispruner:important=0.75,positions=keep"
+TOKENS = 576
+FEW = 8  # so few tokens that answers go wrong, each method's in its own way
 FAMILIES = ("llava-next", "qwen2.5-vl", "internvl")
 ASKED_OF_FAMILIES = 6
 
 
 @dataclass(frozen=True)
 class Run:
-    """One configuration of lmms-eval, and the method of `covist eval` that it must equal."""
+    """One configuration of lmms-eval, and the run of `covist eval` that it must equal."""
 
     arguments: str
     batch_size: int
     simple: bool = False
-    method: str | None = None
+    method: str = "vanilla"
+    budget: int = TOKENS
 
     def configuration(self, exported: Path, output: Path, **others: Any) -> dict[str, Any]:
         return {
@@ -62,15 +65,19 @@ class Run:
         }
 
 
+def compressed(arguments: str, budget: int, method: str, batch_size: int, simple: bool = False) -> Run:
+    return Run(f"pretrained=tiny,budget={budget},{arguments}", batch_size, simple, method, budget)
+
+
 RUNS = {
-    "plain": Run("pretrained=tiny,budget=none", 8, method="vanilla"),
-    "plain-simple": Run("pretrained=tiny,budget=none", 1, simple=True, method="vanilla"),
-    "fixed": Run("pretrained=tiny,budget=64", 8, method="covist-fixed"),
-    "fixed-simple": Run("pretrained=tiny,budget=64,strategy=fixed", 1, simple=True, method="covist-fixed"),
-    "pro": Run("pretrained=tiny,budget=64,strategy=pro", 1, method="covist-pro"),
-    "pro-simple": Run("pretrained=tiny,budget=64,strategy=pro", 8, simple=True, method="covist-pro"),
-    "rival": Run(f"pretrained=tiny,budget=64,method={VISPRUNER.replace(',', ';')}", 8, method=VISPRUNER),
-    "combined": Run("pretrained=tiny,budget=64,method=divprune+csc+sca", 8, simple=True, method="divprune+csc+sca"),
+    "plain": Run("pretrained=tiny,budget=none", 8),
+    "plain-simple": Run("pretrained=tiny,budget=none", 1, simple=True),
+    "fixed": compressed("strategy=fixed", 64, "covist-fixed", 8),
+    "fixed-few": compressed("strategy=fixed", FEW, "covist-fixed", 1, simple=True),
+    "pro": compressed("strategy=pro", 64, "covist-pro", 8, simple=True),
+    "pro-few": compressed("strategy=pro", FEW, "covist-pro", 1),
+    "rival": compressed(f"method={VISPRUNER.replace(',', ';')}", FEW, VISPRUNER, 8),
+    "combined": compressed("method=divprune+csc+sca", FEW, "divprune+csc+sca", 8, simple=True),
 }
 
 
@@ -124,14 +131,9 @@ def exported(folder) -> Path:
 
 
 @pytest.fixture(scope="module")
-def checkpoints(folder) -> dict[str, Path]:
-    """Small random models of several families, as anybody would save them."""
-    saved = {family: folder / f"model-{family}" for family in FAMILIES}
-    for family, path in saved.items():
-        case = first_of(family)
-        case.model.save_pretrained(path)
-        case.chatting_processor().save_pretrained(path)
-    return saved
+def checkpoints(folder) -> dict[str, str]:
+    """Small random models of several families."""
+    return {family: saved(first_of(family), folder / f"model-{family}") for family in FAMILIES}
 
 
 @pytest.fixture(scope="module")
@@ -155,34 +157,29 @@ def outcomes(folder, log) -> dict[str, Outcome]:
 
 
 @pytest.fixture(scope="module")
-def ours(folder) -> dict[str, tuple[list[str], Any]]:
-    """Method -> the answers and the score of `covist eval`."""
+def ours(folder) -> dict[tuple[str, int], tuple[list[str], Score]]:
+    """Method and budget -> the answers and the score of `covist eval`."""
     methods = list(dict.fromkeys(run.method for run in RUNS.values()))
-    results = evaluate(methods, "64", limit=len(ITEMS), out=folder / "ours")
-    answers = {
-        method: [answer for _, own in sorted(found.items()) for answer in own]
-        for method, found in _stored(folder / "ours" / "answers").items()
+    results = evaluate(methods, [64, FEW], limit=len(ITEMS), out=folder / "ours")
+    answers: dict[tuple[str, int], dict[int, list[str]]] = {}
+    for path in (folder / "ours" / "answers").glob("*.jsonl"):
+        for line in map(json.loads, path.read_text().splitlines()):
+            answers.setdefault((line["method"], line["budget"]), {})[line["image"]] = line["answers"]
+    return {
+        (score.method, score.budget): (
+            [answer for _, own in sorted(answers[score.method, score.budget].items()) for answer in own],
+            score,
+        )
+        for score in results.scores
     }
-    return {score.method: (answers[score.method], score) for score in results.scores}
-
-
-def _stored(answers: Path) -> dict[str, dict[int, list[str]]]:
-    """Method -> image -> answers, from the files that `covist eval` wrote."""
-    found: dict[str, dict[int, list[str]]] = {}
-    for line in _lines(answers):
-        found.setdefault(line["method"], {})[line["image"]] = line["answers"]
-    return found
-
-
-def _lines(answers: Path) -> Iterator[dict[str, Any]]:
-    return (json.loads(line) for path in answers.glob("*.jsonl") for line in path.read_text().splitlines())
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_answers_and_scores_equal_those_of_covist_eval(name, outcomes, ours):
-    answers, score = ours[RUNS[name].method]
+    answers, score = ours[RUNS[name].method, RUNS[name].budget]
     outcome = outcomes[name]
     assert outcome.answers == [answer.strip() for answer in answers]
+    assert RUNS[name].budget != FEW or score.accuracy < 100, "equal answers say little where all are right"
     assert 100 * outcome.accuracy == pytest.approx(score.accuracy)
     for family, right in score.families.items():
         if family in {question.family for question in QUESTIONS}:
@@ -191,20 +188,20 @@ def test_answers_and_scores_equal_those_of_covist_eval(name, outcomes, ours):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_results_name_the_real_budget(name, outcomes, ours):
-    _, score = ours[RUNS[name].method]
+    _, score = ours[RUNS[name].method, RUNS[name].budget]
     throughput = outcomes[name].results["throughput"]
-    assert throughput["avg_visual_tokens"] == 576
+    assert throughput["avg_visual_tokens"] == TOKENS
     assert throughput["avg_visual_tokens_kept"] == pytest.approx(score.mean_cached_tokens)
     assert throughput["avg_visual_tokens_prefill"] == pytest.approx(score.mean_tokens)
     (counts,) = outcomes[name].samples[0]["token_counts"]
-    assert (counts["views"], counts["visual_tokens"]) == (1, 576)
+    assert (counts["views"], counts["visual_tokens"]) == (1, TOKENS)
     assert counts["visual_tokens_kept"] == pytest.approx(score.mean_cached_tokens, abs=1)
 
 
 @pytest.mark.filterwarnings("ignore:no clip= given")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_other_families_answer_in_batches_as_the_library_does_one_by_one(family, outcomes, checkpoints):
-    arguments = Arguments.of({"pretrained": str(checkpoints[family]), "budget": 6, "concentration": 0.05})
+    arguments = Arguments.of({"pretrained": checkpoints[family], "budget": 6, "concentration": 0.05})
     library = Answerer(arguments, "cpu")
     generation = Generation.of({"max_new_tokens": MAX_NEW_TOKENS})
     shown = [(item.image, question.question) for item in ITEMS for question in item.questions][:ASKED_OF_FAMILIES]
@@ -225,7 +222,7 @@ def test_an_unknown_argument_is_refused_by_name(log, folder):
 
 
 def test_two_processes_share_the_questions_and_change_no_answer(folder, exported, outcomes):
-    configuration = RUNS["pro"].configuration(exported, folder / "parallel", batch_size=4, limit=9)
+    configuration = RUNS["pro-few"].configuration(exported, folder / "parallel", batch_size=4, limit=9)
     log = lmms_eval(
         *("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"),
         configurations=[configuration],
@@ -233,4 +230,4 @@ def test_two_processes_share_the_questions_and_change_no_answer(folder, exported
         ACCELERATE_USE_CPU="true",
     )
     assert "Running on rank 1" in log
-    assert Outcome.of(folder / "parallel").answers == outcomes["pro"].answers[:9]
+    assert Outcome.of(folder / "parallel").answers == outcomes["pro-few"].answers[:9]

@@ -47,7 +47,9 @@ def test_moving_the_budget_changes_answer_and_drawing(visit):
     slider = visitor.page.locator("#cv-budget input[type=range]")
     box = slider.bounding_box()
     visitor.page.mouse.click(box["x"] + 3, box["y"] + box["height"] / 2)
-    visitor.page.wait_for_function("!document.querySelector('.cv-tokens').textContent.startsWith('64')")
+    visitor.page.wait_for_function(
+        "[...document.querySelectorAll('.cv-tokens')].every(one => /^(?!64)\\d/.test(one.textContent))"
+    )
     few = int(visitor.page.locator(".cv-tokens").first.inner_text().split()[0])
     visitor.page.wait_for_function("few => document.querySelectorAll('#cv-drawing .one').length == few", arg=few)
     assert few < 20
@@ -136,7 +138,9 @@ def test_an_image_that_cannot_be_read_is_a_sentence_and_the_next_question_is_ans
     visitor = visit()
     (tmp_path / "broken.png").write_bytes(b"\x89PNG and nothing else")
     visitor.upload(tmp_path / "broken.png")
-    visitor.page.wait_for_selector("#cv-answers > * > .cv-refusal, #cv-answers > .cv-refusal")
+    visitor.page.wait_for_function(
+        "document.querySelector('#cv-answers .cv-refusal') && !document.querySelector('#cv-answers .cv-card')"
+    )
     refusals = visitor.page.locator(".cv-refusal").all_inner_texts()
     assert refusals == ["The image is not an image in PNG format."]
     assert visitor.page.locator("#cv-drawing .covist").count() == 0

@@ -33,12 +33,22 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_COMMANDS: tuple[Callable[..., int | None], ...] = (
-    *(run.run, show.show, plan.plan, bench.bench, evaluate.evaluate, tune.tune),
-    *(listing.methods, listing.models, listing.doctor, reproduce.reproduce, serve.serve, export.export),
-)
-for command in _COMMANDS:
-    app.command(name="eval" if command is evaluate.evaluate else None)(command)
+COMMANDS: dict[str, Callable[..., int | None]] = {
+    "run": run.run,
+    "show": show.show,
+    "plan": plan.plan,
+    "bench": bench.bench,
+    "eval": evaluate.evaluate,
+    "tune": tune.tune,
+    "methods": listing.methods,
+    "models": listing.models,
+    "doctor": listing.doctor,
+    "reproduce": reproduce.reproduce,
+    "serve": serve.serve,
+    "export": export.export,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -55,12 +55,14 @@ Videos = Annotated[
 Frames = Annotated[int, typer.Option("--frames", min=1, help="Frames of a video that are looked at, evenly spaced.")]
 Rate = Annotated[float, typer.Option("--fps", help="Images per second in a folder; a video file says it itself.")]
 Prompt = Annotated[str | None, typer.Option("--prompt", help="What to ask about it.", show_default=False)]
-_BUDGET_HELP = (
-    "Visual tokens per image, or per frame of a video: a count (64) or a share (11%). "
-    "All tokens or more leaves it uncompressed."
+_BUDGET = typer.Option(
+    "--budget",
+    help="Visual tokens per image, or per frame of a video: a count (64) or a share (11%). "
+    "All tokens or more leaves it uncompressed.",
+    show_default="64",
 )
-Budget = Annotated[str | None, typer.Option("--budget", help=_BUDGET_HELP, show_default="64")]
-PlannedBudget = Annotated[str, typer.Option("--budget", help=_BUDGET_HELP)]
+Budget = Annotated[str | None, _BUDGET]
+PlannedBudget = Annotated[str, _BUDGET]  # where no covist.json could say another one
 Config = Annotated[
     str | None,
     typer.Option(

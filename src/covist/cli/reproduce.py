@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from covist.reproduce.sheet import Sheet
 
 FAILED = 1  # exit code
+NAME = 16  # letters of a method's name that stay on a line in a narrow window
 
 
 def reproduce(
@@ -133,7 +134,7 @@ def _print(beside: Comparison | Efficiency) -> None:
     console.print(f"\n[bold]{escape(sheet.title)}[/]")
     if sheet.lines:
         console.print(f"[dim]{escape(sheet.legend)}[/]")
-        console.print(_table(sheet))
+        _print_table(sheet)
     else:
         console.print("no results yet")
     for text in sheet.notes:
@@ -160,6 +161,18 @@ def _table(sheet: Sheet) -> Table:
         name = f"[bold]{escape(row[0])}[/]" if line.is_covist else escape(row[0])
         made.add_row(name, *map(escape, row[1:]), style="dim" if line.origin == "paper" else "cyan")
     return made
+
+
+def _print_table(sheet: Sheet) -> None:
+    console = out()
+    console.width = max(console.width, _least_width(sheet))
+    console.print(_table(sheet))
+
+
+def _least_width(sheet: Sheet) -> int:
+    """Room for every figure; a window may be narrower, but must not cut digits off."""
+    name, *others = (max(map(len, column)) for column in zip(sheet.head, *sheet.rows, strict=True))
+    return min(name, NAME) + sum(others) + 2 * len(others) + 2
 
 
 def _print_commands(beside: Comparison | Efficiency) -> None:

@@ -59,7 +59,7 @@ def attention_gaps(
     concentration = subject.concentration(asked)
     gaps: list[AttentionGap] = []
     reference: list[_Observation] = []
-    with _eager_attention(subject):
+    with eager_attention(subject):
         for name in names:
             with compressed(subject.loaded, Configuration(name, budget), concentration=concentration):
                 seen = [_observe(subject, item, row) for item in items for row in range(len(item.questions))]
@@ -86,7 +86,7 @@ def _observe(subject: Subject, item: Item, row: int) -> _Observation:
     image = (ids == model.config.image_token_id).nonzero()[:, 0]
     before, after = int(image[0]), len(ids) - int(image[-1]) - 1
     encoded = model.get_image_features(**request.images, return_dict=True)
-    with _read_attention(subject) as layers:
+    with read_attention(subject) as layers:
         model(input_ids=ids[None], attention_mask=torch.ones_like(ids)[None], mm_encoder_outputs={"image": encoded})
     outputs = [heads[0, -after:].transpose(0, 1) for heads, _ in layers]
     masses = [weights[0, :, -after:, before : weights.shape[-1] - after].sum(-1) for _, weights in layers]
@@ -94,7 +94,7 @@ def _observe(subject: Subject, item: Item, row: int) -> _Observation:
 
 
 @contextmanager
-def _read_attention(subject: Subject) -> Iterator[list[tuple[Tensor, Tensor]]]:
+def read_attention(subject: Subject) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """Per layer what enters the output projection, [1, n, heads, head width], and the weights [1, heads, n, n]."""
     found: list[tuple[Tensor, Tensor]] = []
     inputs: list[Tensor] = []
@@ -118,7 +118,7 @@ def _read_attention(subject: Subject) -> Iterator[list[tuple[Tensor, Tensor]]]:
 
 
 @contextmanager
-def _eager_attention(subject: Subject) -> Iterator[None]:
+def eager_attention(subject: Subject) -> Iterator[None]:
     """Only the eager backend hands out attention weights."""
     decoder: Any = family_for(subject.model).decoder
     former = decoder.config._attn_implementation

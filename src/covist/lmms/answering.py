@@ -64,7 +64,7 @@ class Answerer:
             self._handle = compress(
                 self.loaded.model,
                 self.loaded.processor,
-                budget=arguments.budget,
+                budget=arguments.compressed_to,
                 method=self._method,
                 clip=self.loaded.clip,
             )
@@ -73,7 +73,7 @@ class Answerer:
     def needs_reference(self) -> bool:
         """Whether a task must settle a concentration reference before its first answer."""
         tracked = self._method is not None and self._method.tracker is not None
-        return tracked and self.arguments.concentration is None
+        return tracked and self.arguments.reference is None and not self.arguments.is_running
 
     def settle(self, conversations: Iterable[Conversation]) -> float | None:
         """The mean concentration over the first conversations that show something new; None if none does."""
@@ -102,14 +102,14 @@ class Answerer:
         texts = self.loaded.processor.batch_decode(written, skip_special_tokens=True)
         return [
             Answered(generation.cut(text), _written(row, padding), shown)
-            for text, row, shown in zip(texts, written, self._shown(conversations), strict=True)
+            for text, row, shown in zip(texts, written, self._shown(conversations, generation.beams), strict=True)
         ]
 
-    def _shown(self, conversations: Sequence[Conversation]) -> list[Shown]:
+    def _shown(self, conversations: Sequence[Conversation], beams: int) -> list[Shown]:
         if self._handle is None:
             return [self._counted(conversation) for conversation in conversations]
         report = self._handle.report if any(one.shows_something for one in conversations) else None
-        return [_compressed(report, row) for row in range(len(conversations))]
+        return [_compressed(report, row * beams) for row in range(len(conversations))]
 
     def _counted(self, conversation: Conversation) -> Shown:
         """Uncompressed tokens; the vision tower is asked once for each combination of sizes."""
@@ -123,7 +123,7 @@ class Answerer:
 
 
 def _compressed(report: Report | None, row: int) -> Shown:
-    """What the report of a batch says about one of its rows."""
+    """What the report of a batch says about one of its rows; every beam of a prompt has one."""
     images = [] if report is None else [image for image in report.visuals if image.sample == row]
     return Shown(
         sum(image.frames for image in images),
@@ -134,5 +134,5 @@ def _compressed(report: Report | None, row: int) -> Shown:
 
 
 def _written(row: Tensor, padding: int) -> int:
-    """Tokens of an answer without the filling behind it."""
+    """Tokens of an answer without the filling after it."""
     return int((row != padding).sum())

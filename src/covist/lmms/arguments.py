@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
-from covist.api.choose import choose_method
+from covist.api.choose import DEFAULT_BUDGET, choose_method
 from covist.api.setup import Setup
-from covist.config import CovistConfig
 from covist.contract.method import Method
 from covist.errors import CovistError
 from covist.methods.grammar import is_vanilla
@@ -29,7 +29,7 @@ class Arguments:
     budget:              visual tokens per image, as `covist.compress` takes them, or "none"
     strategy, method:    CoViST's execution, or another method; settings of a method stand after a colon, with
                          semicolons between them, because lmms-eval splits at commas
-    config:              a JSON file with constants of CoViST
+    config:              a `covist.json`, as `covist tune` saves it; what is said beside it comes first
     clip:                the CLIP checkpoint of the model's vision tower
     concentration:       what to freeze CoViST's reference to, or "running"; by default every task settles its own
     frames:              frames of a video that are looked at, evenly spaced
@@ -37,7 +37,7 @@ class Arguments:
     """
 
     pretrained: str
-    budget: int | float | str = 64
+    budget: int | float | str | None = None
     strategy: str | None = None
     method: str | None = None
     config: str | None = None
@@ -76,10 +76,21 @@ class Arguments:
         """Whether the model runs uncompressed."""
         return self.budget == PLAIN or (self.method is not None and is_vanilla(self.method))
 
+    @cached_property
+    def setup(self) -> Setup:
+        """What the file of `config` says."""
+        return Setup.of(self.config)
+
+    @property
+    def compressed_to(self) -> int | float | str:
+        """The budget of a model that is compressed."""
+        return next(one for one in (self.budget, self.setup.budget, DEFAULT_BUDGET) if one is not None)
+
     @property
     def reference(self) -> float | None:
         """The number that the concentration reference is frozen to from the start."""
-        return None if isinstance(self.concentration, str) else self.concentration
+        given = _number(self.concentration)
+        return self.setup.concentration if given is None and not self.is_running else given
 
     @property
     def is_running(self) -> bool:
@@ -88,25 +99,22 @@ class Arguments:
 
     def make_method(self) -> Method:
         """A new object of the method."""
-        return choose_method(self.strategy, self.method, Setup(constants=self._constants()), self.reference, {})
+        setup = replace(self.setup, concentration=None) if self.is_running else self.setup
+        return choose_method(self.strategy, self.method, setup, _number(self.concentration), {})
 
     def _check(self) -> None:
         if isinstance(self.concentration, str) and not self.is_running:
             raise CovistError(f"concentration must be a number in [0, 1] or {RUNNING!r}, got {self.concentration!r}")
         if not self.is_plain:
-            check_budget(self.budget)
+            check_budget(self.compressed_to)
             self.make_method()
-
-    def _constants(self) -> CovistConfig | None:
-        try:
-            return None if self.config is None else CovistConfig.load(self.config)
-        except OSError as error:
-            raise CovistError(f"config {self.config} cannot be read ({error.strerror})") from None
-        except ValueError as error:
-            raise CovistError(f"config {self.config}: {error}") from None
 
 
 _COUNTS = {"batch_size", "frames"}
+
+
+def _number(concentration: float | str | None) -> float | None:
+    return None if isinstance(concentration, str) else concentration
 
 
 def _count(name: str, value: Any) -> int:

@@ -38,6 +38,11 @@ class Generation:
         }
         return cls(tuple(options.items()), _stops(given.get("until")), tuple(sorted(set(given) - _LENGTH - _SAMPLING)))
 
+    @property
+    def beams(self) -> int:
+        """Rows that each prompt takes in the batch."""
+        return dict(self.options)["num_beams"]
+
     def cut(self, text: str) -> str:
         """An answer up to the first of the texts that end it."""
         ends = [text.find(stop) for stop in self.until]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from time import time_ns
 from typing import Any
 
 import gradio as gr
@@ -35,11 +36,15 @@ class Events:
         choice = self.start.restored(request.query_params, len(self.examples), method_names(), self.tokens)
         place = choice.example or 0
         question = choice.question or self.examples[place].question
-        return self.examples[place].path, question, choice.budget, choice.method, choice.strategy, place
+        return self.examples[place].path, question, choice.budget, choice.method, choice.strategy, place, time_ns()
 
-    def pick(self, place: int) -> tuple[str, str, int]:
-        """An example that was clicked: its image, its question and its number."""
-        return self.examples[place].path, self.examples[place].question, place
+    def pick(self, place: int) -> tuple[str, str, int, int]:
+        """An example that was clicked: its image, its question, its number and the moment."""
+        return self.examples[place].path, self.examples[place].question, place, time_ns()
+
+    def take(self) -> tuple[None, int]:
+        """An image was uploaded, which is no example, and the moment."""
+        return None, time_ns()
 
     def describe(self, method: str, strategy: str) -> tuple[Any, str]:
         """Whether a method has strategies, and what it is."""

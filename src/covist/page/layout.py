@@ -25,6 +25,8 @@ _FONTS = {
     "font": [gr.themes.Font("system-ui"), gr.themes.Font("sans-serif")],
     "font_mono": [gr.themes.Font("ui-monospace"), gr.themes.Font("monospace")],
 }
+_QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+"""Answers show their own progress, and the page's handlers are no interface: `/v1` is."""
 THEME = gr.themes.Base(primary_hue="indigo", neutral_hue="slate", radius_size="md", **_FONTS)
 
 
@@ -45,7 +47,11 @@ def build_page(events: Events) -> gr.Blocks:
 
 
 class _Inputs:
-    """What a visitor chooses."""
+    """What a visitor chooses.
+
+    example: the number of the example that is shown; None for an image of the visitor's own
+    moment:  changes when an image has been put in place and is to be asked about
+    """
 
     def __init__(self, events: Events):
         start = events.start
@@ -53,6 +59,7 @@ class _Inputs:
             label="Image", sources=["upload", "clipboard"], height=250, buttons=[], elem_id="cv-image"
         )
         self.example = gr.State(None)
+        self.moment = gr.State(0)
         picks = gr.Dataset(
             components=[gr.Image(visible=False, buttons=[])],
             samples=[[example.path] for example in events.examples],
@@ -69,27 +76,21 @@ class _Inputs:
             self.method = gr.Dropdown(list(method_names()), value=start.method, label="Method", elem_id="cv-method")
             self.strategy = gr.Radio(list(STRATEGIES), value=start.strategy, label="Strategy", elem_id="cv-strategy")
         about = gr.HTML(describe_method(start.method_name), elem_classes="cv-about", apply_default_css=False)
-        self.picked = picks.click(
-            events.pick, picks, [self.image, self.question, self.example], show_progress="hidden", **_PRIVATE
-        )
-        own = {"fn": lambda: None, "outputs": self.example, "show_progress": "hidden", **_PRIVATE}
-        gr.on([self.image.upload, self.image.clear], **own)
+        shown = [self.image, self.question, self.example, self.moment]
+        picks.click(events.pick, picks, shown, **_QUIET)
+        self.image.upload(events.take, None, [self.example, self.moment], **_QUIET)
+        self.image.clear(lambda: None, None, self.example, **_QUIET)
         gr.on(
             [self.method.change, self.strategy.change],
             events.describe,
             [self.method, self.strategy],
             [self.strategy, about],
-            show_progress="hidden",
-            **_PRIVATE,
+            **_QUIET,
         )
 
     @property
     def all(self) -> list[Any]:
         return [self.image, self.question, self.budget, self.method, self.strategy, self.example]
-
-
-_PRIVATE: dict[str, Any] = {"api_visibility": "private"}
-"""The page's own handlers are no interface: `/v1` is."""
 
 
 def _add_answers(page: gr.Blocks, inputs: _Inputs, events: Events) -> None:
@@ -107,14 +108,12 @@ def _add_answers(page: gr.Blocks, inputs: _Inputs, events: Events) -> None:
     link = gr.HTML(apply_default_css=False)
     stage.change(None, stage, None, js=SHOW_STAGE)
     shown = [answers, bars, drawing, stage, maps, link, inputs.budget]
-    how = {"inputs": inputs.all, "outputs": shown, "show_progress": "hidden", **_PRIVATE}
-    loaded = page.load(events.load, None, inputs.all, show_progress="hidden", **_PRIVATE)
-    asked = [loaded.then(events.ask, **how), inputs.picked.then(events.ask, **how)]
-    moves = [inputs.ask.click, inputs.question.submit, inputs.budget.release]
-    moves += [inputs.method.input, inputs.strategy.input, inputs.image.upload]
-    asked.append(gr.on(moves, events.ask, trigger_mode="always_last", **how))
-    for one in asked:
-        one.then(None, js=KEEP_LINK)
+    page.load(events.load, None, [*inputs.all, inputs.moment], **_QUIET)
+    asking = [inputs.ask.click, inputs.question.submit, inputs.budget.release]
+    asking += [inputs.method.input, inputs.strategy.input, inputs.moment.change]
+    # One listener for all: whoever asks while an answer is written gets theirs after it, and never the other way round.
+    asked = gr.on(asking, events.ask, inputs.all, shown, trigger_mode="always_last", **_QUIET)
+    asked.then(None, js=KEEP_LINK)
 
 
 def _add_comparison(inputs: _Inputs, events: Events) -> None:
@@ -129,4 +128,4 @@ def _add_comparison(inputs: _Inputs, events: Events) -> None:
     compare = gr.Button("Compare", variant="primary", elem_id="cv-compare")
     grid = gr.HTML(elem_id="cv-grid", apply_default_css=False)
     asked = [inputs.image, inputs.question, inputs.budget, methods]
-    compare.click(events.compare, asked, grid, show_progress="hidden", trigger_mode="always_last", **_PRIVATE)
+    compare.click(events.compare, asked, grid, trigger_mode="always_last", **_QUIET)

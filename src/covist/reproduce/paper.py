@@ -89,7 +89,8 @@ class PaperTable:
 def load_table(name: str) -> PaperTable:
     """A table of the paper by the name that `covist reproduce --table` takes.
 
-    >>> load_table("main").rows[-1].retention
+    >>> import covist.reproduce
+    >>> covist.reproduce.load_table("main").rows[-1].retention
     99.1
     """
     if name not in TABLES:

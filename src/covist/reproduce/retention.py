@@ -13,7 +13,9 @@ def retention(scores: Mapping[str, float | None], reference: Mapping[str, float 
 
     A task without a reference is no ratio, and a mean without it would be another quantity: None as well.
 
-    >>> retention({"gqa": 31.0, "pope": 85.8, "vqav2": None}, {"gqa": 62.0, "pope": 85.8, "vqav2": 76.7})
+    >>> import covist.reproduce
+    >>> full = {"gqa": 62.0, "pope": 85.8, "vqav2": 76.7}
+    >>> covist.reproduce.retention({"gqa": 31.0, "pope": 85.8, "vqav2": None}, full)
     75.0
     """
     reported = {task: score for task, score in scores.items() if score is not None}
@@ -27,7 +29,8 @@ def pope_f1(answers: Iterable[tuple[str, str]]) -> float:
 
     As lmms-eval counts: an answer that is neither yes nor no misses nothing and claims nothing.
 
-    >>> pope_f1([("yes", "yes"), ("no", "yes"), ("yes", "no"), ("no", "no")])
+    >>> import covist.reproduce
+    >>> covist.reproduce.pope_f1([("yes", "yes"), ("no", "yes"), ("yes", "no"), ("no", "no")])
     50.0
     """
     pairs = list(answers)

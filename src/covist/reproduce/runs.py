@@ -135,6 +135,9 @@ class Settings:
     def __post_init__(self) -> None:
         if re.search(r"[,=]", str(self.results)):
             raise CovistError(f"--results {self.results}: lmms-eval cuts paths at commas and equals signs")
+        for given in filter(None, (self.pretrained, self.clip)):
+            if "," in given:
+                raise CovistError(f"{given}: lmms-eval cuts model arguments at commas; give a path without any")
         if self.limit is not None and self.limit < 1:
             raise CovistError(f"--limit must be at least 1, got {self.limit}")
         if not self.launcher:

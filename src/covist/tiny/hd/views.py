@@ -31,6 +31,11 @@ def prompt_order() -> np.ndarray:
 IMAGE_TOKENS = VIEW_PATCHES + GRID * (GRID + 1)
 
 
+def view_owners(scene: Scene) -> np.ndarray:
+    """Which thing (from 1) every patch of the flattened (view, patch) shows, 0 where that is the background."""
+    return np.concatenate([own.reshape(-1) for own in (patch_owners(scene, 2 * PATCH), *tile(patch_owners(scene)))])
+
+
 class ViewBank(SceneBank):
     """Crowded scenes as the views that the processor cuts out of them."""
 
@@ -45,5 +50,4 @@ class ViewBank(SceneBank):
         image = scene_image(scene)
         base = image.resize((TILE_SIDE, TILE_SIDE), Image.Resampling.BICUBIC)
         views = [np.asarray(base), *tile(np.asarray(image))]
-        owners = [patch_owners(scene, 2 * PATCH), *tile(patch_owners(scene))]
-        return np.concatenate([*map(to_patches, views)]), np.concatenate([own.reshape(-1) for own in owners])
+        return np.concatenate([*map(to_patches, views)]), view_owners(scene)

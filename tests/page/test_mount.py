@@ -1,0 +1,61 @@
+"""The page in the server's application, without a browser."""
+
+import asyncio
+import threading
+
+import httpx
+import pytest
+from support.serving import CONCENTRATION, serving
+
+from covist.serve.limits import Limits
+from covist.serve.service import Service
+
+pytestmark = pytest.mark.page
+
+
+def test_the_root_leads_to_the_page_and_keeps_the_query(paged):
+    answer = httpx.get(f"{paged.url}/?budget=32")
+    assert answer.status_code == 307 and answer.headers["location"] == "/page/?budget=32"
+    assert httpx.get(f"{paged.url}/page/").status_code == 200
+
+
+def test_images_are_not_fetched_from_addresses(paged):
+    import gradio as gr
+
+    from covist.page.image import uploaded_image
+
+    with pytest.raises(gr.Error, match="uploaded, not fetched"):
+        asyncio.run(uploaded_image().async_move_resource_to_block_cache(f"{paged.url}/favicon.ico"))
+
+
+def test_handlers_are_no_public_interface(paged):
+    described = httpx.get(f"{paged.url}/page/gradio_api/info").json()
+    assert described["named_endpoints"] == described["unnamed_endpoints"] == {}
+
+
+def test_an_upload_above_the_limit_of_the_server_is_refused(loaded):
+    pytest.importorskip("gradio", reason="the page needs gradio: make test-page")
+    from covist.page.mount import mount_page
+
+    with serving(Service(loaded, concentration=CONCENTRATION, limits=Limits(image_bytes=10_000)), mount_page) as small:
+        sent = httpx.post(f"{small.url}/page/gradio_api/upload", files={"files": ("large.png", b"0" * 20_000)})
+    assert sent.status_code == 413
+
+
+def test_open_pages_do_not_hold_up_the_end(loaded):
+    pytest.importorskip("gradio", reason="the page needs gradio: make test-page")
+    from covist.page.mount import mount_page
+
+    began, ended = threading.Event(), threading.Event()
+
+    def stay(url: str) -> None:
+        with httpx.stream("GET", f"{url}/page/gradio_api/heartbeat/somebody", timeout=None) as beats:
+            for _ in beats.iter_text():
+                began.set()
+        ended.set()
+
+    patient = Service(loaded, concentration=CONCENTRATION, limits=Limits(drain_seconds=3600))
+    with serving(patient, mount_page) as running:
+        threading.Thread(target=stay, args=(running.url,), daemon=True).start()
+        assert began.wait(60)
+    assert ended.wait(60)
