@@ -287,7 +287,7 @@ def test_eval_scores_resumes_and_writes(covist, model_folder, tmp_path):
 
 
 def test_an_interrupted_eval_says_how_to_go_on(covist, model_folder, tmp_path, monkeypatch):
-    def interrupted(self, item):
+    def interrupted(self, *asked):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Subject, "answer", interrupted)
@@ -314,7 +314,7 @@ def test_a_narrower_eval_leaves_the_summary_and_says_so(covist, model_folder, tm
     arguments = ("eval", "--model", model_folder, "--methods", "random", "--budgets", "32", "--out", tmp_path)
     covist(*arguments, "--limit", 2)
     ran = covist(*arguments, "--limit", 1)
-    assert "about 1 images" in ran.stdout
+    assert "about 1 image\n" in ran.stdout
     assert "note: results.json" in ran.stderr and "cover 2 images and stay" in ran.stderr
 
 

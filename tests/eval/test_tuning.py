@@ -86,8 +86,15 @@ def test_constants_are_used_and_saved(suite, untrained):
 def test_a_largest_budget_leaves_out_what_is_above_it(suite, untrained):
     options = {"suite": suite, "model": untrained, "max_new_tokens": 1, "limit": 2}
     assert tune(50, budgets="576,8,4", max_budget=8, **options).curve[0].budget == 8
+    assert tune(50, max_budget=70, **options).curve[0].budget == "11.1%"
+    assert tune(50, budgets="576,64,8", max_budget="12%", **options).curve[0].budget == 64
     with pytest.raises(CovistError, match="no budget is at most 2"):
         tune(50, budgets="8,4", max_budget=2, **options)
+
+
+def test_there_must_be_a_method_that_compresses(suite, untrained):
+    with pytest.raises(CovistError, match="no method to tune"):
+        tune(50, suite=suite, methods="vanilla", model=untrained)
 
 
 @pytest.mark.parametrize("keep", [0, 100, 101, -5, True, "99"])

@@ -50,11 +50,8 @@ class Setup:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, before a model is loaded."""
-        if self.method is not None:
-            if not isinstance(self.method, str):
-                raise CovistError(f"method must be a method's name, got {self.method!r}")
-            if not is_vanilla(self.method):
-                create_method(self.method, **self.constants_for(self.method))
+        if not isinstance(self.method, str | None):
+            raise CovistError(f"method must be a method's name, got {self.method!r}")
         if self.budget is not None:
             check_budget(self.budget)
         if self.concentration is not None:
@@ -105,7 +102,10 @@ class Setup:
             given["constants"] = CovistConfig.from_dict(given["constants"])
         if not isinstance(given.get("origin", {}), dict):
             raise CovistError(f"origin must be an object, got {given['origin']!r}")
-        return cls(**given)
+        setup = cls(**given)
+        if setup.method is not None and not is_vanilla(setup.method):
+            create_method(setup.method, **setup.constants_for(setup.method))  # refuses a name that is none
+        return setup
 
     def save(self, path: str | Path) -> None:
         """Write the file."""

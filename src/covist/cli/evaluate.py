@@ -27,6 +27,8 @@ from covist.units import counted
 if TYPE_CHECKING:
     from covist.eval import Results
 
+WIDE = 92  # columns of a window with room for a figure that is good to know
+
 
 METHODS, BUDGETS = "covist-fixed,covist-pro,random,downsample", "192,128,64,32"
 
@@ -131,9 +133,8 @@ def _print(results: Results, destination: Path | None) -> None:
 def _scores(results: Results) -> Table:
     tokens = ["tokens", "cached"] if results.cache_differs else ["tokens"]
     accuracy = [] if results.by_agreement else ["accuracy"]
-    made = table_of_figures(
-        "method", "K", *tokens, *accuracy, results.measure, "95 %", "same answers", f"s/{results.unit}"
-    )
+    same = ["same answers"] if out().width >= WIDE else []
+    made = table_of_figures("method", "K", *tokens, *accuracy, results.measure, "95 %", *same, f"s/{results.unit}")
     for score in results.scores:
         made.add_row(
             score.method,
@@ -142,7 +143,7 @@ def _scores(results: Results) -> Table:
             *(percent(score.accuracy) for _ in accuracy),
             f"[bold]{percent(score.retention)}[/]" if score.reached else f"[dim]{percent(score.retention)}[/]",
             interval(score.retention_interval) if score.reached else "[yellow]not reachable[/]",
-            percent(score.same_answers),
+            *(percent(score.same_answers) for _ in same),
             f"{score.seconds_per_image:.3f}" + ("*" if score.times_mixed else ""),
         )
     if any(score.times_mixed for score in results.scores):

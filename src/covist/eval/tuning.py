@@ -17,7 +17,7 @@ from covist.errors import CovistError
 from covist.eval.answering import Answering, Progress, answers_identity
 from covist.eval.questions import AGREEMENT
 from covist.eval.racing import ERROR, BudgetTest, Loss, Step, Verdict, race, smallest_passing
-from covist.eval.records import Records, Run, budget_size
+from covist.eval.records import Records, Run
 from covist.eval.runner import method_names, planned_runs
 from covist.eval.statistics import Interval
 from covist.eval.subject import Subject
@@ -26,6 +26,7 @@ from covist.eval.tally import tally
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA
 from covist.request.answer import compressed
+from covist.schedule import resolve_budget
 
 LADDER = ("50%", "33.3%", "22.2%", "16.7%", "11.1%", "8.3%", "5.6%", "4.2%", "2.8%")
 """Budgets that are tried unless others are named: of 576 tokens these are 288, 192, 128, 96, 64, 48, 32, 24 and 16."""
@@ -131,10 +132,13 @@ def tune(
     names, asked = [name for name in method_names(methods) if name != VANILLA], load_suite(suite)
     longest = asked.max_new_tokens if max_new_tokens is None else max_new_tokens
     subject = Subject.resolve(asked.model if model is None else model, longest)
+    if not names:
+        raise CovistError("no method to tune; name one that compresses, for example covist-fixed")
     items = asked.items(limit)
+    tokens = round(subject.tokens(items[0]))
     np.random.default_rng(seed).shuffle(items)
-    vanilla, *runs = planned_runs(names, budgets or LADDER, round(subject.tokens(items[0])), asked.one_size)
-    ladders = [_ladder([run for run in runs if run.method == name], max_budget) for name in names]
+    vanilla, *runs = planned_runs(names, budgets or LADDER, tokens, asked.one_size)
+    ladders = [_ladder([run for run in runs if run.method == name], tokens, max_budget) for name in names]
     records = Records(out, answers_identity(asked, subject, longest, Setup.of(config), seed=0))
     exhaustive = (1 + sum(map(len, ladders))) * len(items)
     sampler = _Sampler(Answering(subject, asked, items, records, seed=0), vanilla, exhaustive, progress)
@@ -149,12 +153,11 @@ def check_keep(keep: float) -> None:
         raise CovistError(f"keep must be a percentage above 0 and below 100, got {keep!r}")
 
 
-def _ladder(runs: Sequence[Run], max_budget: int | float | str | None) -> list[Run]:
-    """From the largest budget down."""
-    falling = sorted(runs, key=lambda run: -budget_size(run.budget))
-    if max_budget is not None:
-        (limit,) = planned_runs(["limit"], [max_budget], 1, one_size=False)[1:]
-        falling = [run for run in falling if budget_size(run.budget) <= budget_size(limit.budget)]
+def _ladder(runs: Sequence[Run], tokens: int, max_budget: int | float | str | None) -> list[Run]:
+    """From the largest budget down; counts and shares are compared by what they are of `tokens`."""
+    most = tokens if max_budget is None else resolve_budget(max_budget, tokens)
+    sizes = {run: resolve_budget(run.budget, tokens) for run in runs}
+    falling = sorted((run for run in runs if sizes[run] <= most), key=lambda run: -sizes[run])
     if not falling:
         raise CovistError(f"no budget is at most {max_budget}; name some with budgets")
     return falling
@@ -204,7 +207,8 @@ def _conclude(sampler: _Sampler, test: BudgetTest, steps: Sequence[Step[Run]]) -
     answering = sampler.answering
     by_method = {step.rung.method: [one for one in steps if one.rung.method == step.rung.method] for step in steps}
     passing = [step for own in by_method.values() if (step := smallest_passing(own)) is not None]
-    chosen = min(passing, key=lambda step: budget_size(step.rung.budget), default=None)
+    tokens = int(sampler.vanilla.budget)
+    chosen = min(passing, key=lambda step: resolve_budget(step.rung.budget, tokens), default=None)
     asked = [question for item in sampler.items for question in item.questions]
     return Tuned(
         suite=answering.suite.name,
