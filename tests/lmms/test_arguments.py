@@ -2,7 +2,7 @@
 
 import pytest
 
-from covist import CovistConfig, CovistError
+from covist import CovistConfig, CovistError, Setup
 from covist.lmms.arguments import Arguments
 
 
@@ -85,9 +85,28 @@ def test_a_damaged_file_of_constants_is_named(tmp_path):
         Arguments.of({"pretrained": "tiny", "config": str(path)})
 
 
+def test_a_file_of_tune_decides_what_no_argument_says(tmp_path):
+    path = str(tmp_path / "covist.json")
+    Setup(method="covist-pro", budget=96, concentration=0.2).save(path)
+    told = Arguments.of({"pretrained": "tiny", "config": path})
+    assert (told.make_method().name, told.wanted_budget) == ("covist-pro", 96)
+    assert told.make_method().tracker.frozen == 0.2
+    changed = Arguments.of({"pretrained": "tiny", "config": path, "strategy": "fixed", "budget": 32})
+    assert (changed.make_method().name, changed.wanted_budget) == ("covist-fixed", 32)
+
+
+def test_a_strategy_comes_before_a_file_that_compresses_nothing(tmp_path):
+    path = str(tmp_path / "covist.json")
+    Setup(method="vanilla").save(path)
+    assert Arguments.of({"pretrained": "tiny", "config": path}).is_plain
+    assert not Arguments.of({"pretrained": "tiny", "config": path, "strategy": "pro"}).is_plain
+
+
 @pytest.mark.parametrize(
-    ("given", "running", "reference"), [(None, False, None), ("running", True, None), (0.2, False, 0.2)]
+    ("given", "running", "frozen"), [(None, False, 0.2), ("running", True, None), (0.3, False, 0.3)]
 )
-def test_the_concentration_reference_is_given_running_or_settled(given, running, reference):
-    arguments = Arguments.of({"pretrained": "tiny", "concentration": given})
-    assert (arguments.is_running, arguments.reference) == (running, reference)
+def test_the_concentration_reference_is_given_running_or_left_to_the_file(given, running, frozen, tmp_path):
+    path = str(tmp_path / "covist.json")
+    Setup(concentration=0.2).save(path)
+    arguments = Arguments.of({"pretrained": "tiny", "config": path, "concentration": given})
+    assert (arguments.is_running, arguments.make_method().tracker.frozen) == (running, frozen)

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covist import CovistError
+from covist.eval.questions import Question
 from covist.eval.records import Answered
 from covist.eval.statistics import Bootstrap
-from covist.eval.suite import load_suite
+from covist.eval.suite import Item, Suite, load_suite
 from covist.eval.tally import tally
 from covist.lmms.export import export_suite
 from covist.lmms.scoring import mean_of_families, process_results
@@ -40,14 +41,14 @@ def documents(folder):
 
 
 def test_every_question_is_a_line_and_every_image_a_file(folder):
-    asked = [(one["family"], one["question"], one["answer"]) for one in documents(folder)]
+    asked = [(one["family"], one["question"], *one["answers"]) for one in documents(folder)]
     assert asked == [(one.family, one.question, one.answer) for item in ITEMS for one in item.questions]
-    assert sorted(path.name for path in (folder / "images").iterdir()) == ["0000.png", "0001.png"]
+    assert sorted(path.name for path in (folder / "images").iterdir()) == ["0000-0.png", "0001-0.png"]
 
 
 def test_images_are_written_bit_for_bit(folder):
     for item in ITEMS:
-        assert load_image(folder / "images" / f"{item.number:04}.png").tobytes() == item.image.tobytes()
+        assert load_image(folder / "images" / f"{item.number:04}-0.png").tobytes() == item.image.tobytes()
 
 
 def test_the_task_names_what_is_there(folder):
@@ -63,20 +64,16 @@ def test_the_task_names_what_is_there(folder):
 
 
 @given(st.data())
-def test_scores_are_those_of_our_own_evaluation(data):
+def test_scores_are_those_of_our_own_evaluation(folder, data):
     """Whatever is answered, right or wrong, in any spelling that we forgive."""
-    items = SUITE.items(3)
-    answers, scored = {}, []
-    for item in items:
-        written = [
-            data.draw(st.sampled_from([one.answer, f" {one.answer.upper()}. ", "nothing"])) for one in item.questions
-        ]
-        answers[item.number] = Answered(item.number, written, 0.0, 576)
-        for one, answer in zip(item.questions, written, strict=True):
-            document = {"family": one.family, "answer": one.answer, "image": str(item.number)}
-            scored.append(process_results(document, [answer]))
-    counted = tally(items, answers, SUITE.families)
-    ours = Bootstrap(len(items), seed=0, draws=1)
+    answers, scored, lines = {}, [], iter(documents(folder))
+    for item in ITEMS:
+        right = [answer for one in item.questions for answer in one.answers]
+        said = [data.draw(st.sampled_from([answer, f" {answer.upper()}. ", "nothing"])) for answer in right]
+        answers[item.number] = Answered(item.number, said, 0.0, 576)
+        scored += [process_results(next(lines), [answer]) for answer in said]
+    counted = tally(ITEMS, answers, SUITE.families)
+    ours = Bootstrap(len(ITEMS), seed=0, draws=1)
     assert 100 * mean_of_families([one["accuracy"] for one in scored]) == pytest.approx(ours.accuracy(counted)[0])
     for family, score in zip(SUITE.families, ours.family_scores(counted)[0], strict=True):
         own = [one[family] for one in scored if family in one]
@@ -86,3 +83,21 @@ def test_scores_are_those_of_our_own_evaluation(data):
 def test_a_place_that_cannot_be_written_is_refused(tmp_path):
     with pytest.raises(CovistError, match="there is no directory"):
         export_suite(SUITE, tmp_path / "missing" / "task")
+
+
+def test_suites_of_your_own_are_exported_with_their_metrics(tmp_path):
+    image = ITEMS[0].image
+    asked = Question("which is red?", "B", choices=("the sky", "the car"))
+    suite = Suite.of("my own", [Item.of([image, image], asked, Question("how many?", "3", family="counting"))])
+    assert export_suite(suite, tmp_path / "task") == "covist_my_own"
+    first, second = documents(tmp_path / "task")
+    assert first["images"] == ["images/0000-0.png", "images/0000-1.png"]
+    assert first["question"].startswith("which is red?\nA. the sky\nB. the car")
+    assert process_results(first, ["The car."])["choice"] == 1.0
+    assert process_results(second, ["4"])["counting"] == 0.0
+
+
+def test_what_lmms_eval_cannot_judge_is_refused(tmp_path):
+    suite = Suite.of("mine", [Item.of(ITEMS[0].image, Question("what is this?"))])
+    with pytest.raises(CovistError, match="needs the uncompressed model"):
+        export_suite(suite, tmp_path / "task")

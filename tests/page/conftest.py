@@ -10,6 +10,7 @@ import pytest
 from support.serving import CONCENTRATION, Running, serving
 
 from covist.request.loading import LoadedModel, load_model
+from covist.serve.server import Extension
 from covist.serve.service import Service
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -30,17 +31,22 @@ def service(loaded) -> Iterator[Service]:
     service.close()
 
 
-@pytest.fixture(scope="module")
-def paged(loaded) -> Iterator[Running]:
-    """The server with its page."""
+@pytest.fixture(scope="session")
+def mount_page() -> Extension:
     pytest.importorskip("gradio", reason="the page needs gradio: make test-page")
     from covist.page.mount import mount_page
 
+    return mount_page
+
+
+@pytest.fixture(scope="module")
+def paged(loaded, mount_page) -> Iterator[Running]:
+    """The server with its page."""
     with serving(Service(loaded, concentration=CONCENTRATION), mount_page) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open, playwright's event loop runs in this thread
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: make test-page")
     if not CHROMIUM.exists():

@@ -52,28 +52,24 @@ class Answerer:
     """A loaded model that answers batches of conversations under one method and budget."""
 
     def __init__(self, arguments: Arguments, device: str = "auto"):
-        self.arguments = arguments
         self.loaded = load_model(
             arguments.pretrained, arguments.clip, device, arguments.dtype, arguments.attn_implementation
         )
         self._tokenizer = self.loaded.processor.tokenizer
         self._counts: dict[Any, Shown] = {}  # of uncompressed prompts, by the shapes of what they show
         self._method = None if arguments.is_plain else arguments.make_method()
+        tracker = None if self._method is None else self._method.tracker
+        self.needs_reference = tracker is not None and tracker.frozen is None and not arguments.is_running
+        """Whether a task must settle a concentration reference before its first answer."""
         self._handle = None
         if self._method is not None:
             self._handle = compress(
                 self.loaded.model,
                 self.loaded.processor,
-                budget=arguments.compressed_to,
+                budget=arguments.wanted_budget,
                 method=self._method,
                 clip=self.loaded.clip,
             )
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether a task must settle a concentration reference before its first answer."""
-        tracked = self._method is not None and self._method.tracker is not None
-        return tracked and self.arguments.reference is None and not self.arguments.is_running
 
     def settle(self, conversations: Iterable[Conversation]) -> float | None:
         """The mean concentration over the first conversations that show something new; None if none does."""

@@ -29,7 +29,7 @@ class Arguments:
     budget:              visual tokens per image, as `covist.compress` takes them, or "none"
     strategy, method:    CoViST's execution, or another method; settings of a method stand after a colon, with
                          semicolons between them, because lmms-eval splits at commas
-    config:              a `covist.json`, as `covist tune` saves it; what is said beside it comes first
+    config:              a file of `covist tune`, or one with constants of CoViST; other arguments come before it
     clip:                the CLIP checkpoint of the model's vision tower
     concentration:       what to freeze CoViST's reference to, or "running"; by default every task settles its own
     frames:              frames of a video that are looked at, evenly spaced
@@ -71,26 +71,20 @@ class Arguments:
         made._check()
         return made
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the model runs uncompressed."""
-        return self.budget == PLAIN or (self.method is not None and is_vanilla(self.method))
-
     @cached_property
     def setup(self) -> Setup:
-        """What the file of `config` says."""
+        """What the file says."""
         return Setup.of(self.config)
 
     @property
-    def compressed_to(self) -> int | float | str:
-        """The budget of a model that is compressed."""
+    def wanted_budget(self) -> int | float | str:
         return next(one for one in (self.budget, self.setup.budget, DEFAULT_BUDGET) if one is not None)
 
     @property
-    def reference(self) -> float | None:
-        """The number that the concentration reference is frozen to from the start."""
-        given = _number(self.concentration)
-        return self.setup.concentration if given is None and not self.is_running else given
+    def is_plain(self) -> bool:
+        """Whether the model runs uncompressed."""
+        name = self.setup.method if self.method is self.strategy is None else self.method
+        return self.budget == PLAIN or (name is not None and is_vanilla(name))
 
     @property
     def is_running(self) -> bool:
@@ -98,23 +92,20 @@ class Arguments:
         return self.concentration == RUNNING
 
     def make_method(self) -> Method:
-        """A new object of the method."""
+        """A new object of the method, its concentration reference frozen where the arguments or the file say it."""
+        number = None if isinstance(self.concentration, str) else self.concentration
         setup = replace(self.setup, concentration=None) if self.is_running else self.setup
-        return choose_method(self.strategy, self.method, setup, _number(self.concentration), {})
+        return choose_method(self.strategy, self.method, setup, number, {})
 
     def _check(self) -> None:
         if isinstance(self.concentration, str) and not self.is_running:
             raise CovistError(f"concentration must be a number in [0, 1] or {RUNNING!r}, got {self.concentration!r}")
         if not self.is_plain:
-            check_budget(self.compressed_to)
+            check_budget(self.wanted_budget)
             self.make_method()
 
 
 _COUNTS = {"batch_size", "frames"}
-
-
-def _number(concentration: float | str | None) -> float | None:
-    return None if isinstance(concentration, str) else concentration
 
 
 def _count(name: str, value: Any) -> int:

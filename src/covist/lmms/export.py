@@ -1,7 +1,7 @@
 """A suite as a task of lmms-eval, which runs offline.
 
 DIR/images/*.png      one file per image
-DIR/questions.jsonl   one line per question: image, family, question, answer
+DIR/questions.jsonl   one line per question: images, family, question, answers, metric, choices
 DIR/NAME.yaml         the task; it names the questions by their absolute path, so a folder that moved is exported again
 DIR/utils.py          how a question is shown and scored
 """
@@ -9,13 +9,21 @@ DIR/utils.py          how a question is shown and scored
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
+from PIL import Image
+
+from covist.errors import CovistError
+from covist.eval.metrics import METRICS
+from covist.eval.questions import posed
 from covist.eval.suite import Item, Suite
 from covist.lmms.scoring import ACCURACY
 from covist.outputs import writable_directory
 
 MAX_NEW_TOKENS = 16
+"""Of an answer to a suite that leaves room for the longest right one."""
 
 _TASK = """\
 # Written by `covist export`.
@@ -28,7 +36,7 @@ test_split: test
 output_type: generate_until
 doc_to_visual: !function utils.doc_to_visual
 doc_to_text: question
-doc_to_target: answer
+doc_to_target: "{{{{answers[0]}}}}"
 generation_kwargs:
   max_new_tokens: {tokens}
   temperature: 0
@@ -55,7 +63,7 @@ from covist.request.images import load_image
 
 
 def doc_to_visual(doc):
-    return [load_image(Path(__file__).parent / doc["image"])]
+    return [load_image(Path(__file__).parent / name) for name in doc["images"]]
 '''
 
 
@@ -64,12 +72,12 @@ def export_suite(suite: Suite, directory: str | Path, limit: int | None = None) 
     items = suite.items(limit)
     folder = writable_directory(directory).resolve()
     (folder / "images").mkdir(exist_ok=True)
-    task = f"covist_{suite.name.replace('-', '_')}"
+    task = "covist_" + re.sub(r"\W+", "_", suite.name)
     questions = folder / "questions.jsonl"
     with questions.open("w", encoding="utf-8") as file:
         for item in items:
-            item.image.save(folder / _image_name(item))
-            file.writelines(json.dumps(line) + "\n" for line in _lines(item))
+            names = _save_images(item, folder)
+            file.writelines(json.dumps(line) + "\n" for line in _lines(item, names))
     (folder / "utils.py").write_text(_UTILS, encoding="utf-8")
     (folder / f"{task}.yaml").write_text(_task(task, suite, questions), encoding="utf-8")
     return task
@@ -77,22 +85,39 @@ def export_suite(suite: Suite, directory: str | Path, limit: int | None = None) 
 
 def _task(task: str, suite: Suite, questions: Path) -> str:
     asked = [*((family, "mean") for family in suite.families), (ACCURACY, "!function utils.mean_of_families")]
-    metrics = "".join(_METRIC.format(name=name, aggregation=aggregation) for name, aggregation in asked)
+    metrics = "".join(_METRIC.format(name=json.dumps(name), aggregation=how) for name, how in asked)
     return _TASK.format(
         task=task,
         questions=json.dumps(str(questions)),
-        tokens=MAX_NEW_TOKENS,
+        tokens=suite.max_new_tokens or MAX_NEW_TOKENS,
         metrics=metrics,
         version=json.dumps(suite.fingerprint()),
     )
 
 
-def _lines(item: Item) -> list[dict[str, str]]:
+def _save_images(item: Item, folder: Path) -> list[str]:
+    """Write what an item shows; the names of its files in the folder."""
+    names = []
+    for place, shown in enumerate(item.shown):
+        if not isinstance(shown, Image.Image):
+            raise CovistError(f"item {item.number} shows a video; only suites of images can be exported")
+        names.append(f"images/{item.number:04}-{place}.png")
+        shown.save(folder / names[-1])
+    return names
+
+
+def _lines(item: Item, names: list[str]) -> list[dict[str, Any]]:
+    for asked in item.questions:
+        if asked.metric not in METRICS:
+            raise CovistError(f"item {item.number} is judged by {asked.metric}, which needs the uncompressed model")
     return [
-        {"image": _image_name(item), "family": asked.family, "question": asked.question, "answer": asked.answers[0]}
+        {
+            "images": names,
+            "family": asked.family,
+            "question": posed(asked),
+            "answers": asked.answers,
+            "metric": asked.metric,
+            "choices": asked.choices,
+        }
         for asked in item.questions
     ]
-
-
-def _image_name(item: Item) -> str:
-    return f"images/{item.number:04}.png"

@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from covist.eval.metrics import normalise
+from covist.eval.metrics import METRICS
+from covist.eval.questions import Question
 
 ACCURACY = "accuracy"
 
 
 def process_results(document: Mapping[str, Any], answers: Sequence[str]) -> dict[str, Any]:
-    """An exact match counts for the family of the question, and for the accuracy."""
-    right = float(normalise(answers[0]) == normalise(document["answer"]))
-    family = document["family"]
-    return {family: right, ACCURACY: {"score": right, "family": family, "image": document["image"]}}
+    """How right an answer is counts for the family of the question, and for the accuracy."""
+    family, metric = document["family"], document["metric"]
+    asked = Question(document["question"], document["answers"], metric, family, document["choices"])
+    score = METRICS[metric](answers[0], asked)
+    return {family: score, ACCURACY: {"score": score, "family": family, "image": document["images"][0]}}
 
 
 def mean_of_families(scored: Sequence[Mapping[str, Any]]) -> float:

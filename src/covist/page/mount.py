@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from covist.errors import CovistError
 from covist.page.asking import UNCOMPRESSED, make_request
 from covist.page.choice import Choice
 from covist.page.events import Events
@@ -21,6 +22,7 @@ from covist.page.examples import write_examples
 from covist.page.layout import STYLE, THEME, build_page
 from covist.page.methods import method_names
 from covist.schedule import resolve_budget
+from covist.serve.errors import Refusal
 from covist.serve.service import Service
 
 PATH = "/page"
@@ -54,7 +56,10 @@ def mount_page(app: FastAPI, service: Service) -> Callable[[], None]:
 def _events(service: Service, folder: Path) -> Events:
     examples = write_examples(service.name, folder)
     first = make_request(service.name, examples[0].path, examples[0].question, UNCOMPRESSED)
-    tokens = service.visual_tokens(first)
+    try:
+        tokens = service.visual_tokens(first)
+    except Refusal as refusal:
+        raise CovistError(f"--page: the limits refuse its own example ({refusal.message})") from None
     return Events(service, examples, _start(service, tokens), tokens)
 
 
