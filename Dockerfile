@@ -1,13 +1,14 @@
 # The server and its page, on a CPU:
 #   docker build -t covist . && docker run -p 8000:8000 covist
+# Where the default index has torch for CUDA only, name PyTorch's index for CPUs: --build-arg PIP_EXTRA_INDEX_URL=...
 FROM python:3.11-slim
 
 # Only the exact pin of torch resolves to the CPU build; the constraints fix everything else.
 WORKDIR /opt/covist
 COPY pyproject.toml constraints-page.txt README.md LICENSE ./
 COPY src ./src
-RUN pip install --no-cache-dir --constraint constraints-page.txt \
-      --extra-index-url https://download.pytorch.org/whl/cpu torch==2.13.0 '.[page]' \
+ARG PIP_EXTRA_INDEX_URL
+RUN pip install --no-cache-dir --constraint constraints-page.txt torch==2.13.0 '.[page]' \
  && useradd --create-home covist
 
 USER covist

@@ -37,6 +37,7 @@ test-versions: $(BIN)/python
 	$(BIN)/python tools/versions.py
 
 test-page: $(PAGE)/.installed
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
 	OMP_NUM_THREADS=1 $(PAGE)/bin/python -m pytest -m page tests/page
 
 test-peers: $(VENV)/.installed-dev

@@ -128,6 +128,18 @@ def test_the_variance_is_that_of_the_bootstrap():
     assert sqrt(loss.variance) / 300 == pytest.approx(np.std(draws[1:]), rel=0.1)
 
 
+def test_the_unit_is_what_an_average_lost_answer_costs():
+    """A family with few questions weighs as much as another, so that its answers are dear, but seldom the lost ones."""
+    asked = np.stack([np.ones(200), np.ones(200), (np.arange(200) < 10).astype(float)], axis=1)
+    vanilla = Tally(asked, asked)
+    whole, costs = Loss.of(vanilla, vanilla), []
+    for item, family in zip(*np.nonzero(asked), strict=True):
+        right = asked.copy()
+        right[item, family] = 0
+        costs.append(Loss.of(Tally(right, asked), vanilla).total)
+    assert whole.unit == pytest.approx(np.mean(costs))
+
+
 def test_what_the_uncompressed_model_never_gets_right_keeps_nothing():
     nothing = Tally(np.zeros((20, 2)), np.ones((20, 2)))
     assert Loss.of(nothing, nothing).retention == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 from support.serving import CONCENTRATION, Running, serving
 
 from covist.request.loading import LoadedModel, load_model
+from covist.serve.server import Extension
 from covist.serve.service import Service
 
-CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PATIENCE = 240_000
 """Milliseconds: a machine under load must not make a test fail."""
 
@@ -30,23 +32,28 @@ def service(loaded) -> Iterator[Service]:
     service.close()
 
 
-@pytest.fixture(scope="module")
-def paged(loaded) -> Iterator[Running]:
-    """The server with its page."""
+@pytest.fixture(scope="session")
+def mount_page() -> Extension:
     pytest.importorskip("gradio", reason="the page needs gradio: make test-page")
     from covist.page.mount import mount_page
 
+    return mount_page
+
+
+@pytest.fixture(scope="module")
+def paged(loaded, mount_page) -> Iterator[Running]:
+    """The server with its page."""
     with serving(Service(loaded, concentration=CONCENTRATION), mount_page) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open, playwright's event loop runs in this thread
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: make test-page")
-    if not CHROMIUM.exists():
-        pytest.skip(f"needs Debian's chromium at {CHROMIUM}")
+    if CHROMIUM is None:
+        pytest.skip("needs a browser: apt-get install chromium")
     with playwright.sync_playwright() as running:
-        chromium = running.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        chromium = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield chromium
         chromium.close()
 

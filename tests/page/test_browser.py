@@ -20,11 +20,11 @@ def test_the_first_visit_shows_an_answered_example(visit):
     assert visitor.page.locator("#cv-maps figure").count() == 4
     bars = visitor.page.locator("#cv-bars .cv-bar").all_inner_texts()
     assert [text.splitlines()[0] for text in bars] == [
-        "visual tokens per layer",
-        "KV cache of the prompt",
+        "tokens per layer",
+        "KV cache",
         "prefill FLOPs",
-        "time to first token",
-        "time of the answer",
+        "first token",
+        "whole answer",
     ]
 
 

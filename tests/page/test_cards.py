@@ -42,11 +42,11 @@ def test_an_answer_that_is_being_written_has_a_caret():
 def test_costs_are_those_of_the_two_answers():
     bars = {bar.name: (bar.plain, bar.compressed) for bar in cost_bars(END, PLAIN)}
     assert bars == {
-        "visual tokens per layer": (576, 64.0),
-        "KV cache of the prompt": (1e6, 1e5),
+        "tokens per layer": (576, 64.0),
+        "KV cache": (1e6, 1e5),
         "prefill FLOPs": (3e9, 2e8),
-        "time to first token": (0.4, 0.2),
-        "time of the answer": (1.2, 0.3),
+        "first token": (0.4, 0.2),
+        "whole answer": (1.2, 0.3),
     }
 
 

@@ -7,6 +7,9 @@ import httpx
 import pytest
 from support.serving import CONCENTRATION, serving
 
+from covist import tiny
+from covist.errors import CovistError
+from covist.request.loading import LoadedModel
 from covist.serve.limits import Limits
 from covist.serve.service import Service
 
@@ -33,19 +36,27 @@ def test_handlers_are_no_public_interface(paged):
     assert described["named_endpoints"] == described["unnamed_endpoints"] == {}
 
 
-def test_an_upload_above_the_limit_of_the_server_is_refused(loaded):
-    pytest.importorskip("gradio", reason="the page needs gradio: make test-page")
-    from covist.page.mount import mount_page
+@pytest.fixture
+def serve(mount_page):
+    """Starts servers with limits of their own."""
+    model, processor, clip = tiny.build_random(size=tiny.Size(vision_layers=2, text_layers=1, decoder_layers=3))
+    loaded = LoadedModel("small", model, processor, clip)
+    return lambda **limits: serving(Service(loaded, concentration=CONCENTRATION, limits=Limits(**limits)), mount_page)
 
-    with serving(Service(loaded, concentration=CONCENTRATION, limits=Limits(image_bytes=10_000)), mount_page) as small:
-        sent = httpx.post(f"{small.url}/page/gradio_api/upload", files={"files": ("large.png", b"0" * 20_000)})
+
+def test_an_upload_above_the_limit_of_the_server_is_refused(serve):
+    with serve(image_bytes=100_000) as small:
+        sent = httpx.post(f"{small.url}/page/gradio_api/upload", files={"files": ("large.png", b"0" * 200_000)})
     assert sent.status_code == 413
 
 
-def test_open_pages_do_not_hold_up_the_end(loaded):
-    pytest.importorskip("gradio", reason="the page needs gradio: make test-page")
-    from covist.page.mount import mount_page
+def test_limits_that_the_pages_own_example_exceeds_are_one_line(serve):
+    words = r"^--page: the limits refuse its own example \(image 1 .*pixels"
+    with pytest.raises(CovistError, match=words), serve(image_pixels=100):
+        pass
 
+
+def test_open_pages_do_not_hold_up_the_end(serve):
     began, ended = threading.Event(), threading.Event()
 
     def stay(url: str) -> None:
@@ -54,8 +65,7 @@ def test_open_pages_do_not_hold_up_the_end(loaded):
                 began.set()
         ended.set()
 
-    patient = Service(loaded, concentration=CONCENTRATION, limits=Limits(drain_seconds=3600))
-    with serving(patient, mount_page) as running:
+    with serve(drain_seconds=3600) as running:
         threading.Thread(target=stay, args=(running.url,), daemon=True).start()
         assert began.wait(60)
     assert ended.wait(60)

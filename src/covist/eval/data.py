@@ -68,8 +68,7 @@ def read_data(
     >>> from pathlib import Path
     >>> covist.tiny.demo()[0].save("scene.png")
     >>> line = '{"image": "scene.png", "question": "where is the blue square?", "answer": "top left"}'
-    >>> Path("mine.jsonl").write_text(line)
-    86
+    >>> written = Path("mine.jsonl").write_text(line)
     >>> covist.eval.read_data("mine.jsonl").items()[0].questions[0].metric
     'exact'
     """

@@ -114,6 +114,11 @@ METRICS: dict[str, Callable[[str, Asked], float]] = {
 
 
 def metric_names() -> list[str]:
+    """Every way to judge an answer.
+
+    >>> covist.eval.metric_names()
+    ['exact', 'contains', 'vqa', 'anls', 'choice', 'agreement']
+    """
     return [*METRICS, AGREEMENT]
 
 

@@ -50,7 +50,7 @@ class Loss:
 
     total: items x (100 - retention); negative where compression helps
     variance: of that sum, if as many items were drawn anew
-    unit: what a single lost answer adds to it
+    unit: what a single lost answer adds to it, on average over the answers there are to lose
     """
 
     items: int
@@ -71,7 +71,7 @@ class Loss:
         answer = 100.0 / known.sum() / (full[known] / items)  # what one right answer adds, by family
         moves = ((right - ratios * reference) * answer).sum(1)  # [items], around zero
         spread = float((moves**2).sum()) * items / max(1, items - 1)
-        return cls(items, items * 100.0 * (1.0 - float(ratios.mean())), spread, float(answer.mean()))
+        return cls(items, items * 100.0 * (1.0 - float(ratios.mean())), spread, 100.0 * items / float(full.sum()))
 
     @property
     def retention(self) -> float:

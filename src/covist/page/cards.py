@@ -46,11 +46,11 @@ def cost_bars(compressed: Finished, plain: Finished) -> list[Bar]:
     """What both answers took. Times are those in which an answer had the model to itself, without any waiting."""
     cost = compressed.cost
     return [
-        Bar("visual tokens per layer", cost.visual_tokens, cost.visual_tokens_kept, number),
-        Bar("KV cache of the prompt", cost.cache_bytes_uncompressed, cost.cache_bytes, size),
+        Bar("tokens per layer", cost.visual_tokens, cost.visual_tokens_kept, number),
+        Bar("KV cache", cost.cache_bytes_uncompressed, cost.cache_bytes, size),
         Bar("prefill FLOPs", cost.flops_uncompressed, cost.flops, operations),
-        Bar("time to first token", plain.prefill, compressed.prefill, milliseconds),
-        Bar("time of the answer", plain.computed, compressed.computed, milliseconds),
+        Bar("first token", plain.prefill, compressed.prefill, milliseconds),
+        Bar("whole answer", plain.computed, compressed.computed, milliseconds),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when Gradio is imported
 
@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from covist.errors import CovistError
 from covist.page.asking import UNCOMPRESSED, make_request
 from covist.page.choice import Choice
 from covist.page.events import Events
@@ -21,6 +22,7 @@ from covist.page.examples import write_examples
 from covist.page.layout import STYLE, THEME, build_page
 from covist.page.methods import method_names
 from covist.schedule import resolve_budget
+from covist.serve.errors import Refusal
 from covist.serve.service import Service
 
 PATH = "/page"
@@ -30,15 +32,15 @@ ICON = b"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><circle cx=
 
 def mount_page(app: FastAPI, service: Service) -> Callable[[], None]:
     """Show the page at `/page`, where `/` leads to. Returns what ends the connections that open pages hold."""
-    folder = Path(mkdtemp(prefix="covist-page-"))
-    page = build_page(_events(service, folder))
+    app.state.examples = TemporaryDirectory(prefix="covist-page-")  # removed with the application
+    page = build_page(_events(service, Path(app.state.examples.name)))
     app.add_api_route("/", _to_page)
     app.add_api_route("/favicon.ico", _icon)
     gr.mount_gradio_app(
         app,
         page,
         PATH,
-        allowed_paths=[str(folder)],
+        allowed_paths=[app.state.examples.name],
         max_file_size=service.limits.image_bytes,
         footer_links=[],
         run_history=False,
@@ -54,7 +56,10 @@ def mount_page(app: FastAPI, service: Service) -> Callable[[], None]:
 def _events(service: Service, folder: Path) -> Events:
     examples = write_examples(service.name, folder)
     first = make_request(service.name, examples[0].path, examples[0].question, UNCOMPRESSED)
-    tokens = service.visual_tokens(first)
+    try:
+        tokens = service.visual_tokens(first)
+    except Refusal as refusal:
+        raise CovistError(f"--page: the limits refuse its own example ({refusal.message})") from None
     return Events(service, examples, _start(service, tokens), tokens)
 
 
