@@ -89,7 +89,6 @@ def serve(
     from covist.api.choose import DEFAULT_BUDGET, DEFAULT_METHOD
     from covist.serve.connections import bind
     from covist.serve.keys import Keys
-    from covist.serve.logs import write_to_stderr
     from covist.serve.server import run_server
     from covist.serve.service import Service
 
@@ -109,7 +108,6 @@ def serve(
         image_hosts=allow_image_host or (),
         temperature=temperature,
     )
-    write_to_stderr()
     address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}/v1"
     default = service.default
     print_line(f"serving [bold]{service.name}[/] at {address} ({default.method}, budget {default.budget})")

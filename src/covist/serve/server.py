@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from covist.serve.app import create_app
 from covist.serve.connections import impatient
+from covist.serve.logs import write_to_stderr
 from covist.serve.service import Service
 
 Extension = Callable[[FastAPI, Service], Callable[[], None]]
@@ -36,10 +37,11 @@ def build_server(service: Service, extension: Extension | None = None) -> uvicor
 
 
 def run_server(service: Service, bound: socket.socket, extension: Extension | None = None) -> None:
-    """Serve until SIGTERM or Ctrl-C, which let running requests finish."""
+    """Serve until SIGTERM or Ctrl-C, which let running requests finish; the log goes to stderr."""
     if threading.current_thread() is threading.main_thread():
         # uvicorn raises the signal again when it has drained; by then it has done its work.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
+    write_to_stderr()
     build_server(service, extension).run([bound])
 
 
