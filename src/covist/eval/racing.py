@@ -82,7 +82,8 @@ class Loss:
         z = NormalDist().inv_cdf(1 - error)
         middle = self.total + z**2 * self.unit / 2
         reach = z * sqrt(self.variance + (z * self.unit / 2) ** 2)
-        return 100.0 - (middle + reach) / self.items, 100.0 - (middle - reach) / self.items
+        low, high = (100.0 - (middle + side * reach) / self.items for side in (1, -1))
+        return max(0.0, low), high
 
 
 @dataclass(frozen=True)
