@@ -8,12 +8,10 @@ import sys
 
 import pytest
 
-from covist import available_methods, environment
 from covist.bench import protocol
 from covist.cli import console
 from covist.eval.subject import Subject
 from covist.request import answer as asking
-from covist.tiny import NEXT_WEIGHTS
 
 SMALL = ("--max-new-tokens", "2")
 
@@ -128,118 +126,6 @@ def test_show(covist, model_folder, tmp_path, name, start):
 def test_show_vanilla_has_nothing_to_draw(covist, model_folder, tmp_path):
     ran = covist("show", "--model", model_folder, "--method", "vanilla", "--out", tmp_path / "x.png", *SMALL)
     assert ran.code == 2 and "nothing to draw" in ran.stderr
-
-
-def test_methods_lists_every_registered_method(covist):
-    listed = covist("methods", "--json").json["methods"]
-    assert [entry["name"] for entry in listed] == list(available_methods())
-    for entry in listed:
-        described = {"paper", "acts", "signals", "budget", "licence", "published", "ours", "checked"}
-        assert set(entry) == {"name", "where", "positions", "settings", *described}
-        assert entry["paper"] and entry["acts"] and entry["settings"]
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-def test_methods_prints_one_line_each_that_fits(covist, monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    lines = covist("methods").stdout.splitlines()
-    assert max(map(len, lines)) <= columns
-    for name in available_methods():
-        assert sum(line.split()[:1] == [name] for line in lines) == 1
-    assert len(lines) <= len(available_methods()) + 8
-
-
-def test_methods_says_of_each_how_it_was_checked(covist):
-    lines = {
-        line.split()[0]: line.split()[2] for line in covist("methods").stdout.splitlines() if len(line.split()) > 2
-    }
-    assert [lines[name] for name in ("divprune", "covist-fixed", "random")] == ["golden", "reference", "-"]
-
-
-def test_methods_with_a_name_says_everything(covist):
-    text = covist("methods", "vispruner").stdout
-    for part in (
-        "Beyond Text-Visual Attention",
-        "before the decoder",
-        "reindex",
-        "Apache-2.0",
-        "important=0.5",
-        "share",
-        "published",
-        "ours",
-        "checked",
-        "golden: vispruner",
-    ):
-        assert part in text
-    (entry,) = covist("methods", "vispruner", "--json").json["methods"]
-    assert [setting["name"] for setting in entry["settings"]] == ["important", "positions"]
-    assert covist("methods", "magic").code == 2
-
-
-def test_methods_knows_combinations(covist):
-    (entry,) = covist("methods", "divprune+csc", "--json").json["methods"]
-    names = [setting["name"] for setting in entry["settings"]]
-    assert entry["name"] == "divprune+csc" and "composition" in entry["acts"]
-    assert "weight_limit" in names and "gain_range" not in names
-
-
-def test_models(covist):
-    families = {entry["family"]: entry for entry in covist("models", "--json").json["models"]}
-    assert families["llava-1.5"]["classes"] == ["LlavaForConditionalGeneration"]
-    assert families["llava-1.5"]["presets"] == ["llava-1.5-7b", "llava-1.5-13b"]
-    shown = covist("models").stdout
-    for text in ("llava-1.5", "attention of the class token", "576", "llava-1.5-13b"):
-        assert text in shown
-
-
-def test_every_family_says_what_there_is_to_know(covist):
-    for entry in covist("models", "--json").json["models"]:
-        assert entry["signal"] and entry["tokens"] and entry["video"] and entry["presets"], entry["family"]
-
-
-def test_models_all_adds_the_refused_ones_with_their_reasons(covist):
-    reasons = {entry["model_type"]: entry["reason"] for entry in covist("models", "--all", "--json").json["refused"]}
-    assert "cross-attention" in reasons["mllama"] and "llava" not in reasons
-    shown = covist("models", "--all").stdout
-    assert "llava-1.5" in shown and "mllama" in shown and "cross-attention" in shown
-
-
-def test_doctor_finds_what_is_installed(covist, monkeypatch):
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    ran = covist("doctor", "--json")
-    checks = {check["name"]: check for check in ran.json["checks"]}
-    assert checks["torch"]["status"] == "ok" and checks["torch"]["found"].startswith("2.")
-    assert ran.code == (0 if ran.json["healthy"] else 1)
-    assert checks["OMP_WAIT_POLICY"]["found"] == "active" and "passive" in checks["OMP_WAIT_POLICY"]["advice"]
-    assert "torch" in covist("doctor").stdout
-
-
-def test_doctor_looks_at_both_embedded_models(covist, monkeypatch, tmp_path):
-    def found():
-        return {check["name"]: check for check in covist("doctor", "--json").json["checks"] if "model" in check["name"]}
-
-    assert {name: check["status"] for name, check in found().items()} == {
-        "embedded model tiny": "ok",
-        "embedded model tiny-next": "ok",
-    }
-    damaged = tmp_path / "model.safetensors"
-    monkeypatch.setattr("covist.tiny.WEIGHTS", tmp_path)
-    assert found()["embedded model tiny"]["found"] == "no weights"
-    damaged.write_bytes((NEXT_WEIGHTS / "model.safetensors").read_bytes()[:-100])
-    monkeypatch.setattr("covist.tiny.NEXT_WEIGHTS", tmp_path)
-    second = found()["embedded model tiny-next"]
-    assert second["status"] == "missing" and second["found"].startswith("damaged weights (")
-    assert covist("doctor").code == 1
-
-
-def test_doctor_names_a_release_outside_the_declared_range(covist, monkeypatch):
-    monkeypatch.setattr(environment, "requires", lambda name: ["torch>=2", "transformers>=1000"])
-    ran = covist("doctor", "--json")
-    checks = {check["name"]: check for check in ran.json["checks"]}
-    assert ran.code == 1 and checks["torch"]["status"] == "ok"
-    assert checks["transformers"]["status"] == "missing"
-    assert "which is not >=1000" in checks["transformers"]["found"]
-    assert checks["transformers"]["advice"] == "pip install 'transformers>=1000'"
 
 
 def test_bench_as_json_and_file(covist, model_folder, image, tmp_path):
