@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import pytest
 import torch
+from support.answers import answers
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from covist.tiny import (
@@ -30,15 +31,6 @@ def loaded():
     return load()
 
 
-@torch.no_grad()
-def answers(model, processor, image, questions):
-    """Greedy answers to questions about one image, through the stock `generate`."""
-    prompts = [prompt_for(question) for question in questions]
-    inputs = processor(images=[image] * len(prompts), text=prompts, padding=True, return_tensors="pt")
-    output = model.generate(**inputs, max_new_tokens=3, do_sample=False)
-    return processor.batch_decode(output[:, inputs.input_ids.shape[1] :], skip_special_tokens=True)
-
-
 def test_weights_are_small():
     size = sum(file.stat().st_size for file in WEIGHTS.rglob("*") if file.is_file())
     assert size < 8_000_000
@@ -58,14 +50,14 @@ def test_the_demonstration_is_a_held_out_scene_and_is_answered(loaded):
     assert DEMO_SEED in HELD_OUT_SEEDS
     assert image.tobytes() == render(sample_scene(DEMO_SEED)).tobytes()
     assert DEMO_IMAGE.stat().st_size < 50_000
-    assert answers(*loaded[:2], image, [question]) == [answer]
+    assert answers(*loaded[:2], image, [question], 3) == [answer]
 
 
 def test_every_family_is_answered_on_held_out_scenes(loaded):
     hits = defaultdict(list)
     for scene in SCENES:
         items = questions_for(scene)
-        replies = answers(*loaded[:2], scene_image(scene), [item.question for item in items])
+        replies = answers(*loaded[:2], scene_image(scene), [item.question for item in items], 3)
         for item, reply in zip(items, replies, strict=True):
             hits[item.family].append(reply == item.answer)
     assert set(hits) == set(FAMILIES)

@@ -10,6 +10,8 @@ from covist.errors import CovistError
 from covist.methods.create import create_method
 
 DEFAULT_METHOD, DEFAULT_BUDGET = "covist-fixed", 64
+PLAIN = "none"
+"""The budget that leaves the model as it is, where one can be chosen for single calls or runs."""
 
 
 def choose_method(
@@ -41,6 +43,11 @@ def choose_method(
             raise CovistError(f"{chosen.name} has no concentration reference to freeze; leave concentration= out")
         chosen.tracker.freeze(concentration)
     return chosen
+
+
+def choose_budget(given: int | float | str | None, setup: Setup) -> int | float | str:
+    """The budget that is given by itself, else that of the setup, else the usual one."""
+    return next(one for one in (given, setup.budget, DEFAULT_BUDGET) if one is not None)
 
 
 def _constants(setup: Setup, name: str) -> dict[str, Any]:

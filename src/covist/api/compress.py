@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from covist.api.choose import DEFAULT_BUDGET, choose_method
+from covist.api.choose import choose_budget, choose_method
 from covist.api.handle import Compression
 from covist.api.setup import Setup
 from covist.config import CovistConfig
@@ -84,7 +84,7 @@ def compress(
     family.exact_attention, family.tokenizer = exact_attention, getattr(processor, "tokenizer", processor)
     setup = Setup.of(config)
     chosen = choose_method(strategy, method, setup, concentration, options)
-    wanted = next(one for one in (budget, setup.budget, DEFAULT_BUDGET) if one is not None)
+    wanted = choose_budget(budget, setup)
     check_budget(wanted)
     if clip is not None and not family.needs_clip_text:
         raise CovistError(f"{family.name} has no CLIP vision tower, so clip= cannot serve it; leave it out")

@@ -13,7 +13,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from torch import nn
 
-from covist.api.choose import choose_method
+from covist.api.choose import PLAIN, choose_method
 from covist.api.report import Report, build_report
 from covist.api.setup import Setup
 from covist.contract.family import Family, unwrap
@@ -102,7 +102,7 @@ class Compression:
         self._require_active()
         run = Run()
         variant = None
-        if budget != "none":
+        if budget != PLAIN:
             base = self._hooks.default
             if method is not None or strategy is not None or concentration is not None or options:
                 base = self._variant(strategy, method, concentration, options)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from covist.api.choose import DEFAULT_BUDGET, choose_method
+from covist.api.choose import PLAIN, choose_budget, choose_method
 from covist.api.setup import Setup
 from covist.contract.method import Method
 from covist.errors import CovistError
@@ -15,8 +15,6 @@ from covist.methods.grammar import is_vanilla
 from covist.request.videos import FRAMES
 from covist.schedule import check_budget
 
-PLAIN = "none"
-"""The budget that leaves the model as it is."""
 RUNNING = "running"
 """The concentration reference of the paper: a running mean over the images as they come."""
 
@@ -78,7 +76,7 @@ class Arguments:
 
     @property
     def wanted_budget(self) -> int | float | str:
-        return next(one for one in (self.budget, self.setup.budget, DEFAULT_BUDGET) if one is not None)
+        return choose_budget(self.budget, self.setup)
 
     @property
     def is_plain(self) -> bool:

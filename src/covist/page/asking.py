@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from covist.api.choose import PLAIN
 from covist.serve.errors import Refusal, error_body
 from covist.serve.images import FORMATS
 from covist.serve.logs import LOG, log
 from covist.serve.schema import ChatRequest, parse_chat
 from covist.serve.sequence import Finished, Written
 from covist.serve.service import Service
-from covist.serve.settings import PLAIN
 
 UNEXPECTED = "unexpected error in the server; its log names the place"
 UNCOMPRESSED = {"budget": PLAIN}

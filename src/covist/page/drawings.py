@@ -23,6 +23,4 @@ def draw_kept(end: Finished, tab: str) -> str:
 def draw_evidence(end: Finished) -> str:
     """The evidence maps; a line where a method reads none."""
     drawn = "".join(draw_maps(image, seen_views(image)) for image in end.cost.images)
-    return (
-        f'<div class="cv-maps">{drawn}</div>' if drawn else '<p class="cv-note">This method has no evidence maps.</p>'
-    )
+    return f'<div class="cv-maps">{drawn}</div>' if drawn else NO_MAPS

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from covist.api.choose import DEFAULT_BUDGET, DEFAULT_METHOD
+from covist.api.choose import DEFAULT_METHOD, choose_budget
 from covist.api.compress import compress
 from covist.api.handle import Compression
 from covist.api.report import Report
@@ -36,7 +36,7 @@ class Configuration:
     @classmethod
     def of(cls, setup: Setup) -> Configuration:
         """What a setup says, with the defaults of `compress` for what it does not."""
-        budget = DEFAULT_BUDGET if setup.budget is None else setup.budget
+        budget = choose_budget(None, setup)
         return cls(setup.method or DEFAULT_METHOD, budget, setup.concentration, setup.constants)
 
     def __str__(self) -> str:

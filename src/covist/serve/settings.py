@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from covist.api.choose import PLAIN
 from covist.api.handle import Compression
 from covist.config import CovistConfig
 from covist.errors import CovistError
@@ -13,9 +14,6 @@ from covist.methods.create import create_method, reads_constants
 from covist.methods.grammar import VANILLA, is_vanilla, parse_name
 from covist.schedule import check_budget
 from covist.serve.schema import CompressionChoice
-
-PLAIN = "none"
-"""The budget that leaves a request uncompressed."""
 
 
 @dataclass(frozen=True)

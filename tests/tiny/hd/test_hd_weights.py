@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import pytest
 import torch
+from support.answers import answers
 from transformers import AutoModelForImageTextToText, AutoProcessor, LlavaNextForConditionalGeneration
 
 from covist.request.loading import load_model
@@ -18,15 +19,6 @@ SCENES = [sample_hd_scene(seed) for seed in HELD_OUT_SEEDS[500:506]]
 @pytest.fixture(scope="module")
 def loaded():
     return load("next")
-
-
-@torch.no_grad()
-def answers(model, processor, image, questions):
-    """Greedy answers to questions about one image, through the stock `generate`."""
-    prompts = [prompt_for(question) for question in questions]
-    inputs = processor(images=[image] * len(prompts), text=prompts, padding=True, return_tensors="pt")
-    output = model.generate(**inputs, max_new_tokens=4, do_sample=False)
-    return processor.batch_decode(output[:, inputs.input_ids.shape[1] :], skip_special_tokens=True)
 
 
 def test_weights_are_small():
@@ -60,14 +52,14 @@ def test_auto_classes_give_the_same_logits(loaded):
 def test_the_demonstration_is_a_held_out_scene_and_is_answered(loaded):
     image, question, answer = demo("next")
     assert HD_DEMO_SEED in HELD_OUT_SEEDS
-    assert answers(*loaded[:2], image, [question]) == [answer]
+    assert answers(*loaded[:2], image, [question], 4) == [answer]
 
 
 def test_held_out_scenes_are_answered(loaded):
     hits = defaultdict(list)
     for scene in SCENES:
         items = hd_questions_for(scene)
-        replies = answers(*loaded[:2], scene_image(scene), [item.question for item in items])
+        replies = answers(*loaded[:2], scene_image(scene), [item.question for item in items], 4)
         for item, reply in zip(items, replies, strict=True):
             hits[item.family].append(reply == item.answer)
     assert set(hits) == set(HD_FAMILIES)
