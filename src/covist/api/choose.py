@@ -8,6 +8,7 @@ from covist.api.setup import Setup
 from covist.contract.method import Method
 from covist.errors import CovistError
 from covist.methods.create import create_method
+from covist.methods.grammar import is_vanilla
 from covist.schedule import CoverageBudget, check_budget, check_coverage
 
 DEFAULT_METHOD, DEFAULT_BUDGET = "covist-fixed", 64
@@ -60,6 +61,14 @@ def check_budget_of(method: Method, budget: int | float | str, min_coverage: flo
         raise CovistError(
             f"{method.name} does not measure what it covers, which {needs} goes by; choose one of CoViST's own methods"
         )
+
+
+def check_run(name: str, budget: int | float | str, min_coverage: float | None = None) -> None:
+    """`check_budget_of` for a method's name, before anything is loaded; the plain model takes any budget."""
+    if is_vanilla(name):
+        check_budget(budget)
+    else:
+        check_budget_of(create_method(name), budget, min_coverage)
 
 
 def _constants(setup: Setup, name: str) -> dict[str, Any]:

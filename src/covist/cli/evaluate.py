@@ -75,15 +75,14 @@ def evaluate(
     from covist.api.setup import Setup
     from covist.eval import evaluate as run_suite
     from covist.eval import method_names
+    from covist.eval.runner import check_runs
     from covist.outputs import writable_directory
-    from covist.schedule import check_budget
 
     setup = Setup.of(config)
     methods = setup.method or METHODS if methods is None else methods
     budgets = str(setup.budget or BUDGETS) if budgets is None else budgets
-    method_names(methods)  # a bad name, suite or budget is refused before anything is loaded
-    for budget in options.split(budgets, "--budgets"):
-        check_budget(budget)
+    names = method_names(methods)  # a bad name, suite or budget is refused before anything is loaded
+    check_runs(names, options.split(budgets, "--budgets"))
     asked = suite_of(suite, data, metric, Films((), frames, fps))
     if destination is not None:
         writable_directory(destination)

@@ -36,11 +36,10 @@ class Certificate:
             return f"kept all {self.tokens} tokens; compressed, {left_out} of the evidence would be left out"
         if self.kept == self.tokens:
             return f"kept all {self.tokens} tokens"
-        left_out = (
-            f"kept {self.kept} of {self.tokens} tokens; what they leave out carries {_percent(1 - self.coverage)}"
-        )
-        withheld = f", and the limit on weights withholds {_percent(self.withheld)}" if self.withheld > 0 else ""
-        return f"{left_out} of the evidence{withheld}"
+        kept = f"kept {self.kept} of {self.tokens} tokens"
+        left_out, withheld = _percent(1 - self.coverage), _percent(self.withheld)
+        limited = f", and the limit on weights withholds {withheld}" if self.withheld > 0 else ""
+        return f"{kept}; what they leave out carries {left_out} of the evidence{limited}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON, and the words."""

@@ -68,6 +68,7 @@ class Answerer:
                 self.loaded.processor,
                 budget=arguments.wanted_budget,
                 method=self._method,
+                min_coverage=arguments.least_coverage,
                 clip=self.loaded.clip,
             )
 
