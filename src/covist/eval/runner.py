@@ -30,6 +30,7 @@ def evaluate(
     *,
     suite: str | Suite = "scenes",
     limit: int | None = None,
+    half: str | None = None,
     model: Any = None,
     max_new_tokens: int | None = None,
     config: CovistConfig | Setup | str | Path | None = None,
@@ -46,6 +47,7 @@ def evaluate(
     suite: a name of `covist.eval.SUITES`, or a suite of your own: from a file by `read_data`, or of items that are at
         hand by `Suite.of`.
     limit: use only the first images of the suite; the embedded ones begin with a fair sample of all of it.
+    half: "even" or "odd": use only the images with such numbers, to choose by one half and check on the other.
     model: a name ("tiny", a folder, a hub id), a `LoadedModel`, or a tuple (model, processor, clip); by default the
         embedded model that the suite was made for.
     max_new_tokens: the longest answer; by default there is room for the right answer in the embedded suites, and for
@@ -71,7 +73,7 @@ def evaluate(
     {'agreement': 100.0}
     """
     names, asked = method_names(methods), load_suite(suite)
-    items = asked.items(limit)
+    items = asked.items(limit, half)
     longest = asked.max_new_tokens if max_new_tokens is None else max_new_tokens
     subject = Subject.resolve(asked.model if model is None else model, longest)
     runs = planned_runs(names, budgets, round(subject.tokens(items[0])), asked.one_size)

@@ -1,0 +1,117 @@
+"""CoViST-Max, our step beyond the paper: every distinct thing counts once, and a representative says how much it is.
+
+Four changes to CoViST-Fixed, each with the cause that it removes; docs/max.md has the measurements.
+
+1. Affinity `s_ij = exp(-d_ij / mean d)`, d the cosine distance of encoder features. The kernel of Eq. 5 is its square.
+   What is near is measured by the image itself, so that no constant belongs to a tower.
+2. Coverage weights `omega_j = 1 / sum_i s_ij^2`, in place of Eqs. 3 and 4: the tokens that show the same thing share
+   one unit of weight. A wide plain ground weighs as much as one small object, and no core has to protect objects from
+   it. Nothing here hangs on the count or on the question: a smaller count keeps some of what a larger one keeps.
+3. A representative weighs as much as there are tokens that it stands for, in place of Eq. 7: without a limit, the mass
+   of the ground is conserved, and a decoder that counts by shares of attention counts right.
+4. Its content is their mean, weighted by the kernel, in place of Eq. 8: those that are alike give all that they have,
+   and a stray one in the group does not blur a letter.
+
+The attention adds log m in every layer and head (Eq. 9 without distance factor and head gains, which showed no gain).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from covist.checks import require_affordable, require_finite
+from covist.contract.decoder import Decoder
+from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
+from covist.contract.views import ImageContext
+from covist.formulas.composition import correspondence
+from covist.formulas.greedy import greedy_coverage
+from covist.formulas.ops import gram, mass_norm, partition, unit_rows
+from covist.methods.registry import register_method
+from covist.state import VisualState
+
+ROUNDING = 1e-4
+"""Added to the mean distance: an image whose tokens differ by rounding alone has no distances worth telling apart."""
+
+
+@register_method
+class CovistMax(Method):
+    name = "covist-max"
+    writes_content = True
+    info = MethodInfo(
+        paper="none: covist's own, after CoViST",
+        acts="before the decoder, and log weight on every attention logit",
+        signals="encoder features",
+        budget="exactly K in every layer",
+        published=(
+            "Nothing as it stands. Eqs. 5 and 6 are CoViST's. Coverage whose rows are softmaxes of encoder cosines is "
+            "MMTok's: the same as our kernel with weights of one over its sum. Means, with log size in the attention, "
+            "are ToMe's and RESTORE's."
+        ),
+        ours=(
+            "The width of the kernel follows the image's mean distance. Means are weighted by the kernel. No "
+            "instruction, no class attention, no protected core, no limit on the weights."
+        ),
+        checked="reference: a slow literal version, in tests/reference",
+    )
+
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+        started = perf_counter()
+        seen = look(image.signals.hidden)
+        nothing = torch.empty(0, dtype=torch.long, device=seen.omega.device)
+        _, kept = partition(greedy_coverage(seen.affinity, seen.omega, nothing, count), count)
+        composed, assignment = represent(state, kept, seen.affinity.index_select(1, kept))
+        return Outcome(
+            composed,
+            assignment=assignment,
+            maps={"distinctiveness": seen.omega},
+            captions={"distinctiveness": "bright: unlike\nthe rest of the image"},
+            seconds={"selection": perf_counter() - started},
+        )
+
+    def attention_rule(self, decoder: Decoder) -> AttentionRule:
+        return plain_rule(decoder.layers, decoder.heads)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the coverage of an image goes by: s [N, N] and omega [N], of mass one."""
+
+    affinity: Tensor
+    omega: Tensor
+
+
+def look(hidden: Tensor) -> Seen:
+    """Affinity and coverage weights from encoder features [N, v]."""
+    require_affordable("covist-max", hidden.shape[0])
+    require_finite("covist-max", hidden=hidden)
+    distances = gram(unit_rows(hidden)).neg_().add_(1).clamp_(min=0)  # [N, N]
+    affinity = distances.div_(-(distances.mean() + ROUNDING)).exp_()
+    affinity.fill_diagonal_(1)  # which rounding may miss
+    return Seen(affinity, mass_norm(1 / torch.einsum("ij,ij->i", affinity, affinity)))
+
+
+def represent(state: VisualState, kept: Tensor, affinity: Tensor) -> tuple[VisualState, Tensor]:
+    """Let the tokens `kept` [K] stand for all, given the affinity of all to them [N, K] -> (state, assignment [N])."""
+    assignment, closeness = correspondence(affinity)
+    places = torch.arange(kept.shape[0], device=kept.device)
+    assignment.index_copy_(0, kept, places)  # also where a token has a twin among them
+    kernel = closeness.index_fill(0, kept, 1).square_()  # [N]
+    share = kernel / torch.zeros_like(kernel[kept]).index_add_(0, assignment, kernel)[assignment]
+    sizes = torch.zeros_like(kernel[kept]).index_add_(0, assignment, torch.ones_like(kernel))
+
+    def means(features: Tensor) -> Tensor:
+        """Of each group of features [N, d], in float32 -> [K, d]."""
+        shares = features.float() * share[:, None]
+        total = shares.new_zeros(kept.shape[0], features.shape[1])
+        return total.index_add_(0, assignment, shares).to(features.dtype)
+
+    reduced = state.restrict(kept).replace(
+        features=means(state.features),
+        weights=sizes,
+        companions={layer: means(own) for layer, own in state.companions.items()},
+    )
+    return reduced, assignment
