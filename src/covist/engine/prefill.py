@@ -33,6 +33,8 @@ class Prefill:
     right_padded: bool = False
     observed: dict[int, Tensor] = field(default_factory=dict)  # layer -> the padded hidden states that entered it
     seconds: float = 0.0
+    host_bytes: int = 0  # kept for later questions
+    asked_again: bool = False  # whether a later question about images of earlier turns has chosen their tokens
 
     @classmethod
     def begin(cls, settings: Settings, prompt: Prompt, signals: list[ImageSignals]) -> tuple[Prefill, Tensor]:
@@ -179,11 +181,13 @@ class _ImageFinder:
         is_text[len(is_text) - generated :] = False
         for image in images:
             is_text[image.start : image.end] = False
+        latest = self._settings.reader.latest_turn(ids, is_text) if self._settings.reselect else 0
         for number, image in enumerate(images):
             if not bool(seen[image.rows[image.signals.content_rows]].any()):
                 continue  # an image that is masked altogether is not there
             first = images[self._first_of_turn(ids, images, number)]
-            instruction = self._settings.reader.read(ids, is_text, first.end, prompt.embeddings[row])
+            asked = max(first.end, latest)
+            instruction = self._settings.reader.read(ids, is_text, asked, prompt.embeddings[row])
             sample.images.append(self._begin(row, image, seen, instruction))
         return sample
 

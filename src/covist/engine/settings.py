@@ -23,4 +23,5 @@ class Settings:
     text_tower: TextSpace | None
     budget: int | float | str
     min_coverage: float | None = None  # an image whose first reduction covers less runs uncompressed
+    reselect: bool = False  # a later question chooses the tokens of earlier images again
     preprocessing: Preprocessing = Preprocessing()  # of the images, as far as the processor is known
