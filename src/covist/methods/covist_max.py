@@ -9,16 +9,15 @@ Four changes to CoViST-Fixed, each with the cause that it removes; docs/max.md h
    it. Nothing here hangs on the count or on the question: a smaller count keeps some of what a larger one keeps.
 3. A representative weighs as much as there are tokens that it stands for, in place of Eq. 7: without a limit, the mass
    of the ground is conserved, and a decoder that counts by shares of attention counts right.
-4. Its content is their mean, weighted by the kernel, in place of Eq. 8: those that are alike give all that they have,
-   and a stray one in the group does not blur a letter.
+4. Its content is their mean, in place of Eq. 8: what a group is made of is what it says.
 
 The attention adds log m in every layer and head (Eq. 9 without distance factor and head gains, which showed no gain).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -28,8 +27,9 @@ from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
 from covist.contract.views import ImageContext
 from covist.formulas.composition import correspondence
-from covist.formulas.greedy import greedy_coverage
+from covist.formulas.greedy import Search, greedy_coverage
 from covist.formulas.ops import gram, mass_norm, partition, unit_rows
+from covist.methods._shared import cluster_means
 from covist.methods.registry import register_method
 from covist.state import VisualState
 
@@ -41,6 +41,7 @@ ROUNDING = 1e-4
 class CovistMax(Method):
     name = "covist-max"
     writes_content = True
+    measures_coverage = True
     info = MethodInfo(
         paper="none: covist's own, after CoViST",
         acts="before the decoder, and log weight on every attention logit",
@@ -52,25 +53,39 @@ class CovistMax(Method):
             "are ToMe's and RESTORE's."
         ),
         ours=(
-            "The width of the kernel follows the image's mean distance. Means are weighted by the kernel. No "
-            "instruction, no class attention, no protected core, no limit on the weights."
+            "The width of the kernel follows the image's mean distance. No instruction, no class attention, no "
+            "protected core, no limit on the weights."
         ),
         checked="reference: a slow literal version, in tests/reference",
     )
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
-        started = perf_counter()
-        seen = look(image.signals.hidden)
-        nothing = torch.empty(0, dtype=torch.long, device=seen.omega.device)
-        _, kept = partition(greedy_coverage(seen.affinity, seen.omega, nothing, count), count)
-        composed, assignment = represent(state, kept, seen.affinity.index_select(1, kept))
+        seen = self._look(image)
+        order = image.notes.get("order", [])
+        kept = torch.tensor(sorted(order[:count])) if len(order) >= count else seen.choose(count)
+        kept = kept.to(seen.omega.device)
+        closest = seen.affinity.index_select(1, kept)  # [N, K]
+        composed, assignment = represent(state, kept, closest)
         return Outcome(
             composed,
+            coverage=float(torch.dot(seen.omega, closest.amax(1).square()).clamp(max=1)),
             assignment=assignment,
             maps={"distinctiveness": seen.omega},
             captions={"distinctiveness": "bright: unlike\nthe rest of the image"},
-            seconds={"selection": perf_counter() - started},
         )
+
+    def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
+        image.notes["order"] = order = []
+        for token, coverage in self._look(image).walk():
+            order.append(token)
+            if len(order) == most or (len(order) >= least and coverage >= level):
+                break
+        return len(order)
+
+    def _look(self, image: ImageContext) -> Seen:
+        if "seen" not in image.notes:
+            image.notes["seen"] = look(image.signals.hidden)
+        return image.notes["seen"]
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule:
         return plain_rule(decoder.layers, decoder.heads)
@@ -82,6 +97,22 @@ class Seen:
 
     affinity: Tensor
     omega: Tensor
+
+    def choose(self, count: int) -> Tensor:
+        """The first `count` tokens of the walk, increasing, [count]."""
+        chosen = greedy_coverage(self.affinity, self.omega, self._nothing, count)
+        _, kept = partition(chosen, count)
+        return kept
+
+    def walk(self) -> Iterator[tuple[int, float]]:
+        """Tokens one by one, the one first that adds most coverage, each with the coverage (Eq. 5) up to it."""
+        affinity, omega = self.affinity.cpu(), self.omega.double().cpu()
+        for token, closest in Search(affinity, omega, self._nothing.cpu()).walk():
+            yield token, min(float(torch.dot(omega, closest.double().square())), 1.0)
+
+    @property
+    def _nothing(self) -> Tensor:
+        return torch.empty(0, dtype=torch.long, device=self.omega.device)
 
 
 def look(hidden: Tensor) -> Seen:
@@ -96,22 +127,11 @@ def look(hidden: Tensor) -> Seen:
 
 def represent(state: VisualState, kept: Tensor, affinity: Tensor) -> tuple[VisualState, Tensor]:
     """Let the tokens `kept` [K] stand for all, given the affinity of all to them [N, K] -> (state, assignment [N])."""
-    assignment, closeness = correspondence(affinity)
-    places = torch.arange(kept.shape[0], device=kept.device)
-    assignment.index_copy_(0, kept, places)  # also where a token has a twin among them
-    kernel = closeness.index_fill(0, kept, 1).square_()  # [N]
-    share = kernel / torch.zeros_like(kernel[kept]).index_add_(0, assignment, kernel)[assignment]
-    sizes = torch.zeros_like(kernel[kept]).index_add_(0, assignment, torch.ones_like(kernel))
-
-    def means(features: Tensor) -> Tensor:
-        """Of each group of features [N, d], in float32 -> [K, d]."""
-        shares = features.float() * share[:, None]
-        total = shares.new_zeros(kept.shape[0], features.shape[1])
-        return total.index_add_(0, assignment, shares).to(features.dtype)
-
-    reduced = state.restrict(kept).replace(
-        features=means(state.features),
-        weights=sizes,
-        companions={layer: means(own) for layer, own in state.companions.items()},
-    )
-    return reduced, assignment
+    assignment, _ = correspondence(affinity)
+    assignment.index_copy_(0, kept, torch.arange(kept.shape[0], device=kept.device))  # also one that has a twin
+    means, sizes = cluster_means(state.features, assignment, kept.shape[0])
+    companions = {
+        layer: cluster_means(own, assignment, kept.shape[0])[0].to(own.dtype) for layer, own in state.companions.items()
+    }
+    reduced = state.restrict(kept)
+    return reduced.replace(features=means.to(state.features.dtype), weights=sizes, companions=companions), assignment
