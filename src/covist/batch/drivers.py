@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from covist.batch.answers import Answer
 from covist.batch.rows import Block
-from covist.batch.worker import Facts, Worker, WorkerSpec
-from covist.request.loading import LoadedModel
+from covist.batch.spec import Facts, WorkerSpec
+
+if TYPE_CHECKING:
+    from covist.request.loading import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,14 @@ class LocalDriver:
         self._loaded: LoadedModel | None = None
 
     def look(self, spec: WorkerSpec) -> Facts:
-        self._loaded = spec.load()
-        return Facts.of(spec, self._loaded)
+        from covist.batch.worker import load, look_at
+
+        self._loaded = load(spec)
+        return look_at(spec, self._loaded)
 
     def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
+        from covist.batch.worker import Worker  # and with it torch
+
         worker = Worker(spec, self._loaded)
         try:
             for block in blocks:

@@ -33,7 +33,7 @@ class Ids:
             self.forget()
 
     def _connect(self) -> None:
-        self._file = sqlite3.connect(self._path, isolation_level=None)
+        self._file = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         self._file.execute("PRAGMA journal_mode=WAL")
         self._file.execute("PRAGMA synchronous=NORMAL")
         self._file.executescript(_TABLES)

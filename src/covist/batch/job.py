@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from covist.batch.answers import Answer
@@ -18,9 +19,9 @@ from covist.batch.ids import Ids
 from covist.batch.manifest import Order, check_manifest, new_manifest
 from covist.batch.rows import Block, Row
 from covist.batch.sources import Source, Survey, open_source
+from covist.batch.spec import Facts
 from covist.batch.store import Store
 from covist.batch.tally import Tally
-from covist.batch.worker import Facts
 from covist.errors import CovistError
 
 Progress = Callable[[Tally, Facts], None]
@@ -113,6 +114,7 @@ class Job:
         self.tally = Tally(rows)
         self._ids = None if source.has_unique_ids else Ids(store.ids_path)
         self._pending: dict[int, _Open] = {}  # blocks that a driver works on
+        self._books = Lock()  # a driver may ask for blocks in another thread
         self._todo = bytearray(self.parts)  # 1 for every part that must be written
         for index in range(self.parts):
             self._todo[index] = self._must_write(index, retry_errors)
@@ -127,20 +129,22 @@ class Job:
         rows = self._source.rows(first)
         for index in range(first // self._part_rows, self.parts):
             block = list(islice(rows, self._part_rows))
-            with self._store.writing():
-                owned = block if self._ids is None else self._ids.own(block)
-            if self._todo[index]:
-                waiting = self._begin(index, len(block), owned)
-                if waiting:
-                    yield Block(index, waiting)
+            with self._books:
+                with self._store.writing():
+                    owned = block if self._ids is None else self._ids.own(block)
+                waiting = self._begin(index, len(block), owned) if self._todo[index] else []
+            if waiting:
+                yield Block(index, waiting)
 
     def take(self, result: Result) -> None:
         """Keep answers; a block that has all of them becomes a part."""
-        opened = self._pending[result.index]
-        wanted = set(opened.order)
-        fresh = [one for one in result.answers if one.id in wanted and one.id not in opened.answers]
-        self._store.note(result.index, fresh)
-        self._add(result.index, opened, fresh)
+        with self._books:
+            opened = self._pending.get(result.index)
+            if opened is not None:  # else all of it was answered before, by a worker that was given up too early
+                wanted = set(opened.order).difference(opened.answers)
+                fresh = [answer for answer in result.answers if answer.id in wanted]
+                self._store.note(result.index, fresh)
+                self._add(result.index, opened, fresh)
 
     def close(self) -> None:
         if self._ids is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from covist import __version__
 from covist.batch.sources import Survey
-from covist.batch.worker import Facts, WorkerSpec
+from covist.batch.spec import Facts, WorkerSpec
 from covist.environment import versions
 from covist.errors import CovistError
 

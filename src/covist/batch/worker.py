@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +12,7 @@ from covist.batch.answers import Answer
 from covist.batch.asking import conversation_of
 from covist.batch.grouping import Limit, Prepared, grouped
 from covist.batch.rows import Row
-from covist.config import CovistConfig
+from covist.batch.spec import Facts, WorkerSpec
 from covist.engine.decoder import FrozenDecoder
 from covist.errors import CovistError
 from covist.eval.subject import Subject
@@ -39,64 +38,27 @@ _GREEDY = {
 }
 
 
-@dataclass(frozen=True)
-class WorkerSpec:
-    """Everything that a worker needs to begin; plain values, so that it can be sent to another machine.
+def load(spec: WorkerSpec) -> LoadedModel:
+    """The model of a spec."""
+    from transformers.utils import logging
 
-    folder: what the paths in rows are relative to
-    prompt: for rows that have none
-    batch_size: rows that are answered at once; None fits them to the memory by their tokens
-    concentration: what CoViST's running reference is frozen to; None measures it, see `Facts`
-    identity: of the model, as the job began; a worker that loads something else refuses to work
+    logging.disable_progress_bar()
+    return load_model(spec.model, spec.clip, spec.device)
+
+
+def look_at(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
+    """What workers must agree on.
+
+    Without a number in the spec the reference is measured on the bundled scenes, as `covist serve` does.
     """
-
-    model: str = "tiny"
-    clip: str | None = None
-    device: str = "auto"
-    method: str = "covist-fixed"
-    budget: int | float | str = 64
-    constants: CovistConfig | None = None
-    concentration: float | None = None
-    max_new_tokens: int = 64
-    folder: Path = Path()
-    prompt: str | None = None
-    batch_size: int | None = None
-    identity: dict[str, str] | None = None
-
-    def load(self) -> LoadedModel:
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-        return load_model(self.model, self.clip, self.device)
-
-    def settled(self, facts: Facts) -> WorkerSpec:
-        """The same for all workers of a job."""
-        return replace(self, concentration=facts.concentration, identity=facts.identity)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is known of a model once one worker has loaded it.
-
-    concentration: the frozen reference, which answers of all workers hang on; None for methods that have none
-    kv_bytes_per_token: of the cache, over all layers
-    """
-
-    identity: dict[str, str]
-    concentration: float | None
-    kv_bytes_per_token: float
-
-    @classmethod
-    def of(cls, spec: WorkerSpec, loaded: LoadedModel) -> Facts:
-        """Without a number in the spec the reference is measured on the bundled scenes, as `covist serve` does."""
-        tracks = not is_vanilla(spec.method) and create_method(spec.method).tracker is not None
-        reference = spec.concentration if tracks else None
-        if tracks and reference is None:
-            reference = Subject(loaded).concentration(load_suite("scenes"))
-        family = family_for(loaded.model)
-        decoder = FrozenDecoder(family.decoder, family.rotary_axes())
-        per_token = kv_bytes([1] * decoder.layers, decoder.kv_heads, decoder.head_width, family.decoder.dtype.itemsize)
-        return cls(identity(loaded), reference, per_token)
+    tracks = not is_vanilla(spec.method) and create_method(spec.method).tracker is not None
+    reference = spec.concentration if tracks else None
+    if tracks and reference is None:
+        reference = Subject(loaded).concentration(load_suite("scenes"))
+    family = family_for(loaded.model)
+    decoder = FrozenDecoder(family.decoder, family.rotary_axes())
+    per_token = kv_bytes([1] * decoder.layers, decoder.kv_heads, decoder.head_width, family.decoder.dtype.itemsize)
+    return Facts(identity(loaded), reference, per_token)
 
 
 class Worker:
@@ -107,7 +69,7 @@ class Worker:
 
     def __init__(self, spec: WorkerSpec, loaded: LoadedModel | None = None):
         self._spec = spec
-        self._loaded = loaded or spec.load()
+        self._loaded = loaded or load(spec)
         _require_same(spec.identity, identity(self._loaded))
         configuration = Configuration(spec.method, spec.budget, spec.concentration, spec.constants)
         self._compression = compressed(self._loaded, configuration)
