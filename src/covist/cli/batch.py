@@ -80,7 +80,7 @@ def batch(
     driver = _driver(ray, address, workers)
     from covist.batch.job import run, summary
     from covist.batch.manifest import Order
-    from covist.batch.worker import WorkerSpec
+    from covist.batch.spec import WorkerSpec
 
     order = Order(
         input=source,
