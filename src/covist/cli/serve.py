@@ -57,6 +57,7 @@ def serve(
     budget: options.Budget = None,
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
+    min_coverage: options.MinCoverage = None,
     config: options.Config = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
@@ -92,7 +93,7 @@ def serve(
     from covist.serve.server import run_server
     from covist.serve.service import Service
 
-    chosen = options.setup(config, strategy, method, budget)
+    chosen = options.setup(config, strategy, method, budget, min_coverage)
     keys = None if api_key_file is None else Keys.read(api_key_file)
     reference = chosen.concentration if concentration is None else concentration
     bound = bind(host, port)
@@ -102,6 +103,7 @@ def serve(
         budget=chosen.budget or DEFAULT_BUDGET,
         method=chosen.method or DEFAULT_METHOD,
         config=chosen.constants,
+        min_coverage=chosen.min_coverage,
         concentration=_reference(loaded) if reference is None else reference,
         limits=limits,
         keys=keys,
