@@ -26,7 +26,7 @@ def test_it_keeps_weighs_and_merges_as_the_literal_version_does(count, class_tok
         members = literal.groups(s, kept)[index]
         assert state.weights[place] == len(members)
         assert sorted((outcome.assignment == place).nonzero()[:, 0].tolist()) == sorted(members)
-        expected = literal.content(context.signals.embeddings, s, index, members)
+        expected = literal.content(context.signals.embeddings, members)
         torch.testing.assert_close(state.features[place].double(), torch.from_numpy(expected), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(
         outcome.maps["distinctiveness"].double(), torch.tensor(omega).double(), rtol=1e-4, atol=0
@@ -37,6 +37,18 @@ def test_smaller_counts_keep_some_of_what_larger_ones_keep():
     context, method = image(seed=5), CovistMax()
     kept = [set(method.begin(context, count).state.indices.tolist()) for count in range(1, context.grid.size)]
     assert all(fewer < more for fewer, more in zip(kept, kept[1:], strict=False))
+
+
+@given(seed=st.integers(0, 20), level=st.floats(0, 1), least=st.integers(1, 34), more=st.integers(0, 33))
+def test_the_count_for_a_level_is_the_smallest_that_reaches_it(seed, level, least, more):
+    context, most = image(seed=seed), min(least + more, 34)
+    s = literal.affinities(context.signals.hidden)
+    omega = literal.weights(s)
+    order = literal.order(s, omega, most)
+    reached = (count for count in range(least, most) if literal.coverage(s, omega, order[:count]) >= level)
+    count = CovistMax().count_for(context, level, least, most)
+    assert count == next(reached, most)
+    assert CovistMax().begin(context, count).state.indices.tolist() == sorted(order[:count])
 
 
 @given(seed=st.integers(0, 20), count=st.integers(1, 36))

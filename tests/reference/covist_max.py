@@ -44,8 +44,7 @@ def groups(s, kept):
     return found
 
 
-def content(features, s, representative, members):
-    """The mean of a group, weighted by the kernel."""
-    kernel = [s[representative][j] ** 2 for j in members]
+def content(features, members):
+    """The mean of a group."""
     rows = np.asarray(features, dtype=np.float64)
-    return sum(value * rows[j] for value, j in zip(kernel, members, strict=True)) / sum(kernel)
+    return sum(rows[j] for j in members) / len(members)

@@ -9,8 +9,7 @@ Four changes to CoViST-Fixed, each with the cause that it removes; docs/max.md h
    it. Nothing here hangs on the count or on the question: a smaller count keeps some of what a larger one keeps.
 3. A representative weighs as much as there are tokens that it stands for, in place of Eq. 7: without a limit, the mass
    of the ground is conserved, and a decoder that counts by shares of attention counts right.
-4. Its content is their mean, weighted by the kernel, in place of Eq. 8: those that are alike give all that they have,
-   and a stray one in the group does not blur a letter.
+4. Its content is their mean, in place of Eq. 8: what a group is made of is what it says.
 
 The attention adds log m in every layer and head (Eq. 9 without distance factor and head gains, which showed no gain).
 """
@@ -31,6 +30,7 @@ from covist.formulas.composition import correspondence
 from covist.formulas.coverage import coverage_share
 from covist.formulas.greedy import greedy_coverage
 from covist.formulas.ops import gram, mass_norm, partition, unit_rows
+from covist.methods._shared import cluster_means
 from covist.methods.registry import register_method
 from covist.state import VisualState
 
@@ -54,22 +54,19 @@ class CovistMax(Method):
             "are ToMe's and RESTORE's."
         ),
         ours=(
-            "The width of the kernel follows the image's mean distance. Means are weighted by the kernel. No "
-            "instruction, no class attention, no protected core, no limit on the weights."
+            "The width of the kernel follows the image's mean distance. No instruction, no class attention, no "
+            "protected core, no limit on the weights."
         ),
         checked="reference: a slow literal version, in tests/reference",
     )
 
     def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
-        if least == image.grid.size:
-            return least
-        image.notes["seen"] = seen = look(image.signals.hidden)
+        seen = self._look(image)
         image.notes["order"] = smallest_prefix(greedy_order(seen.affinity, seen.omega), level, least, most)
         return len(image.notes["order"])
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
-        seen = image.notes.get("seen") or look(image.signals.hidden)
-        order = image.notes.get("order", [])
+        seen, order = self._look(image), image.notes.get("order", [])
         if len(order) == count:
             kept = torch.tensor(sorted(order), device=seen.omega.device)
         else:
@@ -78,11 +75,16 @@ class CovistMax(Method):
         composed, assignment = represent(state, kept, seen.affinity.index_select(1, kept))
         return Outcome(
             composed,
+            coverage=float(coverage_share(seen.affinity, seen.omega, kept)),
             assignment=assignment,
             maps={"distinctiveness": seen.omega},
             captions={"distinctiveness": "bright: unlike\nthe rest of the image"},
-            coverage=float(coverage_share(seen.affinity, seen.omega, kept)),
         )
+
+    def _look(self, image: ImageContext) -> Seen:
+        if "seen" not in image.notes:
+            image.notes["seen"] = look(image.signals.hidden)
+        return image.notes["seen"]
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule:
         return plain_rule(decoder.layers, decoder.heads)
@@ -108,22 +110,11 @@ def look(hidden: Tensor) -> Seen:
 
 def represent(state: VisualState, kept: Tensor, affinity: Tensor) -> tuple[VisualState, Tensor]:
     """Let the tokens `kept` [K] stand for all, given the affinity of all to them [N, K] -> (state, assignment [N])."""
-    assignment, closeness = correspondence(affinity)
-    places = torch.arange(kept.shape[0], device=kept.device)
-    assignment.index_copy_(0, kept, places)  # also where a token has a twin among them
-    kernel = closeness.index_fill(0, kept, 1).square_()  # [N]
-    share = kernel / torch.zeros_like(kernel[kept]).index_add_(0, assignment, kernel)[assignment]
-    sizes = torch.zeros_like(kernel[kept]).index_add_(0, assignment, torch.ones_like(kernel))
-
-    def means(features: Tensor) -> Tensor:
-        """Of each group of features [N, d], in float32 -> [K, d]."""
-        shares = features.float() * share[:, None]
-        total = shares.new_zeros(kept.shape[0], features.shape[1])
-        return total.index_add_(0, assignment, shares).to(features.dtype)
-
-    reduced = state.restrict(kept).replace(
-        features=means(state.features),
-        weights=sizes,
-        companions={layer: means(own) for layer, own in state.companions.items()},
-    )
-    return reduced, assignment
+    assignment, _ = correspondence(affinity)
+    assignment.index_copy_(0, kept, torch.arange(kept.shape[0], device=kept.device))  # also one that has a twin
+    means, sizes = cluster_means(state.features, assignment, kept.shape[0])
+    companions = {
+        layer: cluster_means(own, assignment, kept.shape[0])[0].to(own.dtype) for layer, own in state.companions.items()
+    }
+    reduced = state.restrict(kept)
+    return reduced.replace(features=means.to(state.features.dtype), weights=sizes, companions=companions), assignment
