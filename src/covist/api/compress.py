@@ -39,6 +39,7 @@ def compress(
     concentration: float | None = None,
     min_coverage: float | None = None,
     reselect: bool = False,
+    certify: bool = False,
     exact_attention: bool = False,
     per_call: bool = False,
     **options: Any,
@@ -71,6 +72,8 @@ def compress(
     reselect: let the latest question choose the tokens of images of earlier turns too, not only the question that they
         came with. A cache that is continued then runs its whole conversation through the decoder once more at every
         question, from the encoder's features; they are kept on the host with the cache (`report.host_bytes`).
+    certify: put the bound of the paper's Proposition 1 into the certificate of every image, which costs the keys and
+        values of one layer for all its tokens.
     exact_attention: let every patch of a large image say what it attends to. By default half of them do in each head
         where an encoder has no class token and an image has more than 2,048 patches, about 630 x 630
         pixels; all other attention is exact anyway.
@@ -119,6 +122,7 @@ def compress(
         budget=wanted,
         min_coverage=least,
         reselect=reselect,
+        certify=certify,
         preprocessing=Preprocessing.of(processor),
     )
     others = [other.encoder_layers for other in available_methods().values()] if per_call else []

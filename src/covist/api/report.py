@@ -267,6 +267,7 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
         preprocessing,
         image.signals.continues,
         missed=image.missed,
+        attention_bound=image.attention_bound,
     )
 
 

@@ -15,6 +15,7 @@ from covist.contract.instruction import Instruction
 from covist.contract.signals import ImageSignals, PlacedSignals
 from covist.contract.views import DecoderView, ImageContext
 from covist.engine.beginning import Beginning, begin_image
+from covist.engine.certify import bound_of
 from covist.engine.ledger import Ledger
 from covist.engine.prompt import Prompt
 from covist.engine.sequence import Batch, ImageInPrompt, Sample
@@ -43,6 +44,8 @@ class Prefill:
         finder = _ImageFinder(settings, prompt, signals)
         batch = Batch([finder.sample(row, member) for row, member in prompt.members()])
         for sample in batch.samples:
+            for image in sample.images if settings.certify else ():
+                image.attention_bound = bound_of(settings, sample, image)
             sample.drop_removed()
         rows = [sample.embeddings[sample.rows] for sample in batch.samples]
         embeddings = batch.write_states(0, rows)

@@ -25,11 +25,8 @@ from covist.eval.suite import HALVES, SUITES, Item, load_suite
 from covist.methods.create import create_method
 from covist.request.inputs import prepare
 
-WAYS = {
-    "uncompressed": None,
-    "tokens of the first question": {"reselect": False},
-    "chosen again": {"reselect": True},
-}
+WAYS = {"uncompressed": None, "tokens of the first question": False, "chosen again": True}
+"""Whether a second question chooses again; None: nothing is compressed."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +53,11 @@ def second_questions(
     subject, items = Subject.resolve(asked.model, asked.max_new_tokens), asked.items(limit, half)
     reference = subject.concentration(asked) if create_method(method).tracker is not None else None
     right: dict[str, np.ndarray] = {}
-    for way, options in WAYS.items():
+    for way, reselect in WAYS.items():
         loaded = subject.loaded
         common: dict[str, Any] = {"budget": budget, "method": method, "clip": loaded.clip, "concentration": reference}
-        plain = options is None
-        with nullcontext() if plain else compress(loaded.model, loaded.processor, **common, **options):
+        model = (loaded.model, loaded.processor)
+        with nullcontext() if reselect is None else compress(*model, reselect=reselect, **common):
             right[way] = np.array([[_right(subject, item)] for item in items])  # [images, 1]
     counts = np.array([[len(item.questions)] for item in items])
     bootstrap = Bootstrap(len(items), seed)
