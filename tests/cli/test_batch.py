@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from rich.progress import Progress
 from support.batches import FakeDriver, answers_of, questions, write_rows
 
 from covist.batch.answers import Answer
+from covist.cli.console import _Bar
 
 
 @pytest.fixture
@@ -143,3 +145,13 @@ def test_inputs_and_places_that_cannot_be_are_refused(covist, fake, rows, tmp_pa
     refused(covist("batch", rows, "--out", tmp_path / "no" / "out"), "there is no directory")
     covist("batch", rows, "--out", tmp_path / "out")
     refused(covist("batch", rows, "--out", tmp_path / "out", "--budget", 32), "budget: there 64, now 32")
+
+
+def test_rows_of_an_earlier_run_are_no_part_of_the_rate_on_a_terminal():
+    now = [0.0]
+    bar = Progress(get_time=lambda: now[0])
+    advance = _Bar(bar, bar.add_task("starting", total=None))
+    for second in range(4):
+        now[0] = float(second)
+        advance(1000 + 2 * second, 2000, "saved")
+    assert bar.tasks[0].completed == 1006 and bar.tasks[0].speed == pytest.approx(2.0)
