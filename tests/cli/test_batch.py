@@ -155,3 +155,18 @@ def test_rows_of_an_earlier_run_are_no_part_of_the_rate_on_a_terminal():
         now[0] = float(second)
         advance(1000 + 2 * second, 2000, "saved")
     assert bar.tasks[0].completed == 1006 and bar.tasks[0].speed == pytest.approx(2.0)
+
+
+def test_a_row_has_as_many_tokens_as_its_image_needs(covist, model_folder, image, tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", [{"id": "a", "image": image.name, "prompt": "where is it ?"}])
+    asked = ("--model", model_folder, "--method", "covist-max", "--max-new-tokens", 1, "--format", "jsonl")
+    assert covist("batch", path, "--out", tmp_path / "auto", "--budget", "auto:0.5:3:40", *asked).code == 0
+    (followed,) = answers_of(tmp_path / "auto")
+    assert 3 <= followed.tokens_after <= 40
+    demanding = ("--budget", 8, "--min-coverage", 1, *asked)
+    assert covist("batch", path, "--out", tmp_path / "whole", *demanding).code == 0
+    (whole,) = answers_of(tmp_path / "whole")
+    assert whole.tokens_after == whole.tokens_before == 576
+    refused(
+        covist("batch", path, "--out", tmp_path / "whole", "--budget", 8, *asked), "min-coverage", "there 1", "now None"
+    )
