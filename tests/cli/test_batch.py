@@ -69,10 +69,9 @@ def frozen(folder):
 
 
 def test_the_summary_as_json_has_a_stable_schema(covist, fake, rows, tmp_path):
-    ran = covist("batch", rows, "--out", tmp_path / "out", "--json")
-    assert ran.code == 0
-    assert ran.json.pop("seconds_now") > 0
-    assert ran.json == {**ran.json} and {name: ran.json[name] for name in ran.json if name != "seconds_now"} == {
+    told = covist("batch", rows, "--out", tmp_path / "out", "--json").json
+    assert told.pop("seconds_now") > 0
+    assert told == {
         "input": str(rows), "out": str(tmp_path / "out"), "model": "tiny", "method": "covist-fixed", "budget": "64",
         "parts": 1, "rows": 5, "answered": 5, "errors": 0, "repeated": 0, "tokens_before": 50, "tokens_after": 20.0,
         "tokens_saved": 30.0, "kv_bytes_saved": 240.0, "seconds": 1.25, "rows_now": 5,
