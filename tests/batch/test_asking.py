@@ -34,6 +34,7 @@ def asked(folder, default=None, **values):
 @pytest.fixture
 def folder(tmp_path):
     RED.save(tmp_path / "red.png")
+    RED.save(tmp_path / "at 12:30.png")
     (tmp_path / "sub").mkdir()
     return tmp_path
 
@@ -43,6 +44,7 @@ def folder(tmp_path):
     [
         "red.png",
         "./sub/../red.png",
+        "at 12:30.png",
         text(),
         text("JPEG"),  # begins like an absolute path
         "\n".join([text()[:40], text()[40:]]),
@@ -133,7 +135,9 @@ def test_messages_are_turns_with_their_images_in_order(folder):
     [
         ({"prompt": "what ?"}, "no image, images or messages"),
         ({"images": [], "prompt": "what ?"}, "no image, images or messages"),
-        ({"images": "red.png", "prompt": "what ?"}, "no image, images or messages"),
+        ({"images": "red.png", "prompt": "what ?"}, "images must be a list"),
+        ({"image": "zero\0byte.png", "prompt": "what ?"}, "zero"),
+        ({"image": "https://a.b/red.png", "prompt": "what ?"}, "URLs are not read"),
         ({"image": "red.png", "images": ["red.png"], "prompt": "what ?"}, "both image and images"),
         ({"image": "red.png"}, "no prompt; --prompt serves rows"),
         ({"image": "red.png", "prompt": "  "}, "the prompt is empty"),

@@ -54,12 +54,12 @@ def test_blank_lines_are_no_rows_and_a_byte_order_mark_is_no_letter(tmp_path):
     assert open_source(path).survey().rows == 2
 
 
-@pytest.mark.parametrize("line", [b"oops", b'{"id": ', b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize("line", [b"oops", b'{"id": ', b"\xff\xfe", b"[" * 100_000, b'{"id": ' + b"9" * 5000 + b"}"])
 def test_a_line_that_is_no_json_is_a_row_with_an_error(tmp_path, line):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"id": "a"}\n' + line + b"\n")
     good, bad = open_source(path).rows()
-    assert good.error is None and "line 2 is no JSON object" in bad.error and "\n" not in bad.error
+    assert good.error is None and "row 2 is no JSON object" in bad.error and "\n" not in bad.error
 
 
 def test_messages_in_parquet_may_be_json(tmp_path):
@@ -71,13 +71,30 @@ def test_messages_in_parquet_may_be_json(tmp_path):
 
 
 def test_a_folder_is_read_through_and_sorted(tmp_path):
-    for name in ("b.png", "a.JPG", "notes.txt", ".hidden.png", "more/c.webp", "more/deep/a.png"):
+    for name in ("b.png", "a.JPG", "notes.txt", "scan.pdf", ".hidden.png", "more/c.webp", "more/deep/a.png"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     rows = list(open_source(tmp_path).rows())
     assert [row.id for row in rows] == ["a.JPG", "b.png", "more/c.webp", "more/deep/a.png"]
     assert rows[2].content == {"image": "more/c.webp"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links")
+def test_links_to_folders_are_followed_but_never_in_a_circle(tmp_path):
+    (tmp_path / "photos" / "deep").mkdir(parents=True)
+    (tmp_path / "photos" / "deep" / "a.png").touch()
+    (tmp_path / "photos" / "deep" / "back").symlink_to(tmp_path / "photos")
+    (tmp_path / "photos" / "again").symlink_to(tmp_path / "photos" / "deep")
+    rows = open_source(tmp_path / "photos").rows()
+    assert [row.id for row in rows] == ["again/a.png", "deep/a.png"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes")
+def test_a_pipe_is_refused_since_it_can_be_read_only_once(tmp_path):
+    os.mkfifo(tmp_path / "rows.jsonl")
+    with pytest.raises(CovistError, match="a pipe can be read only once"):
+        open_source(tmp_path / "rows.jsonl")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names that are no text")

@@ -114,6 +114,13 @@ def test_bad_rows_cost_no_other_row_its_answer(work, folder):
     assert without_times(answers[row.id] for row in good) == without_times(work()(good))
 
 
+def test_an_error_about_a_name_that_is_no_text_can_be_written(work):
+    for bad in ("half \ud800.png", "\udcff.png"):
+        (answer,) = work()([Row(0, "a", {"image": bad, "prompt": "what ?"})])
+        answer.error.encode()
+        assert "\\ud" in answer.error
+
+
 def test_words_that_the_model_does_not_know_are_no_error(work):
     (answer,) = work()([read_row(0, {"image": "0.png", "prompt": "quo vadis ?"})])
     assert answer.error is None

@@ -12,7 +12,7 @@ from covist.batch.rows import Row
 from covist.errors import CovistError
 from covist.request.conversations import Conversation
 from covist.request.data_urls import decode_base64, is_data_url, split_data_url
-from covist.request.images import decode_image, load_image
+from covist.request.images import decode_image, load_image, refuse_url
 from covist.request.messages import read_messages, text_of
 from covist.request.prompts import refuse_placeholders
 
@@ -45,8 +45,10 @@ def conversation_of(row: Row, folder: Path, prompt: str | None, processor: Any) 
 def _shown(content: dict[str, Any]) -> list[Any]:
     if "image" in content and "images" in content:
         raise CovistError("both image and images: give one of them")
+    if not isinstance(content.get("images", []), list):
+        raise CovistError("images must be a list; a single one is given as image")
     shown = content["images"] if "images" in content else [content[name] for name in ("image",) if name in content]
-    if not isinstance(shown, list) or not shown:
+    if not shown:
         raise CovistError("no image, images or messages: there is nothing to ask about")
     return shown
 
@@ -89,12 +91,14 @@ def _is_base64(given: str, folder: Path) -> bool:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # too long to be a name
+    except (OSError, ValueError):  # too long to be a name, or with a zero byte
         return False
 
 
 def _from_file(name: str, folder: Path) -> Image.Image:
     try:
-        return load_image(name if ":" in name.split("/")[0] else folder / name)
+        if not _exists(folder / name):
+            refuse_url(name)
+        return load_image(folder / name)
     except OSError as error:
         raise CovistError(f"image {name} cannot be read: {(error.strerror or str(error)).lower()}") from None

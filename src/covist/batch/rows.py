@@ -54,7 +54,8 @@ def read_row(number: int, values: Any) -> Row:
     if given is None:
         return Row(number, made_id(content), content)
     if isinstance(given, bool) or not isinstance(given, str | int) or not is_text(str(given)):
-        return Row(number, made_id(content), content, "id must be text or a whole number")
+        # Under an id of its own: the same row without an id is not the same.
+        return Row(number, made_id({**content, "id": given}), content, "id must be text or a whole number")
     return Row(number, str(given), content)
 
 

@@ -7,6 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -60,6 +61,8 @@ def open_source(path: str | Path) -> Source:
     try:
         if path.is_dir():
             return ImageFolder(path)
+        if path.exists() and not path.is_file():
+            raise CovistError(f"cannot read {path}: a pipe can be read only once; save it as a file")
         with path.open("rb") as file:
             is_parquet = file.read(4) == b"PAR1"
     except OSError as error:
@@ -137,20 +140,26 @@ class ImageFolder(Source):
 
     def survey(self) -> Survey:
         rows, seen = 0, sha256()
-        for name in self._names(self.path):
+        for name in self._names(self.path, frozenset()):
             rows += 1
             seen.update(name.encode("utf-8", "surrogateescape") + b"\n")
         return Survey(rows, seen.hexdigest())
 
     def rows(self, start: int = 0) -> Iterator[Row]:
-        for number, name in enumerate(islice(self._names(self.path), start, None), start):
+        for number, name in enumerate(islice(self._names(self.path, frozenset()), start, None), start):
             # A name that is no text in UTF-8 is shown with its bytes spelt out.
             yield Row(number, name.encode("utf-8", "backslashreplace").decode(), {"image": name})
 
-    def _names(self, folder: Path) -> Iterator[str]:
-        """Paths from the top, in an order that depends on nothing but names; one folder at a time is in memory."""
-        endings = Image.registered_extensions()
+    def _names(self, folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+        """Paths from the top, in an order that depends on nothing but names; one folder at a time is in memory.
+
+        above: the folders that this one is in; a link back to one of them is not followed
+        """
+        endings = _readable_endings()
         try:
+            status = os.stat(folder)
+            if (here := (status.st_dev, status.st_ino)) in above:
+                return
             with os.scandir(folder) as found:
                 entries = sorted((entry.name, entry.is_dir()) for entry in found if not entry.name.startswith("."))
         except OSError as error:
@@ -158,17 +167,23 @@ class ImageFolder(Source):
         for name, is_folder in entries:
             path = folder / name
             if is_folder:
-                yield from self._names(path)
+                yield from self._names(path, above | {here})
             elif path.suffix.lower() in endings:
                 yield path.relative_to(self.path).as_posix()
+
+
+@cache
+def _readable_endings() -> frozenset[str]:
+    """Pillow also has endings of files that it can only write, such as PDF."""
+    return frozenset(ending for ending, kind in Image.registered_extensions().items() if kind in Image.OPEN)
 
 
 def _parsed(number: int, line: bytes) -> Row:
     try:
         return read_row(number, json.loads(line.decode("utf-8-sig" if number == 0 else "utf-8")))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # what is no UTF-8, no JSON, or a number of thousands of digits
         problem = f"{error.msg} at letter {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
-        return bad_row(number, line, f"line {number + 1} is no JSON object ({problem})")
+        return bad_row(number, line, f"row {number + 1} is no JSON object ({problem})")
 
 
 def _groups_from(metadata: Any, start: int) -> tuple[int, list[int]]:
@@ -185,7 +200,7 @@ def _without_json(values: dict[str, Any]) -> dict[str, Any]:
     if isinstance(values.get("messages"), str):
         try:
             return {**values, "messages": json.loads(values["messages"])}
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             return values  # reported when the row is asked
     return values
 

@@ -194,8 +194,10 @@ def _release_memory(device: Any) -> None:
 
 
 def _one_line(error: Exception) -> str:
+    """Why a row failed; letters that no file can hold (of a name that is no text) are spelt out."""
     text = " ".join(str(error).split())[:300] or type(error).__name__
-    return text if isinstance(error, CovistError) else f"{type(error).__name__}: {text}"
+    line = text if isinstance(error, CovistError) else f"{type(error).__name__}: {text}"
+    return line.encode("utf-8", "backslashreplace").decode()
 
 
 def _require_same(wanted: dict[str, str] | None, found: dict[str, str]) -> None:
