@@ -90,7 +90,7 @@ def test_answers_that_were_kept_are_not_asked_for_again(tmp_path):
     again = FakeDriver()
     finished = batch(path, tmp_path / "out", again)
     assert again.asked == ["row-6", "row-7", "row-8", "row-9"]
-    assert finished.before.done == 4, "the part; what is in the journal is counted when it is read"
+    assert finished.rows_now == 4 and finished.tally.answered == 10, "what parts and journals hold is not of now"
     third = FakeDriver()
     batch(path, tmp_path / "out", third)
     assert third.asked == third.specs == [], "nothing is left, no worker begins"
@@ -133,6 +133,7 @@ def test_only_failed_rows_are_tried_again_and_take_their_places(tmp_path):
     mended = FakeDriver(answer=lambda row: Answer(row.id, "MENDED", "stop", 10, 4.0, 0.25))
     finished = batch(path, out, mended, retry_errors=True)
     assert mended.asked == ["0", "3", "6"]
+    assert finished.rows_now == 3
     assert [answer.answer for answer in answers_of(out)] == ["MENDED", "GO", "GO"] * 3
     assert (finished.tally.answered, finished.tally.errors, finished.tally.tokens_before) == (9, 0, 90)
 
@@ -186,6 +187,51 @@ def test_another_input_in_the_same_directory_is_refused(tmp_path):
     batch(write_rows(tmp_path / "rows.jsonl", questions(3)), tmp_path / "out", FakeDriver())
     with pytest.raises(CovistError, match=r"was made from .*rows.jsonl as it was then"):
         batch(write_rows(tmp_path / "rows.jsonl", questions(4)), tmp_path / "out", FakeDriver())
+
+
+class Changes(FakeDriver):
+    """Somebody writes into the input as soon as the first answers are there."""
+
+    def __init__(self, path, text):
+        super().__init__()
+        self._path, self._text = path, text
+
+    def run(self, spec, blocks):
+        for result in super().run(spec, blocks):
+            self._path.write_text(self._text)
+            yield result
+
+
+def test_rows_that_are_added_while_a_job_runs_do_not_belong_to_it(tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", questions(6))
+    longer = write_rows(tmp_path / "longer.jsonl", questions(9)).read_text()
+    finished = batch(path, tmp_path / "out", Changes(path, longer))
+    assert answers_of(tmp_path / "out") == expected(6) and finished.tally.done == 6
+
+
+def test_rows_that_disappear_while_a_job_runs_end_it(tmp_path):
+    for number in range(6):
+        (tmp_path / f"{number}.png").touch()
+
+    class Deletes(FakeDriver):
+        def look(self, spec):
+            (tmp_path / "5.png").unlink()
+            return super().look(spec)
+
+    with pytest.raises(CovistError, match="changed while it was read"):
+        batch(tmp_path, tmp_path / "out", Deletes())
+
+
+def test_a_directory_that_was_emptied_by_hand_begins_anew(tmp_path):
+    """`rm DIR/*` leaves `_work`, whose answers are those of other settings and other rows."""
+    path, out = write_rows(tmp_path / "rows.jsonl", questions(3)), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        batch(path, out, Stops(1, piece=2))
+    (out / "_manifest.json").unlink()
+    asked = [{**row, "prompt": "another question"} for row in questions(3)[::-1]]
+    finished = batch(write_rows(path, asked), out, FakeDriver())
+    assert (finished.rows_now, finished.tally.answered) == (3, 3)
+    assert {answer.answer for answer in answers_of(out)} == {"ANOTHER QUESTION"}
 
 
 def test_every_worker_gets_the_reference_and_the_identity_that_the_job_began_with(tmp_path):

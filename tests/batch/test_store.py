@@ -50,6 +50,28 @@ def test_what_was_noted_is_recovered_without_a_line_that_was_cut_off(store):
     assert store.recover(3) == []
 
 
+@pytest.mark.parametrize("damage", [b"\0" * 40, b"{", b"{}", b"null"])
+def test_a_damaged_line_of_a_journal_costs_its_own_rows_only(store, damage):
+    store.note(0, ANSWERS[:1])
+    with (store.directory / "_work" / "part-000000.jsonl").open("ab") as file:
+        file.write(damage + b"\n")
+    store.note(0, ANSWERS[1:])
+    assert store.recover(0) == ANSWERS
+
+
+def test_damaged_ids_are_named_and_can_be_deleted(tmp_path):
+    path, out = write_rows(tmp_path / "rows.jsonl", questions(300)), tmp_path / "out"
+    batch(path, out, FakeDriver(), part_rows=100)
+    (out / "part-000002.parquet").unlink()
+    ids = out / "_work" / "ids.sqlite"
+    whole = ids.read_bytes()
+    ids.write_bytes(whole[:4096] + b"\xff" * 4096 + whole[8192:])
+    with pytest.raises(CovistError, match=r"malformed; delete .*ids.sqlite, then the same command goes on"):
+        batch(path, out, FakeDriver(), part_rows=100)
+    ids.unlink()
+    assert batch(path, out, FakeDriver(), part_rows=100).tally.answered == 300
+
+
 @contextmanager
 def largest_file(count: int):
     """Nothing above `count` bytes can be written, by anybody in this process."""
@@ -119,7 +141,7 @@ def test_a_damaged_manifest_and_parts_without_one_are_refused(tmp_path):
     batch(path, out, FakeDriver())
     manifest = out / "_manifest.json"
     whole = manifest.read_text()
-    for text, complaint in (("{", "damaged"), (json.dumps({"layout": 0}), "another version")):
+    for text, complaint in (("{", "damaged"), ("[]", "damaged"), (json.dumps({"layout": 0}), "another version")):
         manifest.write_text(text)
         with pytest.raises(CovistError, match=complaint):
             batch(path, out, FakeDriver())

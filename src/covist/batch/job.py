@@ -32,11 +32,11 @@ Progress = Callable[[Tally, Facts], None]
 class Finished:
     """What a job came to, over all sittings, and what this one did of it.
 
-    before: what was there when this sitting began
+    rows_now: that workers answered in this sitting, or failed to
     """
 
     tally: Tally
-    before: Tally
+    rows_now: int
     parts: int
     facts: Facts
 
@@ -90,9 +90,8 @@ def _run(
     facts = None if stored is None else check_manifest(stored, order, survey, store.directory)
     if facts is None:
         facts = driver.look(order.spec)
-        store.write_manifest(new_manifest(order, survey, facts))
+        store.begin(new_manifest(order, survey, facts))
     job = Job(source, survey.rows, store, order.part_rows, retry_errors)
-    before = replace(job.tally)
     try:
         if job.is_open:
             report = progress or (lambda tally, facts: None)
@@ -102,7 +101,7 @@ def _run(
                 report(job.tally, facts)
     finally:
         job.close()
-    return Finished(job.tally, before, job.parts, facts)
+    return Finished(job.tally, job.rows_now, job.parts, facts)
 
 
 class Job:
@@ -112,6 +111,7 @@ class Job:
         self._source, self._store, self._part_rows = source, store, part_rows
         self.parts = -(-rows // part_rows)
         self.tally = Tally(rows)
+        self.rows_now = 0  # that came from the driver, not from files
         self._ids = None if source.has_unique_ids else Ids(store.ids_path)
         self._pending: dict[int, _Open] = {}  # blocks that a driver works on
         self._books = Lock()  # a driver may ask for blocks in another thread
@@ -125,14 +125,17 @@ class Job:
 
     def blocks(self) -> Iterator[Block]:
         """The rows that are still to be answered, part by part."""
-        first = self._first_row()
+        with self._store.writing():
+            first = self._first_row()
         rows = self._source.rows(first)
         for index in range(first // self._part_rows, self.parts):
-            block = list(islice(rows, self._part_rows))
+            block = list(islice(rows, self._size(index)))
+            if len(block) < self._size(index):
+                raise CovistError(f"{self._source.path} changed while it was read: it holds fewer rows now")
             with self._books:
                 with self._store.writing():
                     owned = block if self._ids is None else self._ids.own(block)
-                waiting = self._begin(index, len(block), owned) if self._todo[index] else []
+                waiting = self._begin(index, owned) if self._todo[index] else []
             if waiting:
                 yield Block(index, waiting)
 
@@ -144,6 +147,7 @@ class Job:
                 wanted = set(opened.order).difference(opened.answers)
                 fresh = [answer for answer in result.answers if answer.id in wanted]
                 self._store.note(result.index, fresh)
+                self.rows_now += len(fresh)
                 self._add(result.index, opened, fresh)
 
     def close(self) -> None:
@@ -167,7 +171,7 @@ class Job:
     def _size(self, index: int) -> int:
         return min(self._part_rows, self.tally.rows - index * self._part_rows)
 
-    def _begin(self, index: int, size: int, rows: list[Row]) -> list[Row]:
+    def _begin(self, index: int, rows: list[Row]) -> list[Row]:
         """Open a part with what is known of it; returns the rows that a worker must answer."""
         opened = self._pending[index] = _Open([row.id for row in rows], {})
         if self._store.has_part(index):  # its errors are tried again
@@ -176,7 +180,7 @@ class Job:
             found = [*known, *self._store.recover(index)]
             found = [answer for answer in found if answer.error is None]
         else:
-            self.tally.repeated += size - len(rows)
+            self.tally.repeated += self._size(index) - len(rows)
             found = self._store.recover(index)
         ids = set(opened.order)
         unique = {answer.id: answer for answer in found if answer.id in ids}
@@ -194,8 +198,7 @@ class Job:
 
 def summary(order: Order, out: Path, finished: Finished, wall_seconds: float) -> dict[str, Any]:
     """What became of a job, as plain numbers for JSON."""
-    tally, before = finished.tally, finished.before
-    now = tally.done - before.done
+    tally = finished.tally
     return {
         "input": str(order.input),
         "out": str(out),
@@ -205,6 +208,6 @@ def summary(order: Order, out: Path, finished: Finished, wall_seconds: float) ->
         "parts": finished.parts,
         **tally.to_dict(),
         "kv_bytes_saved": tally.tokens_saved * finished.facts.kv_bytes_per_token,
-        "rows_now": now,
+        "rows_now": finished.rows_now,
         "seconds_now": wall_seconds,
     }

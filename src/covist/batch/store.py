@@ -15,7 +15,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -60,7 +60,10 @@ class Store:
             file.write(b"".join(map(as_line, answers)))
 
     def recover(self, index: int) -> list[Answer]:
-        """The answers that were kept; a last line that was cut off when the process was killed is taken out."""
+        """The answers that were kept; a last line that was cut off when the process was killed is taken out.
+
+        A power cut may also damage lines before it: their rows are answered again.
+        """
         path = self._journal(index)
         if not path.exists():
             return []
@@ -68,7 +71,18 @@ class Store:
         whole = text[: text.rfind(b"\n") + 1]
         if whole != text:
             os.truncate(path, len(whole))
-        return from_lines(whole.splitlines())
+        found = []
+        for line in whole.splitlines():
+            with suppress(ValueError, TypeError):
+                found += from_lines([line])
+        return found
+
+    def begin(self, manifest: dict[str, Any]) -> None:
+        """A new job: what lies in `_work` without a manifest belongs to one that was deleted by hand."""
+        with self.writing():
+            for path in (*self._work.glob("part-*.jsonl"), *self._work.glob("ids.sqlite*")):
+                path.unlink()
+        self._write_manifest(manifest)
 
     def read_manifest(self) -> dict[str, Any] | None:
         path = self.directory / "_manifest.json"
@@ -77,11 +91,14 @@ class Store:
                 raise CovistError(f"{self.directory} holds parts without a manifest; choose another directory")
             return None
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            manifest = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
-            raise CovistError(f"{path} is damaged; choose another directory") from None
+            manifest = None
+        if not isinstance(manifest, dict):
+            raise CovistError(f"{path} is damaged; choose another directory")
+        return manifest
 
-    def write_manifest(self, manifest: dict[str, Any]) -> None:
+    def _write_manifest(self, manifest: dict[str, Any]) -> None:
         text = json.dumps(manifest, indent=2) + "\n"
         self._replace(self.directory / "_manifest.json", lambda file: file.write(text.encode()))
 
@@ -90,10 +107,12 @@ class Store:
         """What a disk refuses is one line; what was finished before stays."""
         try:
             yield
-        except (OSError, sqlite3.OperationalError) as error:
+        except (OSError, sqlite3.DatabaseError) as error:
             is_full = getattr(error, "errno", None) == errno.ENOSPC or "disk is full" in str(error)
             reason = (getattr(error, "strerror", None) or str(error)).lower()
             advice = "; free some, then the same command goes on" if is_full else ""
+            if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+                advice = f"; delete {self.ids_path}, then the same command goes on"  # it is made again
             raise CovistError(f"cannot write to {self.directory}: {reason}{advice}") from None
 
     def close(self) -> None:
@@ -139,7 +158,7 @@ def _locked(path: Path, directory: Path) -> int:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:  # Windows
         pass
-    except OSError:
+    except BlockingIOError:
         os.close(handle)
         raise CovistError(f"another covist batch is at work in {directory}; let it end, or choose another") from None
     return handle
