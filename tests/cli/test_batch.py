@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from rich.console import Console
 from rich.progress import Progress
 from support.batches import FakeDriver, answers_of, questions, write_rows
 
 from covist.batch.answers import Answer
-from covist.cli.console import _Bar
+from covist.cli.console import _Bar, _columns
 
 
 @pytest.fixture
@@ -154,6 +155,20 @@ def test_rows_of_an_earlier_run_are_no_part_of_the_rate_on_a_terminal():
         now[0] = float(second)
         advance(1000 + 2 * second, 2000, "saved")
     assert bar.tasks[0].completed == 1006 and bar.tasks[0].speed == pytest.approx(2.0)
+
+
+def test_a_window_of_80_columns_shows_how_far_a_job_of_millions_is():
+    now = [0.0]
+    console = Console(width=80, force_terminal=True, color_system=None)
+    bar = Progress(*_columns(), console=console, get_time=lambda: now[0])
+    advance = _Bar(bar, bar.add_task("starting", total=None))
+    for second in range(4):
+        now[0] = float(second)
+        advance(second, 2_000_000, "1,024,000,000 tokens and 7,812.5 GiB of cache saved, 12,345 errors")
+    with console.capture() as captured:
+        console.print(bar.get_renderable())
+    text = captured.get()
+    assert "3/2000000" in text and " 1.0/s " in text and "12,345 errors" in text, text
 
 
 def test_a_row_has_as_many_tokens_as_its_image_needs(covist, model_folder, image, tmp_path):

@@ -160,5 +160,7 @@ def _locked(path: Path, directory: Path) -> int:
         pass
     except BlockingIOError:
         os.close(handle)
-        raise CovistError(f"another covist batch is at work in {directory}; let it end, or choose another") from None
+        raise CovistError(
+            f"another covist batch is at work in {directory}; let it end, or choose another directory"
+        ) from None
     return handle

@@ -23,7 +23,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -114,16 +114,21 @@ def progress(rates: bool = False) -> Iterator[Advance]:
     if not console.is_terminal:
         yield _Lines(rates)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*_columns(), console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
         yield _Bar(bar, task)
+
+
+def _columns() -> tuple[ProgressColumn, ...]:
+    """In a narrow window the words are broken, never the numbers."""
+    whole = Column(no_wrap=True)
+    return (
+        TextColumn("{task.description}", table_column=Column()),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(table_column=whole.copy()),
+        _Rate(table_column=whole.copy()),
+        TimeRemainingColumn(compact=True, table_column=whole.copy()),
+    )
 
 
 class _Bar:
