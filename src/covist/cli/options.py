@@ -97,6 +97,16 @@ AnswerTokens = Annotated[
 ]
 NewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer.")]
 
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="[ADDRESS]",
+        help="Run on Ray (needs the extra covist\\[ray]): on this machine, or on the cluster at auto or HOST:PORT.",
+        show_default=False,
+    ),
+]
+
 
 def method_name(strategy: Strategy | None, method: str | None) -> str:
     """The method that --strategy and --method ask for together."""
@@ -114,6 +124,18 @@ def setup(config: str | None, strategy: Strategy | None, method: str | None, bud
     named = own.method is not None and strategy is None and method is None
     chosen = next(one for one in (budget, own.budget, str(DEFAULT_BUDGET)) if one is not None)
     return replace(own, method=own.method if named else method_name(strategy, method), budget=chosen)
+
+
+def with_ray_address(arguments: list[str]) -> list[str]:
+    """The arguments with a value for `--ray` where it has none: `covist batch --ray rows.jsonl` means this machine."""
+    from covist.cluster.start import LOCAL, is_address
+
+    given: list[str] = []
+    for argument in arguments:
+        if given and given[-1] == "--ray" and not (is_address(argument) or argument.startswith("ray://")):
+            given.append(LOCAL)
+        given.append(argument)
+    return [*given, LOCAL] if given and given[-1] == "--ray" else given
 
 
 def split(text: str, option: str) -> list[str]:
