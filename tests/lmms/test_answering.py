@@ -7,13 +7,14 @@ from support.checkpoints import saved
 from support.families import smooth_image
 
 from covist import compress
-from covist.lmms.answering import Answerer, Shown
+from covist.lmms.answering import Answerer
 from covist.lmms.arguments import Arguments
 from covist.lmms.conversations import from_visuals
 from covist.lmms.generation import Generation
 from covist.request.concentration import mean_concentration
 from covist.request.inputs import prepare
 from covist.request.timing import generate
+from covist.request.together import Shown
 
 pytestmark = pytest.mark.filterwarnings("ignore:no clip= given")
 IMAGES = [smooth_image(*size, seed=seed) for seed, size in enumerate(SIZES)]

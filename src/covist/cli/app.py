@@ -1,7 +1,7 @@
 """The `covist` command: its subcommands, and what happens when something goes wrong.
 
-Exit codes: 0 done; 1 unexpected error; 2 wrong input, reported in one line; 3 no budget suffices (tune);
-130 interrupted.
+Exit codes: 0 done; 1 unexpected error; 2 wrong input, reported in one line; 3 no budget suffices (tune),
+not one row could be answered (batch); 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typer
 from rich.markup import escape
 
 from covist import __version__
-from covist.cli import bench, evaluate, export, listing, options, plan, reproduce, run, serve, show, tune
+from covist.cli import batch, bench, evaluate, export, listing, options, plan, reproduce, run, serve, show, tune
 from covist.cli.console import INTERRUPTED, ReaderGone, note, print_line
 from covist.errors import CovistError
 
@@ -44,6 +44,7 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "models": listing.models,
     "doctor": listing.doctor,
     "reproduce": reproduce.reproduce,
+    "batch": batch.batch,
     "serve": serve.serve,
     "export": export.export,
 }

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -96,11 +105,14 @@ Advance = Callable[[int, int, str], None]
 
 
 @contextmanager
-def progress() -> Iterator[Advance]:
-    """On stderr: a bar with rate and remaining time, gone when it is done; a line now and then where no one watches."""
+def progress(rates: bool = False) -> Iterator[Advance]:
+    """On stderr: a bar with rate and remaining time, gone when it is done; a line now and then where no one watches.
+
+    rates: say rate and remaining time in lines, too
+    """
     console = err()
     if not console.is_terminal:
-        yield _Lines()
+        yield _Lines(rates)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -111,7 +123,20 @@ def progress() -> Iterator[Advance]:
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
-        yield lambda done, total, name: bar.update(task, completed=done, total=total, description=name)
+        yield _Bar(bar, task)
+
+
+class _Bar:
+    """Progress on a terminal; what was finished before is no part of the rate."""
+
+    def __init__(self, bar: Progress, task: TaskID):
+        self._bar, self._task, self._begun = bar, task, False
+
+    def __call__(self, done: int, total: int, name: str) -> None:
+        if not self._begun:
+            self._bar.reset(self._task, completed=done, total=total)
+            self._begun = True
+        self._bar.update(self._task, completed=done, total=total, description=name)
 
 
 class _Lines:
@@ -119,15 +144,26 @@ class _Lines:
 
     EVERY = 20.0
 
-    def __init__(self) -> None:
+    def __init__(self, rates: bool = False) -> None:
+        self._rates = rates
         self._started = perf_counter()
         self._printed = -math.inf
+        self._first: tuple[int, float] | None = None  # what was done when, at the first call
 
     def __call__(self, done: int, total: int, name: str) -> None:
         now = perf_counter()
+        self._first = self._first or (done, now)
         if done < total and now - self._printed >= self.EVERY:
             self._printed = now
-            print(f"covist: {done} of {total}, {now - self._started:.0f} s, {name}", file=sys.stderr, flush=True)
+            spent = f"{now - self._started:.0f} s, {self._rate(done, total, now, *self._first)}"
+            print(f"covist: {done} of {total}, {spent}{name}", file=sys.stderr, flush=True)
+
+    def _rate(self, done: int, total: int, now: float, first: int, began: float) -> str:
+        """Steps per second since the first call, and what is left at that rate."""
+        if not self._rates or done == first:
+            return ""
+        rate = (done - first) / (now - began)
+        return f"{rate:.2g}/s, {(total - done) / rate:.0f} s left, "
 
 
 def percent(value: float, signed: bool = False) -> str:

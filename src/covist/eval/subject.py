@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from PIL import Image
-from torch import nn
 
 from covist.errors import CovistError
 from covist.eval.questions import posed
 from covist.eval.suite import Item, Suite
+from covist.request.batches import end_tokens, until_end
 from covist.request.concentration import REFERENCE_IMAGES, mean_concentration
+from covist.request.identity import identity
 from covist.request.inputs import Request, prepare
 from covist.request.loading import LoadedModel, load_model
 from covist.request.timing import generate
@@ -23,7 +23,6 @@ from covist.request.videos import Video
 
 LARGEST_BATCH = 16  # questions that are answered at once
 KEPT_BYTES = 2**30  # of prepared requests; those beyond are prepared again when they are asked for
-_PROBED_VALUES = 4096  # values of each parameter that a fingerprint reads
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,7 @@ class Subject:
     @cached_property
     def identity(self) -> dict[str, str]:
         """What answers hang on besides methods and budgets, by name."""
-        clip = self.loaded.clip
-        return {
-            "model": _fingerprint(self.model),
-            "clip": _fingerprint(clip[0]) if isinstance(clip, tuple) else str(clip or "none"),
-            "dtype": self.loaded.dtype,
-            "attention": self.loaded.attention,
-        }
+        return identity(self.loaded)
 
     def requests(self, item: Item) -> list[Request]:
         """All questions about an item, in batches that share its images."""
@@ -96,7 +89,8 @@ class Subject:
         ready = self.requests(item) if requests is None else requests
         rows = [row for request in ready for row in generate(self.model, request, room)]
         texts = [self.loaded.processor.batch_decode(row[None], skip_special_tokens=True)[0] for row in rows]
-        return Said(texts, [self._until_end(row.tolist()) for row in rows])
+        ends = end_tokens(self.model)
+        return Said(texts, [until_end(row.tolist(), ends) for row in rows])
 
     def tokens(self, item: Item) -> float:
         """Visual tokens of an item without compression."""
@@ -117,19 +111,3 @@ class Subject:
         tokenizer = getattr(self.loaded.processor, "tokenizer", self.loaded.processor)
         answers = [answer for question in item.questions for answer in question.answers]
         return max(map(len, tokenizer(answers, add_special_tokens=False).input_ids)) + 1
-
-    def _until_end(self, row: list[int]) -> list[int]:
-        """The tokens of an answer without what fills up its batch; the end token belongs to it."""
-        end = self.model.generation_config.eos_token_id
-        ends = set(end if isinstance(end, list) else [end])
-        last = next((place for place, token in enumerate(row) if token in ends), len(row))
-        return row[: last + 1]
-
-
-def _fingerprint(module: nn.Module) -> str:
-    """Changes with the weights."""
-    checksum = 0
-    for name, values in module.state_dict().items():
-        probe = values.flatten()[:_PROBED_VALUES].float().cpu().numpy()
-        checksum = zlib.crc32(name.encode() + probe.tobytes(), checksum)
-    return f"{type(module).__name__}-{checksum:08x}"

@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
 
 from covist.errors import CovistError
+from covist.request.conversations import Conversation
 from covist.request.images import as_rgb, load_image
-from covist.request.inputs import Request, prepare_conversation
-from covist.request.loading import LoadedModel
 from covist.request.prompts import Turn
 from covist.request.videos import Video, load_video
 
 IMAGE_MARK = "<image>"
 """What lmms-eval's simple tasks write where an image belongs, if they say it at all."""
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """Turns as chat templates read them, and what they show, in order."""
-
-    turns: tuple[Turn, ...]
-    images: tuple[Image.Image, ...]
-    videos: tuple[Video, ...] = ()
-
-    @property
-    def shows_something(self) -> bool:
-        return bool(self.images or self.videos)
-
-    @property
-    def shapes(self) -> tuple[Any, ...]:
-        """Sizes of images and videos, on which the numbers of their tokens depend."""
-        films = ((len(video.frames), video.frames[0].size) for video in self.videos)
-        return (*(image.size for image in self.images), *films)
-
-    @property
-    def fingerprint(self) -> int:
-        """Changes with what is shown, whatever is asked about it."""
-        frames = (frame for video in self.videos for frame in video.frames)
-        checksum = zlib.crc32(repr(self.shapes).encode())
-        for image in (*self.images, *frames):
-            checksum = zlib.crc32(image.tobytes(), checksum)
-        return checksum
-
-    def request(self, loaded: LoadedModel) -> Request:
-        """The inputs of a model, padded to nothing yet."""
-        return prepare_conversation(loaded, self.turns, self.images, self.videos)
 
 
 def from_messages(messages: Sequence[dict[str, Any]], frames: int) -> Conversation:

@@ -15,11 +15,13 @@ from loguru import logger
 from tqdm import tqdm
 
 from covist.errors import CovistError
-from covist.lmms.answering import Answered, Answerer, Shown
+from covist.lmms.answering import Answered, Answerer
 from covist.lmms.arguments import Arguments
-from covist.lmms.conversations import Conversation, from_messages, from_visuals
+from covist.lmms.conversations import from_messages, from_visuals
 from covist.lmms.generation import Generation
 from covist.lmms.questions import Question, batches
+from covist.request.conversations import Conversation
+from covist.request.together import Shown
 
 
 class VisualTokenCounts(TokenCounts):

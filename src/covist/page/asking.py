@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from covist.api.choose import PLAIN
+from covist.request.data_urls import FORMATS
 from covist.serve.errors import Refusal, error_body
-from covist.serve.images import FORMATS
 from covist.serve.logs import LOG, log
 from covist.serve.schema import ChatRequest, parse_chat
 from covist.serve.sequence import Finished, Written

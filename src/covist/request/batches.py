@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,22 @@ def pad_token(tokenizer: Any) -> int:
     """The id that fills prompts up; one that ends texts where a tokenizer has no other."""
     known = tokenizer.pad_token_id
     return int(tokenizer.eos_token_id or 0) if known is None else int(known)
+
+
+def end_tokens(model: Any) -> Collection[int]:
+    """The ids with which a model ends an answer."""
+    known = model.generation_config.eos_token_id
+    return frozenset() if known is None else frozenset([known] if isinstance(known, int) else known)
+
+
+def until_end(row: list[int], ends: Collection[int]) -> list[int]:
+    """The tokens of an answer without what fills up its batch; the end token belongs to it.
+
+    >>> until_end([5, 6, 2, 0, 0], ends={2})
+    [5, 6, 2]
+    """
+    last = next((place for place, token in enumerate(row) if token in ends), len(row))
+    return row[: last + 1]
 
 
 def _values(request: Request, name: str) -> Tensor:

@@ -13,9 +13,7 @@ Turn = dict[str, Any]
 
 def chat_prompt(processor: Any, question: str, images: int = 1, videos: int = 0) -> str:
     """The text that `processor` takes together with that many images, and with that many videos after them."""
-    for placeholder in placeholders(processor):
-        if placeholder in question:
-            raise CovistError(f"the prompt contains {placeholder!r}; leave it out, images are put before the question")
+    refuse_placeholders(processor, question)
     shown = ["image"] * images + ["video"] * videos
     content = [*({"type": kind} for kind in shown), {"type": "text", "text": question}]
     return conversation_prompt(processor, [{"role": "user", "content": content}])
@@ -34,6 +32,13 @@ def conversation_prompt(processor: Any, turns: Sequence[Turn]) -> str:
 def placeholders(processor: Any) -> list[str]:
     """The words that stand for an image and for a video, where the processor takes them."""
     return [token for kind in ("image", "video") if (token := getattr(processor, f"{kind}_token", None))]
+
+
+def refuse_placeholders(processor: Any, text: str) -> None:
+    """Text may not say where images stand: there would be more places than images."""
+    for placeholder in placeholders(processor):
+        if placeholder in text:
+            raise CovistError(f"the prompt contains {placeholder!r}; leave it out, images are put before the question")
 
 
 def _without_system(turns: Sequence[Turn]) -> list[Turn]:

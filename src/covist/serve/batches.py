@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -23,6 +23,7 @@ from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteria
 
 from covist.api.handle import Compression, Run
 from covist.api.report import Report
+from covist.request.batches import end_tokens
 from covist.request.loading import LoadedModel
 from covist.schedule import decoder_flops, kv_bytes
 from covist.serve.limits import Limits
@@ -51,7 +52,7 @@ class Workers:
         self._model, self._handle, self._prompts, self._queue = loaded.model, handle, prompts, queue
         self._seen = seen
         self._turns = Turns()
-        self._ends = _end_tokens(loaded.model)
+        self._ends = end_tokens(loaded.model)
         self._changed = threading.Condition()
         self._running: list[Row] = []
         self._threads: set[threading.Thread] = set()
@@ -196,8 +197,3 @@ def _where(error: BaseException) -> str:
     """The place of an error, which can be written down where its text may quote a prompt."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(last.filename).name}:{last.lineno}"
-
-
-def _end_tokens(model: Any) -> Collection[int]:
-    known = model.generation_config.eos_token_id
-    return frozenset() if known is None else frozenset([known] if isinstance(known, int) else known)

@@ -10,14 +10,16 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
+from covist.errors import CovistError
 from covist.families.registry import family_for
 from covist.request.batches import collate, pad_token
 from covist.request.inputs import Request
 from covist.request.loading import LoadedModel
-from covist.request.prompts import conversation_prompt
+from covist.request.messages import read_message, text_of
+from covist.request.prompts import Turn, conversation_prompt
 from covist.serve.errors import Refusal
 from covist.serve.limits import Limits
-from covist.serve.schema import ImagePart, Message
+from covist.serve.schema import Message
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,8 @@ class PromptMaker:
         characters = 0
         urls: list[str] = []
         for index, message in enumerate(messages):
-            text, own = _text(message), _urls(message)
-            if own and message.role != "user":
-                raise _refusal(f"messages.{index}", "only messages of the user may hold images")
-            if not text.strip() and not own:
-                raise _refusal(f"messages.{index}", "the message is empty")
+            turn, own = _turn(message, f"messages.{index}")
+            text = text_of(turn["content"])
             characters, urls = characters + len(text), urls + own
             if characters > self._limits.prompt_characters:
                 raise _refusal("messages", f"more than {self._limits.prompt_characters:,} characters of text")
@@ -96,7 +95,7 @@ class PromptMaker:
         return self._tokenizer
 
     def _render(self, messages: Sequence[Message]) -> str:
-        turns = [{"role": _role(message), "content": _content(message)} for message in messages]
+        turns = [_turn(message, f"messages.{index}")[0] for index, message in enumerate(messages)]
         return conversation_prompt(self._processor, turns)
 
     def _refuse_special(self, text: str, place: str) -> None:
@@ -125,28 +124,11 @@ def _special_tokens(processor: Any) -> dict[str, int]:
     return found
 
 
-def _role(message: Message) -> str:
-    return "system" if message.role == "developer" else message.role
-
-
-def _content(message: Message) -> list[dict[str, str]]:
-    """The parts of a message as chat templates read them."""
-    if isinstance(message.content, str):
-        return [{"type": "text", "text": message.content}]
-    return [
-        {"type": "image"} if isinstance(part, ImagePart) else {"type": "text", "text": part.text}
-        for part in message.content
-    ]
-
-
-def _text(message: Message) -> str:
-    """All text of a message in one piece, as a template may join it."""
-    return "".join(part.get("text", "") for part in _content(message))
-
-
-def _urls(message: Message) -> list[str]:
-    parts = [] if isinstance(message.content, str) else message.content
-    return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
+def _turn(message: Message, place: str) -> tuple[Turn, list[str]]:
+    try:
+        return read_message(message.model_dump(), place)
+    except CovistError as error:
+        raise Refusal(400, "invalid_request", str(error), param=place) from None
 
 
 def _refusal(place: str, problem: str) -> Refusal:

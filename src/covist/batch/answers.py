@@ -1,0 +1,80 @@
+"""Answers, and files of them: the columns that every part has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
+from typing import Any, BinaryIO
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one row.
+
+    finish_reason: "stop" if the model ended its answer, "length" if it was cut off
+    tokens_before, tokens_after: visual tokens of all its images; after compression those in the cache, averaged over
+        the decoder's layers
+    seconds: its share of the time that its batch took
+    error: why there is no answer
+    """
+
+    id: str
+    answer: str | None = None
+    finish_reason: str | None = None
+    tokens_before: int | None = None
+    tokens_after: float | None = None
+    seconds: float | None = None
+    error: str | None = None
+
+
+COLUMNS = tuple(one.name for one in fields(Answer))
+
+
+class ParquetPart:
+    """Parts as Parquet."""
+
+    ending = "parquet"
+
+    @staticmethod
+    def write(file: BinaryIO, answers: Sequence[Answer]) -> None:
+        import pyarrow
+        from pyarrow import parquet
+
+        types = (*[pyarrow.string()] * 3, pyarrow.int64(), pyarrow.float64(), pyarrow.float64(), pyarrow.string())
+        columns = list(zip(*map(astuple, answers), strict=True)) or [()] * len(COLUMNS)
+        arrays = [pyarrow.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+        parquet.write_table(pyarrow.table(arrays, names=COLUMNS), file)
+
+    @staticmethod
+    def read(path: Path) -> list[Answer]:
+        from pyarrow import parquet
+
+        with parquet.ParquetFile(path) as file:
+            return [Answer(**values) for values in file.read(list(COLUMNS)).to_pylist()]
+
+
+class JsonlPart:
+    """Parts as JSON lines."""
+
+    ending = "jsonl"
+
+    @staticmethod
+    def write(file: BinaryIO, answers: Sequence[Answer]) -> None:
+        file.writelines(map(as_line, answers))
+
+    @staticmethod
+    def read(path: Path) -> list[Answer]:
+        return from_lines(path.read_bytes().splitlines())
+
+
+FORMATS: dict[str, Any] = {one.ending: one for one in (ParquetPart, JsonlPart)}
+
+
+def as_line(answer: Answer) -> bytes:
+    return json.dumps(asdict(answer), ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def from_lines(lines: Iterable[bytes]) -> list[Answer]:
+    return [Answer(**json.loads(line)) for line in lines]

@@ -1,0 +1,100 @@
+"""What a row asks, loaded: its images as they are named or held, its words as turns."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from covist.batch.rows import Row
+from covist.errors import CovistError
+from covist.request.conversations import Conversation
+from covist.request.data_urls import decode_base64, is_data_url, split_data_url
+from covist.request.images import decode_image, load_image
+from covist.request.messages import read_messages, text_of
+from covist.request.prompts import refuse_placeholders
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]{64,}={0,2}\s*")
+"""No dot, which the name of an image has, and longer than most names."""
+_LONGEST_NAME = 4096  # the longest path of Linux
+
+
+def conversation_of(row: Row, folder: Path, prompt: str | None, processor: Any) -> Conversation:
+    """The conversation of a row; whatever is wrong with it is a `CovistError` of one line.
+
+    folder: what paths are relative to
+    prompt: for rows that have none
+    """
+    content = row.content
+    if "messages" in content:
+        if others := [name for name in ("image", "images", "prompt") if name in content]:
+            raise CovistError(f"both messages and {others[0]}: give one of them")
+        turns, shown = read_messages(content["messages"])
+    else:
+        shown = _shown(content)
+        places = [{"type": "image"} for _ in shown]
+        turns = [{"role": "user", "content": [*places, {"type": "text", "text": _prompt(content, prompt)}]}]
+    for turn in turns:
+        refuse_placeholders(processor, text_of(turn["content"]))
+    images = [read_image(image, folder, f"image {number}") for number, image in enumerate(shown, 1)]
+    return Conversation(tuple(turns), tuple(images))
+
+
+def _shown(content: dict[str, Any]) -> list[Any]:
+    if "image" in content and "images" in content:
+        raise CovistError("both image and images: give one of them")
+    shown = content["images"] if "images" in content else [content[name] for name in ("image",) if name in content]
+    if not isinstance(shown, list) or not shown:
+        raise CovistError("no image, images or messages: there is nothing to ask about")
+    return shown
+
+
+def _prompt(content: dict[str, Any], given: str | None) -> str:
+    prompt = content.get("prompt", given)
+    if prompt is None:
+        raise CovistError("no prompt; --prompt serves rows that have none")
+    if not isinstance(prompt, str):
+        raise CovistError("prompt must be text")
+    if not prompt.strip():
+        raise CovistError("the prompt is empty")
+    return prompt
+
+
+def read_image(given: Any, folder: Path, place: str) -> Image.Image:
+    """An image from a path, a data URL, base64, bytes, or a struct of bytes and path as Hugging Face stores it."""
+    if isinstance(given, dict):
+        held = [given[name] for name in ("bytes", "path") if given.get(name) is not None]
+        given = held[0] if held else None
+    if isinstance(given, bytes):
+        return decode_image(given, place)
+    if not isinstance(given, str) or not given:
+        raise CovistError(f"{place} must be a path, base64 or a data URL")
+    if is_data_url(given):
+        kind, encoded = split_data_url(given, place)
+        return decode_image(decode_base64(encoded, place), place, formats=(kind,))
+    if _is_base64(given, folder):
+        return decode_image(decode_base64("".join(given.split()), place), place)
+    return _from_file(given, folder)
+
+
+def _is_base64(given: str, folder: Path) -> bool:
+    """A text is a path if it may be one: base64 has no dot, and no file of that name is there."""
+    if len(given) > _LONGEST_NAME:
+        return True
+    return _BASE64.fullmatch(given) is not None and not _exists(folder / given)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # too long to be a name
+        return False
+
+
+def _from_file(name: str, folder: Path) -> Image.Image:
+    try:
+        return load_image(name if ":" in name.split("/")[0] else folder / name)
+    except OSError as error:
+        raise CovistError(f"image {name} cannot be read: {(error.strerror or str(error)).lower()}") from None

@@ -1,0 +1,60 @@
+"""Who runs the workers. A driver takes blocks and hands back answers, in any order and in pieces of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from covist.batch.answers import Answer
+from covist.batch.rows import Block
+from covist.batch.spec import Facts, WorkerSpec
+
+if TYPE_CHECKING:
+    from covist.request.loading import LoadedModel
+
+
+@dataclass(frozen=True)
+class Result:
+    """Answers to some rows, or all, of block number `index`."""
+
+    index: int
+    answers: list[Answer]
+
+
+class Driver(Protocol):
+    """What a job asks of whoever runs its workers.
+
+    Blocks are taken as there is room for them, never all at once. Rows may be answered twice (a worker that died is
+    replaced); the job keeps the first answer.
+    """
+
+    def look(self, spec: WorkerSpec) -> Facts:
+        """What a worker finds when it loads the model."""
+
+    def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
+        """Answer every row of every block."""
+
+
+class LocalDriver:
+    """One worker, in this process."""
+
+    def __init__(self) -> None:
+        self._loaded: LoadedModel | None = None
+
+    def look(self, spec: WorkerSpec) -> Facts:
+        from covist.batch.worker import load, look_at
+
+        self._loaded = load(spec)
+        return look_at(spec, self._loaded)
+
+    def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
+        from covist.batch.worker import Worker  # and with it torch
+
+        worker = Worker(spec, self._loaded)
+        try:
+            for block in blocks:
+                for answers in worker.stream(block.rows):
+                    yield Result(block.index, answers)
+        finally:
+            worker.close()

@@ -1,0 +1,58 @@
+"""Which rows share a batch: those of about one length, as many as memory holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from covist.request.conversations import Posed
+
+AUTO_TOKENS = {"cpu": 8192}
+"""Tokens of a batch, padding included, before compression: from there on more rows at once are no faster per row."""
+AUTO_TOKENS_ELSEWHERE = 32_768
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A row that is ready for the model."""
+
+    id: str
+    posed: Posed
+
+    @property
+    def length(self) -> int:
+        """Tokens of its prompt, visual tokens before compression included."""
+        return self.posed.request.length
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How large a batch may be: in rows, or in tokens with padding."""
+
+    rows: int | None = None
+    tokens: int | None = None
+
+    @classmethod
+    def of(cls, rows: int | None, device: str) -> Limit:
+        return cls(rows) if rows is not None else cls(tokens=AUTO_TOKENS.get(device, AUTO_TOKENS_ELSEWHERE))
+
+    def allows(self, rows: int, longest: int) -> bool:
+        """One row is always allowed: there is no smaller batch."""
+        fits = (self.rows is None or rows <= self.rows) and (self.tokens is None or rows * longest <= self.tokens)
+        return rows == 1 or fits
+
+    def below(self, batch: Sequence[Prepared]) -> Limit:
+        """Half of what was too much."""
+        tokens = len(batch) * max(one.length for one in batch)
+        return replace(self, tokens=max(1, tokens // 2))
+
+
+def grouped(prepared: Sequence[Prepared], limit: Limit) -> list[list[Prepared]]:
+    """Batches of neighbours in length, so that little is padded."""
+    batches: list[list[Prepared]] = []
+    for one in sorted(prepared, key=lambda one: one.length):
+        if batches and limit.allows(len(batches[-1]) + 1, one.length):
+            batches[-1].append(one)
+        else:
+            batches.append([one])
+    return batches

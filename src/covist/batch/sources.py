@@ -1,0 +1,195 @@
+"""Where rows come from: a file of JSON lines, a Parquet file, or a folder of images. All are read as streams."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from covist.batch.rows import FIELDS, Row, bad_row, read_row
+from covist.errors import CovistError
+
+_PARQUET_ROWS = 64  # decoded at once: a row may hold images
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What an input is, found by reading it once from end to end."""
+
+    rows: int
+    fingerprint: str  # changes with its content, not with its place
+
+
+class Source(ABC):
+    """Rows in a fixed order, so that a row is known by its place.
+
+    folder: what the paths in its rows are relative to
+    has_unique_ids: whether no two rows can have the same id
+    """
+
+    has_unique_ids = False
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+    @abstractmethod
+    def survey(self) -> Survey:
+        """Count the rows, and fingerprint them."""
+
+    @abstractmethod
+    def rows(self, start: int = 0) -> Iterator[Row]:
+        """The rows from place `start` on; what comes before it is not parsed."""
+
+
+def open_source(path: str | Path) -> Source:
+    """The source that a path stands for; what cannot be one is refused in one line."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            return ImageFolder(path)
+        with path.open("rb") as file:
+            is_parquet = file.read(4) == b"PAR1"
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return ParquetFile(path) if is_parquet else JsonLines(path)
+
+
+class JsonLines(Source):
+    """A file with one JSON object per line; blank lines are none."""
+
+    def survey(self) -> Survey:
+        rows, seen = 0, sha256()
+        for line in self._lines():
+            rows += 1
+            seen.update(line)
+        return Survey(rows, seen.hexdigest())
+
+    def rows(self, start: int = 0) -> Iterator[Row]:
+        for number, line in enumerate(islice(self._lines(), start, None), start):
+            yield _parsed(number, line)
+
+    def _lines(self) -> Iterator[bytes]:
+        try:
+            with self.path.open("rb") as file:
+                yield from (line for line in file if not line.isspace())
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
+
+
+class ParquetFile(Source):
+    """A Parquet file with columns of the same names; an image may also be bytes, or a struct of bytes and path."""
+
+    def survey(self) -> Survey:
+        seen = sha256()
+        with self.path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                seen.update(chunk)
+        with self._open() as file:
+            return Survey(file.metadata.num_rows, seen.hexdigest())
+
+    def rows(self, start: int = 0) -> Iterator[Row]:
+        from pyarrow import ArrowException
+
+        with self._open() as file:
+            first, groups = _groups_from(file.metadata, start)
+            columns = [name for name in FIELDS if name in file.schema_arrow.names]
+            number = first
+            try:
+                for batch in file.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=columns):
+                    for values in batch.to_pylist():
+                        if number >= start:
+                            yield read_row(number, _without_json(values))
+                        number += 1
+            except (ArrowException, OSError) as error:
+                raise _unreadable(self.path, error) from None
+
+    def _open(self) -> Any:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile as Opened
+
+        try:
+            return Opened(self.path, memory_map=True)
+        except (ArrowException, OSError) as error:
+            raise _unreadable(self.path, error) from None
+
+
+class ImageFolder(Source):
+    """Every image of a folder and the folders in it, sorted; its id is its path from there."""
+
+    has_unique_ids = True
+
+    @property
+    def folder(self) -> Path:
+        return self.path
+
+    def survey(self) -> Survey:
+        rows, seen = 0, sha256()
+        for name in self._names(self.path):
+            rows += 1
+            seen.update(name.encode("utf-8", "surrogateescape") + b"\n")
+        return Survey(rows, seen.hexdigest())
+
+    def rows(self, start: int = 0) -> Iterator[Row]:
+        for number, name in enumerate(islice(self._names(self.path), start, None), start):
+            # A name that is no text in UTF-8 is shown with its bytes spelt out.
+            yield Row(number, name.encode("utf-8", "backslashreplace").decode(), {"image": name})
+
+    def _names(self, folder: Path) -> Iterator[str]:
+        """Paths from the top, in an order that depends on nothing but names; one folder at a time is in memory."""
+        endings = Image.registered_extensions()
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted((entry.name, entry.is_dir()) for entry in found if not entry.name.startswith("."))
+        except OSError as error:
+            raise _unreadable(folder, error) from None
+        for name, is_folder in entries:
+            path = folder / name
+            if is_folder:
+                yield from self._names(path)
+            elif path.suffix.lower() in endings:
+                yield path.relative_to(self.path).as_posix()
+
+
+def _parsed(number: int, line: bytes) -> Row:
+    try:
+        return read_row(number, json.loads(line.decode("utf-8-sig" if number == 0 else "utf-8")))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        problem = f"{error.msg} at letter {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
+        return bad_row(number, line, f"line {number + 1} is no JSON object ({problem})")
+
+
+def _groups_from(metadata: Any, start: int) -> tuple[int, list[int]]:
+    """The row groups that hold rows from `start` on, and the place of the first of their rows."""
+    first = group = 0
+    while group < metadata.num_row_groups and first + metadata.row_group(group).num_rows <= start:
+        first += metadata.row_group(group).num_rows
+        group += 1
+    return first, list(range(group, metadata.num_row_groups))
+
+
+def _without_json(values: dict[str, Any]) -> dict[str, Any]:
+    """Messages may be stored as JSON, since their parts have no common type."""
+    if isinstance(values.get("messages"), str):
+        try:
+            return {**values, "messages": json.loads(values["messages"])}
+        except json.JSONDecodeError:
+            return values  # reported when the row is asked
+    return values
+
+
+def _unreadable(path: Path, error: Exception) -> CovistError:
+    reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
+    return CovistError(f"cannot read {path}: {reason.lower()}")

@@ -1,0 +1,203 @@
+"""A worker: a model that is loaded once and answers rows, in this process or in one of Ray's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from covist.batch.answers import Answer
+from covist.batch.asking import conversation_of
+from covist.batch.grouping import Limit, Prepared, grouped
+from covist.batch.rows import Row
+from covist.batch.spec import Facts, WorkerSpec
+from covist.engine.decoder import FrozenDecoder
+from covist.errors import CovistError
+from covist.eval.subject import Subject
+from covist.eval.suite import load_suite
+from covist.families.registry import family_for
+from covist.methods.create import create_method
+from covist.methods.grammar import is_vanilla
+from covist.request.answer import Configuration, compressed
+from covist.request.identity import identity
+from covist.request.loading import LoadedModel, load_model
+from covist.request.together import Together
+from covist.schedule import kv_bytes
+
+WINDOW_ROWS, WINDOW_BYTES = 64, 2**27
+"""Prepared at once, so that rows of one length find each other: as many rows, or as many bytes of pixels."""
+_GREEDY = {
+    "do_sample": False,
+    "num_beams": 1,
+    "temperature": None,
+    "top_p": None,
+    "top_k": None,
+    "repetition_penalty": 1.0,  # a checkpoint's own would also punish the padding, which neighbours decide
+}
+
+
+def load(spec: WorkerSpec) -> LoadedModel:
+    """The model of a spec."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return load_model(spec.model, spec.clip, spec.device)
+
+
+def look_at(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
+    """What workers must agree on.
+
+    Without a number in the spec the reference is measured on the bundled scenes, as `covist serve` does.
+    """
+    tracks = not is_vanilla(spec.method) and create_method(spec.method).tracker is not None
+    reference = spec.concentration if tracks else None
+    if tracks and reference is None:
+        reference = Subject(loaded).concentration(load_suite("scenes"))
+    family = family_for(loaded.model)
+    decoder = FrozenDecoder(family.decoder, family.rotary_axes())
+    per_token = kv_bytes([1] * decoder.layers, decoder.kv_heads, decoder.head_width, family.decoder.dtype.itemsize)
+    return Facts(identity(loaded), reference, per_token)
+
+
+class Worker:
+    """Answers rows. Construction loads the model; a call keeps nothing of its rows.
+
+    loaded: the model, if it is there already
+    """
+
+    def __init__(self, spec: WorkerSpec, loaded: LoadedModel | None = None):
+        self._spec = spec
+        self._loaded = loaded or load(spec)
+        _require_same(spec.identity, identity(self._loaded))
+        configuration = Configuration(spec.method, spec.budget, spec.concentration, spec.constants)
+        self._compression = compressed(self._loaded, configuration)
+        self._together = Together(self._loaded, self._compression.__enter__())
+        self._limit = Limit.of(spec.batch_size, self._loaded.model.device.type)
+        self._longest = getattr(self._loaded.model.config.get_text_config(), "max_position_embeddings", None)
+
+    def __call__(self, rows: Sequence[Row]) -> list[Answer]:
+        """An answer to every row, in the order of the rows."""
+        answers = {answer.id: answer for found in self.stream(rows) for answer in found}
+        return [answers[row.id] for row in rows]
+
+    def stream(self, rows: Sequence[Row]) -> Iterator[list[Answer]]:
+        """The answers as they are found, batch by batch; images are prepared while the model works."""
+        windows = self._windows(rows)
+        with ThreadPoolExecutor(1, "covist-prepare") as preparing:
+            upcoming = preparing.submit(next, windows, None)
+            while (window := upcoming.result()) is not None:
+                upcoming = preparing.submit(next, windows, None)
+                prepared, failed = window
+                if failed:
+                    yield failed
+                waiting = grouped(prepared, self._limit)
+                while waiting:
+                    yield from self._answered(waiting.pop(0))
+
+    def close(self) -> None:
+        """Give the model back as it was."""
+        self._compression.__exit__(None, None, None)
+
+    def _windows(self, rows: Sequence[Row]) -> Iterator[tuple[list[Prepared], list[Answer]]]:
+        """Rows that are ready for the model, and answers to those that never will be."""
+        prepared: list[Prepared] = []
+        failed: list[Answer] = []
+        for row in rows:
+            try:
+                prepared.append(self._prepare(row))
+            except Exception as error:  # whatever a row holds, the others go on
+                failed.append(Answer(row.id, error=_one_line(error)))
+            size = sum(one.posed.request.nbytes for one in prepared)
+            if len(prepared) >= WINDOW_ROWS or size >= WINDOW_BYTES:
+                yield prepared, failed
+                prepared, failed = [], []
+        if prepared or failed:
+            yield prepared, failed
+
+    def _prepare(self, row: Row) -> Prepared:
+        if row.error is not None:
+            raise CovistError(row.error)
+        asked = conversation_of(row, self._spec.folder, self._spec.prompt, self._loaded.processor)
+        posed = asked.pose(self._loaded)
+        if self._longest is not None and posed.request.length + self._spec.max_new_tokens > self._longest:
+            raise CovistError(f"prompt and answer have more than the {self._longest:,} positions of the model")
+        return Prepared(row.id, posed)
+
+    def _answered(self, batch: list[Prepared]) -> Iterator[list[Answer]]:
+        """Answer a batch; one that fails is halved and tried again, until the row is alone that cannot be answered."""
+        failure = None
+        started = perf_counter()
+        try:
+            said = self._together.answer(
+                [one.posed for one in batch], max_new_tokens=self._spec.max_new_tokens, **_GREEDY
+            )
+        except Exception as error:
+            failure = _Failure.of(error)  # the error itself would keep the memory of the batch
+        if failure is None:
+            seconds = (perf_counter() - started) / len(batch)
+            yield [
+                Answer(
+                    id=one.id,
+                    answer=answer.text.strip(),
+                    finish_reason="stop" if answer.is_complete else "length",
+                    tokens_before=int(answer.shown.tokens),
+                    tokens_after=round(answer.shown.kept, 3),
+                    seconds=round(seconds, 6),
+                )
+                for one, answer in zip(batch, said, strict=True)
+            ]
+        elif len(batch) == 1:
+            yield [Answer(batch[0].id, error=failure.line)]
+        else:
+            if failure.is_memory:
+                _release_memory(self._loaded.model.device)
+                self._limit = self._limit.below(batch)
+            middle = len(batch) // 2
+            yield from self._answered(batch[:middle])
+            yield from self._answered(batch[middle:])
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a batch could not be answered."""
+
+    is_memory: bool
+    line: str
+
+    @classmethod
+    def of(cls, error: Exception) -> _Failure:
+        if is_out_of_memory(error):
+            return cls(True, "out of memory, even alone in its batch")
+        return cls(False, _one_line(error))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out: on an accelerator, in Python, or where torch allocates on the CPU."""
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def _release_memory(device: Any) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())[:300] or type(error).__name__
+    return text if isinstance(error, CovistError) else f"{type(error).__name__}: {text}"
+
+
+def _require_same(wanted: dict[str, str] | None, found: dict[str, str]) -> None:
+    for name, value in (wanted or found).items():
+        if found[name] != value:
+            raise CovistError(
+                f"this job was begun with another model ({name}: there {value}, here {found[name]}); "
+                "give the same one, or choose another directory"
+            )

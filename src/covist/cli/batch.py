@@ -1,0 +1,175 @@
+"""`covist batch`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from covist.cli import options
+from covist.cli.console import INTERRUPTED, note, out, print_json, progress, table
+from covist.cli.evaluate import how_to_go_on
+from covist.cli.serve import require_extra
+from covist.errors import CovistError
+from covist.units import counted, share, size
+
+if TYPE_CHECKING:
+    from covist.batch.drivers import Driver
+    from covist.batch.tally import Tally
+
+NOTHING_ANSWERED = 3  # exit code
+RAY_EXTRA = ("ray",)
+
+
+class Format(str, Enum):
+    parquet = "parquet"
+    jsonl = "jsonl"
+
+
+def batch(
+    source: Annotated[Path, typer.Argument(metavar="INPUT", help="JSON lines, a Parquet file, or a folder of images.")],
+    address: Annotated[
+        str | None,
+        typer.Argument(metavar="[ADDRESS]", help="Of a Ray cluster, after --ray.", show_default="Ray starts here"),
+    ] = None,
+    *,
+    destination: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory for the answers.")],
+    prompt: Annotated[
+        str | None, typer.Option(help="What to ask where a row does not say it.", show_default=False)
+    ] = None,
+    model: options.Model = "tiny",
+    budget: options.Budget = None,
+    strategy: options.StrategyOption = None,
+    method: options.MethodOption = None,
+    config: options.Config = None,
+    concentration: Annotated[
+        float | None, typer.Option(help="CoViST's frozen reference.", show_default="measured on the bundled scenes")
+    ] = None,
+    max_new_tokens: options.NewTokens = 64,
+    batch_size: Annotated[str, typer.Option(help="Rows answered at once; `auto` counts their tokens.")] = "auto",
+    workers: Annotated[int | None, typer.Option(min=1, help="Models at work, with --ray.", show_default="1")] = None,
+    ray: Annotated[bool, typer.Option("--ray", help="Run the workers under Ray.")] = False,
+    format: Annotated[Format, typer.Option(help="Of the parts.")] = Format.parquet,
+    part_rows: Annotated[int, typer.Option(min=1, help="Rows of the input that become one part.")] = 256,
+    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Answer rows again that failed.")] = False,
+    clip: options.Clip = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> int:
+    """Answer many rows: a file of questions, or a folder of images with one question.
+
+    The same command goes on where it stopped, whatever stopped it: each id is answered once, and parts appear whole.
+    Rows that cannot be answered have an `error` and stop nothing. If not one can be answered, the exit code is 3.
+    """
+    if prompt is not None and not prompt.strip():
+        raise CovistError("--prompt is empty")
+    if address is not None and not ray:
+        raise CovistError(f"{address!r} is the address of a Ray cluster; give --ray before it, or leave it out")
+    if source.is_dir() and prompt is None:
+        raise CovistError("a folder of images needs a --prompt: what should be asked about them?")
+    rows_at_once = _batch_size(batch_size)
+    chosen = options.setup(config, strategy, method, budget)
+    driver = _driver(ray, address, workers)
+    from covist.batch.job import run, summary
+    from covist.batch.manifest import Order
+    from covist.batch.worker import WorkerSpec
+
+    order = Order(
+        input=source,
+        spec=WorkerSpec(
+            model=model,
+            clip=clip,
+            device=device,
+            method=str(chosen.method),
+            budget=str(chosen.budget),
+            constants=chosen.constants,
+            concentration=chosen.concentration if concentration is None else concentration,
+            max_new_tokens=max_new_tokens,
+            prompt=prompt,
+            batch_size=rows_at_once,
+        ),
+        format=format.value,
+        part_rows=part_rows,
+    )
+    started = perf_counter()
+    try:
+        with progress(rates=True) as advance:
+            finished = run(
+                order,
+                destination,
+                driver,
+                retry_errors=retry_errors,
+                progress=lambda tally, facts: advance(tally.done, tally.rows, _state(tally, facts.kv_bytes_per_token)),
+            )
+    except KeyboardInterrupt:
+        note(how_to_go_on(destination))
+        return INTERRUPTED
+    told = summary(order, destination, finished, perf_counter() - started)
+    print_json(told) if as_json else _print(told)
+    return 0 if finished.tally.answered else NOTHING_ANSWERED
+
+
+def _batch_size(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise CovistError(f"--batch-size {text!r}: choose auto or a number of rows")
+    return int(text)
+
+
+def _driver(ray: bool, address: str | None, workers: int | None) -> Driver:
+    if ray:
+        require_extra("covist batch --ray", RAY_EXTRA, "ray")
+        from covist.batch.ray_driver import RayDriver
+
+        return RayDriver(address, workers or 1)
+    if workers is not None and workers > 1:
+        raise CovistError(
+            f"--workers {workers} needs --ray (pip install 'covist[ray]'); without it one worker runs here"
+        )
+    from covist.batch.drivers import LocalDriver
+
+    return LocalDriver()
+
+
+def _state(tally: Tally, kv_bytes_per_token: float) -> str:
+    """What a job saved so far, in few words."""
+    saved = f"{tally.tokens_saved:,.0f} tokens and {size(tally.tokens_saved * kv_bytes_per_token)} of cache saved"
+    return f"{saved}, {counted(tally.errors, 'error')}"
+
+
+def _print(told: dict[str, Any]) -> None:
+    console = out()
+    console.print(
+        f"\n[bold]{escape(told['input'])}[/]: {counted(told['rows'], 'row')}, {escape(str(told['method']))}, "
+        f"budget {told['budget']}"
+    )
+    console.print(_table(told))
+    if told["errors"]:
+        console.print("[yellow]rows that failed[/] have an `error`; --retry-errors answers them again")
+    console.print(f"the answers are in [bold]{escape(told['out'])}[/]")
+
+
+def _table(told: dict[str, Any]) -> Table:
+    made = table("", "")
+    made.add_row("answered", f"{told['answered']:,}")
+    made.add_row("errors", f"{told['errors']:,}")
+    if told["repeated"]:
+        made.add_row("repeated, answered once", f"{told['repeated']:,}")
+    made.add_row("visual tokens before", f"{told['tokens_before']:,}")
+    if told["tokens_before"]:
+        made.add_row(
+            "visual tokens after", f"{told['tokens_after']:,.0f} ({share(told['tokens_after'], told['tokens_before'])})"
+        )
+    made.add_row("KV cache saved", size(told["kv_bytes_saved"]))
+    made.add_row("seconds of the models", f"{told['seconds']:,.1f}")
+    if told["rows_now"]:
+        rate = told["rows_now"] / told["seconds_now"]
+        made.add_row("this time", f"{told['rows_now']:,} rows in {told['seconds_now']:,.1f} s, {rate:,.1f} rows/s")
+    return made

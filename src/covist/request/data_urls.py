@@ -1,0 +1,38 @@
+"""Images that stand in the request itself: data URLs, and base64."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+
+from covist.errors import CovistError
+
+FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
+"""What OpenAI takes; other decoders of Pillow are never reached through a data URL."""
+_HEAD = re.compile(r"data:([\w.+/-]*)((?:;[\w.=-]+)*),", re.ASCII)
+
+
+def is_data_url(url: str) -> bool:
+    return url[:5].lower() == "data:"
+
+
+def split_data_url(url: str, place: str) -> tuple[str, str]:
+    """The decoder of Pillow and the base64 of a data URL; `place` is the field that it came in.
+
+    >>> split_data_url("data:image/png;base64,aGk=", "image")
+    ('PNG', 'aGk=')
+    """
+    head = _HEAD.match(url[:256])
+    kind = FORMATS.get(head[1].lower()) if head else None
+    if head is None or kind is None or not head[2].lower().endswith(";base64"):
+        raise CovistError(f"{place} must be a data URL: data:image/png;base64,... ({', '.join(FORMATS)})")
+    return kind, url[head.end() :]
+
+
+def decode_base64(text: str, place: str) -> bytes:
+    """The bytes; what is not base64 throughout is refused."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise CovistError(f"{place} is not valid base64") from None
