@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import threading
 from collections.abc import Iterator
 from time import monotonic
@@ -13,11 +12,11 @@ from typing import Any
 from prometheus_client.metrics_core import Metric
 from ray import serve
 
+from covist.cluster.errors import refusal
 from covist.cluster.job import RemoteJob, opened
 from covist.cluster.replica import Replica
 from covist.cluster.scaling import Scaling
 from covist.cluster.start import Share
-from covist.errors import CovistError
 from covist.serve.answers import Answer
 from covist.serve.keys import Keys
 from covist.serve.limits import Limits
@@ -30,7 +29,6 @@ from covist.serve.spec import ServiceSpec
 DEPLOYMENT = "replica"
 LOOK_SECONDS = 1.0
 """How old the numbers of /ready and /metrics may be."""
-_FAILED = re.compile(r"CovistError: (.+)")
 
 
 class Fleet:
@@ -119,9 +117,7 @@ def _deploy(spec: ServiceSpec, scaling: Scaling, share: Share, name: str) -> Any
         return serve.run(deployment.bind(spec), name=name, route_prefix=None)
     except RuntimeError as error:
         serve.delete(name)
-        reasons = _FAILED.findall(str(error))
-        reason = reasons[-1].strip() if reasons else str(error).strip().splitlines()[0]
-        raise CovistError(f"no replica started: {reason}") from None
+        raise refusal("no replica started", error) from None
 
 
 def _at_once(limits: Limits) -> int:

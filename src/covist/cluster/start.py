@@ -51,11 +51,17 @@ def worker_share(workers: int, device: str = "auto") -> Share:
     """The share of each of `workers` in the Ray that is running; GPUs that cannot suffice are refused here."""
     import ray
 
-    found = ray.cluster_resources()
-    gpus = 0.0 if device == "cpu" else found.get("GPU", 0.0)
+    gpus = gpus_for(device)
     if 1 <= gpus < workers:
-        raise CovistError(f"{workers} workers need a GPU each, and Ray has {gpus:g}; ask for fewer, or --device cpu")
-    return share_of(workers, found.get("CPU", 1.0), gpus)
+        raise CovistError(f"{workers} workers need a GPU each, and Ray has {gpus}; ask for fewer, or --device cpu")
+    return share_of(workers, ray.cluster_resources().get("CPU", 1.0), gpus)
+
+
+def gpus_for(device: str) -> int:
+    """GPUs of the Ray that is running, if workers of this device may have any."""
+    import ray
+
+    return 0 if device == "cpu" else int(ray.cluster_resources().get("GPU", 0))
 
 
 @contextmanager
