@@ -26,6 +26,7 @@ from covist import tiny
 KEY = "hush-hush"
 PATIENCE = 600
 """Seconds: a machine under load must not make a test fail."""
+HTTP = httpx.Client(timeout=PATIENCE)
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Program:
         return [one for one in family if "ServeReplica" in _command(one)]
 
     def figures(self) -> dict[str, float]:
-        lines = httpx.get(f"{self.url}/metrics", timeout=PATIENCE).text.splitlines()
+        lines = HTTP.get(f"{self.url}/metrics").text.splitlines()
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
     def wait_until(self, happened: Callable[[], bool]) -> None:
@@ -63,11 +64,11 @@ class Program:
         while not happened():
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.1)
+            time.sleep(0.5)
 
     def is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/ready", timeout=PATIENCE).status_code == 200
+            return HTTP.get(f"{self.url}/ready").status_code == 200
         except httpx.TransportError:
             return False
 

@@ -11,11 +11,13 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
+from covist.cluster.errors import first_cause
 from covist.errors import CovistError
 
 LOCAL = "local"
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # it calls advice for its own developers an error, on stderr
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # we show our own
     # A notification that got lost would hide a new replica for a minute.
     "LISTEN_FOR_CHANGE_REQUEST_TIMEOUT_S_LOWER_BOUND": "2",
@@ -77,18 +79,28 @@ def ray_running(address: str = LOCAL) -> Iterator[None]:
     if ray.is_initialized():  # a program that has its own Ray keeps it
         yield
         return
-    own: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
     with redirect_stdout(sys.stderr):
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
-        except Exception as error:  # Ray raises all kinds of them
-            reason = str(error).strip().splitlines()[0]
-            failed = "Ray did not start" if address == LOCAL else "no Ray cluster answers"
-            raise CovistError(f"--ray {address}: {failed} ({reason})") from None
+        _initialise(address)
         try:
             yield
         finally:
             ray.shutdown()
+
+
+def _initialise(address: str) -> None:
+    """Start or join; a machine under load may need longer to start than the half minute that Ray allows itself."""
+    import ray
+
+    own: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
+    for is_last in (address != LOCAL, False, True):
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+            return
+        except Exception as error:  # Ray raises all kinds of them
+            ray.shutdown()
+            if is_last or "timed out during startup" not in str(error):
+                failed = "Ray did not start" if address == LOCAL else "no Ray cluster answers"
+                raise CovistError(f"--ray {address}: {failed} ({first_cause(error)})") from None
 
 
 def is_address(text: str) -> bool:
