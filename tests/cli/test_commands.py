@@ -24,11 +24,13 @@ def test_help_does_not_import_torch():
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "heavy: []" in ran.stdout
-    for command in ("run", "show", "plan", "bench", "eval", "methods", "models", "doctor", "serve", "export"):
+    for command in ("run", "show", "plan", "bench", "eval", "methods", "models", "doctor", "serve", "batch", "export"):
         assert command in ran.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "show", "plan", "bench", "eval", "methods", "models", "doctor", "export"])
+@pytest.mark.parametrize(
+    "command", ["run", "show", "plan", "bench", "eval", "methods", "models", "doctor", "batch", "export"]
+)
 def test_every_command_explains_itself_and_speaks_json(covist, command):
     ran = covist(command, "--help")
     assert ran.code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +21,7 @@ from covist.errors import CovistError
 from covist.units import counted, share, size
 
 if TYPE_CHECKING:
+    from covist.api.setup import Setup
     from covist.batch.drivers import Driver
     from covist.batch.tally import Tally
 
@@ -71,7 +73,7 @@ def batch(
     if source.is_dir() and prompt is None:
         raise CovistError("a folder of images needs a --prompt: what should be asked about them?")
     rows_at_once = _batch_size(batch_size)
-    chosen = options.setup(config, strategy, method, budget)
+    chosen = _setup(options.setup(config, strategy, method, budget), concentration)
     _check_ray(ray, workers)
     from covist.batch.job import run, summary
     from covist.batch.manifest import Order
@@ -86,7 +88,7 @@ def batch(
             method=str(chosen.method),
             budget=str(chosen.budget),
             constants=chosen.constants,
-            concentration=chosen.concentration if concentration is None else concentration,
+            concentration=chosen.concentration,
             max_new_tokens=max_new_tokens,
             prompt=prompt,
             batch_size=rows_at_once,
@@ -110,6 +112,16 @@ def batch(
     told = summary(order, destination, finished, perf_counter() - started)
     print_json(told) if as_json else _print(told)
     return 0 if finished.tally.answered else NOTHING_ANSWERED
+
+
+def _setup(setup: Setup, concentration: float | None) -> Setup:
+    """With the reference of the command line; a method that is none, or has no reference, is refused."""
+    from covist.api.choose import choose_method
+    from covist.methods.grammar import is_vanilla
+
+    if not is_vanilla(str(setup.method)):
+        choose_method(None, None, setup, concentration, {})
+    return setup if concentration is None else replace(setup, concentration=concentration)
 
 
 def _batch_size(text: str) -> int | None:

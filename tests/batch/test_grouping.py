@@ -1,0 +1,51 @@
+"""Batches: every row in one, none above the limit, neighbours in length together."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covist.batch.grouping import Limit, Prepared, grouped
+from covist.request.conversations import Posed
+from covist.request.inputs import Request
+
+LENGTHS = st.lists(st.integers(1, 40), max_size=30)
+LIMITS = st.builds(Limit, st.none() | st.integers(1, 6), st.none() | st.integers(1, 100))
+
+
+def rows(lengths: list[int]) -> list[Prepared]:
+    return [
+        Prepared(str(number), Posed(Request({"input_ids": torch.zeros(1, length)}, {}), ()))
+        for number, length in enumerate(lengths)
+    ]
+
+
+@given(LENGTHS, LIMITS)
+def test_every_row_is_in_exactly_one_batch(lengths, limit):
+    batches = grouped(rows(lengths), limit)
+    assert sorted(int(one.id) for batch in batches for one in batch) == list(range(len(lengths)))
+
+
+@given(LENGTHS, LIMITS)
+def test_no_batch_of_several_rows_is_above_the_limit(lengths, limit):
+    for batch in grouped(rows(lengths), limit):
+        padded = len(batch) * max(one.length for one in batch)
+        if len(batch) > 1:
+            assert limit.rows is None or len(batch) <= limit.rows
+            assert limit.tokens is None or padded <= limit.tokens
+
+
+@given(LENGTHS, LIMITS)
+def test_no_row_of_a_later_batch_is_shorter(lengths, limit):
+    flat = [one.length for batch in grouped(rows(lengths), limit) for one in batch]
+    assert flat == sorted(flat)
+
+
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=30), LIMITS)
+def test_below_a_batch_that_was_too_much_there_is_no_such_batch(lengths, limit):
+    batch = rows(lengths)
+    assert not limit.below(batch).allows(len(batch), max(lengths))
+
+
+def test_auto_counts_tokens_and_a_number_counts_rows():
+    assert Limit.of(None, "cpu").tokens and Limit.of(None, "cpu").rows is None
+    assert Limit.of(3, "cuda") == Limit(rows=3)

@@ -1,0 +1,108 @@
+"""`kill -9` at any moment: afterwards there is exactly one row per id, equal to those of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.batches import FakeDriver, answers_of, batch, questions, rows_on_disk, write_rows
+
+import covist
+from covist import tiny
+
+TESTS = Path(__file__).parent.parent
+PATIENCE = 600.0  # seconds, for a busy machine
+
+
+def start(*command: object) -> subprocess.Popen:
+    places = os.pathsep.join([str(Path(covist.__file__).parent.parent), str(TESTS)])
+    environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", *map(str, command)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def kill_at(moments: Sequence[int], command: Sequence[object], out: Path, part_rows: int) -> None:
+    """Run a command to its end; it is killed as soon as so many rows are on the disk, once for each moment."""
+    for moment in sorted(moments):
+        with start(*command) as process:
+            deadline = time.monotonic() + PATIENCE
+            while process.poll() is None and rows_on_disk(out, part_rows) < moment:
+                assert time.monotonic() < deadline, "it never came so far"
+                time.sleep(0.002)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        assert process.returncode == -signal.SIGKILL, process.stderr.read()
+    with start(*command) as process:
+        _, complaint = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, complaint
+
+
+def without_times(out: Path) -> list:
+    return [replace(answer, seconds=None) for answer in answers_of(out)]
+
+
+def test_a_driver_killed_at_five_random_moments_over_2000_rows(tmp_path):
+    """Without a model, so that this can be run every time; the embedded one is asked in the long tests."""
+    path = write_rows(tmp_path / "rows.jsonl", [*questions(2000), *questions(100)])
+    moments = random.Random(17).sample(range(1, 1900), 5)
+    kill_at(moments, ("support.batches", path, tmp_path / "killed", 32, 0.0005), tmp_path / "killed", 32)
+    batch(path, tmp_path / "whole", FakeDriver(), part_rows=32)
+    killed = answers_of(tmp_path / "killed")
+    assert len({answer.id for answer in killed}) == len(killed) == 2000
+    assert killed == answers_of(tmp_path / "whole")
+
+
+def scenes(folder: Path, count: int) -> Path:
+    """Questions about a few images, every row with an id and words of its own."""
+    for seed in range(8):
+        tiny.scene_image(tiny.sample_scene(seed)).save(folder / f"{seed}.png")
+    asked = [item.question for item in tiny.questions_for(tiny.sample_scene(0))]
+    rows = [
+        {"id": f"row-{number}", "image": f"{number % 8}.png", "prompt": asked[number // 8 % len(asked)]}
+        for number in range(count)
+    ]
+    rows[count // 2]["image"] = "missing.png"
+    return write_rows(folder / "rows.jsonl", rows)
+
+
+def kill_the_command(folder: Path, count: int, kills: int, *options: object) -> None:
+    path, part_rows = scenes(folder, count), max(8, count // 20)
+    common = ("--part-rows", part_rows, "--max-new-tokens", 2, "--budget", 16, *options)
+
+    def command(out: Path) -> tuple[object, ...]:
+        return ("covist", "batch", path, "--out", out, *common)
+
+    moments = random.Random(count).sample(range(1, count * 9 // 10), kills)
+    kill_at(moments, command(folder / "killed"), folder / "killed", part_rows)
+    kill_at([], command(folder / "whole"), folder / "whole", part_rows)
+    killed = without_times(folder / "killed")
+    assert len({answer.id for answer in killed}) == len(killed) == count
+    assert sum(answer.error is not None for answer in killed) == 1
+    assert killed == without_times(folder / "whole")
+    manifests = [json.loads((folder / name / "_manifest.json").read_text()) for name in ("killed", "whole")]
+    assert manifests[0] == manifests[1]
+
+
+def test_the_command_killed_once(tmp_path):
+    model, _, (clip, _) = tiny.build_random(size=tiny.Size(vision_layers=1, text_layers=1, decoder_layers=2))
+    tiny.save(model, clip, tmp_path / "model")
+    kill_the_command(tmp_path, 48, 1, "--model", tmp_path / "model", "--concentration", 0.1)
+
+
+@pytest.mark.slow
+def test_the_embedded_model_killed_at_five_random_moments_over_2000_rows(tmp_path):
+    kill_the_command(tmp_path, 2000, 5)

@@ -1,0 +1,135 @@
+"""The directory: parts appear whole or not at all, whatever the disk or the process does."""
+
+import errno
+import json
+import os
+import resource
+from contextlib import contextmanager
+
+import pytest
+from pyarrow import parquet
+from support.batches import FakeDriver, answers_of, batch, questions, write_rows
+
+from covist import CovistError
+from covist.batch.answers import COLUMNS, Answer
+from covist.batch.store import Store
+
+ANSWERS = [Answer("a", "yes\n", "stop", 576, 63.5, 0.25), Answer("ü", error="image a.png does not exist")]
+
+
+@pytest.fixture(params=["parquet", "jsonl"])
+def store(request, tmp_path):
+    made = Store(tmp_path / "out", request.param)
+    yield made
+    made.close()
+
+
+def test_a_part_is_read_as_it_was_written(store):
+    store.write_part(0, ANSWERS)
+    store.write_part(7, [])
+    assert store.read_part(0) == ANSWERS and store.read_part(7) == []
+    assert store.has_part(7) and not store.has_part(1)
+
+
+def test_a_directory_of_parquet_parts_is_one_table(tmp_path):
+    batch(write_rows(tmp_path / "rows.jsonl", questions(6)), tmp_path / "out", FakeDriver())
+    table = parquet.read_table(tmp_path / "out")
+    assert table.num_rows == 6 and table.column_names == list(COLUMNS)
+
+
+def test_what_was_noted_is_recovered_without_a_line_that_was_cut_off(store):
+    store.note(3, ANSWERS)
+    journal = store.directory / "_work" / "part-000003.jsonl"
+    whole = journal.read_bytes()
+    for cut in (1, 20, len(whole.splitlines()[1])):
+        journal.write_bytes(whole[:-cut])
+        assert store.recover(3) == ANSWERS[:1]
+        store.note(3, ANSWERS[1:])
+        assert store.recover(3) == ANSWERS
+    store.write_part(3, ANSWERS)
+    assert store.recover(3) == []
+
+
+@contextmanager
+def largest_file(count: int):
+    """Nothing above `count` bytes can be written, by anybody in this process."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_part_that_cannot_be_written_whole_is_not_there_at_all(store):
+    store.write_part(0, ANSWERS)
+    many = [Answer(f"row-{number}", os.urandom(20).hex()) for number in range(500)]
+    with largest_file(4096):
+        with pytest.raises(CovistError, match="cannot write to .*: file too large"):
+            store.write_part(0, many)
+        with pytest.raises(CovistError, match="cannot write"):
+            store.write_part(1, many)
+    assert store.read_part(0) == ANSWERS and not store.has_part(1)
+    assert [path.name for path in (store.directory / "_work").iterdir()] == ["lock"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is always full")
+def test_on_a_full_disk_a_job_says_so_and_goes_on_once_there_is_room(tmp_path):
+    """The second part is written onto a device that really is full."""
+    path, out = write_rows(tmp_path / "rows.jsonl", questions(12)), tmp_path / "out"
+    (out / "_work").mkdir(parents=True)
+    (out / "_work" / "part-000001.parquet.tmp").symlink_to("/dev/full")
+    with pytest.raises(CovistError, match="no space left on device; free some, then the same command goes on"):
+        batch(path, out, FakeDriver())
+    assert sorted(file.name for file in out.glob("part-*")) == ["part-000000.parquet"]
+    again = FakeDriver()
+    assert batch(path, out, again).tally.answered == 12
+    assert again.asked == [f"row-{number}" for number in range(8, 12)], "the answers of the second part were kept"
+    assert len(answers_of(out)) == 12
+
+
+def test_a_full_disk_under_the_ids_is_one_line(tmp_path, monkeypatch):
+    import sqlite3
+
+    def full(self, rows):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("covist.batch.ids.Ids.own", full)
+    with pytest.raises(CovistError, match="database or disk is full; free some"):
+        batch(write_rows(tmp_path / "rows.jsonl", questions(2)), tmp_path / "out", FakeDriver())
+
+
+def test_two_jobs_cannot_share_a_directory(store):
+    with pytest.raises(CovistError, match="another covist batch is at work in"):
+        Store(store.directory)
+
+
+def test_a_damaged_part_is_named(tmp_path):
+    path, out = write_rows(tmp_path / "rows.jsonl", questions(6)), tmp_path / "out"
+    batch(path, out, FakeDriver())
+    (out / "part-000001.parquet").write_bytes(b"PAR1")
+    with pytest.raises(CovistError, match=r"part-000001.parquet is damaged .*; delete it"):
+        batch(path, out, FakeDriver())
+    (out / "part-000001.parquet").unlink()
+    assert batch(path, out, FakeDriver()).tally.answered == 6
+
+
+def test_a_damaged_manifest_and_parts_without_one_are_refused(tmp_path):
+    path, out = write_rows(tmp_path / "rows.jsonl", questions(6)), tmp_path / "out"
+    batch(path, out, FakeDriver())
+    manifest = out / "_manifest.json"
+    whole = manifest.read_text()
+    for text, complaint in (("{", "damaged"), (json.dumps({"layout": 0}), "another version")):
+        manifest.write_text(text)
+        with pytest.raises(CovistError, match=complaint):
+            batch(path, out, FakeDriver())
+    manifest.unlink()
+    with pytest.raises(CovistError, match="holds parts without a manifest"):
+        batch(path, out, FakeDriver())
+    manifest.write_text(whole)
+    assert batch(path, out, FakeDriver()).tally.answered == 6
+
+
+def test_an_error_of_the_disk_keeps_its_name(store):
+    with pytest.raises(CovistError, match="input/output error"), store.writing():
+        raise OSError(errno.EIO, "Input/output error")

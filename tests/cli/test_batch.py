@@ -1,0 +1,145 @@
+"""`covist batch`: its summary, its refusals, its exit codes, and how to go on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.batches import FakeDriver, answers_of, questions, write_rows
+
+from covist.batch.answers import Answer
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """The command with a driver that has no model."""
+    driver = FakeDriver()
+    monkeypatch.setattr("covist.batch.drivers.LocalDriver", lambda: driver)
+    return driver
+
+
+@pytest.fixture
+def rows(tmp_path):
+    return write_rows(tmp_path / "rows.jsonl", questions(5))
+
+
+def refused(ran, *words: str) -> None:
+    assert ran.code == 2 and ran.stdout == ""
+    assert ran.stderr.startswith("covist: ") and ran.stderr.count("\n") == 1, ran.stderr
+    for word in words:
+        assert word in ran.stderr
+
+
+def test_a_real_model_answers_a_file_of_rows(covist, model_folder, image, tmp_path):
+    lines = [{"id": "a", "image": image.name, "prompt": "where is the blue square ?"}, {"id": "b", "image": "none.png"}]
+    path = write_rows(tmp_path / "rows.jsonl", lines)
+    options = ("--model", model_folder, "--concentration", 0.1, "--max-new-tokens", 2, "--prompt", "what ?")
+    ran = covist("batch", path, "--out", tmp_path / "out", "--format", "jsonl", *options)
+    assert ran.code == 0, ran.stderr
+    for text in ("2 rows", "answered", "errors", "576", "64 (11.1 %)", "KV cache saved", "rows/s", "--retry-errors"):
+        assert text in ran.stdout
+    good, bad = answers_of(tmp_path / "out")
+    assert (good.id, good.tokens_before, good.tokens_after, good.error) == ("a", 576, 64.0, None)
+    assert bad.error.endswith("none.png does not exist")
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
+    assert manifest["model"]["identity"]["model"].startswith("Llava") and manifest["versions"]["torch"]
+    alone = covist(
+        "run",
+        "--model",
+        model_folder,
+        "--image",
+        image,
+        "--prompt",
+        lines[0]["prompt"],
+        "--max-new-tokens",
+        2,
+        "--config",
+        frozen(tmp_path),
+        "--json",
+    )
+    assert good.answer == alone.json["results"][-1]["answer"]
+
+
+def frozen(folder):
+    path = folder / "covist.json"
+    path.write_text(json.dumps({"covist_settings": 1, "method": "covist-fixed", "budget": 64, "concentration": 0.1}))
+    return path
+
+
+def test_the_summary_as_json_has_a_stable_schema(covist, fake, rows, tmp_path):
+    ran = covist("batch", rows, "--out", tmp_path / "out", "--json")
+    assert ran.code == 0
+    assert ran.json.pop("seconds_now") > 0
+    assert ran.json == {**ran.json} and {name: ran.json[name] for name in ran.json if name != "seconds_now"} == {
+        "input": str(rows), "out": str(tmp_path / "out"), "model": "tiny", "method": "covist-fixed", "budget": "64",
+        "parts": 1, "rows": 5, "answered": 5, "errors": 0, "repeated": 0, "tokens_before": 50, "tokens_after": 20.0,
+        "tokens_saved": 30.0, "kv_bytes_saved": 240.0, "seconds": 1.25, "rows_now": 5,
+    }  # fmt: skip
+
+
+def test_running_it_again_does_nothing_and_says_what_is_there(covist, fake, rows, tmp_path):
+    covist("batch", rows, "--out", tmp_path / "out")
+    again = covist("batch", rows, "--out", tmp_path / "out", "--json")
+    assert again.code == 0 and again.json["answered"] == 5 and again.json["rows_now"] == 0
+    assert len(fake.asked) == 5
+
+
+def test_an_interruption_says_how_to_go_on(covist, fake, rows, tmp_path, monkeypatch):
+    def interrupted(spec, blocks):
+        yield from original(spec, list(blocks)[:1])
+        raise KeyboardInterrupt
+
+    original = fake.run
+    monkeypatch.setattr(fake, "run", interrupted)
+    ran = covist("batch", rows, "--out", tmp_path / "out", "--part-rows", 2)
+    assert ran.code == 130 and ran.stdout == ""
+    assert f"the same command with --out {tmp_path / 'out'} goes on from there" in ran.stderr
+    assert ran.stderr.endswith("covist: interrupted\n")
+    monkeypatch.setattr(fake, "run", original)
+    assert covist("batch", rows, "--out", tmp_path / "out", "--part-rows", 2).code == 0
+    assert sorted(fake.asked) == [f"row-{number}" for number in range(5)]
+
+
+def test_the_exit_code_is_3_only_if_not_one_row_could_be_answered(covist, fake, rows, tmp_path):
+    fake._answer = lambda row: Answer(row.id, error="no")
+    ran = covist("batch", rows, "--out", tmp_path / "out")
+    assert ran.code == 3 and "5" in ran.stdout
+    fake._answer = lambda row: Answer(row.id, "yes") if row.id == "row-3" else Answer(row.id, error="no")
+    assert covist("batch", rows, "--out", tmp_path / "out", "--retry-errors").code == 0
+
+
+def test_without_a_terminal_progress_is_lines_with_a_rate(covist, fake, rows, tmp_path, monkeypatch):
+    monkeypatch.setattr("covist.cli.console._Lines.EVERY", 0.0)
+    lines = covist("batch", rows, "--out", tmp_path / "out").stderr.splitlines()
+    assert lines[0].startswith("covist: 0 of 5, 0 s, 0 tokens and 0.0 KiB of cache saved, 0 errors")
+    assert lines[1].startswith("covist: 3 of 5, ") and "/s, " in lines[1] and "s left, 18 tokens" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--workers", 2), "--workers 2 needs --ray (pip install 'covist[ray]')"),
+        (("--batch-size", "many"), "--batch-size 'many': choose auto or a number of rows"),
+        (("--batch-size", "0"), "choose auto or a number of rows"),
+        (("--prompt", " "), "--prompt is empty"),
+        (("--method", "magic"), "unknown method 'magic'"),
+        (("--budget", "0"), "budget"),
+        (("auto",), "unexpected extra argument"),  # an address without --ray
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_written(covist, rows, tmp_path, options, words):
+    refused(covist("batch", rows, *options, "--out", tmp_path / "out"), words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_ray_is_asked_for_by_name_where_it_is_missing(covist, rows, tmp_path, monkeypatch):
+    monkeypatch.setattr("covist.cli.serve.find_spec", lambda package: None)
+    refused(covist("batch", rows, "--out", tmp_path / "out", "--ray"), "needs ray: pip install 'covist[ray]'")
+
+
+def test_inputs_and_places_that_cannot_be_are_refused(covist, fake, rows, tmp_path):
+    refused(covist("batch", tmp_path / "none.jsonl", "--out", tmp_path / "out"), "cannot read", "no such file")
+    refused(covist("batch", tmp_path, "--out", tmp_path / "out"), "a folder of images needs a --prompt")
+    refused(covist("batch", rows, "--out", tmp_path / "no" / "out"), "there is no directory")
+    covist("batch", rows, "--out", tmp_path / "out")
+    refused(covist("batch", rows, "--out", tmp_path / "out", "--budget", 32), "budget: there 64, now 32")

@@ -1,0 +1,50 @@
+"""Messages in OpenAI's form become turns; what cannot be one is refused with its place."""
+
+import pytest
+
+from covist import CovistError
+from covist.request.messages import read_messages
+
+SHOWN = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+
+
+def user(*parts):
+    return {"role": "user", "content": list(parts)}
+
+
+def test_turns_keep_their_order_and_images_their_places():
+    messages = [
+        {"role": "developer", "content": "be brief"},
+        user(SHOWN, {"type": "text", "text": "what ?"}),
+        {"role": "assistant", "content": "red", "refusal": None},
+        user({"type": "text", "text": "and"}, SHOWN),
+    ]
+    turns, urls = read_messages(messages)
+    assert [turn["role"] for turn in turns] == ["system", "user", "assistant", "user"]
+    kinds = [part.get("text", part["type"]) for turn in turns for part in turn["content"]]
+    assert kinds == ["be brief", "image", "what ?", "red", "and", "image"]
+    assert urls == [SHOWN["image_url"]["url"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("messages", "complaint"),
+    [
+        ([], "must be a list"),
+        ({"role": "user"}, "must be a list"),
+        ([5], "messages.0: a message has a role"),
+        ([{"role": "tool", "content": "x"}], "messages.0: a message has a role"),
+        ([{"role": "user", "content": None}], "messages.0: the content must be text"),
+        ([user({"type": "audio"})], "messages.0: a part is"),
+        ([user({"type": "image_url", "image_url": "a.png"})], "messages.0: a part is"),
+        ([user({"type": "text", "text": " "})], "messages.0: the message is empty"),
+        ([user()], "messages.0: the message is empty"),
+        (
+            [user(SHOWN), {"role": "assistant", "content": [SHOWN]}, user(SHOWN)],
+            "messages.1: only messages of the user",
+        ),
+        ([user(SHOWN), {"role": "assistant", "content": "x"}], "the last message must be the user's"),
+    ],
+)
+def test_what_is_no_conversation_is_refused(messages, complaint):
+    with pytest.raises(CovistError, match=complaint):
+        read_messages(messages)
