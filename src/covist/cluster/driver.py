@@ -56,8 +56,8 @@ class RayDriver:
         pump = _Pump(feed, blocks)
         pump.start()
         try:
-            for row in self._answers(spec, feed):
-                number, result = pickle.loads(row[RESULT])
+            for found in self._answers(spec, feed):
+                number, result = pickle.loads(found)
                 if result is not None:
                     yield result
                 feed.answered.remote(number)
@@ -69,7 +69,7 @@ class RayDriver:
         if pump.failure is not None:
             raise pump.failure
 
-    def _answers(self, spec: WorkerSpec, feed: Any) -> Iterator[dict[str, Any]]:
+    def _answers(self, spec: WorkerSpec, feed: Any) -> Iterator[bytes]:
         """The stream that Ray Data makes of a feed: read, answer, and here they are."""
         _settle_context()
         rows = read_datasource(FeedSource(feed), override_num_blocks=1, ray_remote_args={"num_cpus": 0, **_beside_us()})
@@ -83,7 +83,9 @@ class RayDriver:
             max_task_retries=RETRIES,
             **self._share.options,
         )
-        return iter(answered.iter_rows())
+        # Looking ahead would hold answers back that are there; a job that is killed would lose them.
+        for batch in answered.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            yield from batch[RESULT].to_pylist()
 
 
 class PieceWorker:

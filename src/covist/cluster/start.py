@@ -17,7 +17,7 @@ from covist.errors import CovistError
 LOCAL = "local"
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # it calls advice for its own developers an error, on stderr
+    "RAY_worker_niceness": "0",  # workers are the work here, not what is done beside it
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # we show our own
     # A notification that got lost would hide a new replica for a minute.
     "LISTEN_FOR_CHANGE_REQUEST_TIMEOUT_S_LOWER_BOUND": "2",
