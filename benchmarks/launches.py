@@ -134,8 +134,7 @@ def greedy_step() -> bool:
     unit = torch.nn.functional.normalize(rows)
     s, omega = (unit @ unit.T).clamp(0, 1), torch.rand(PATCHES, generator=generator).softmax(0)
     few, many = (
-        counted(lambda steps=steps: greedy._Search(s, omega, torch.arange(0)).grow_on_device(steps))
-        for steps in (8, 72)
+        counted(lambda steps=steps: greedy.Search(s, omega, torch.arange(0)).grow_on_device(steps)) for steps in (8, 72)
     )
     operators, reads = (many.operators - few.operators) / 64, (many.waits - few.waits) / 64
     print(f"\nPer step of the accelerator's greedy loop: {operators:g} operators, {reads:g} host reads")

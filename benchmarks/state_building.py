@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from covist.config import CovistConfig
 from covist.formulas import composition, selection
 from covist.formulas.coverage import affinity
-from covist.formulas.greedy import _Search, greedy_coverage
+from covist.formulas.greedy import Search, greedy_coverage
 from covist.grid import Grid
 from covist.state import VisualState
 
@@ -32,7 +32,7 @@ EXTRA_MATRICES = 3.0
 PHASES = {
     selection: (
         "unit_rows gram blend_similarities weigh_image mix_evidence instruction_anchors protected_tokens "
-        "balance_regions greedy_coverage fill_reserve"
+        "descriptor_distances assign_regions balance_regions greedy_coverage fill_reserve coverage_share"
     ),
     composition: "correspondence contributions confidence centroids content",
 }
@@ -141,7 +141,7 @@ def compare_greedy(size: int, count: int, least: float) -> bool:
         f"greedy coverage N={size} K={count}: {fast * 1e3:.1f} ms, naive loop {slow * 1e3:.1f} ms, {slow / fast:.1f}x"
     )
     matrices = peak_bytes(lambda: greedy_coverage(s, omega, start, count)) / (4 * size**2)
-    search = _Search(s, omega, start)
+    search = Search(s, omega, start)
     with Launches() as launches:
         search.grow_on_device(count)
     total, waits = launches.total, launches.waits

@@ -11,6 +11,9 @@ from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
 
+AUTO, DEFAULT_LEVEL = "auto", 0.97
+"""The budget that follows the image, and the coverage that it reaches unless it says another one."""
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -78,30 +81,88 @@ def progressive_cuts(layers: int, config: CovistConfig) -> tuple[int, int]:
     return first, second
 
 
+@dataclass(frozen=True)
+class CoverageBudget:
+    """As many tokens as each image needs: the fewest whose coverage reaches `level`, within bounds.
+
+    least, most: the bounds, budgets themselves: counts, or shares of the tokens
+
+    >>> CoverageBudget.read("auto:0.9:16:50%")
+    CoverageBudget(level=0.9, least='16', most='50%')
+    """
+
+    level: float = DEFAULT_LEVEL
+    least: int | float | str = 1 / 36
+    most: int | float | str = 1 / 3
+
+    @classmethod
+    def read(cls, budget: int | float | str) -> "CoverageBudget | None":
+        """The budget that "auto", "auto:LEVEL" or "auto:LEVEL:LEAST:MOST" says; None if it is of another kind."""
+        if not isinstance(budget, str) or budget.strip().partition(":")[0].strip() != AUTO:
+            return None
+        _, *parts = (part.strip() for part in budget.split(":"))
+        level = _number(parts[0]) if parts else DEFAULT_LEVEL
+        bounds = [_number(part) for part in parts[1:]]
+        if len(parts) not in (0, 1, 3) or not 0 < level <= 1 or any(not _is_budget(bound) for bound in bounds):
+            raise CovistError(_refusal(budget))
+        return cls(float(level), *parts[1:])
+
+    def bounds(self, tokens: int, frames: int = 1) -> tuple[int, int]:
+        """The fewest and the most tokens for an image of `tokens`; the upper bound comes first."""
+        least, most = (resolve_budget(bound, tokens, frames) for bound in (self.least, self.most))
+        return min(least, most), most
+
+
 def check_budget(budget: int | float | str) -> None:
     """Refuse what is no budget at all, before any image is there to resolve it for."""
-    resolve_budget(budget, 1)
+    if CoverageBudget.read(budget) is None:
+        resolve_budget(budget, 1)
+
+
+def check_coverage(min_coverage: float | None) -> None:
+    """Refuse what is no share."""
+    is_number = isinstance(min_coverage, Real) and not isinstance(min_coverage, bool)
+    if min_coverage is not None and not (is_number and 0 < min_coverage <= 1):
+        raise CovistError(f"min_coverage must be a share in (0, 1] (0.9), got {min_coverage!r}")
 
 
 def resolve_budget(budget: int | float | str, tokens: int, frames: int = 1) -> int:
-    """A budget as a token count: `64`, `"64"`, `0.11` or `"11%"` of `tokens`.
+    """A budget as a token count: `64`, `"64"`, `0.11` or `"11%"` of `tokens`; "auto" as the most that it may come to.
 
     In a video of several frames a count is meant for each frame, a share for all tokens. A budget of all tokens or
     more leaves the image uncompressed: all of them are kept.
     """
-    value: Any = budget
+    needed = CoverageBudget.read(budget)
+    if needed is not None:
+        return needed.bounds(tokens, frames)[1]
+    number = _number(budget)
+    if not _is_budget(number):
+        raise CovistError(_refusal(budget))
+    is_count = isinstance(number, Integral)
+    return min(int(number) * frames if is_count else max(1, round_half_up(number * tokens)), tokens)
+
+
+def _number(budget: Any) -> Any:
+    """The count (an integer, numpy's as well) or the share that a budget says; nan if it is neither."""
     if isinstance(budget, str):
         text = budget.strip()
         try:
-            value = float(text[:-1]) / 100 if text.endswith("%") else int(text) if text.isdigit() else float(text)
+            return float(text[:-1]) / 100 if text.endswith("%") else int(text) if text.isdigit() else float(text)
         except ValueError:
-            value = None
-    is_count = isinstance(value, Integral)  # numpy's integers as well
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    if not number > 0 or not (is_count or number <= 1):
-        allowed = 'a positive number of tokens (64), a fraction in (0, 1] (0.11) or a percentage ("11%")'
-        raise CovistError(f"budget must be {allowed}, got {budget!r}")
-    return min(int(number) * frames if is_count else max(1, round_half_up(number * tokens)), tokens)
+            return math.nan
+    return budget if isinstance(budget, Real) and not isinstance(budget, bool) else math.nan
+
+
+def _is_budget(number: Any) -> bool:
+    return bool(number > 0 and (isinstance(number, Integral) or number <= 1))
+
+
+def _refusal(budget: Any) -> str:
+    allowed = (
+        'a positive number of tokens (64), a fraction in (0, 1] (0.11), a percentage ("11%"), '
+        'or "auto", "auto:LEVEL" or "auto:LEVEL:LEAST:MOST" ("auto:0.9:16:192"), LEVEL in (0, 1]'
+    )
+    return f"budget must be {allowed}, got {budget!r}"
 
 
 def decoder_flops(lengths: Iterable[float], hidden: int, intermediate: int) -> float:

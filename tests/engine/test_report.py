@@ -115,10 +115,12 @@ def test_a_report_prints_what_was_saved(multi_head, strategy, compress):
         "pro": "layers 0-3: 36 tokens, layers 4-5: 18 tokens, layers 6-7: 6 tokens",
     }
     assert lines[1].split(maxsplit=1) == ["stages", stages[strategy]]
-    assert [line.split("  ")[1] for line in lines[2:]] == ["KV cache", "prefill FLOPs", "time spent"]
+    names = ["certificate", "KV cache", "prefill FLOPs", "time spent"]
+    assert [line.split("  ")[1] for line in lines[2:]] == names
+    assert lines[2].endswith(str(handle.report.images[0].certificate))
     report = handle.report
     share = 100 * report.kv_bytes / report.kv_bytes_uncompressed
-    assert lines[2].endswith(f"({share:.1f} %)")
+    assert lines[3].endswith(f"({share:.1f} %)")
 
 
 def test_a_report_of_many_images_stays_short(multi_head, compress):

@@ -83,6 +83,15 @@ def test_limit_takes_the_first_items():
     assert len(suite.items(10**6)) == suite.size
 
 
+def test_a_half_takes_every_second_item():
+    suite = load_suite("scenes")
+    assert [item.number for item in suite.items(3, "even")] == [0, 2, 4]
+    assert [item.number for item in suite.items(3, "odd")] == [1, 3, 5]
+    assert len(suite.items(half="odd")) == suite.size // 2
+    with pytest.raises(ValueError, match="half must be even or odd, got 'first'"):
+        suite.items(3, "first")
+
+
 @pytest.mark.parametrize("limit", [0, -1, 2.5, True])
 def test_a_limit_must_be_a_positive_number(limit):
     with pytest.raises(ValueError, match="limit must be a positive number of images"):

@@ -7,7 +7,7 @@ from state_building import Launches, naive_greedy
 
 from covist.formulas import greedy
 from covist.formulas.coverage import affinity
-from covist.formulas.greedy import _Search, fill_reserve, greedy_coverage
+from covist.formulas.greedy import Search, fill_reserve, greedy_coverage
 from formulas.inputs import STRUCTURED, array, generator
 
 
@@ -38,7 +38,7 @@ def test_greedy_equals_the_literal_loop(size, seed, data):
 @pytest.mark.parametrize("loop", ["grow", "grow_on_device"])
 def test_both_loops_equal_the_naive_loop_on_clustered_features(size, count, start, loop):
     s, omega = kernel_inputs(size, 1, clusters=12)
-    search = _Search(s, omega, torch.arange(start))
+    search = Search(s, omega, torch.arange(start))
     getattr(search, loop)(count - start)
     assert torch.equal(search.chosen, naive_greedy(s.double(), omega.double(), torch.arange(start), count))
 
@@ -49,7 +49,7 @@ def test_both_loops_cover_as_much_as_the_literal_loop(name, loop):
     made = STRUCTURED[name]()
     s, omega = affinity(made.keys, made.embeddings), torch.full((made.size,), 1 / made.size)
     for count in {1, (made.size + 1) // 2, made.size}:
-        search = _Search(s, omega, torch.arange(0))
+        search = Search(s, omega, torch.arange(0))
         getattr(search, loop)(count)
         assert int(search.chosen.sum()) == count
         expected = reference.objective(array(s), array(omega), reference.greedy(array(s), array(omega), [], count))
@@ -60,7 +60,7 @@ def test_both_loops_cover_as_much_as_the_literal_loop(name, loop):
 def test_ties_go_to_the_lowest_index(loop):
     """Three copies of the same five tokens, on features whose products are exact."""
     copies = torch.eye(8)[:5].repeat(3, 1)
-    search = _Search(affinity(copies, copies), torch.full((15,), 1 / 15), torch.arange(0))
+    search = Search(affinity(copies, copies), torch.full((15,), 1 / 15), torch.arange(0))
     getattr(search, loop)(7)
     assert indices(search.chosen) == [0, 1, 2, 3, 4, 5, 6]
 
@@ -71,7 +71,7 @@ def test_ties_go_to_the_lowest_index_from_any_start(loop, seed):
     g, copies = generator(seed), torch.arange(10).repeat(2)
     s = 0.9 * torch.rand(10, 10, generator=g)
     s = torch.maximum(s, s.T).fill_diagonal_(1)[copies][:, copies].contiguous()
-    search = _Search(s, torch.rand(10, generator=g).softmax(0)[copies] / 2, torch.tensor([3, 5]))
+    search = Search(s, torch.rand(10, generator=g).softmax(0)[copies] / 2, torch.tensor([3, 5]))
     getattr(search, loop)(13)
     assert indices(search.chosen) == list(range(15))
 
@@ -93,7 +93,7 @@ def test_the_reserve_never_takes_a_token_twice():
 @pytest.mark.parametrize("count", [20, 40, 80])
 def test_the_device_loop_waits_for_the_device_a_few_times_not_once_per_step(count):
     s, omega = kernel_inputs(300, 2, clusters=10)
-    search = _Search(s, omega, torch.arange(5))
+    search = Search(s, omega, torch.arange(5))
     with Launches() as launches:
         search.grow_on_device(count)
     assert int(search.chosen.sum()) == count + 5
@@ -114,20 +114,20 @@ def hidden_ties():
 @pytest.mark.parametrize("count", [1, 6, 20])
 def test_ties_that_rounding_hides_go_to_the_lowest_index(loop, count):
     s, omega = hidden_ties()
-    search = _Search(s, omega, torch.arange(0))
+    search = Search(s, omega, torch.arange(0))
     getattr(search, loop)(count)
     assert indices(search.chosen) == sorted(reference.greedy(array(s.square()) ** 0.5, array(omega), [], count))
 
 
 def test_the_device_loop_looks_for_ties_step_by_step_only_where_rounding_hid_one(monkeypatch):
     walks = []
-    walk = _Search._walk
-    monkeypatch.setattr(_Search, "_walk", lambda *args: walks.append(args) or walk(*args))
+    walk = Search._walk
+    monkeypatch.setattr(Search, "_walk", lambda *args: walks.append(args) or walk(*args))
     s, omega = kernel_inputs(100, 4)
-    _Search(s, omega, torch.arange(3)).grow_on_device(20)
+    Search(s, omega, torch.arange(3)).grow_on_device(20)
     assert len(walks) == 1
     s, omega = hidden_ties()
-    _Search(s, omega, torch.arange(0)).grow_on_device(12)
+    Search(s, omega, torch.arange(0)).grow_on_device(12)
     assert len(walks) == 3
 
 
@@ -136,7 +136,7 @@ def test_the_switch_decides_which_loop_runs(dense, monkeypatch):
     monkeypatch.setattr(greedy, "DENSE", dense)
     ran = []
     for loop in ("grow", "grow_on_device"):
-        monkeypatch.setattr(_Search, loop, lambda self, steps, loop=loop: ran.append(loop))
+        monkeypatch.setattr(Search, loop, lambda self, steps, loop=loop: ran.append(loop))
     s, omega = kernel_inputs(10, 0)
     greedy_coverage(s, omega, torch.arange(0), 4)
     assert ran == ["grow_on_device" if dense else "grow"]
@@ -144,9 +144,9 @@ def test_the_switch_decides_which_loop_runs(dense, monkeypatch):
 
 def test_the_counter_sees_host_reads():
     s, omega = kernel_inputs(60, 2)
-    search = _Search(s, omega, torch.arange(0))
+    search = Search(s, omega, torch.arange(0))
     with Launches() as launches:
-        search.grow(10)
+        search.grow(11)
     assert launches.waits >= 10
 
 

@@ -5,7 +5,10 @@ from hypothesis import strategies as st
 
 from covist.config import CovistConfig
 from covist.schedule import (
+    DEFAULT_LEVEL,
+    CoverageBudget,
     Schedule,
+    check_budget,
     decoder_flops,
     fixed_schedule,
     kv_bytes,
@@ -98,6 +101,47 @@ def test_budgets_are_counts_fractions_or_percentages(budget, tokens, expected):
 def test_senseless_budgets_are_refused_with_what_is_allowed(budget):
     with pytest.raises(ValueError, match=r"budget must be a positive number of tokens \(64\), a fraction in \(0, 1\]"):
         resolve_budget(budget, 576)
+
+
+@pytest.mark.parametrize(
+    "budget, level, bounds",
+    [
+        ("auto", DEFAULT_LEVEL, (16, 192)),
+        (" auto ", DEFAULT_LEVEL, (16, 192)),
+        ("auto:0.9", 0.9, (16, 192)),
+        ("auto:90%", 0.9, (16, 192)),
+        ("auto:1", 1.0, (16, 192)),
+        ("auto:0.9:24:128", 0.9, (24, 128)),
+        ("auto:0.9:5%:50%", 0.9, (29, 288)),
+        ("auto:0.9:200:128", 0.9, (128, 128)),
+        ("auto:0.9:1000:2000", 0.9, (576, 576)),
+    ],
+)
+def test_a_budget_may_follow_the_image_between_bounds(budget, level, bounds):
+    found = CoverageBudget.read(budget)
+    assert (found.level, found.bounds(576)) == (level, bounds)
+    assert resolve_budget(budget, 576) == bounds[1]
+    check_budget(budget)
+
+
+def test_bounds_follow_the_size_of_the_image_and_a_count_the_frames():
+    assert CoverageBudget().bounds(2880) == (80, 960)
+    assert CoverageBudget().bounds(1) == (1, 1)
+    assert CoverageBudget.read("auto:0.9:4:16").bounds(800, frames=8) == (32, 128)
+
+
+@pytest.mark.parametrize(
+    "budget",
+    ["auto:", "auto:0", "auto:1.1", "auto:many", "auto:0.9:16", "auto:0.9:0:64", "auto:0.9:a:b", "auto:0.9:1:2:3"],
+)
+def test_a_senseless_level_or_bound_is_refused_with_what_is_allowed(budget):
+    with pytest.raises(ValueError, match=r'"auto:LEVEL:LEAST:MOST" \("auto:0.9:16:192"\), LEVEL in \(0, 1\], got'):
+        check_budget(budget)
+
+
+@pytest.mark.parametrize("budget", [64, "64", 0.5, "50%", "automatic"])
+def test_other_budgets_do_not_follow_the_image(budget):
+    assert CoverageBudget.read(budget) is None
 
 
 @pytest.mark.parametrize("content, teraflops", [(2880, 43.408), (640, 10.004), (320, 5.661), (160, 3.530)])

@@ -8,6 +8,8 @@ from covist.api.setup import Setup
 from covist.contract.method import Method
 from covist.errors import CovistError
 from covist.methods.create import create_method
+from covist.methods.grammar import is_vanilla
+from covist.schedule import CoverageBudget, check_budget, check_coverage
 
 DEFAULT_METHOD, DEFAULT_BUDGET = "covist-fixed", 64
 PLAIN = "none"
@@ -48,6 +50,25 @@ def choose_method(
 def choose_budget(given: int | float | str | None, setup: Setup) -> int | float | str:
     """The budget that is given by itself, else that of the setup, else the usual one."""
     return next(one for one in (given, setup.budget, DEFAULT_BUDGET) if one is not None)
+
+
+def check_budget_of(method: Method, budget: int | float | str, min_coverage: float | None) -> None:
+    """Refuse a budget or a least coverage that is none, or that a method cannot keep to."""
+    check_budget(budget)
+    check_coverage(min_coverage)
+    needs = "min_coverage" if min_coverage is not None else "budget='auto'" if CoverageBudget.read(budget) else None
+    if needs is not None and not method.measures_coverage:
+        raise CovistError(
+            f"{method.name} does not measure what it covers, which {needs} goes by; choose one of CoViST's own methods"
+        )
+
+
+def check_run(name: str, budget: int | float | str, min_coverage: float | None = None) -> None:
+    """`check_budget_of` for a method's name, before anything is loaded; the plain model takes any budget."""
+    if is_vanilla(name):
+        check_budget(budget)
+    else:
+        check_budget_of(create_method(name), budget, min_coverage)
 
 
 def _constants(setup: Setup, name: str) -> dict[str, Any]:

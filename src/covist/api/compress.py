@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from covist.api.choose import choose_budget, choose_method
+from covist.api.choose import check_budget_of, choose_budget, choose_method
 from covist.api.handle import Compression
 from covist.api.setup import Setup
 from covist.config import CovistConfig
@@ -18,12 +18,11 @@ from covist.contract.method import Method
 from covist.contract.pixels import Preprocessing
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.instruction import InstructionReader
-from covist.engine.prefill import Settings
+from covist.engine.settings import Settings
 from covist.errors import CovistError
 from covist.families.registry import family_for
 from covist.families.text_tower import Home, TextTower
 from covist.methods.registry import available_methods
-from covist.schedule import check_budget
 
 
 def compress(
@@ -38,6 +37,7 @@ def compress(
     instruction: str | None = None,
     turn_markers: Mapping[str, str | Sequence[str]] | None = None,
     concentration: float | None = None,
+    min_coverage: float | None = None,
     exact_attention: bool = False,
     per_call: bool = False,
     **options: Any,
@@ -48,6 +48,8 @@ def compress(
     processor: its processor or tokenizer; needed to read the instruction's text and to find the assistant turn.
     budget: visual tokens per image, as a count (64, the default), a fraction (0.11) or a percentage ("11%"); a layer
         mean for methods that reduce inside the decoder. A budget of all tokens or more leaves the image uncompressed.
+        "auto" gives each image as many as it needs: the fewest that cover 0.97 of it, between a thirty-sixth and a
+        third of its tokens; "auto:0.9" says another level, "auto:0.9:16:192" other bounds too.
     strategy: "fixed" (default) or "pro", CoViST's two executions.
     method: another method by name, or a `Method` object. Names are those of the command line: "vispruner",
         "vispruner:important=0.75", "divprune+csc+sca:weight_limit=64" (DivPrune's selection with CoViST's composition
@@ -63,6 +65,8 @@ def compress(
         beside the marks of widely used templates.
     concentration: freeze CoViST's running concentration reference to this number, so that the result for an image
         does not depend on the images before it.
+    min_coverage: an image of which the budget (at most the upper bound of "auto") covers less runs uncompressed, and
+        its report says so.
     exact_attention: let every patch of a large image say what it attends to. By default half of them do in each head
         where an encoder has no class token and an image has more than 2,048 patches, about 630 x 630
         pixels; all other attention is exact anyway.
@@ -85,7 +89,8 @@ def compress(
     setup = Setup.of(config)
     chosen = choose_method(strategy, method, setup, concentration, options)
     wanted = choose_budget(budget, setup)
-    check_budget(wanted)
+    least = setup.min_coverage if min_coverage is None else min_coverage
+    check_budget_of(chosen, wanted, least)
     if clip is not None and not family.needs_clip_text:
         raise CovistError(f"{family.name} has no CLIP vision tower, so clip= cannot serve it; leave it out")
     text_tower = TextTower.resolve(clip, Home.of(family.model))
@@ -106,6 +111,7 @@ def compress(
         reader=InstructionReader(family, processor, instruction, turn_markers),
         text_tower=text_tower,
         budget=wanted,
+        min_coverage=least,
         preprocessing=Preprocessing.of(processor),
     )
     others = [other.encoder_layers for other in available_methods().values()] if per_call else []

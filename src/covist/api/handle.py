@@ -13,16 +13,16 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from torch import nn
 
-from covist.api.choose import PLAIN, choose_method
+from covist.api.choose import PLAIN, check_budget_of, choose_method
 from covist.api.report import Report, build_report
 from covist.api.setup import Setup
 from covist.contract.family import Family, unwrap
 from covist.contract.method import Method
 from covist.engine.choice import Variant
 from covist.engine.hooks import Hooks
-from covist.engine.prefill import Prefill, Settings
+from covist.engine.prefill import Prefill
+from covist.engine.settings import Settings
 from covist.errors import CovistError
-from covist.schedule import check_budget
 
 # Weak on both sides: a model that is dropped while it is compressed is freed with its handle.
 _ACTIVE: WeakKeyDictionary[nn.Module, ReferenceType[Compression]] = WeakKeyDictionary()
@@ -82,6 +82,7 @@ class Compression:
         strategy: str | None = None,
         method: str | Method | None = None,
         concentration: float | None = None,
+        min_coverage: float | None = None,
         **options: Any,
     ) -> Iterator[Run]:
         """Run the calls of this thread with other settings, for the length of a `with` block.
@@ -106,9 +107,10 @@ class Compression:
             base = self._hooks.default
             if method is not None or strategy is not None or concentration is not None or options:
                 base = self._variant(strategy, method, concentration, options)
-            if budget is not None:
-                check_budget(budget)
-            settings = replace(base.settings, budget=self.settings.budget if budget is None else budget)
+            wanted = self.settings.budget if budget is None else budget
+            least = self.settings.min_coverage if min_coverage is None else min_coverage
+            check_budget_of(base.settings.method, wanted, least)
+            settings = replace(base.settings, budget=wanted, min_coverage=least)
             variant = replace(base, settings=settings, finished=partial(self._write, run))
         with self._hooks.choice.using(variant):
             yield run

@@ -81,7 +81,10 @@ class Report:
         kept = f"{number(self.mean_tokens)} of {number(self.tokens)} visual tokens{average} per layer"
         line = f"{self._shown}, {kept} ({share(self.mean_tokens, self.tokens)})"
         cached = self.mean_cached_tokens
-        return line if cached == self.mean_tokens else f"{line}, {number(cached)} cached ({share(cached, self.tokens)})"
+        if cached != self.mean_tokens:
+            line = f"{line}, {number(cached)} cached ({share(cached, self.tokens)})"
+        whole = sum(image.missed is not None for image in self.visuals)
+        return f"{line}, {whole} of them whole: too little would have been covered" if whole else line
 
     @property
     def _shown(self) -> str:
@@ -175,8 +178,12 @@ class Report:
         """What a summary lists, by name."""
         stages = {}
         for place, image in enumerate(self.visuals[:_LISTED]):
-            name = "stages" if len(self.visuals) == 1 else f"{image.kind} {place}"
-            stages[name] = ", ".join(image.describe_stage(stage) for stage in range(len(image.stages)))
+            line, own = ", ".join(image.describe_stage(stage) for stage in range(len(image.stages))), image.certificate
+            if len(self.visuals) == 1:
+                stages = {"stages": line, **({} if own is None else {"certificate": str(own)})}
+            else:
+                covered = "" if own is None else f"; {share(own.coverage, 1)} covered"
+                stages[f"{image.kind} {place}"] = line + covered
         if len(self.visuals) > _LISTED:
             stages["images"] = f"{len(self.visuals) - _LISTED} more in .visuals"
         spent = ", ".join(f"{name} {milliseconds(seconds)}" for name, seconds in self.seconds.items())
@@ -229,6 +236,7 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
             assignment=outcome.assignment,
             maps=outcome.maps,
             captions=outcome.captions,
+            coverage=outcome.coverage,
         )
         for depth, outcome in image.outcomes
     )
@@ -244,6 +252,7 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
         image.signals.read_pixels,
         preprocessing,
         image.signals.continues,
+        missed=image.missed,
     )
 
 
@@ -269,6 +278,7 @@ def _image_dict(image: ImageReport) -> dict[str, Any]:
         "cached_tokens_per_layer": list(image.cached_tokens_per_layer),
         "mean_tokens": image.mean_tokens,
         "mean_cached_tokens": image.mean_cached_tokens,
+        "certificate": None if image.certificate is None else image.certificate.to_dict(),
         "stages": [
             {
                 "depth": stage.depth,

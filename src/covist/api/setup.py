@@ -13,7 +13,7 @@ from covist.errors import CovistError
 from covist.formulas.concentration import ConcentrationTracker
 from covist.methods.create import create_method, reads_constants
 from covist.methods.grammar import is_vanilla
-from covist.schedule import check_budget
+from covist.schedule import check_budget, check_coverage
 
 VERSION = 1
 """Counts the changes to what a file may hold; one of another version is refused."""
@@ -25,10 +25,11 @@ class Setup:
     """A method with everything that decides what it does; what is None is left to whoever uses it.
 
     method: a name with its settings, as on the command line
-    budget: visual tokens per image: a count, or a share as text
+    budget: visual tokens per image: a count, a share as text, or "auto"
     concentration: what CoViST's running reference is frozen to
     constants: of CoViST, where they are not the paper's
     origin: where this comes from, for people: data, what was asked for, versions
+    min_coverage: how much of an image must be covered, or else it runs uncompressed
 
     `covist tune` writes such files. `covist.compress(..., config="covist.json")` and `--config covist.json` read them.
 
@@ -47,6 +48,7 @@ class Setup:
     concentration: float | None = None
     constants: CovistConfig | None = None
     origin: dict[str, Any] = field(default_factory=dict, compare=False)
+    min_coverage: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, before a model is loaded."""
@@ -54,6 +56,7 @@ class Setup:
             raise CovistError(f"method must be a method's name, got {self.method!r}")
         if self.budget is not None:
             check_budget(self.budget)
+        check_coverage(self.min_coverage)
         if self.concentration is not None:
             ConcentrationTracker().freeze(self.concentration)
         if not isinstance(self.constants, CovistConfig | None):
@@ -83,6 +86,7 @@ class Setup:
             "budget": self.budget,
             "concentration": self.concentration,
             "constants": constants,
+            "min_coverage": self.min_coverage,
             "origin": self.origin,
         }
 

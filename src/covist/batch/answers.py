@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -43,8 +43,8 @@ class ParquetPart:
         from pyarrow import parquet
 
         types = (*[pyarrow.string()] * 3, pyarrow.int64(), pyarrow.float64(), pyarrow.float64(), pyarrow.string())
-        columns = list(zip(*map(astuple, answers), strict=True)) or [()] * len(COLUMNS)
-        arrays = [pyarrow.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+        columns = [[getattr(answer, name) for answer in answers] for name in COLUMNS]
+        arrays = [pyarrow.array(*column) for column in zip(columns, types, strict=True)]
         parquet.write_table(pyarrow.table(arrays, names=COLUMNS), file)
 
     @staticmethod
@@ -73,7 +73,7 @@ FORMATS: dict[str, Any] = {one.ending: one for one in (ParquetPart, JsonlPart)}
 
 
 def as_line(answer: Answer) -> bytes:
-    return json.dumps(asdict(answer), ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return json.dumps(vars(answer), ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def from_lines(lines: Iterable[bytes]) -> list[Answer]:

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from statistics import mean, median
 from typing import Any
 
 import torch
 
+from covist.api.choose import check_run
 from covist.api.report import Report
 from covist.api.setup import Setup
 from covist.bench.workloads import Workload
 from covist.environment import machine, versions
 from covist.errors import CovistError
 from covist.families.registry import family_for, geometry_named
-from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA
 from covist.request.answer import Configuration, compressed
 from covist.request.budgets import Reach, reach
 from covist.request.inputs import Request
 from covist.request.timing import Measurement, measure, measure_plain_decoder
 from covist.request.tokens import VisualTokens, mean_content, uncompressed_flops, visual_tokens
-from covist.schedule import check_budget
+from covist.schedule import CoverageBudget
 
 MIB = 2**20
 
@@ -48,13 +49,14 @@ def configurations(
     """Vanilla first (every ratio refers to it), then each method at each budget, with what a setup adds to them."""
     own = setup or Setup()
     others = [name for name in methods if name != VANILLA]
-    for name in others:
-        create_method(name)  # an unknown name is refused before anything is timed
-    for budget in budgets:
-        check_budget(budget)
+    for name, budget in product(others, budgets):
+        check_run(name, budget, own.min_coverage)  # what cannot be is refused before anything is timed
     return [
         Configuration(VANILLA),
-        *(Configuration(name, budget, own.concentration, own.constants) for name in others for budget in budgets),
+        *(
+            Configuration(name, budget, own.concentration, own.constants, own.min_coverage)
+            for name, budget in product(others, budgets)
+        ),
     ]
 
 
@@ -110,7 +112,7 @@ class Bench:
         return [
             reach(configuration.method, configuration.budget, content, self._layers, frames)
             for configuration in self.plan
-            if configuration.budget is not None
+            if configuration.budget is not None and CoverageBudget.read(configuration.budget) is None
             for content, frames in counts
         ]
 

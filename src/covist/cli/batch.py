@@ -77,7 +77,7 @@ def batch(
     _check_ray(ray, workers)
     from covist.batch.job import run, summary
     from covist.batch.manifest import Order
-    from covist.batch.worker import WorkerSpec
+    from covist.batch.spec import WorkerSpec
 
     order = Order(
         input=source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 WIDE = 92  # columns of a window with room for a figure that is good to know
 
 
+class Half(str, Enum):
+    even = "even"
+    odd = "odd"
+
+
 METHODS, BUDGETS = "covist-fixed,covist-pro,random,downsample", "192,128,64,32"
 
 
@@ -47,6 +53,9 @@ def evaluate(
     budgets: Annotated[str | None, typer.Option(help=options.BUDGETS_HELP, show_default=BUDGETS)] = None,
     config: options.Config = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
+    half: Annotated[
+        Half | None, typer.Option(help="Only images with such numbers: choose by one half, check on the other.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option("--model", help=options.MODEL_HELP, show_default="the suite's own")
     ] = None,
@@ -75,15 +84,14 @@ def evaluate(
     from covist.api.setup import Setup
     from covist.eval import evaluate as run_suite
     from covist.eval import method_names
+    from covist.eval.runner import check_runs
     from covist.outputs import writable_directory
-    from covist.schedule import check_budget
 
     setup = Setup.of(config)
     methods = setup.method or METHODS if methods is None else methods
     budgets = str(setup.budget or BUDGETS) if budgets is None else budgets
-    method_names(methods)  # a bad name, suite or budget is refused before anything is loaded
-    for budget in options.split(budgets, "--budgets"):
-        check_budget(budget)
+    names = method_names(methods)  # a bad name, suite or budget is refused before anything is loaded
+    check_runs(names, options.split(budgets, "--budgets"))
     asked = suite_of(suite, data, metric, Films((), frames, fps))
     if destination is not None:
         writable_directory(destination)
@@ -95,6 +103,7 @@ def evaluate(
                 budgets,
                 suite=asked,
                 limit=limit,
+                half=None if half is None else half.value,
                 model=loaded,
                 max_new_tokens=max_new_tokens,
                 config=setup,

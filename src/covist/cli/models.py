@@ -115,12 +115,32 @@ def request(loaded: LoadedModel, asked: Question) -> Request:
 def reaches(answer: Answer, budget: int | float | str | None) -> list[Reach]:
     """What the method made of the budget, per image and video."""
     from covist.request.budgets import reach
+    from covist.schedule import CoverageBudget
 
     if answer.report is None or budget is None:
         return []
+    follows = CoverageBudget.read(budget) is not None
     return [
-        reach(answer.method, budget, image.tokens, len(image.tokens_per_layer), image.frames)
+        reach(
+            answer.method,
+            image.budget if follows else budget,
+            image.tokens,
+            len(image.tokens_per_layer),
+            1 if follows else image.frames,
+        )
         for image in answer.report.visuals
+        if image.missed is None
+    ]
+
+
+def certificates(answer: Answer) -> list[str]:
+    """How well each image and video is represented, one line each, where the method measures it."""
+    shown = () if answer.report is None else answer.report.visuals
+    many = len(shown) > 1
+    return [
+        (f"{image.kind} {place}: " if many else "") + str(image.certificate)
+        for place, image in enumerate(shown, 1)
+        if image.certificate is not None
     ]
 
 

@@ -57,12 +57,21 @@ Rate = Annotated[float, typer.Option("--fps", help="Images per second in a folde
 Prompt = Annotated[str | None, typer.Option("--prompt", help="What to ask about it.", show_default=False)]
 _BUDGET = typer.Option(
     "--budget",
-    help="Visual tokens per image, or per frame of a video: a count (64) or a share (11%). "
-    "All tokens or more leaves it uncompressed.",
+    help="Visual tokens per image, or per frame of a video: a count (64), a share (11%), or as many as it needs (auto, "
+    "auto:0.9, auto:0.9:16:192). All tokens or more leaves it uncompressed.",
     show_default="64",
 )
 Budget = Annotated[str | None, _BUDGET]
 PlannedBudget = Annotated[str, _BUDGET]  # where no covist.json could say another one
+MinCoverage = Annotated[
+    float | None,
+    typer.Option(
+        "--min-coverage",
+        metavar="SHARE",
+        help="An image of which the tokens would cover less (0.9) runs uncompressed.",
+        show_default=False,
+    ),
+]
 Config = Annotated[
     str | None,
     typer.Option(
@@ -72,7 +81,9 @@ Config = Annotated[
         show_default=False,
     ),
 ]
-BUDGETS_HELP = "Visual tokens per image: counts or shares with commas. All tokens or more leaves it uncompressed."
+BUDGETS_HELP = (
+    "Visual tokens per image: counts, shares or auto:LEVEL with commas. All tokens or more leaves it uncompressed."
+)
 StrategyOption = Annotated[
     Strategy | None,
     typer.Option("--strategy", help="CoViST's execution: `fixed` reduces once, `pro` twice more inside the decoder."),
@@ -115,15 +126,24 @@ def method_name(strategy: Strategy | None, method: str | None) -> str:
     return method or f"covist-{(strategy or Strategy.fixed).value}"
 
 
-def setup(config: str | None, strategy: Strategy | None, method: str | None, budget: str | None) -> Setup:
+def setup(
+    config: str | None,
+    strategy: Strategy | None,
+    method: str | None,
+    budget: str | None,
+    min_coverage: float | None = None,
+) -> Setup:
     """What a command's options and its file say together; what is impossible is refused before anything is loaded."""
-    from covist.api.choose import DEFAULT_BUDGET
+    from covist.api.choose import DEFAULT_BUDGET, check_run
     from covist.api.setup import Setup
 
     own = Setup.of(config)
     named = own.method is not None and strategy is None and method is None
     chosen = next(one for one in (budget, own.budget, str(DEFAULT_BUDGET)) if one is not None)
-    return replace(own, method=own.method if named else method_name(strategy, method), budget=chosen)
+    name = own.method if named else method_name(strategy, method)
+    least = own.min_coverage if min_coverage is None else min_coverage
+    check_run(name or method_name(None, None), chosen, least)
+    return replace(own, method=name, budget=chosen, min_coverage=least)
 
 
 def with_ray_address(arguments: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covist.cli import options
-from covist.cli.console import out, print_json, print_notes, table
+from covist.cli.console import note, out, print_json, print_notes, table
 from covist.units import number, operations, share, size
 
 if TYPE_CHECKING:
@@ -35,11 +35,16 @@ def plan(
     from covist.families.registry import geometry_named
     from covist.plan import make_plan
     from covist.request.budgets import reach
+    from covist.schedule import CoverageBudget
 
     made = make_plan(
         geometry_named(preset), budget, strategy.value, layers=layers, tokens=tokens, markers=markers, text=text
     )
-    print_notes([reach(f"covist-{strategy.value}", budget, made.tokens, made.schedule.layers)])
+    if (needed := CoverageBudget.read(budget)) is not None:
+        least, most = needed.bounds(made.tokens)
+        note(f"how many tokens an image needs is known when it is seen: {least} to {most} here; this is for {most}")
+    else:
+        print_notes([reach(f"covist-{strategy.value}", budget, made.tokens, made.schedule.layers)])
     if as_json:
         print_json(made.to_dict())
     else:

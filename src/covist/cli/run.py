@@ -11,7 +11,7 @@ from rich.table import Table
 
 from covist.cli import options
 from covist.cli.console import out, print_json, print_notes, table
-from covist.cli.models import Films, draw, load, question, reaches, request
+from covist.cli.models import Films, certificates, draw, load, question, reaches, request
 from covist.units import milliseconds, number, operations, share, size
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def run(
     budget: options.Budget = None,
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
+    min_coverage: options.MinCoverage = None,
     config: options.Config = None,
     compare: Annotated[bool, typer.Option("--compare", help="Run the uncompressed model beside it.")] = False,
     overlay: Annotated[
@@ -48,7 +49,7 @@ def run(
     from covist.request.answer import Configuration, ask
     from covist.request.answer import compare as ask_both
 
-    chosen = Configuration.of(options.setup(config, strategy, method, budget))
+    chosen = Configuration.of(options.setup(config, strategy, method, budget, min_coverage))
     asked = question(image, prompt, Films(video or (), frames, fps), model)
     if overlay is not None:
         from covist.viz.files import FIGURES  # matplotlib is slow to import
@@ -76,6 +77,8 @@ def _print(asked: str, answers: list[Answer], overlay: Path | None) -> None:
     console = out()
     console.print(f"\n[dim]question[/]  [bold]{escape(asked)}[/]")
     console.print(_comparison(*answers) if len(answers) == 2 else _single(answers[0]))
+    for line in certificates(answers[-1]):
+        console.print(line, highlight=False)
     console.print(f"[dim]{_what_was_timed(answers[-1])}[/]")
     if overlay is not None:
         console.print(f"the representatives are drawn in [bold]{escape(str(overlay))}[/]")

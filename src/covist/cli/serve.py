@@ -62,6 +62,7 @@ def serve(
     budget: options.Budget = None,
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
+    min_coverage: options.MinCoverage = None,
     config: options.Config = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
@@ -106,7 +107,7 @@ def serve(
     from covist.serve.keys import Keys
     from covist.serve.spec import ServiceSpec
 
-    chosen = options.setup(config, strategy, method, budget)
+    chosen = options.setup(config, strategy, method, budget, min_coverage)
     keys = None if api_key_file is None else Keys.read(api_key_file)
     bound = bind(host, port)
     spec = ServiceSpec(
@@ -116,6 +117,7 @@ def serve(
         budget=chosen.budget or DEFAULT_BUDGET,
         method=chosen.method or DEFAULT_METHOD,
         config=chosen.constants,
+        min_coverage=chosen.min_coverage,
         concentration=chosen.concentration if concentration is None else concentration,
         limits=limits,
         image_hosts=tuple(allow_image_host or ()),

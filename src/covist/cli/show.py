@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from covist.cli import options
 from covist.cli.console import out, print_json, print_notes
-from covist.cli.models import Films, draw, load, question, reaches, request
+from covist.cli.models import Films, certificates, draw, load, question, reaches, request
 
 
 def show(
@@ -26,6 +26,7 @@ def show(
     budget: options.Budget = None,
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
+    min_coverage: options.MinCoverage = None,
     config: options.Config = None,
     which: Annotated[int, typer.Option("--which", min=1, help="Which of several images and videos to draw.")] = 1,
     clip: options.Clip = None,
@@ -45,7 +46,7 @@ def show(
     from covist.request.answer import Configuration, ask
     from covist.viz.files import FIGURES, PAGES
 
-    chosen = Configuration.of(options.setup(config, strategy, method, budget))
+    chosen = Configuration.of(options.setup(config, strategy, method, budget, min_coverage))
     asked = question(image, prompt, Films(video or (), frames, fps), model)
     writable_file(destination, FIGURES + PAGES)
     loaded = load(model, clip, device)
@@ -63,4 +64,6 @@ def show(
         print_json({**about, "results": [answer.to_dict()]})
     else:
         out().print(f"{escape(asked.prompt)} [bold]{escape(answer.text)}[/]")
+        for line in certificates(answer):
+            out().print(line, highlight=False)
         out().print(f"{chosen.method} at {chosen.budget}, drawn in [bold]{escape(str(destination))}[/]")

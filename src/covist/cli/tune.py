@@ -63,6 +63,7 @@ def tune(
     from covist.api.setup import Setup
     from covist.eval import method_names
     from covist.eval import tune as find_budget
+    from covist.eval.runner import check_runs
     from covist.eval.tuning import check_keep
     from covist.outputs import writable_directory, writable_file
     from covist.schedule import check_budget
@@ -70,8 +71,8 @@ def tune(
     check_keep(keep)  # what cannot be is refused before anything is loaded
     setup = Setup.of(config)
     methods = method_names(method or setup.method or DEFAULT_METHOD)
-    for budget in [*options.split(budgets or "64", "--budgets"), *([max_budget] if max_budget else [])]:
-        check_budget(budget)
+    check_runs(methods, options.split(budgets or "64", "--budgets"))
+    check_budget(max_budget or 1)
     asked = suite_of(suite, data, metric, Films((), frames, fps))
     file = writable_file(save or Path("covist.json"), (".json",))
     if destination is not None:

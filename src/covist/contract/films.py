@@ -41,7 +41,14 @@ def joined(parts: Sequence[ImageReport]) -> ImageReport:
         read_pixels=(lambda: [view for read in readers for view in read()]) if len(readers) == len(parts) else None,
         preprocessing=first.preprocessing,
         segments=tuple(part.frames for part in parts),
+        missed=_mean([(part.missed, part.tokens) for part in parts]),
     )
+
+
+def _mean(weighted: Sequence[tuple[float | None, int]]) -> float | None:
+    """The mean of (value, weight); None unless all have a value."""
+    known = [(value, weight) for value, weight in weighted if value is not None]
+    return sum(value * weight for value, weight in known) / sum(w for _, w in known) if known == [*weighted] else None
 
 
 def _sums(counts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -78,6 +85,7 @@ def _stage(parts: Sequence[ImageReport], depth: int) -> StageReport:
         else None,
         maps={name: torch.cat([_map(name, stage) for stage in stages]) for name in names},
         captions={name: text for stage in stages for name, text in stage.captions.items()},
+        coverage=_mean([(stage.coverage, part.tokens) for stage, part in zip(stages, parts, strict=True)]),
     )
 
 
@@ -97,6 +105,7 @@ def _stage_of(part: ImageReport, depth: int) -> StageReport:
         assignment=torch.arange(len(stage.kept)),
         maps=stage.maps if starts else {},
         captions=stage.captions,
+        coverage=stage.coverage,
     )
 
 

@@ -34,6 +34,7 @@ class Outcome:
 
     state: VisualState
     withheld: float = 0.0  # evidence-weighted contribution withheld by the weight limit, Eq. 15
+    coverage: float | None = None  # of all tokens by those that stay, Eq. 5; None where a method knows none
     assignment: Tensor | None = None  # [tokens before] index of the representative that stands for each token
     maps: dict[str, Tensor] = field(default_factory=dict)  # evidence maps over the tokens before, by name
     captions: dict[str, str] = field(default_factory=dict)  # what bright means in a map, by the map's name
@@ -94,6 +95,9 @@ class Method(ABC):
     A family without a class token has nothing to capture there."""
     uses_clip_text: bool = False
     """Whether the method reads CLIP's text space (and so wants `clip=`)."""
+    measures_coverage: bool = False
+    """Whether its first reduction says how much of the image it covers: then it has `count_for` too, so that a budget
+    can be "auto" and `min_coverage` be asked for."""
     writes_content: bool = False
     """Whether it merges tokens itself; then it cannot be combined with another composition."""
     reads_constants: ClassVar[tuple[str, ...]] = ()
@@ -114,6 +118,10 @@ class Method(ABC):
     def observed_layer(self, depth: int) -> int:
         """The layer whose input the reduction before layer `depth` reads (it may have run already)."""
         return depth
+
+    def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
+        """The smallest number of tokens from `least` to `most` whose coverage reaches `level`; `most` if none does."""
+        raise TypeError(f"{self.name} does not measure coverage")
 
     def begin(self, image: ImageContext, count: int) -> Outcome:
         """The state that enters the decoder, reduced to `count` tokens."""

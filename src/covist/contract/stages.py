@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
+from covist.contract.certificate import Certificate
 from covist.contract.pixels import Preprocessing
 from covist.grid import Grid
 from covist.units import counted, number
@@ -52,6 +53,7 @@ class StageReport:
 
     depth:      the first decoder layer that sees this state
     withheld:   evidence that the weight limit kept back, Eq. 15
+    coverage:   share of the evidence that the kept tokens cover, Eq. 5; None where the method does not measure it
     kept:       the content tokens that stayed, [K], numbered as in the uncompressed image
     positions:  their rotary positions, [K] or [K, axes]
     weights:    how many tokens each one counts for, [K]
@@ -69,6 +71,7 @@ class StageReport:
     assignment: OnCpu[Tensor | None] = OnCpu()
     maps: OnCpu[dict[str, Tensor]] = OnCpu()
     captions: dict[str, str] = field(default_factory=dict)
+    coverage: float | None = None
 
     @property
     def indices(self) -> Tensor:
@@ -97,6 +100,7 @@ class ImageReport:
     preprocessing: Preprocessing = Preprocessing()
     continues: bool = False  # a further segment of the video that the report before belongs to
     segments: tuple[int, ...] = ()  # frames of each segment, where the report joins several
+    missed: float | None = None  # coverage that was not enough, so that the image runs uncompressed
 
     @property
     def is_video(self) -> bool:
@@ -147,6 +151,14 @@ class ImageReport:
         kept = f"{number(self.mean_tokens)} of {self.tokens} visual tokens per layer"
         same = self.cached_tokens_per_layer == self.tokens_per_layer
         return kept if same else f"{kept}, {number(self.mean_cached_tokens)} in the cache"
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """How well the first reduction represents the image; None where the method does not measure it."""
+        first = self.stages[0]
+        if first.coverage is None:
+            return None
+        return Certificate(len(first.kept), self.tokens, first.coverage, first.withheld, self.missed)
 
     @property
     def kept(self) -> Tensor:

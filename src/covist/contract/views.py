@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ class ImageContext:
     instruction: Instruction
     decoder: Decoder
     text_tower: TextSpace | None = None
+    notes: dict[str, Any] = field(default_factory=dict)  # of a method, from its first look until the image is reduced
 
     @property
     def grid(self) -> Grid:

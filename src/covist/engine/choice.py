@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from covist.engine.attention import BiasedAttention
-from covist.engine.prefill import Prefill, Settings
+from covist.engine.prefill import Prefill
+from covist.engine.settings import Settings
 
 
 @dataclass(frozen=True, eq=False)

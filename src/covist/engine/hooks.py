@@ -23,8 +23,9 @@ from covist.engine.choice import Choice, Variant
 from covist.engine.drafts import DraftWatch
 from covist.engine.encoded import EncodedImages
 from covist.engine.ledger import Ledger
-from covist.engine.prefill import Prefill, Settings
+from covist.engine.prefill import Prefill
 from covist.engine.prompt import Prompt, packed_prompts
+from covist.engine.settings import Settings
 from covist.errors import CovistError
 
 COMPILED = (

@@ -11,32 +11,15 @@ import torch
 from torch import Tensor
 
 from covist.contract.decoder import Rotary
-from covist.contract.family import Family
-from covist.contract.instruction import Instruction, TextSpace
-from covist.contract.method import Method, Outcome
-from covist.contract.pixels import Preprocessing
+from covist.contract.instruction import Instruction
 from covist.contract.signals import ImageSignals, PlacedSignals
 from covist.contract.views import DecoderView, ImageContext
-from covist.engine.decoder import FrozenDecoder
-from covist.engine.instruction import InstructionReader
+from covist.engine.beginning import Beginning, begin_image
 from covist.engine.ledger import Ledger
 from covist.engine.prompt import Prompt
 from covist.engine.sequence import Batch, ImageInPrompt, Sample
+from covist.engine.settings import Settings
 from covist.errors import CovistError
-from covist.schedule import resolve_budget
-
-
-@dataclass
-class Settings:
-    """How a handle compresses."""
-
-    family: Family
-    method: Method
-    decoder: FrozenDecoder
-    reader: InstructionReader
-    text_tower: TextSpace | None
-    budget: int | float | str
-    preprocessing: Preprocessing = Preprocessing()  # of the images, as far as the processor is known
 
 
 @dataclass
@@ -179,7 +162,7 @@ class _ImageFinder:
 
     def __init__(self, settings: Settings, prompt: Prompt, signals: list[ImageSignals]):
         self._settings, self._prompt, self._signals = settings, prompt, signals
-        self._begun: dict[Any, list[tuple[Tensor, Outcome]]] = {}
+        self._begun: dict[Any, list[tuple[Tensor, Beginning]]] = {}
         self._masked: dict[Any, ImageSignals] = {}
 
     def sample(self, row: int, member: Tensor) -> Sample:
@@ -258,7 +241,7 @@ class _ImageFinder:
 
     def _begin(self, row: int, placed: PlacedSignals, seen: Tensor, instruction: Instruction) -> ImageInPrompt:
         """`seen` [n] bool: which tokens of the prompt the attention mask shows."""
-        settings, signals = self._settings, placed.signals
+        signals = placed.signals
         tokens = placed.rows[signals.content_rows.to(placed.rows.device)]  # [N]
         visible = seen[tokens]
         is_marker = seen.clone()
@@ -267,14 +250,21 @@ class _ImageFinder:
         if not bool(visible.all()):
             signals = self._restricted(signals, visible)
         rows = tokens[visible]
-        budget = resolve_budget(settings.budget, len(rows), signals.grid.frames)
-        schedule = settings.method.schedule(settings.decoder.layers, budget, len(rows))
-        image = ImageInPrompt(
-            signals, instruction, schedule, budget, placed.start, placed.end, rows, markers=is_marker.nonzero()[:, 0]
-        )
-        image.outcomes.append((0, self._outcome(row, image, schedule.tokens_per_layer[0])))
+        begun = self._beginning(signals, instruction, self._prompt.positions[row][rows])
         # Later stages read the rows; a copy of the embeddings would stay beside the prompt's until the prefill ends.
-        image.instruction = replace(instruction, embeddings=instruction.embeddings.new_empty(0, 0))
+        instruction = replace(instruction, embeddings=instruction.embeddings.new_empty(0, 0))
+        image = ImageInPrompt(
+            signals,
+            instruction,
+            begun.schedule,
+            begun.budget,
+            placed.start,
+            placed.end,
+            rows,
+            markers=is_marker.nonzero()[:, 0],
+            missed=begun.missed,
+        )
+        image.outcomes.append((0, begun.outcome))
         return image
 
     def _restricted(self, signals: ImageSignals, visible: Tensor) -> ImageSignals:
@@ -284,19 +274,14 @@ class _ImageFinder:
             self._masked[key] = signals.restricted(visible.to(signals.content.device))
         return self._masked[key]
 
-    def _outcome(self, row: int, image: ImageInPrompt, count: int) -> Outcome:
+    def _beginning(self, signals: ImageSignals, instruction: Instruction, positions: Tensor) -> Beginning:
         """Begin once per image and instruction: beams and repeated prompts share the state."""
-        positions = self._prompt.positions[row][image.rows]
-        instruction = image.instruction
-        key = (id(image.signals), instruction.text, count, tuple(positions[0].reshape(-1).tolist()))
-        repeated = [
-            outcome
-            for embeddings, outcome in self._begun.get(key, [])
-            if embeddings.shape == instruction.embeddings.shape and torch.equal(embeddings, instruction.embeddings)
-        ]
-        if repeated:
-            return repeated[0]
-        context = ImageContext(image.signals, positions, instruction, self._settings.decoder, self._settings.text_tower)
-        outcome = self._settings.method.begin(context, count)
-        self._begun.setdefault(key, []).append((instruction.embeddings, outcome))
-        return outcome
+        key = (id(signals), instruction.text, tuple(positions[0].reshape(-1).tolist()))
+        for embeddings, begun in self._begun.get(key, []):
+            if embeddings.shape == instruction.embeddings.shape and torch.equal(embeddings, instruction.embeddings):
+                return begun
+        settings = self._settings
+        context = ImageContext(signals, positions, instruction, settings.decoder, settings.text_tower)
+        begun = begin_image(settings, context)
+        self._begun.setdefault(key, []).append((instruction.embeddings, begun))
+        return begun

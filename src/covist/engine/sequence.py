@@ -28,6 +28,7 @@ class ImageInPrompt:
     end: int  # prompt row after its last token
     rows: Tensor  # [N] prompt rows of its content tokens
     markers: Tensor  # prompt rows of its markers (newlines, text within the image), which survive every stage
+    missed: float | None = None  # coverage that was not enough, so that the image runs uncompressed
     outcomes: list[tuple[int, Outcome]] = field(default_factory=list)  # (depth, what the reduction made)
 
     @property

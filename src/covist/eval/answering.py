@@ -21,7 +21,7 @@ from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite
 from covist.methods.create import create_method
 from covist.request.answer import compressed
-from covist.schedule import resolve_budget
+from covist.schedule import CoverageBudget, resolve_budget
 
 Progress = Callable[[int, int, str], None]
 """Called with (finished images, all images, the run at work), over all runs."""
@@ -40,6 +40,7 @@ def answers_identity(
         "constants": "published" if setup.constants is None else setup.constants.to_dict(),
         "seed": seed,
         "concentration": setup.concentration,
+        "min_coverage": setup.min_coverage,
     }
 
 
@@ -75,7 +76,8 @@ class Answering:
     def _compressed(self, run: Run) -> AbstractContextManager[Compression | None]:
         tracks = not run.is_vanilla and create_method(run.method).tracker is not None
         reference = self.concentration() if tracks else None
-        return compressed(self.subject.loaded, replace(run, constants=self.constants), concentration=reference)
+        asked = replace(run, constants=self.constants, min_coverage=self.records.settings.get("min_coverage"))
+        return compressed(self.subject.loaded, asked, concentration=reference)
 
     def concentration(self) -> float:
         """What CoViST's running reference is frozen to, measured once."""
@@ -107,5 +109,5 @@ class Answering:
 
 
 def _target(budget: int | str, image: ImageReport) -> int:
-    """The tokens that a budget allows an image or a video."""
-    return resolve_budget(budget, image.tokens, image.frames)
+    """The tokens that a budget allows an image or a video; one that follows the image has said so itself."""
+    return image.budget if CoverageBudget.read(budget) else resolve_budget(budget, image.tokens, image.frames)

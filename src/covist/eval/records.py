@@ -17,6 +17,7 @@ from uuid import uuid4
 from covist.errors import CovistError
 from covist.outputs import writable_directory, write_json
 from covist.request.answer import Configuration
+from covist.schedule import CoverageBudget
 
 LAYOUT = 3
 """Counts the changes to what a directory holds; one of another layout is refused."""
@@ -24,17 +25,20 @@ LAYOUT = 3
 
 @dataclass(frozen=True)
 class Run(Configuration):
-    """A method at a budget: a number of tokens, or a share of each image's as text ("11%")."""
+    """A method at a budget: a number of tokens, a share of each image's as text ("11%"), or "auto:LEVEL"."""
 
     budget: int | str
 
 
 def budget_size(budget: int | str) -> float:
-    """For putting budgets in order: counts by themselves, shares below all of them.
+    """For putting budgets in order: counts by themselves, shares below all of them, levels of coverage first.
 
-    >>> sorted([64, "5%", 128, "11%"], key=budget_size)
-    ['5%', '11%', 64, 128]
+    >>> sorted([64, "5%", 128, "11%", "auto:0.9"], key=budget_size)
+    ['auto:0.9', '5%', '11%', 64, 128]
     """
+    needed = CoverageBudget.read(budget)
+    if needed is not None:
+        return needed.level - 1
     return float(budget) if isinstance(budget, int) else float(budget.rstrip("%")) / 100
 
 
@@ -128,7 +132,7 @@ class Records:
     def _path(self, run: Run) -> Path:
         assert self._directory is not None
         name = re.sub(r"[^\w.=-]+", "_", run.method)
-        return self._directory / "answers" / f"{name}@{run.budget}.jsonl"
+        return self._directory / "answers" / f"{name}@{str(run.budget).replace(':', '_')}.jsonl"
 
     def _read(self, run: Run) -> dict[int, Answered]:
         if self._directory is None or not self._path(run).exists():

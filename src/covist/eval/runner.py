@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from covist.api.choose import check_run
 from covist.api.setup import Setup
 from covist.config import CovistConfig
 from covist.errors import CovistError
@@ -19,7 +21,7 @@ from covist.eval.suite import Suite, load_suite
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA, is_vanilla, split_names
 from covist.methods.registry import available_methods
-from covist.schedule import check_budget, resolve_budget
+from covist.schedule import CoverageBudget, check_budget, resolve_budget
 
 
 def evaluate(
@@ -28,6 +30,7 @@ def evaluate(
     *,
     suite: str | Suite = "scenes",
     limit: int | None = None,
+    half: str | None = None,
     model: Any = None,
     max_new_tokens: int | None = None,
     config: CovistConfig | Setup | str | Path | None = None,
@@ -44,6 +47,7 @@ def evaluate(
     suite: a name of `covist.eval.SUITES`, or a suite of your own: from a file by `read_data`, or of items that are at
         hand by `Suite.of`.
     limit: use only the first images of the suite; the embedded ones begin with a fair sample of all of it.
+    half: "even" or "odd": use only the images with such numbers, to choose by one half and check on the other.
     model: a name ("tiny", a folder, a hub id), a `LoadedModel`, or a tuple (model, processor, clip); by default the
         embedded model that the suite was made for.
     max_new_tokens: the longest answer; by default there is room for the right answer in the embedded suites, and for
@@ -69,7 +73,7 @@ def evaluate(
     {'agreement': 100.0}
     """
     names, asked = method_names(methods), load_suite(suite)
-    items = asked.items(limit)
+    items = asked.items(limit, half)
     longest = asked.max_new_tokens if max_new_tokens is None else max_new_tokens
     subject = Subject.resolve(asked.model if model is None else model, longest)
     runs = planned_runs(names, budgets, round(subject.tokens(items[0])), asked.one_size)
@@ -122,15 +126,28 @@ def planned_runs(
 ) -> list[Run]:
     """Vanilla once, as the reference, then every other method at every budget."""
     parts = [part for part in budgets.split(",") if part.strip()] if isinstance(budgets, str) else list(budgets)
-    sizes = dict.fromkeys(resolve_budget(part, tokens) if one_size else written_budget(part) for part in parts)
+    written = map(written_budget, parts)
+    # A share of images of one size is a count; what follows the image stays as it is.
+    sizes = dict.fromkeys(resolve_budget(one, tokens) if one_size and not _follows(one) else one for one in written)
     others = [name for name in names if name != VANILLA]
     if others and not sizes:
         raise CovistError("no budget given; name at least one, for example 64")
+    check_runs(others, sizes)
     return [Run(VANILLA, tokens), *(Run(name, size) for name in others for size in sizes)]
 
 
+def check_runs(names: Iterable[str], budgets: Iterable[int | float | str]) -> None:
+    """Refuse a budget that is none, or that one of some methods cannot keep to."""
+    for name, budget in product(names, budgets):
+        check_run(name, budget)
+
+
+def _follows(budget: int | str) -> bool:
+    return CoverageBudget.read(budget) is not None
+
+
 def written_budget(budget: int | float | str) -> int | str:
-    """A budget in one of two spellings, a count (64) or a share ("11%"); what is neither is refused.
+    """A budget in one spelling: a count (64), a share ("11%") or what follows the image ("auto:0.9"); else refused.
 
     >>> written_budget("0.11"), written_budget(64)
     ('11%', 64)
@@ -139,4 +156,4 @@ def written_budget(budget: int | float | str) -> int | str:
     text = str(budget).strip()
     if text.isdigit():
         return int(text)
-    return text if text.endswith("%") else f"{100 * float(text):g}%"
+    return text if text.endswith("%") or _follows(text) else f"{100 * float(text):g}%"

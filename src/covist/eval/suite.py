@@ -36,6 +36,8 @@ CROWDED, CROWDED_EVERY = 80, 5  # crowded scenes, and how often the suite shows 
 CROWDED_SEEDS = HELD_OUT_SEEDS[10_000:11_000]  # more than are needed: some offer no question
 HD_SEEDS = HELD_OUT_SEEDS[:200]  # 1,600 questions
 FREE_ANSWER = 64  # tokens of an answer that may say the right thing in more words than it takes
+HALVES = ("even", "odd")
+"""Halves of a suite by the numbers of its images: one to choose by, one to check the choice on."""
 _PROBED = 8  # items that a fingerprint reads
 
 
@@ -111,11 +113,16 @@ class Suite:
             identity=checksum,
         )
 
-    def items(self, limit: int | None = None) -> list[Item]:
-        """The first `limit` items, or all."""
+    def items(self, limit: int | None = None, half: str | None = None) -> list[Item]:
+        """The first `limit` items, or all; those with "even" or "odd" numbers, if only one half is asked for."""
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise CovistError(f"limit must be a positive number of images, got {limit!r}")
-        return [self.item(number) for number in range(min(limit or self.size, self.size))]
+        if half not in (None, *HALVES):
+            raise CovistError(f"half must be {' or '.join(HALVES)}, got {half!r}")
+        numbers = range(self.size) if half is None else range(HALVES.index(half), self.size, 2)
+        if not numbers:
+            raise CovistError(f"{self.name} has no {half} images")
+        return [self.item(number) for number in numbers[:limit]]
 
     def fingerprint(self) -> str:
         """Changes when something else is shown or asked."""

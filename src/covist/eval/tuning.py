@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from covist.eval.tally import tally
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA
 from covist.request.answer import compressed
-from covist.schedule import resolve_budget
+from covist.schedule import CoverageBudget, resolve_budget
 
 LADDER = ("50%", "33.3%", "22.2%", "16.7%", "11.1%", "8.3%", "5.6%", "4.2%", "2.8%")
 """Budgets that are tried unless others are named: of 576 tokens these are 288, 192, 128, 96, 64, 48, 32, 24 and 16."""
@@ -156,11 +157,17 @@ def check_keep(keep: float) -> None:
 def _ladder(runs: Sequence[Run], tokens: int, max_budget: int | float | str | None) -> list[Run]:
     """From the largest budget down; counts and shares are compared by what they are of `tokens`."""
     most = tokens if max_budget is None else resolve_budget(max_budget, tokens)
-    sizes = {run: resolve_budget(run.budget, tokens) for run in runs}
+    sizes = {run: resolve_budget(run.budget, tokens) + _lack(run) for run in runs}
     falling = sorted((run for run in runs if sizes[run] <= most), key=lambda run: -sizes[run])
     if not falling:
         raise CovistError(f"no budget is at most {max_budget}; name some with budgets")
     return falling
+
+
+def _lack(run: Run) -> float:
+    """Puts budgets that follow the image, which all may come to the same count, in the order of their levels."""
+    needed = CoverageBudget.read(run.budget)
+    return 0.0 if needed is None else needed.level - 1
 
 
 class _Sampler:
@@ -188,6 +195,13 @@ class _Sampler:
         own, full = (tally(first, records.of(one), families, reference) for one in (run, self.vanilla))
         return Loss.of(own, full)
 
+    def tokens(self, run: Run, count: int) -> float:
+        """What the budget of a run came to on the first `count` items, in the mean."""
+        if CoverageBudget.read(run.budget) is None:
+            return resolve_budget(run.budget, int(self.vanilla.budget))
+        answered = self.answering.records.of(run)
+        return mean(answered[item.number].cached_tokens for item in self.items[:count])
+
     def _advance(self, run: Run) -> Progress | None:
         """Progress over the whole race."""
         if self._progress is None:
@@ -207,8 +221,7 @@ def _conclude(sampler: _Sampler, test: BudgetTest, steps: Sequence[Step[Run]]) -
     answering = sampler.answering
     by_method = {step.rung.method: [one for one in steps if one.rung.method == step.rung.method] for step in steps}
     passing = [step for own in by_method.values() if (step := smallest_passing(own)) is not None]
-    tokens = int(sampler.vanilla.budget)
-    chosen = min(passing, key=lambda step: resolve_budget(step.rung.budget, tokens), default=None)
+    chosen = min(passing, key=lambda step: sampler.tokens(step.rung, step.loss.items), default=None)
     asked = [question for item in sampler.items for question in item.questions]
     return Tuned(
         suite=answering.suite.name,
@@ -238,7 +251,8 @@ def _setup(answering: Answering, test: BudgetTest, chosen: Step[Run]) -> Setup:
         **{name: settings[name] for name in ("suite", "suite_version", "model", "clip", "dtype", "max_new_tokens")},
         "versions": versions(),
     }
-    return Setup(run.method, run.budget, answering.concentration() if tracks else None, answering.constants, origin)
+    frozen = answering.concentration() if tracks else None
+    return Setup(run.method, run.budget, frozen, answering.constants, origin, settings["min_coverage"])
 
 
 def _row(tried: Tried) -> dict[str, Any]:

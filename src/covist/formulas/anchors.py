@@ -25,13 +25,18 @@ def free_places(count: int) -> int:
     return max(2, count // FREE_PLACE_DIVISOR)
 
 
+def anchor_places(count: int, config: CovistConfig) -> int:
+    """How many anchors a selection of `count` tokens may have."""
+    return min(config.anchor_limit, math.floor(config.anchor_fraction * count))
+
+
 def instruction_anchors(distribution: Tensor, affinity: Tensor, count: int, config: CovistConfig) -> Tensor:
     """Non-redundant tokens in the order of pi [N], most relevant first -> anchors in that order, [any].
 
     The few numbers that decide are read once, and the host walks along the candidates. Only where nearly all of them
     are copies of each other does it have to ask for more.
     """
-    limit = min(config.anchor_limit, math.floor(config.anchor_fraction * count))
+    limit = anchor_places(count, config)
     initial = min(max(2, count // INITIAL_ANCHOR_DIVISOR), limit)
     order = distribution.argsort(descending=True, stable=True)
     kept: list[int] = []  # places along the order

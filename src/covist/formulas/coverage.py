@@ -55,15 +55,12 @@ def region_weights(
     weights: Tensor, unit_keys: Tensor, unit_embeddings: Tensor, coordinates: Tensor, config: CovistConfig
 ) -> Tensor:
     """omega [N]: the weights w rebalanced over regions, which keeps a large region from taking the whole budget."""
-    return balance_regions(weights, gram(unit_keys), gram(unit_embeddings), coordinates, config)
+    distances = descriptor_distances(gram(unit_keys), gram(unit_embeddings), coordinates)
+    return balance_regions(weights, assign_regions(weights, distances, config.regions), config)
 
 
-def balance_regions(
-    weights: Tensor, key_cosines: Tensor, embedding_cosines: Tensor, coordinates: Tensor, config: CovistConfig
-) -> Tensor:
-    """`region_weights` for a caller that has the cosines [N, N] already."""
-    distances = descriptor_distances(key_cosines, embedding_cosines, coordinates)
-    region = assign_regions(weights, distances, config.regions)  # [N]
+def balance_regions(weights: Tensor, region: Tensor, config: CovistConfig) -> Tensor:
+    """`region_weights` for a caller that knows the region of every token [N] already."""
     weights = weights + VANISHING  # a region without weight spreads its target evenly
     member = (region == torch.arange(config.regions, device=region.device)[:, None]).float()  # [regions, N]
     mass = member @ weights
@@ -98,3 +95,14 @@ def assign_regions(weights: Tensor, distances: Tensor, regions: int) -> Tensor:
         rows.append(distances.index_select(0, centre))
         nearest = torch.minimum(nearest, rows[-1])
     return first_largest(-torch.cat(rows), DISTANCE_TIE)
+
+
+def coverage_share(affinity: Tensor, omega: Tensor, kept: Tensor) -> Tensor:
+    """F of Eq. 5 for the tokens `kept` [K], over F of all tokens -> [], in [0, 1].
+
+    A token covers itself best, so that all tokens together cover what the diagonal says; where that is nothing, as on
+    an image without features, nothing is missed.
+    """
+    covered = affinity.index_select(1, kept).amax(1)  # [N]
+    reached, whole = (torch.dot(omega, part.square()) for part in (covered, affinity.diagonal()))
+    return torch.where(whole > 0, reached / whole, torch.ones_like(whole)).clamp(max=1)

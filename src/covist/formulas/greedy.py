@@ -11,8 +11,9 @@ The dense loop, for an accelerator, where launching work and waiting for it cost
 scratch in a handful of operators of fixed shape, and nothing is read back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial, reduce
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ OWN_MASS = 1e-6
 BLOCK = 256
 """Rows of the affinity handled at once."""
 
+Claim = Callable[[int, Tensor], int | None]
+
 
 def greedy_coverage(affinity: Tensor, omega: Tensor, start: Tensor, count: int) -> Tensor:
     """Grow the distinct tokens `start` [any] greedily to `count` tokens by F of Eq. 5 -> chosen [N] bool.
@@ -40,14 +43,14 @@ def greedy_coverage(affinity: Tensor, omega: Tensor, start: Tensor, count: int) 
     require(start.shape[0] <= count, "greedy_coverage", f"start has more than {count} tokens: {start.shape[0]}")
     if affinity.device.type == "mps":  # which has no float64
         return greedy_coverage(affinity.cpu(), omega.cpu(), start.cpu(), count).to(affinity.device)
-    search = _Search(affinity, omega, start)
+    search = Search(affinity, omega, start)
     dense = affinity.device.type != "cpu" if DENSE is None else DENSE
     grow = search.grow_on_device if dense else search.grow
     grow(count - start.shape[0])
     return search.chosen
 
 
-class _Search:
+class Search:
     """The tokens chosen so far, and two ways to choose more of them."""
 
     def __init__(self, affinity: Tensor, omega: Tensor, start: Tensor):
@@ -55,29 +58,33 @@ class _Search:
         self.chosen = torch.zeros_like(omega, dtype=torch.bool).index_fill_(0, start, True)
 
     def grow(self, steps: int) -> None:
-        """The sparse loop: shapes follow the data, as many columns per step as really rose.
+        """The sparse loop: shapes follow the data, as many columns per step as really rose."""
+        self.chosen[[pick for pick, _ in islice(self.walk(), steps)]] = True
 
+    def walk(self, claim: Claim | None = None) -> Iterator[tuple[int, Tensor]]:
+        """Tokens one by one as the sparse loop takes them, each with the largest affinity of every token [N] after it.
+
+        claim: the token that must be taken next, whatever its gain, or None; it is shown how many there are and the
+            largest affinities, inf for tokens that are in.
         Gains carry a common offset, which no comparison sees, and are -inf for chosen tokens.
         """
-        covered, picks = _largest(self.affinity, self.start), []
+        covered = _largest(self.affinity, self.start)
         # max(s, covered)^2 without subtracting covered^2, the first offset: a float32 difference would be rounded
         blocks = [torch.maximum(rows, covered).square_().double() @ self.omega for rows in self.affinity.split(BLOCK)]
         gains = torch.cat(blocks).masked_fill_(self.chosen, -torch.inf)
         levels = covered.repeat(2, 1)[..., None]  # coverage before and after a step, which take turns: [2, N, 1]
         sides, room = levels.unbind(), gains.new_empty(BLOCK, gains.shape[0])
-        for step in range(steps):
-            values, tokens = (top.tolist() for top in gains.topk(min(2, gains.shape[0])))
-            tied = values[0] - values[-1] <= TIE
-            pick = int(first_largest(gains, TIE)) if tied else tokens[0]
-            picks.append(pick)
-            gains[pick].fill_(-torch.inf)
+        for step in range(gains.shape[0] - self.start.shape[0]):
             before, after = step % 2, 1 - step % 2
+            pick = None if claim is None else claim(step, sides[before][:, 0].masked_fill(gains.isneginf(), torch.inf))
+            pick = _first_best(gains) if pick is None else pick
+            gains[pick].fill_(-torch.inf)
             torch.maximum(sides[before], self.affinity[pick, :, None], out=sides[after])
+            yield pick, sides[after][:, 0]
             risen = (sides[after] > sides[before]).nonzero()[:, 0]
             for block in risen.split(BLOCK) if risen.shape[0] > BLOCK else (risen,):
                 bounds = levels.index_select(1, block).unbind()  # [r, 1] each
                 self._settle(gains, block, bounds[before], bounds[after], room[: block.shape[0]])
-        self.chosen[picks] = True
 
     def _settle(self, gains: Tensor, risen: Tensor, low: Tensor, high: Tensor, kernel: Tensor) -> None:
         """Lower the `gains` [N] by what the columns `risen` [r] gained from `low` to `high`; `kernel` [r, N]: room."""
@@ -114,6 +121,11 @@ class _Search:
             picks.append(choose(gains[-1]))
             covered = raised.index_select(0, picks[-1])
         return torch.stack(picks), torch.stack(gains)
+
+
+def _first_best(gains: Tensor) -> int:
+    values, tokens = (top.tolist() for top in gains.topk(min(2, gains.shape[0])))
+    return int(first_largest(gains, TIE)) if values[0] - values[-1] <= TIE else tokens[0]
 
 
 def _largest(affinity: Tensor, tokens: Tensor) -> Tensor:

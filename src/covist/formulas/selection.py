@@ -9,7 +9,15 @@ from torch import Tensor
 from covist.checks import require_affordable, require_count
 from covist.config import CovistConfig
 from covist.formulas.anchors import instruction_anchors, protected_tokens
-from covist.formulas.coverage import balance_regions, blend_similarities, coverage_weights, uniform_coefficient
+from covist.formulas.coverage import (
+    assign_regions,
+    balance_regions,
+    blend_similarities,
+    coverage_share,
+    coverage_weights,
+    descriptor_distances,
+    uniform_coefficient,
+)
 from covist.formulas.evidence import check_signals, mix_evidence, selectivity, weigh_image
 from covist.formulas.greedy import fill_reserve, greedy_coverage
 from covist.formulas.ops import gram, mass_norm, partition, round_half_up, unit_rows
@@ -27,6 +35,7 @@ class Selection:
     anchors:       instruction anchors, [N] bool
     maps:          named [N] maps for drawings: attention, distinctiveness, instruction (if any), combined
     concentration: c of the encoder attention at the initial stage, for the tracker
+    coverage:      F of Eq. 5 as a share of what all tokens cover, []; None at later stages
     """
 
     kept: Tensor
@@ -34,6 +43,7 @@ class Selection:
     anchors: Tensor
     maps: dict[str, Tensor] = field(default_factory=dict)
     concentration: float | None = None
+    coverage: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +55,60 @@ class InstructionEvidence:
     max_weight: float
 
 
-@torch.no_grad()
+@dataclass(frozen=True, eq=False)
+class WeighedImage:
+    """Everything that the initial stage knows of an image before it hears how many tokens to keep.
+
+    maps:          named [N] maps: attention (smoothed), distinctiveness, instruction (if any), combined (e)
+    concentration: c of the encoder attention
+    asks_anchors:  whether the instruction is selective enough to set anchors, and may
+    affinity:      s, [N, N]
+    regions:       the region of every token, [N]
+    reference:     running mean of the concentration, None = not yet known
+    """
+
+    maps: dict[str, Tensor]
+    concentration: float
+    asks_anchors: bool
+    affinity: Tensor
+    regions: Tensor
+    config: CovistConfig
+    reference: float | None = None
+
+    @property
+    def size(self) -> int:
+        return self.affinity.shape[0]
+
+    def omega(self, count: int) -> Tensor:
+        """The coverage weights [N] of a selection of `count` tokens."""
+        uniform = uniform_coefficient(count, self.concentration, self.reference, self.config)
+        weights = coverage_weights(self.maps["combined"], uniform, self.config)
+        return balance_regions(weights, self.regions, self.config)
+
+    def anchors(self, count: int) -> Tensor:
+        """The instruction anchors of a selection of `count` tokens, most relevant first, [any]."""
+        if not self.asks_anchors:
+            return torch.empty(0, dtype=torch.long, device=self.affinity.device)
+        return instruction_anchors(self.maps["instruction"], self.affinity, count, self.config)
+
+    @torch.no_grad()
+    def select(self, count: int) -> Selection:
+        """Keep `count` of the N tokens."""
+        require_count("initial_selection", count, self.size)
+        omega, anchors = self.omega(count), self.anchors(count)
+        protected = protected_tokens(self.maps["attention"], anchors, count, self.concentration, self.config)
+        chosen = _cover(self.affinity, omega, protected, count, self.config)
+        _, kept = partition(chosen, count)
+        return Selection(
+            kept,
+            self.maps["combined"],
+            torch.zeros_like(chosen).index_fill_(0, anchors, True),
+            self.maps,
+            self.concentration,
+            coverage_share(self.affinity, omega, kept),
+        )
+
+
 def initial_selection(
     attention: Tensor,
     keys: Tensor,
@@ -56,14 +119,29 @@ def initial_selection(
     instruction: InstructionEvidence | None = None,
     reference: float | None = None,
 ) -> tuple[Selection, Tensor]:
-    """Choose `count` of N tokens from the encoder's signals -> (selection, affinity s [N, N]).
+    """Choose `count` of N tokens from the encoder's signals -> (selection, affinity s [N, N])."""
+    require_count("initial_selection", count, grid.size)
+    weighed = weigh(attention, keys, embeddings, grid, config, instruction, reference)
+    return weighed.select(count), weighed.affinity
+
+
+@torch.no_grad()
+def weigh(
+    attention: Tensor,
+    keys: Tensor,
+    embeddings: Tensor,
+    grid: Grid,
+    config: CovistConfig,
+    instruction: InstructionEvidence | None = None,
+    reference: float | None = None,
+) -> WeighedImage:
+    """The part of the initial stage that hangs on the image and on what is asked, not on the count.
 
     attention: class-token (or incoming) attention with heads mixed, [N]; keys: encoder keys, [N, k];
     embeddings: projected embeddings, [N, d]; reference: running mean of the concentration, None = not yet known.
     """
     config = grown_with_frames(config, grid.frames)
     require_affordable("initial_selection", grid.size)
-    require_count("initial_selection", count, grid.size)
     asked = {} if instruction is None else {"instruction": instruction.distribution}
     check_signals("initial_selection", attention, keys, embeddings, grid, **asked)
     unit_keys, unit_embeddings = unit_rows(keys, config.epsilon), unit_rows(embeddings, config.epsilon)
@@ -76,22 +154,19 @@ def initial_selection(
         sigma = selectivity(maps["instruction"])
         maps["combined"] = mix_evidence(visual.base, maps["instruction"], instruction.max_weight, config, sigma)
     concentration, selective = torch.stack([visual.departure, sigma]).tolist()
-
-    uniform = uniform_coefficient(count, concentration, reference, config)
-    weights = coverage_weights(maps["combined"], uniform, config)
-    coordinates = grid.coordinates(attention.device)
-    omega = balance_regions(weights, key_cosines, embedding_cosines, coordinates, config)
-    affinity = blend_similarities(key_cosines, embedding_cosines)
-    del embedding_cosines  # N x N: the search below needs the room
-
-    anchors = torch.empty(0, dtype=torch.long, device=attention.device)
-    if instruction is not None and instruction.anchors_allowed and selective >= config.anchor_selectivity:
-        anchors = instruction_anchors(maps["instruction"], affinity, count, config)
-    protected = protected_tokens(visual.attention, anchors, count, concentration, config)
-    chosen = _cover(affinity, omega, protected, count, config)
-    is_anchor = torch.zeros_like(chosen).index_fill_(0, anchors, True)
-    _, kept = partition(chosen, count)
-    return Selection(kept, maps["combined"], is_anchor, maps, concentration), affinity
+    may_anchor = instruction is not None and instruction.anchors_allowed
+    # The first region begins where w is largest. That is where e is, whatever uniform part a count adds to all.
+    distances = descriptor_distances(key_cosines, embedding_cosines, grid.coordinates(attention.device))
+    regions = assign_regions(coverage_weights(maps["combined"], 0.0, config), distances, config.regions)
+    return WeighedImage(
+        maps,
+        concentration,
+        may_anchor and selective >= config.anchor_selectivity,
+        blend_similarities(key_cosines, embedding_cosines),
+        regions,
+        config,
+        reference,
+    )
 
 
 def grown_with_frames(config: CovistConfig, frames: int) -> CovistConfig:

@@ -45,6 +45,7 @@ class Answerer:
                 self.loaded.processor,
                 budget=arguments.wanted_budget,
                 method=self._method,
+                min_coverage=arguments.least_coverage,
                 clip=self.loaded.clip,
             )
         self._together = Together(self.loaded, self._handle)

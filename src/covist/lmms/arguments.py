@@ -7,13 +7,12 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from covist.api.choose import PLAIN, choose_budget, choose_method
+from covist.api.choose import PLAIN, check_budget_of, choose_budget, choose_method
 from covist.api.setup import Setup
 from covist.contract.method import Method
 from covist.errors import CovistError
 from covist.methods.grammar import is_vanilla
 from covist.request.videos import FRAMES
-from covist.schedule import check_budget
 
 RUNNING = "running"
 """The concentration reference of the paper: a running mean over the images as they come."""
@@ -29,6 +28,7 @@ class Arguments:
                          semicolons between them, because lmms-eval splits at commas
     config:              a file of `covist tune`, or one with constants of CoViST; other arguments come before it
     clip:                the CLIP checkpoint of the model's vision tower
+    min_coverage:        an image of which the budget covers less runs uncompressed
     concentration:       what to freeze CoViST's reference to, or "running"; by default every task settles its own
     frames:              frames of a video that are looked at, evenly spaced
     device, batch_size:  lmms-eval hands over its own options of these names
@@ -40,6 +40,7 @@ class Arguments:
     method: str | None = None
     config: str | None = None
     clip: str | None = None
+    min_coverage: float | None = None
     concentration: float | str | None = None
     frames: int = FRAMES
     dtype: str = "auto"
@@ -79,6 +80,10 @@ class Arguments:
         return choose_budget(self.budget, self.setup)
 
     @property
+    def least_coverage(self) -> float | None:
+        return self.setup.min_coverage if self.min_coverage is None else self.min_coverage
+
+    @property
     def is_plain(self) -> bool:
         """Whether the model runs uncompressed."""
         name = self.setup.method if self.method is self.strategy is None else self.method
@@ -99,8 +104,7 @@ class Arguments:
         if isinstance(self.concentration, str) and not self.is_running:
             raise CovistError(f"concentration must be a number in [0, 1] or {RUNNING!r}, got {self.concentration!r}")
         if not self.is_plain:
-            check_budget(self.wanted_budget)
-            self.make_method()
+            check_budget_of(self.make_method(), self.wanted_budget, self.least_coverage)
 
 
 _COUNTS = {"batch_size", "frames"}

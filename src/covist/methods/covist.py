@@ -13,6 +13,7 @@ from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome
 from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
+from covist.formulas.adaptive import smallest_selection
 from covist.formulas.attention import DistanceTable
 from covist.formulas.composition import Composition, compose, drop, forget_history
 from covist.formulas.concentration import ConcentrationTracker
@@ -21,7 +22,7 @@ from covist.formulas.evidence import first_layer_distribution, instruction_distr
 from covist.formulas.internal import attention_score, internal_score, internal_selection, spatial_subsample, value_score
 from covist.formulas.ops import mass_norm
 from covist.formulas.positions import resolve_span
-from covist.formulas.selection import InstructionEvidence, Selection, initial_selection
+from covist.formulas.selection import InstructionEvidence, Selection, WeighedImage, weigh
 from covist.methods.registry import register_method
 from covist.schedule import Schedule, fixed_schedule, progressive_cuts, progressive_schedule
 from covist.state import VisualState
@@ -35,6 +36,7 @@ class Covist(Method):
     """Coverage-guided selection, conserved contributions, state-conditioned attention."""
 
     uses_clip_text = True
+    measures_coverage = True
     options: ClassVar = {
         "config": "all constants at once, a CovistConfig (in Python)",
         "tracker": "the running concentration reference, a ConcentrationTracker (in Python)",
@@ -52,30 +54,48 @@ class Covist(Method):
 
     def begin(self, image: ImageContext, count: int) -> Outcome:
         if count == image.grid.size:
-            return Outcome(image.initial_state())
+            return Outcome(image.initial_state(), coverage=1.0)
         started = perf_counter()
-        signals = image.signals
-        # A forward without a cache meets the same image again at every step: it must not count twice.
-        reference = signals.memo.setdefault("reference", self.tracker.read())
-        instruction = self.instruction_evidence(image)
-        selection, similarity = initial_selection(
-            mass_norm(signals.packed(mix_heads(signals.attention))),
-            signals.keys,
-            signals.embeddings,
-            image.grid,
-            count,
-            self.config,
-            instruction,
-            reference,
-        )
-        if selection.concentration is not None and not signals.memo.setdefault("counted", False):
-            self.tracker.update(selection.concentration)
-            signals.memo["counted"] = True
+        weighed = self.weighed(image)
+        selection = image.notes.get("selection")
+        if selection is None or len(selection.kept) != count:
+            selection = weighed.select(count)
         selected = perf_counter()
         composition = compose(
-            image.initial_state(similarity, selection.anchors), selection.kept, selection.evidence, self.config
+            image.initial_state(weighed.affinity, selection.anchors), selection.kept, selection.evidence, self.config
         )
-        return _outcome(selection, composition, started, selected, self._captions(instruction))
+        captions = self._captions(image.notes["instruction"])
+        return _outcome(selection, composition, started - image.notes.get("seconds", 0.0), selected, captions)
+
+    def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
+        if least == image.grid.size:
+            return least
+        started = perf_counter()
+        selection = smallest_selection(self.weighed(image), level, least, most)
+        image.notes["selection"] = selection  # which `begin` is asked for next, unless a stage keeps another count
+        image.notes["seconds"] = perf_counter() - started
+        return len(selection.kept)
+
+    def weighed(self, image: ImageContext) -> WeighedImage:
+        """What the selections of every count have in common, looked at once."""
+        if "weighed" not in image.notes:
+            signals, memo = image.signals, image.signals.memo
+            # A forward without a cache meets the same image again at every step: it must not count twice.
+            reference = memo.setdefault("reference", self.tracker.read())
+            instruction = image.notes["instruction"] = self.instruction_evidence(image)
+            image.notes["weighed"] = found = weigh(
+                mass_norm(signals.packed(mix_heads(signals.attention))),
+                signals.keys,
+                signals.embeddings,
+                image.grid,
+                self.config,
+                instruction,
+                reference,
+            )
+            if not memo.setdefault("counted", False):
+                self.tracker.update(found.concentration)
+                memo["counted"] = True
+        return image.notes["weighed"]
 
     def _captions(self, instruction: InstructionEvidence | None) -> dict[str, str]:
         """What bright means in the evidence maps."""
@@ -214,9 +234,13 @@ class CovistPro(Covist):
 def _outcome(
     selection: Selection, composition: Composition, started: float, selected: float, captions: dict[str, str]
 ) -> Outcome:
+    withheld, *coverage = torch.stack(
+        [part.detach() for part in (composition.withheld, selection.coverage) if part is not None]
+    ).tolist()  # together, since reading makes the host wait
     return Outcome(
         state=composition.state,
-        withheld=float(composition.withheld.detach()),
+        withheld=withheld,
+        coverage=coverage[0] if coverage else None,
         assignment=composition.assignment,
         maps=selection.maps,
         captions=captions,

@@ -26,18 +26,20 @@ class Configuration:
 
     concentration: what to freeze the running reference to, for methods that have one
     constants: of CoViST, for methods that read them
+    min_coverage: how much of an image must be covered, or else it runs uncompressed
     """
 
     method: str
     budget: int | float | str | None = None
     concentration: float | None = field(default=None, compare=False)
     constants: CovistConfig | None = field(default=None, compare=False)
+    min_coverage: float | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, setup: Setup) -> Configuration:
         """What a setup says, with the defaults of `compress` for what it does not."""
         budget = choose_budget(None, setup)
-        return cls(setup.method or DEFAULT_METHOD, budget, setup.concentration, setup.constants)
+        return cls(setup.method or DEFAULT_METHOD, budget, setup.concentration, setup.constants, setup.min_coverage)
 
     def __str__(self) -> str:
         return self.method if self.budget is None else f"{self.method} {self.budget}"
@@ -97,6 +99,7 @@ def compressed(
         loaded.model,
         loaded.processor,
         config=Setup(configuration.method, configuration.budget, frozen, configuration.constants),
+        min_coverage=configuration.min_coverage,
         clip=loaded.clip,
         instruction=instruction,
     )

@@ -56,6 +56,7 @@ class Answer:
             "method": self.setting.method,
             "budget": self.setting.budget,
             "visual_tokens": {"before": end.cost.visual_tokens, "after": end.cost.visual_tokens_kept},
+            "certificates": list(end.cost.certificates),
             "cache_bytes": {"before": end.cost.cache_bytes_uncompressed, "after": end.cost.cache_bytes},
             "seconds": {
                 "queue": end.waited,

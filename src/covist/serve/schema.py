@@ -64,6 +64,7 @@ class CompressionChoice(_Strict):
     budget: int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=32)] | None = None
     strategy: Annotated[str, Field(max_length=32)] | None = None
     method: Annotated[str, Field(max_length=64)] | None = None
+    min_coverage: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
 class ChatRequest(_Strict):

@@ -52,6 +52,8 @@ class SettingBook:
         if choice.budget is not None:
             check_budget(choice.budget)
             arguments["budget"] = choice.budget
+        if choice.min_coverage is not None:
+            arguments["min_coverage"] = choice.min_coverage
         if choice.strategy is not None or choice.method is not None:
             name, own = self._method(choice)
             arguments |= own

@@ -24,6 +24,7 @@ class ServiceSpec:
     budget: int | float | str = DEFAULT_BUDGET
     method: str = DEFAULT_METHOD
     config: CovistConfig | None = None
+    min_coverage: float | None = None
     concentration: float | None = None
     limits: Limits = field(default_factory=Limits)
     image_hosts: tuple[str, ...] = ()
@@ -37,6 +38,7 @@ class ServiceSpec:
             budget=self.budget,
             method=self.method,
             config=self.config,
+            min_coverage=self.min_coverage,
             concentration=_reference(loaded) if self.concentration is None else self.concentration,
             limits=self.limits,
             keys=keys,

@@ -1,0 +1,49 @@
+"""How an image enters the decoder: its count, its schedule and its first reduction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from covist.contract.method import Outcome
+from covist.contract.views import ImageContext
+from covist.engine.settings import Settings
+from covist.schedule import CoverageBudget, Schedule, resolve_budget
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """An image before the first layer.
+
+    budget:  the count that it was given
+    missed:  the coverage of a first reduction that was not enough, so that the image runs uncompressed; else None
+    """
+
+    budget: int
+    schedule: Schedule
+    outcome: Outcome
+    missed: float | None = None
+
+
+def begin_image(settings: Settings, image: ImageContext) -> Beginning:
+    """Reduce an image to its budget, or keep all of it where too little of it would be covered."""
+    begun = _begin(settings, image, _count(settings, image))
+    coverage, least = begun.outcome.coverage, settings.min_coverage
+    if least is None or coverage is None or coverage >= least:
+        return begun
+    return replace(_begin(settings, image, image.grid.size), missed=coverage)
+
+
+def _begin(settings: Settings, image: ImageContext, budget: int) -> Beginning:
+    schedule = settings.method.schedule(settings.decoder.layers, budget, image.grid.size)
+    return Beginning(budget, schedule, settings.method.begin(image, schedule.tokens_per_layer[0]))
+
+
+def _count(settings: Settings, image: ImageContext) -> int:
+    """What the budget comes to for an image."""
+    tokens, frames = image.grid.size, image.grid.frames
+    needed = CoverageBudget.read(settings.budget)
+    if needed is None:
+        return resolve_budget(settings.budget, tokens, frames)
+    # What would run uncompressed for a little more coverage had better keep a few more tokens.
+    level = max(needed.level, settings.min_coverage or 0.0)
+    return settings.method.count_for(image, level, *needed.bounds(tokens, frames))

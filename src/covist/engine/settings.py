@@ -1,0 +1,26 @@
+"""How a handle compresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from covist.contract.family import Family
+from covist.contract.instruction import TextSpace
+from covist.contract.method import Method
+from covist.contract.pixels import Preprocessing
+from covist.engine.decoder import FrozenDecoder
+from covist.engine.instruction import InstructionReader
+
+
+@dataclass
+class Settings:
+    """How a handle compresses."""
+
+    family: Family
+    method: Method
+    decoder: FrozenDecoder
+    reader: InstructionReader
+    text_tower: TextSpace | None
+    budget: int | float | str
+    min_coverage: float | None = None  # an image whose first reduction covers less runs uncompressed
+    preprocessing: Preprocessing = Preprocessing()  # of the images, as far as the processor is known

@@ -1,0 +1,83 @@
+"""How many tokens an image needs: the smallest count whose coverage (Eq. 5) reaches a level.
+
+The selections of two counts are not nested: core, anchors and reserve have places in proportion to the count. So the
+tokens are put in an order whose first k tokens have, for every k, the places that a selection of k has. One walk along
+it gives the coverage of all counts.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import torch
+
+from covist.checks import require
+from covist.formulas.anchors import anchor_places, core_size, free_places
+from covist.formulas.greedy import Search
+from covist.formulas.ops import ranking, round_half_up
+from covist.formulas.selection import Selection, WeighedImage
+
+
+@torch.no_grad()
+def smallest_selection(image: WeighedImage, level: float, least: int, most: int) -> Selection:
+    """The selection of the smallest count from `least` to `most` whose coverage reaches `level`, else that of `most`.
+
+    The order says where to look. Selections hardly differ from it; one that misses the level nevertheless is followed
+    by those of the next counts.
+    """
+    require(1 <= least <= most <= image.size, "smallest_selection", f"1 <= {least} <= {most} <= {image.size} must hold")
+    lengths = enumerate((coverage for _, coverage in islice(order(image, most), most)), 1)
+    start = next((length for length, coverage in lengths if length >= least and coverage >= level), most)
+    chosen = image.select(start)
+    if start == most or _reaches(chosen, level):
+        return chosen
+    last = image.select(most)
+    if not _reaches(last, level):
+        return last
+    others = (image.select(count) for count in range(start + 1, most))
+    return next((one for one in others if _reaches(one, level)), last)
+
+
+def order(image: WeighedImage, most: int) -> Iterator[tuple[int, float]]:
+    """Tokens one by one, each with the coverage of the tokens up to it, as a share of what all tokens cover.
+
+    A length that gives core, anchors or reserve another place fills it, in this order; every other one is filled by
+    the token that adds most coverage. Weights and anchors are those of a selection of `most`. The walk is the host's,
+    which has to know the count: it takes the affinities there.
+    """
+    affinity, omega = image.affinity.cpu(), image.omega(most).cpu().double()
+    whole = float(torch.dot(omega, affinity.diagonal().double().square()))
+    places = _Places(image, most)
+    search = Search(affinity, omega, torch.empty(0, dtype=torch.long))
+    for token, largest in search.walk(places.claim):
+        places.taken.add(token)
+        covered = float(torch.dot(omega, largest.double().square()))
+        yield token, min(covered / whole, 1.0) if whole > 0 else 1.0
+
+
+class _Places:
+    """Who has a claim on the next place of the order."""
+
+    def __init__(self, image: WeighedImage, most: int):
+        self._concentration, self._config = image.concentration, image.config
+        self._core: list[int] = ranking(image.maps["attention"]).tolist()
+        self._anchors: list[int] = image.anchors(most).tolist()
+        self._reserved = 0
+        self.taken: set[int] = set()
+
+    def claim(self, before: int, largest: torch.Tensor) -> int | None:
+        """The token that must come after `before` others; `largest` [N]: affinity to those, inf for themselves."""
+        length = before + 1
+        protected = next((token for token in self._protected(length) if token not in self.taken), None)
+        if protected is not None or self._reserved == round_half_up(self._config.reserve * length):
+            return protected
+        self._reserved += 1
+        return int(largest.argmin())
+
+    def _protected(self, length: int) -> list[int]:
+        core = self._core[: core_size(length, self._concentration, self._config)]
+        anchors = self._anchors[: anchor_places(length, self._config)]
+        return [*core, *(token for token in anchors if token not in core)][: max(0, length - free_places(length))]
+
+
+def _reaches(selection: Selection, level: float) -> bool:
+    return selection.coverage is not None and float(selection.coverage) >= level

@@ -1,0 +1,137 @@
+"""CoViST-Max, our step beyond the paper: every distinct thing counts once, and a representative says how much it is.
+
+Four changes to CoViST-Fixed, each with the cause that it removes; docs/max.md has the measurements.
+
+1. Affinity `s_ij = exp(-d_ij / mean d)`, d the cosine distance of encoder features. The kernel of Eq. 5 is its square.
+   What is near is measured by the image itself, so that no constant belongs to a tower.
+2. Coverage weights `omega_j = 1 / sum_i s_ij^2`, in place of Eqs. 3 and 4: the tokens that show the same thing share
+   one unit of weight. A wide plain ground weighs as much as one small object, and no core has to protect objects from
+   it. Nothing here hangs on the count or on the question: a smaller count keeps some of what a larger one keeps.
+3. A representative weighs as much as there are tokens that it stands for, in place of Eq. 7: without a limit, the mass
+   of the ground is conserved, and a decoder that counts by shares of attention counts right.
+4. Its content is their mean, in place of Eq. 8: what a group is made of is what it says.
+
+The attention adds log m in every layer and head (Eq. 9 without distance factor and head gains, which showed no gain).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from covist.checks import require_affordable, require_finite
+from covist.contract.decoder import Decoder
+from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
+from covist.contract.views import ImageContext
+from covist.formulas.composition import correspondence
+from covist.formulas.greedy import Search, greedy_coverage
+from covist.formulas.ops import gram, mass_norm, partition, unit_rows
+from covist.methods._shared import cluster_means
+from covist.methods.registry import register_method
+from covist.state import VisualState
+
+ROUNDING = 1e-4
+"""Added to the mean distance: an image whose tokens differ by rounding alone has no distances worth telling apart."""
+
+
+@register_method
+class CovistMax(Method):
+    name = "covist-max"
+    writes_content = True
+    measures_coverage = True
+    info = MethodInfo(
+        paper="none: covist's own, after CoViST",
+        acts="before the decoder, and log weight on every attention logit",
+        signals="encoder features",
+        budget="exactly K in every layer",
+        published=(
+            "Nothing as it stands. Eqs. 5 and 6 are CoViST's. Coverage whose rows are softmaxes of encoder cosines is "
+            "MMTok's: the same as our kernel with weights of one over its sum. Means, with log size in the attention, "
+            "are ToMe's and RESTORE's."
+        ),
+        ours=(
+            "The width of the kernel follows the image's mean distance. No instruction, no class attention, no "
+            "protected core, no limit on the weights."
+        ),
+        checked="reference: a slow literal version, in tests/reference",
+    )
+
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+        seen = self._look(image)
+        order = image.notes.get("order", [])
+        kept = torch.tensor(sorted(order[:count])) if len(order) >= count else seen.choose(count)
+        kept = kept.to(seen.omega.device)
+        closest = seen.affinity.index_select(1, kept)  # [N, K]
+        composed, assignment = represent(state, kept, closest)
+        return Outcome(
+            composed,
+            coverage=float(torch.dot(seen.omega, closest.amax(1).square()).clamp(max=1)),
+            assignment=assignment,
+            maps={"distinctiveness": seen.omega},
+            captions={"distinctiveness": "bright: unlike\nthe rest of the image"},
+        )
+
+    def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
+        image.notes["order"] = order = []
+        for token, coverage in self._look(image).walk():
+            order.append(token)
+            if len(order) == most or (len(order) >= least and coverage >= level):
+                break
+        return len(order)
+
+    def _look(self, image: ImageContext) -> Seen:
+        if "seen" not in image.notes:
+            image.notes["seen"] = look(image.signals.hidden)
+        return image.notes["seen"]
+
+    def attention_rule(self, decoder: Decoder) -> AttentionRule:
+        return plain_rule(decoder.layers, decoder.heads)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the coverage of an image goes by: s [N, N] and omega [N], of mass one."""
+
+    affinity: Tensor
+    omega: Tensor
+
+    def choose(self, count: int) -> Tensor:
+        """The first `count` tokens of the walk, increasing, [count]."""
+        chosen = greedy_coverage(self.affinity, self.omega, self._nothing, count)
+        _, kept = partition(chosen, count)
+        return kept
+
+    def walk(self) -> Iterator[tuple[int, float]]:
+        """Tokens one by one, the one first that adds most coverage, each with the coverage (Eq. 5) up to it."""
+        affinity, omega = self.affinity.cpu(), self.omega.double().cpu()
+        for token, closest in Search(affinity, omega, self._nothing.cpu()).walk():
+            yield token, min(float(torch.dot(omega, closest.double().square())), 1.0)
+
+    @property
+    def _nothing(self) -> Tensor:
+        return torch.empty(0, dtype=torch.long, device=self.omega.device)
+
+
+def look(hidden: Tensor) -> Seen:
+    """Affinity and coverage weights from encoder features [N, v]."""
+    require_affordable("covist-max", hidden.shape[0])
+    require_finite("covist-max", hidden=hidden)
+    distances = gram(unit_rows(hidden)).neg_().add_(1).clamp_(min=0)  # [N, N]
+    affinity = distances.div_(-(distances.mean() + ROUNDING)).exp_()
+    affinity.fill_diagonal_(1)  # which rounding may miss
+    return Seen(affinity, mass_norm(1 / torch.einsum("ij,ij->i", affinity, affinity)))
+
+
+def represent(state: VisualState, kept: Tensor, affinity: Tensor) -> tuple[VisualState, Tensor]:
+    """Let the tokens `kept` [K] stand for all, given the affinity of all to them [N, K] -> (state, assignment [N])."""
+    assignment, _ = correspondence(affinity)
+    assignment.index_copy_(0, kept, torch.arange(kept.shape[0], device=kept.device))  # also one that has a twin
+    means, sizes = cluster_means(state.features, assignment, kept.shape[0])
+    companions = {
+        layer: cluster_means(own, assignment, kept.shape[0])[0].to(own.dtype) for layer, own in state.companions.items()
+    }
+    reduced = state.restrict(kept)
+    return reduced.replace(features=means.to(state.features.dtype), weights=sizes, companions=companions), assignment

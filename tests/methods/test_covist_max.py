@@ -1,0 +1,88 @@
+"""CoViST-Max against its literal version, and what it promises."""
+
+import pytest
+import reference.covist_max as literal
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.images import image
+
+from covist.formulas.greedy import greedy_coverage
+from covist.methods.covist_max import CovistMax, look, represent
+from covist.state import VisualState
+
+
+@pytest.mark.parametrize("class_token", [True, False], ids=["class token", "no class token"])
+@pytest.mark.parametrize("count", [1, 2, 7, 20, 34])
+def test_it_keeps_weighs_and_merges_as_the_literal_version_does(count, class_token):
+    context = image(seed=3, class_token=class_token)
+    s = literal.affinities(context.signals.hidden)
+    omega = literal.weights(s)
+    kept = literal.order(s, omega, count)
+    outcome = CovistMax().begin(context, count)
+    state = outcome.state
+    assert state.indices.tolist() == sorted(kept)
+    for place, index in enumerate(state.indices.tolist()):
+        members = literal.groups(s, kept)[index]
+        assert state.weights[place] == len(members)
+        assert sorted((outcome.assignment == place).nonzero()[:, 0].tolist()) == sorted(members)
+        expected = literal.content(context.signals.embeddings, members)
+        torch.testing.assert_close(state.features[place].double(), torch.from_numpy(expected), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        outcome.maps["distinctiveness"].double(), torch.tensor(omega).double(), rtol=1e-4, atol=0
+    )
+
+
+def test_smaller_counts_keep_some_of_what_larger_ones_keep():
+    context, method = image(seed=5), CovistMax()
+    kept = [set(method.begin(context, count).state.indices.tolist()) for count in range(1, context.grid.size)]
+    assert all(fewer < more for fewer, more in zip(kept, kept[1:], strict=False))
+
+
+@given(seed=st.integers(0, 20), level=st.floats(0, 1), least=st.integers(1, 34), more=st.integers(0, 33))
+def test_the_count_for_a_level_is_the_smallest_that_reaches_it(seed, level, least, more):
+    context, most = image(seed=seed), min(least + more, 34)
+    s = literal.affinities(context.signals.hidden)
+    omega = literal.weights(s)
+    order = literal.order(s, omega, most)
+    reached = (count for count in range(least, most) if literal.coverage(s, omega, order[:count]) >= level)
+    count = CovistMax().count_for(context, level, least, most)
+    assert count == next(reached, most)
+    assert CovistMax().begin(context, count).state.indices.tolist() == sorted(order[:count])
+
+
+@given(seed=st.integers(0, 20), count=st.integers(1, 36))
+def test_every_token_counts_once(seed, count):
+    context = image(seed=seed)
+    outcome = CovistMax().begin(context, min(count, context.grid.size))
+    assert outcome.state.weights.sum() == context.grid.size
+    assert outcome.state.weights.min() >= 1
+
+
+def test_a_wide_ground_weighs_as_much_as_one_small_thing():
+    kinds = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
+    seen = look(kinds[torch.tensor([0] * 96 + [1, 2, 3, 4])])
+    assert seen.omega[:96].sum().item() == pytest.approx(seen.omega[96].item(), rel=0.3)
+    chosen = greedy_coverage(seen.affinity, seen.omega, torch.empty(0, dtype=torch.long), 5)
+    assert chosen.nonzero()[:, 0].tolist() == [0, 96, 97, 98, 99]
+
+
+@given(scale=st.floats(0.01, 100))
+def test_the_scale_of_the_features_does_not_matter(scale):
+    hidden = torch.randn(30, 16, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(look(scale * hidden).omega, look(hidden).omega, rtol=1e-4, atol=1e-7)
+
+
+def test_rounding_is_not_taken_for_a_difference():
+    seen = look(torch.ones(16, 8) * torch.linspace(1, 3, 16)[:, None])
+    torch.testing.assert_close(seen.omega, torch.full((16,), 1 / 16), rtol=0.01, atol=0)
+    assert seen.affinity.min() > 0.99
+
+
+def test_companions_move_with_the_features():
+    context = image(seed=2)
+    state = context.initial_state()
+    both = state.replace(companions={3: state.features.clone()})
+    kept = torch.tensor([0, 5, 9])
+    reduced, _ = represent(both, kept, look(context.signals.hidden).affinity[:, kept])
+    assert isinstance(reduced, VisualState) and torch.equal(reduced.companions[3], reduced.features)
