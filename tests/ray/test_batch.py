@@ -78,7 +78,7 @@ def test_workers_killed_twice_and_the_driver_once_over_2000_rows(tmp_path):
 
 def test_ctrl_c_says_how_to_go_on_and_leaves_no_process(tmp_path, small_model):
     path = scenes(tmp_path, ROWS)
-    job = Batch(path, tmp_path / "out", "--model", small_model, "--concentration", 0.05, *ON_RAY)
+    job = Batch(path, tmp_path / "out", "--model", small_model, "--concentration", 0.05, "--ray")
     job.wait_for_rows(1)
     job.process.send_signal(signal.SIGINT)
     code, complaint = job.finish()
@@ -88,7 +88,7 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_no_process(tmp_path, small_model):
 
 
 def test_a_model_that_workers_do_not_have_is_named_in_one_line(tmp_path):
-    job = Batch(scenes(tmp_path, 1), tmp_path / "out", "--model", tmp_path / "nowhere", *ON_RAY)
+    job = Batch(scenes(tmp_path, 1), tmp_path / "out", "--model", tmp_path / "nowhere", "--ray")
     code, complaint = job.finish()
     assert code == 2
     assert complaint.startswith("covist: a worker of --ray could not begin: unknown model ")
