@@ -2,7 +2,7 @@
 
 rows per second   of a job against a plain loop over `generate`, on the embedded model: one row after the other, loaded,
                   prepared and answered, with the same compression and with none
-driver            seconds per row of everything but the model: reading, ids, journals, parts
+driver            processor time per row of everything but the model: reading, ids, journals, parts
 memory            of the driver at 100,000 rows against 1,000, each in a process of its own
 
 python benchmarks/batch.py [--rows 96] [--repetitions 3]
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 from covist.batch.answers import Answer
 from covist.batch.drivers import LocalDriver, Result
@@ -56,10 +56,10 @@ def write_input(folder: Path, rows: int) -> Path:
 
 
 def driver_seconds(path: Path) -> float:
-    """Of a whole job without a model."""
-    started = perf_counter()
+    """Of the processor, for a whole job without a model; other programs on the machine do not count."""
+    started = process_time()
     run(Order(path, WorkerSpec()), Path(tempfile.mkdtemp(dir=path.parent)), Instant())
-    return perf_counter() - started
+    return process_time() - started
 
 
 def resident_peak() -> int:
@@ -131,7 +131,7 @@ def main() -> None:
         compressed, plain = (seconds[name] / seconds["job"] for name in ("compressed loop", "plain loop"))
         print(verdict("rows/s of a job against a loop, same compression", compressed, 1.0, at_least=True))
         print(verdict("rows/s of a job against a loop of the plain model", plain, None))
-        print(f"driver: {1e6 * overhead:.0f} microseconds per row")
+        print(f"driver: {1e6 * overhead:.0f} microseconds of the processor per row")
         print(verdict("share of the driver in a job", overhead * options.rows / seconds["job"], 0.05))
 
 

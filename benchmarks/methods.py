@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaModel
 from covist.contract.method import Method
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.contract.views import DecoderView, ImageContext
-from covist.engine.decoder import Decoder
+from covist.engine.decoder import FrozenDecoder
 from covist.engine.instruction import Instruction
 from covist.families.text_tower import TextTower
 from covist.grid import Grid
@@ -37,13 +37,13 @@ BEFORE, BEHIND = 35, 40  # text tokens around the image
 GRIDS = {576: Grid(((24, 24),)), 2880: Grid(((24, 24), (48, 48)))}
 
 
-def build_decoder() -> Decoder:
+def build_decoder() -> FrozenDecoder:
     config = LlamaConfig(
         vocab_size=8, hidden_size=WIDTH, intermediate_size=8, num_hidden_layers=1, num_attention_heads=HEADS
     )
     module = LlamaModel(config).eval()
     module.layers = nn.ModuleList([module.layers[0]] * LAYERS)
-    return Decoder(module)
+    return FrozenDecoder(module)
 
 
 def smooth(tokens: int, width: int, generator: torch.Generator) -> Tensor:
@@ -67,7 +67,7 @@ class ReadyText(TextTower):
         return self._features[-1:]
 
 
-def build_image(tokens: int, decoder: Decoder) -> ImageContext:
+def build_image(tokens: int, decoder: FrozenDecoder) -> ImageContext:
     generator = torch.Generator().manual_seed(tokens)
     hidden = smooth(tokens, ENCODER_WIDTH, generator)
     keys = smooth(tokens, ENCODER_WIDTH, generator)
@@ -106,6 +106,7 @@ class Journey:
         self.rotary = [part[0] for part in image.decoder.rotary(self.states[None], positions[None])]
 
     def __call__(self) -> None:
+        self.image.notes.clear()  # what a method found out the last time
         state = self.method.begin(self.image, self.schedule.tokens_per_layer[0]).state
         for depth, count in self.schedule.stages[1:]:
             if count < state.count:
@@ -128,13 +129,13 @@ class Journey:
             visual=torch.arange(len(kept)) + BEFORE,
             text=text,
             text_embeddings=self.image.instruction.embeddings,
-            instruction=text,
-            last=int(text[-1]),
+            instruction_rows=text,
+            last_instruction_row=int(text[-1]),
             signals=self.image.signals,
         )
 
 
-def measure(names: list[str], tokens: int, decoder: Decoder, repetitions: int) -> None:
+def measure(names: list[str], tokens: int, decoder: FrozenDecoder, repetitions: int) -> None:
     image = build_image(tokens, decoder)
     journeys = {name: Journey(create_method(name), image) for name in dict.fromkeys([*OURS.values(), *names])}
     variants: dict[str, Callable[[], object]] = {name: partial(journey) for name, journey in journeys.items()}

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covist.batch.grouping import Limit, Prepared, grouped
+from covist.batch.grouping import Limit, Prepared, first_batch
 from covist.request.conversations import Posed
 from covist.request.inputs import Request
 
@@ -17,6 +17,16 @@ def rows(lengths: list[int]) -> list[Prepared]:
         Prepared(str(number), Posed(Request({"input_ids": torch.zeros(1, length)}, {}), ()))
         for number, length in enumerate(lengths)
     ]
+
+
+def grouped(prepared: list[Prepared], limit: Limit) -> list[list[Prepared]]:
+    """All batches, as a worker makes them."""
+    waiting, batches = sorted(prepared, key=lambda one: one.length), []
+    while waiting:
+        count = first_batch(waiting, limit)
+        batches.append(waiting[:count])
+        waiting = waiting[count:]
+    return batches
 
 
 @given(LENGTHS, LIMITS)
@@ -35,9 +45,10 @@ def test_no_batch_of_several_rows_is_above_the_limit(lengths, limit):
 
 
 @given(LENGTHS, LIMITS)
-def test_no_row_of_a_later_batch_is_shorter(lengths, limit):
-    flat = [one.length for batch in grouped(rows(lengths), limit) for one in batch]
-    assert flat == sorted(flat)
+def test_no_batch_could_take_the_first_row_of_the_next(lengths, limit):
+    batches = grouped(rows(lengths), limit)
+    for batch, following in zip(batches, batches[1:], strict=False):
+        assert not limit.allows(len(batch) + 1, following[0].length)
 
 
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=30), LIMITS)

@@ -150,16 +150,20 @@ SHORTAGES = [
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=lambda error: type(error).__name__)
-def test_a_batch_that_memory_does_not_hold_is_halved_and_the_next_one_is_smaller(work, monkeypatch, error):
+def test_memory_runs_out_in_several_ways(error):
+    assert is_out_of_memory(error)
+
+
+def test_a_batch_that_memory_does_not_hold_is_halved_and_the_next_one_is_smaller(work, monkeypatch):
     asked = rows(7)
     expected = without_times(work(batch_size=1)(asked))
     worker = work(batch_size=8)
-    memory = Memory(worker, 2, error, monkeypatch)
+    memory = Memory(worker, 2, SHORTAGES[0], monkeypatch)
     assert without_times(worker(asked)) == expected
     assert memory.sizes[0] == 8 and memory.sizes.count(8) == 1
     again = len(memory.sizes)
     worker(asked)
-    assert max(memory.sizes[again:]) < 8, "it has learnt"
+    assert max(memory.sizes[again:]) <= 4, "it has learnt"
 
 
 def test_a_row_that_memory_does_not_hold_alone_is_reported(work, monkeypatch):
@@ -185,6 +189,17 @@ def test_a_row_that_breaks_the_model_costs_itself_alone(work, monkeypatch):
     failed = [place for place, answer in enumerate(answers) if answer.error]
     assert [answers[place].error for place in failed] == ["IndexError: index out of range"]
     assert all(answers[place] == expected[place] for place in range(len(asked)) if place not in failed)
+
+
+def test_an_accelerator_that_broke_down_ends_the_worker_instead_of_failing_every_row(work, monkeypatch):
+    class Broken(RuntimeError):
+        """What torch raises when a device is lost."""
+
+    monkeypatch.setattr("covist.batch.worker.BROKEN", (Broken,))
+    worker = work()
+    Memory(worker, 0, Broken("illegal memory access"), monkeypatch)
+    with pytest.raises(Broken):
+        worker(rows(2))
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("shape mismatch"), KeyError("memory")])

@@ -132,7 +132,7 @@ def test_the_accelerator_path_needs_as_many_tokens(monkeypatch):
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("least, most", [(0, 4), (5, 4), (1, 36)])
+@pytest.mark.parametrize("least, most", [(0, 4), (5, 4)])
 def test_impossible_bounds_are_refused(least, most):
-    with pytest.raises(CovistError, match="smallest_selection: 1 <= "):
+    with pytest.raises(CovistError, match=r"smallest_prefix: 1 <= .* must hold"):
         smallest_selection(weighed(image()), 0.9, least, most)

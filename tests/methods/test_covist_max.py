@@ -86,3 +86,20 @@ def test_companions_move_with_the_features():
     kept = torch.tensor([0, 5, 9])
     reduced, _ = represent(both, kept, look(context.signals.hidden).affinity[:, kept])
     assert isinstance(reduced, VisualState) and torch.equal(reduced.companions[3], reduced.features)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_count_of_a_level_is_the_smallest_that_reaches_it(seed):
+    tokens, method = image(seed=seed).grid.size, CovistMax()
+    outcomes = [method.begin(image(seed=seed), count) for count in range(1, tokens + 1)]
+    for level in (0.3, 0.6, 0.8, 0.9, 0.99, 1.0):
+        expected = next((count for count, one in enumerate(outcomes, 1) if one.coverage >= level), tokens)
+        context = image(seed=seed)
+        assert method.count_for(context, level, 1, tokens) == expected
+        assert torch.equal(method.begin(context, expected).state.indices, outcomes[expected - 1].state.indices)
+
+
+def test_bounds_of_a_count_are_kept():
+    method = CovistMax()
+    assert method.count_for(image(seed=1), 0.01, 5, 9) == 5
+    assert method.count_for(image(seed=1), 1.0, 5, 9) == 9

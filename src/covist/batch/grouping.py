@@ -47,12 +47,9 @@ class Limit:
         return replace(self, tokens=max(1, tokens // 2))
 
 
-def grouped(prepared: Sequence[Prepared], limit: Limit) -> list[list[Prepared]]:
-    """Batches of neighbours in length, so that little is padded."""
-    batches: list[list[Prepared]] = []
-    for one in sorted(prepared, key=lambda one: one.length):
-        if batches and limit.allows(len(batches[-1]) + 1, one.length):
-            batches[-1].append(one)
-        else:
-            batches.append([one])
-    return batches
+def first_batch(rows: Sequence[Prepared], limit: Limit) -> int:
+    """How many of these rows, sorted by length, go into the next batch: neighbours, so that little is padded."""
+    count = 1
+    while count < len(rows) and limit.allows(count + 1, rows[count].length):
+        count += 1
+    return count

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+import torch
+
 from covist.batch.answers import Answer
 from covist.batch.asking import conversation_of
-from covist.batch.grouping import Limit, Prepared, grouped
+from covist.batch.grouping import Limit, Prepared, first_batch
 from covist.batch.rows import Row
 from covist.batch.spec import Facts, WorkerSpec
 from covist.engine.decoder import FrozenDecoder
@@ -28,6 +30,8 @@ from covist.schedule import kv_bytes
 
 WINDOW_ROWS, WINDOW_BYTES = 64, 2**27
 """Prepared at once, so that rows of one length find each other: as many rows, or as many bytes of pixels."""
+BROKEN: tuple[type[Exception], ...] = tuple(filter(None, [getattr(torch, "AcceleratorError", None)]))
+"""An accelerator that failed this way answers nothing any more; the process must end, and another one goes on."""
 _GREEDY = {
     "do_sample": False,
     "num_beams": 1,
@@ -92,9 +96,11 @@ class Worker:
                 prepared, failed = window
                 if failed:
                     yield failed
-                waiting = grouped(prepared, self._limit)
-                while waiting:
-                    yield from self._answered(waiting.pop(0))
+                waiting = sorted(prepared, key=lambda one: one.length)
+                while waiting:  # the limit may have fallen since the last batch
+                    count = first_batch(waiting, self._limit)
+                    yield from self._answered(waiting[:count])
+                    waiting = waiting[count:]
 
     def close(self) -> None:
         """Give the model back as it was."""
@@ -133,6 +139,8 @@ class Worker:
             said = self._together.answer(
                 [one.posed for one in batch], max_new_tokens=self._spec.max_new_tokens, **_GREEDY
             )
+        except BROKEN:
+            raise
         except Exception as error:
             failure = _Failure.of(error)  # the error itself would keep the memory of the batch
         if failure is None:
@@ -175,16 +183,12 @@ class _Failure:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether memory ran out: on an accelerator, in Python, or where torch allocates on the CPU."""
-    import torch
-
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def _release_memory(device: Any) -> None:
-    import torch
-
     if device.type == "cuda":
         torch.cuda.empty_cache()
 

@@ -127,8 +127,8 @@ class Method(ABC):
         """The state that enters the decoder, reduced to `count` tokens."""
         state = image.initial_state()
         if count == state.count:
-            return Outcome(state)
-        started = perf_counter()
+            return Outcome(state, coverage=1.0 if self.measures_coverage else None)
+        started = perf_counter() - image.seconds
         outcome = self.enter(image, state, count)
         return replace(outcome, seconds={"selection": perf_counter() - started})
 

@@ -32,6 +32,7 @@ class ImageContext:
     decoder: Decoder
     text_tower: TextSpace | None = None
     notes: dict[str, Any] = field(default_factory=dict)  # of a method, from its first look until the image is reduced
+    seconds: float = 0.0  # spent on the image before its reduction, which had to find its count
 
     @property
     def grid(self) -> Grid:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from time import perf_counter
 
 from covist.contract.method import Outcome
 from covist.contract.views import ImageContext
@@ -46,4 +47,7 @@ def _count(settings: Settings, image: ImageContext) -> int:
         return resolve_budget(settings.budget, tokens, frames)
     # What would run uncompressed for a little more coverage had better keep a few more tokens.
     level = max(needed.level, settings.min_coverage or 0.0)
-    return settings.method.count_for(image, level, *needed.bounds(tokens, frames))
+    started = perf_counter()
+    count = settings.method.count_for(image, level, *needed.bounds(tokens, frames))
+    image.seconds = perf_counter() - started
+    return count

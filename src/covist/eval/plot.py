@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from covist.methods.grammar import VANILLA
+from covist.schedule import CoverageBudget
 from covist.viz import save_figure
 from covist.viz.panels import FAINT, INK, SOFT
 
@@ -114,12 +115,17 @@ def _lines(scores: Sequence[Score]) -> list[_Line]:
     found: dict[str, list[Score]] = {}
     for score in scores:
         if score.method != VANILLA and score.reached and math.isfinite(score.retention):
-            found.setdefault(score.method, []).append(score)
+            found.setdefault(_line_of(score), []).append(score)
     ours = [method for method in found if method.startswith(OURS)]
     colours = {method: COLOURS[number % len(COLOURS)] for number, method in enumerate(ours)}
     names = sorted(found, key=lambda method: method in colours)
     falling = {name: sorted(found[name], key=lambda score: -score.mean_cached_tokens) for name in names}
     return [_Line(name, falling[name], colours.get(name)) for name in names]
+
+
+def _line_of(score: Score) -> str:
+    """The line that a score belongs to: budgets that follow the image have one of their own."""
+    return score.method if CoverageBudget.read(score.budget) is None else f"{score.method} auto"
 
 
 def _draw(axes: Axes, line: _Line) -> None:
@@ -144,7 +150,8 @@ def _places(lines: Sequence[_Line]) -> dict[int | str, float]:
     """Where a budget stands on the axis: at its count, a share (or a count for each frame) at what it came to."""
     places: dict[int | str, float] = {}
     for score in (score for line in lines for score in line.scores):
-        places.setdefault(score.budget, score.target)
+        if CoverageBudget.read(score.budget) is None:  # what follows the image stands nowhere in particular
+            places.setdefault(score.budget, score.target)
     return dict(sorted(places.items(), key=lambda place: place[1]))
 
 

@@ -206,9 +206,17 @@ class Results:
         for name in (method, against):
             if Run(name, budget) not in self._retentions:
                 raise CovistError(f"{name!r} was not evaluated at a budget of {budget}")
-        apart = self._retentions[Run(method, budget)] - self._retentions[Run(against, budget)]
+        apart = self._apart(Run(method, budget), Run(against, budget))
         p = p_value(apart)
         return Difference(method, against, budget, *estimate(apart), p, p_holm=p)
+
+    def between(self, run: Run, against: Run) -> tuple[float, Interval]:
+        """Paired difference in retention between two runs, whatever their budgets, with its 95% interval."""
+        return estimate(self._apart(run, against))
+
+    def _apart(self, run: Run, against: Run) -> np.ndarray:
+        """Per draw the retention of a run minus that of another."""
+        return self._retentions[run] - self._retentions[against]
 
     @cached_property
     def differences(self) -> list[Difference]:

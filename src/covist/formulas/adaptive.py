@@ -5,14 +5,15 @@ tokens are put in an order whose first k tokens have, for every k, the places th
 it gives the coverage of all counts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import torch
+from torch import Tensor
 
 from covist.checks import require
 from covist.formulas.anchors import anchor_places, core_size, free_places
-from covist.formulas.greedy import Search
+from covist.formulas.greedy import Claim, Search
 from covist.formulas.ops import ranking, round_half_up
 from covist.formulas.selection import Selection, WeighedImage
 
@@ -24,9 +25,7 @@ def smallest_selection(image: WeighedImage, level: float, least: int, most: int)
     The order says where to look. Selections hardly differ from it; one that misses the level nevertheless is followed
     by those of the next counts.
     """
-    require(1 <= least <= most <= image.size, "smallest_selection", f"1 <= {least} <= {most} <= {image.size} must hold")
-    lengths = enumerate((coverage for _, coverage in islice(order(image, most), most)), 1)
-    start = next((length for length, coverage in lengths if length >= least and coverage >= level), most)
+    start = len(smallest_prefix(order(image, most), level, least, most))
     chosen = image.select(start)
     if start == most or _reaches(chosen, level):
         return chosen
@@ -37,19 +36,38 @@ def smallest_selection(image: WeighedImage, level: float, least: int, most: int)
     return next((one for one in others if _reaches(one, level)), last)
 
 
+def smallest_prefix(growing: Iterable[tuple[int, float]], level: float, least: int, most: int) -> list[int]:
+    """The first tokens of an order of (token, coverage up to it): `least` to `most` of them, as soon as `level` is
+    reached."""
+    require(1 <= least <= most, "smallest_prefix", f"1 <= {least} <= {most} must hold")
+    tokens: list[int] = []
+    for token, coverage in islice(growing, most):
+        tokens.append(token)
+        if len(tokens) >= least and coverage >= level:
+            break
+    return tokens
+
+
 def order(image: WeighedImage, most: int) -> Iterator[tuple[int, float]]:
     """Tokens one by one, each with the coverage of the tokens up to it, as a share of what all tokens cover.
 
     A length that gives core, anchors or reserve another place fills it, in this order; every other one is filled by
-    the token that adds most coverage. Weights and anchors are those of a selection of `most`. The walk is the host's,
-    which has to know the count: it takes the affinities there.
+    the token that adds most coverage. Weights and anchors are those of a selection of `most`.
     """
-    affinity, omega = image.affinity.cpu(), image.omega(most).cpu().double()
-    whole = float(torch.dot(omega, affinity.diagonal().double().square()))
     places = _Places(image, most)
-    search = Search(affinity, omega, torch.empty(0, dtype=torch.long))
-    for token, largest in search.walk(places.claim):
+    for token, coverage in greedy_order(image.affinity, image.omega(most), places.claim):
         places.taken.add(token)
+        yield token, coverage
+
+
+def greedy_order(affinity: Tensor, omega: Tensor, claim: Claim | None = None) -> Iterator[tuple[int, float]]:
+    """Tokens in the order in which greedy coverage takes them, each with the coverage (share) of those up to it.
+
+    The walk is the host's, which has to know where it ends: it takes the affinities [N, N] and weights [N] there.
+    """
+    affinity, omega = affinity.cpu(), omega.cpu().double()
+    whole = float(torch.dot(omega, affinity.diagonal().double().square()))
+    for token, largest in Search(affinity, omega, torch.empty(0, dtype=torch.long)).walk(claim):
         covered = float(torch.dot(omega, largest.double().square()))
         yield token, min(covered / whole, 1.0) if whole > 0 else 1.0
 
@@ -64,7 +82,7 @@ class _Places:
         self._reserved = 0
         self.taken: set[int] = set()
 
-    def claim(self, before: int, largest: torch.Tensor) -> int | None:
+    def claim(self, before: int, largest: Tensor) -> int | None:
         """The token that must come after `before` others; `largest` [N]: affinity to those, inf for themselves."""
         length = before + 1
         protected = next((token for token in self._protected(length) if token not in self.taken), None)

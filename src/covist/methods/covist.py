@@ -55,7 +55,7 @@ class Covist(Method):
     def begin(self, image: ImageContext, count: int) -> Outcome:
         if count == image.grid.size:
             return Outcome(image.initial_state(), coverage=1.0)
-        started = perf_counter()
+        started = perf_counter() - image.seconds
         weighed = self.weighed(image)
         selection = image.notes.get("selection")
         if selection is None or len(selection.kept) != count:
@@ -64,16 +64,13 @@ class Covist(Method):
         composition = compose(
             image.initial_state(weighed.affinity, selection.anchors), selection.kept, selection.evidence, self.config
         )
-        captions = self._captions(image.notes["instruction"])
-        return _outcome(selection, composition, started - image.notes.get("seconds", 0.0), selected, captions)
+        return _outcome(selection, composition, started, selected, self._captions(image.notes["instruction"]))
 
     def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
         if least == image.grid.size:
             return least
-        started = perf_counter()
         selection = smallest_selection(self.weighed(image), level, least, most)
         image.notes["selection"] = selection  # which `begin` is asked for next, unless a stage keeps another count
-        image.notes["seconds"] = perf_counter() - started
         return len(selection.kept)
 
     def weighed(self, image: ImageContext) -> WeighedImage:

@@ -16,7 +16,6 @@ The attention adds log m in every layer and head (Eq. 9 without distance factor 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -26,8 +25,10 @@ from covist.checks import require_affordable, require_finite
 from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
 from covist.contract.views import ImageContext
+from covist.formulas.adaptive import greedy_order, smallest_prefix
 from covist.formulas.composition import correspondence
-from covist.formulas.greedy import Search, greedy_coverage
+from covist.formulas.coverage import coverage_share
+from covist.formulas.greedy import greedy_coverage
 from covist.formulas.ops import gram, mass_norm, partition, unit_rows
 from covist.methods._shared import cluster_means
 from covist.methods.registry import register_method
@@ -59,28 +60,26 @@ class CovistMax(Method):
         checked="reference: a slow literal version, in tests/reference",
     )
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
         seen = self._look(image)
-        order = image.notes.get("order", [])
-        kept = torch.tensor(sorted(order[:count])) if len(order) >= count else seen.choose(count)
-        kept = kept.to(seen.omega.device)
-        closest = seen.affinity.index_select(1, kept)  # [N, K]
-        composed, assignment = represent(state, kept, closest)
+        image.notes["order"] = smallest_prefix(greedy_order(seen.affinity, seen.omega), level, least, most)
+        return len(image.notes["order"])
+
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+        seen, order = self._look(image), image.notes.get("order", [])
+        if len(order) == count:
+            kept = torch.tensor(sorted(order), device=seen.omega.device)
+        else:
+            nothing = torch.empty(0, dtype=torch.long, device=seen.omega.device)
+            _, kept = partition(greedy_coverage(seen.affinity, seen.omega, nothing, count), count)
+        composed, assignment = represent(state, kept, seen.affinity.index_select(1, kept))
         return Outcome(
             composed,
-            coverage=float(torch.dot(seen.omega, closest.amax(1).square()).clamp(max=1)),
+            coverage=float(coverage_share(seen.affinity, seen.omega, kept)),
             assignment=assignment,
             maps={"distinctiveness": seen.omega},
             captions={"distinctiveness": "bright: unlike\nthe rest of the image"},
         )
-
-    def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
-        image.notes["order"] = order = []
-        for token, coverage in self._look(image).walk():
-            order.append(token)
-            if len(order) == most or (len(order) >= least and coverage >= level):
-                break
-        return len(order)
 
     def _look(self, image: ImageContext) -> Seen:
         if "seen" not in image.notes:
@@ -97,22 +96,6 @@ class Seen:
 
     affinity: Tensor
     omega: Tensor
-
-    def choose(self, count: int) -> Tensor:
-        """The first `count` tokens of the walk, increasing, [count]."""
-        chosen = greedy_coverage(self.affinity, self.omega, self._nothing, count)
-        _, kept = partition(chosen, count)
-        return kept
-
-    def walk(self) -> Iterator[tuple[int, float]]:
-        """Tokens one by one, the one first that adds most coverage, each with the coverage (Eq. 5) up to it."""
-        affinity, omega = self.affinity.cpu(), self.omega.double().cpu()
-        for token, closest in Search(affinity, omega, self._nothing.cpu()).walk():
-            yield token, min(float(torch.dot(omega, closest.double().square())), 1.0)
-
-    @property
-    def _nothing(self) -> Tensor:
-        return torch.empty(0, dtype=torch.long, device=self.omega.device)
 
 
 def look(hidden: Tensor) -> Seen:
