@@ -71,6 +71,8 @@ def test_a_file_of_constants_alone_still_is_one(model, tmp_path):
         ('{"covist_settings": 1, "method": 3}', "method must be a method's name, got 3"),
         ('{"covist_settings": 1, "concentration": 7}', "concentration must be a number in"),
         ('{"covist_settings": 1, "constants": {"weight_limit": -1}}', "weight_limit must be"),
+        ('{"covist_settings": 1, "budget": "auto:2"}', "LEVEL in"),
+        ('{"covist_settings": 1, "min_coverage": 2}', "min_coverage must be a share"),
         ('{"covist_settings": 1, "constants": {"nonsense": 1}}', "unknown field nonsense"),
         ('{"covist_settings": 1, "origin": 3}', "origin must be an object, got 3"),
         ('{"nonsense": 1}', "unknown field nonsense"),
@@ -92,3 +94,9 @@ def test_what_is_no_config_at_all_is_refused(model, tmp_path):
 
 def test_a_file_says_its_version(file):
     assert json.loads(file.read_text())["covist_settings"] == 1
+
+
+def test_a_budget_that_follows_the_image_and_a_least_coverage_are_kept(tmp_path):
+    setup = Setup("covist-max", "auto:0.9:16:192", min_coverage=0.8)
+    setup.save(tmp_path / "covist.json")
+    assert Setup.load(tmp_path / "covist.json") == setup

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from rich.progress import Progress
 from support.batches import FakeDriver, answers_of, questions, write_rows
 
 from covist.batch.answers import Answer
+from covist.cli.console import _Bar
 
 
 @pytest.fixture
@@ -67,10 +69,9 @@ def frozen(folder):
 
 
 def test_the_summary_as_json_has_a_stable_schema(covist, fake, rows, tmp_path):
-    ran = covist("batch", rows, "--out", tmp_path / "out", "--json")
-    assert ran.code == 0
-    assert ran.json.pop("seconds_now") > 0
-    assert ran.json == {**ran.json} and {name: ran.json[name] for name in ran.json if name != "seconds_now"} == {
+    told = covist("batch", rows, "--out", tmp_path / "out", "--json").json
+    assert told.pop("seconds_now") > 0
+    assert told == {
         "input": str(rows), "out": str(tmp_path / "out"), "model": "tiny", "method": "covist-fixed", "budget": "64",
         "parts": 1, "rows": 5, "answered": 5, "errors": 0, "repeated": 0, "tokens_before": 50, "tokens_after": 20.0,
         "tokens_saved": 30.0, "kv_bytes_saved": 240.0, "seconds": 1.25, "rows_now": 5,
@@ -143,3 +144,28 @@ def test_inputs_and_places_that_cannot_be_are_refused(covist, fake, rows, tmp_pa
     refused(covist("batch", rows, "--out", tmp_path / "no" / "out"), "there is no directory")
     covist("batch", rows, "--out", tmp_path / "out")
     refused(covist("batch", rows, "--out", tmp_path / "out", "--budget", 32), "budget: there 64, now 32")
+
+
+def test_rows_of_an_earlier_run_are_no_part_of_the_rate_on_a_terminal():
+    now = [0.0]
+    bar = Progress(get_time=lambda: now[0])
+    advance = _Bar(bar, bar.add_task("starting", total=None))
+    for second in range(4):
+        now[0] = float(second)
+        advance(1000 + 2 * second, 2000, "saved")
+    assert bar.tasks[0].completed == 1006 and bar.tasks[0].speed == pytest.approx(2.0)
+
+
+def test_a_row_has_as_many_tokens_as_its_image_needs(covist, model_folder, image, tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", [{"id": "a", "image": image.name, "prompt": "where is it ?"}])
+    asked = ("--model", model_folder, "--method", "covist-max", "--max-new-tokens", 1, "--format", "jsonl")
+    assert covist("batch", path, "--out", tmp_path / "auto", "--budget", "auto:0.5:3:40", *asked).code == 0
+    (followed,) = answers_of(tmp_path / "auto")
+    assert 3 <= followed.tokens_after <= 40
+    demanding = ("--budget", 8, "--min-coverage", 1, *asked)
+    assert covist("batch", path, "--out", tmp_path / "whole", *demanding).code == 0
+    (whole,) = answers_of(tmp_path / "whole")
+    assert whole.tokens_after == whole.tokens_before == 576
+    refused(
+        covist("batch", path, "--out", tmp_path / "whole", "--budget", 8, *asked), "min-coverage", "there 1", "now None"
+    )

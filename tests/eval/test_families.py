@@ -23,7 +23,7 @@ def test_a_batch_with_a_shared_image_answers_like_single_requests(case):
         kept = [image.stages[0].indices.tolist() for image in handle.report.images]
         for row, question in enumerate(item.questions):
             inputs = case.encode([case.turn.replace("{}", "{image}" + question.question)], [item.image])
-            output = model.generate(**inputs, max_new_tokens=subject._answer_tokens(item), do_sample=False)
+            output = model.generate(**inputs, max_new_tokens=subject.room(item), do_sample=False)
             alone = processor.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
             assert alone == [together[row]]
             assert handle.report.images[0].stages[0].indices.tolist() == kept[row]

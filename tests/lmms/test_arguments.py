@@ -110,3 +110,10 @@ def test_the_concentration_reference_is_given_running_or_left_to_the_file(given,
     Setup(concentration=0.2).save(path)
     arguments = Arguments.of({"pretrained": "tiny", "config": path, "concentration": given})
     assert (arguments.is_running, arguments.make_method().tracker.frozen) == (running, frozen)
+
+
+def test_a_budget_may_follow_the_image():
+    arguments = Arguments.of({"pretrained": "tiny", "budget": "auto:0.9", "min_coverage": 0.8})
+    assert (arguments.wanted_budget, arguments.least_coverage) == ("auto:0.9", 0.8)
+    with pytest.raises(CovistError, match="divprune does not measure what it covers"):
+        Arguments.of({"pretrained": "tiny", "budget": "auto", "method": "divprune"})

@@ -130,6 +130,8 @@ def test_bodies_that_are_no_requests(refused, body, words):
         ("covist", {"budget": [64]}), ("covist", {"budget": "much"}), ("covist", {"budget": 1.5}),
         ("covist", {"strategy": "best"}), ("covist", {"method": "magic"}), ("covist", {"nonsense": 1}),
         ("covist", {"method": "divprune", "strategy": "pro"}), ("covist", {"method": "covist-fixed:weight_limit=64"}),
+        ("covist", {"budget": "auto:2"}), ("covist", {"budget": "auto", "method": "divprune"}),
+        ("covist", {"min_coverage": 2}), ("covist", {"min_coverage": 0.9, "method": "divprune"}),
         ("covist", {"method": "divprune+magic"}), ("covist", {"method": "x" * 1000}),
     ],
 )  # fmt: skip

@@ -143,3 +143,18 @@ def test_a_request_chooses_its_own_compression(server, choice, method, after):
 
 def test_the_model_is_listed(server):
     assert [model.id for model in server.client().models.list()] == ["tiny"]
+
+
+def test_a_request_may_ask_for_as_many_tokens_as_its_image_needs(server):
+    content = [shown(IMAGE), said(QUESTION)]
+    own = server.ask(content, extra_body={"covist": {"budget": "auto:0.85"}}).model_extra["covist"]
+    (certificate,) = own["certificates"]
+    assert own["budget"] == "auto:0.85" and own["visual_tokens"]["after"] == certificate["kept"] < 192
+    assert certificate["coverage"] >= 0.85 and "what they leave out carries" in certificate["words"]
+
+
+def test_a_request_may_ask_for_a_least_coverage(server):
+    content = [shown(IMAGE), said(QUESTION)]
+    own = server.ask(content, extra_body={"covist": {"budget": 16, "min_coverage": 0.99}}).model_extra["covist"]
+    assert own["visual_tokens"] == {"before": 576, "after": 576}
+    assert own["certificates"][0]["missed"] < 0.99

@@ -38,6 +38,8 @@ def compress(
     turn_markers: Mapping[str, str | Sequence[str]] | None = None,
     concentration: float | None = None,
     min_coverage: float | None = None,
+    reselect: bool = False,
+    certify: bool = False,
     exact_attention: bool = False,
     per_call: bool = False,
     **options: Any,
@@ -67,6 +69,11 @@ def compress(
         does not depend on the images before it.
     min_coverage: an image of which the budget (at most the upper bound of "auto") covers less runs uncompressed, and
         its report says so.
+    reselect: let the latest question choose the tokens of images of earlier turns too, not only the question that they
+        came with. A cache that is continued then runs its whole conversation through the decoder once more at every
+        question, from the encoder's features; they are kept on the host with the cache (`report.host_bytes`).
+    certify: put the bound of the paper's Proposition 1 into the certificate of every image, which costs the keys and
+        values of one layer for all its tokens.
     exact_attention: let every patch of a large image say what it attends to. By default half of them do in each head
         where an encoder has no class token and an image has more than 2,048 patches, about 630 x 630
         pixels; all other attention is exact anyway.
@@ -102,6 +109,8 @@ def compress(
             "CoViST's anchors); pass the CLIP checkpoint of the vision tower for the published route",
             stacklevel=2,
         )
+    if reselect and processor is None:
+        raise CovistError("reselect= needs the processor (or the tokenizer) to find the latest question")
     if instruction is not None and processor is None and text_tower is None:
         raise CovistError("instruction= needs the processor (or clip=) to be read")
     settings = Settings(
@@ -112,6 +121,8 @@ def compress(
         text_tower=text_tower,
         budget=wanted,
         min_coverage=least,
+        reselect=reselect,
+        certify=certify,
         preprocessing=Preprocessing.of(processor),
     )
     others = [other.encoder_layers for other in available_methods().values()] if per_call else []

@@ -53,6 +53,8 @@ class Report:
     flops_uncompressed: float
     seconds: dict[str, float]  # selection, composition, rest: host time, not synchronised with an accelerator
     method: str = ""
+    host_bytes: int = 0  # of features that are kept on the host for later questions (`reselect`)
+    asked_again: bool = False  # whether a later question about images of earlier turns has chosen their tokens
 
     @cached_property
     def visuals(self) -> tuple[ImageReport, ...]:
@@ -156,6 +158,8 @@ class Report:
             "flops": self.flops,
             "flops_uncompressed": self.flops_uncompressed,
             "seconds": self.seconds,
+            "host_bytes": self.host_bytes,
+            "asked_again": self.asked_again,
         }
 
     @property
@@ -191,6 +195,7 @@ class Report:
             **stages,
             "KV cache": _saved(self.kv_bytes, self.kv_bytes_uncompressed, size),
             "prefill FLOPs": _saved(self.flops, self.flops_uncompressed, operations),
+            **({"kept on the host": f"{size(self.host_bytes)} for later questions"} if self.host_bytes else {}),
             "time spent": f"{milliseconds(sum(self.seconds.values()))} ({spent})" if spent else "not timed",
         }
 
@@ -215,7 +220,16 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
         cache += kv_bytes(cached, decoder.kv_heads, decoder.head_width, element)
         cache_before += kv_bytes(before, decoder.kv_heads, decoder.head_width, element)
     return Report(
-        tuple(images), tuple(texts), cache, cache_before, flops, flops_before, _seconds(prefill), settings.method.name
+        tuple(images),
+        tuple(texts),
+        cache,
+        cache_before,
+        flops,
+        flops_before,
+        _seconds(prefill),
+        settings.method.name,
+        prefill.host_bytes,
+        prefill.asked_again,
     )
 
 
@@ -253,6 +267,7 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
         preprocessing,
         image.signals.continues,
         missed=image.missed,
+        attention_bound=image.attention_bound,
     )
 
 

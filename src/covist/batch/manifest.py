@@ -39,6 +39,7 @@ class Order:
             "budget": str(spec.budget),
             "constants": "published" if spec.constants is None else spec.constants.to_dict(),
             "concentration": "measured" if spec.concentration is None else spec.concentration,
+            "min-coverage": spec.min_coverage,
             "max-new-tokens": spec.max_new_tokens,
             "prompt": spec.prompt,
             "format": self.format,

@@ -16,6 +16,7 @@ class WorkerSpec:
     prompt: for rows that have none
     batch_size: rows that are answered at once; None fits them to the memory by their tokens
     concentration: what CoViST's running reference is frozen to; None measures it, see `Facts`
+    min_coverage: of an image, or else it runs uncompressed
     identity: of the model, as the job began; a worker that loads something else refuses to work
     """
 
@@ -26,6 +27,7 @@ class WorkerSpec:
     budget: int | float | str = 64
     constants: CovistConfig | None = None
     concentration: float | None = None
+    min_coverage: float | None = None
     max_new_tokens: int = 64
     folder: Path = Path()
     prompt: str | None = None

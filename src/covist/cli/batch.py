@@ -46,6 +46,7 @@ def batch(
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
     config: options.Config = None,
+    min_coverage: options.MinCoverage = None,
     concentration: Annotated[
         float | None, typer.Option(help="CoViST's frozen reference.", show_default="measured on the bundled scenes")
     ] = None,
@@ -73,7 +74,7 @@ def batch(
     if source.is_dir() and prompt is None:
         raise CovistError("a folder of images needs a --prompt: what should be asked about them?")
     rows_at_once = _batch_size(batch_size)
-    chosen = _setup(options.setup(config, strategy, method, budget), concentration)
+    chosen = _setup(options.setup(config, strategy, method, budget, min_coverage), concentration)
     _check_ray(ray, workers)
     from covist.batch.job import run, summary
     from covist.batch.manifest import Order
@@ -89,6 +90,7 @@ def batch(
             budget=str(chosen.budget),
             constants=chosen.constants,
             concentration=chosen.concentration,
+            min_coverage=chosen.min_coverage,
             max_new_tokens=max_new_tokens,
             prompt=prompt,
             batch_size=rows_at_once,

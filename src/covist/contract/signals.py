@@ -31,6 +31,10 @@ class EncoderLayer:
         logits = torch.cat([self._logits(self.class_key[:, None]), self._logits(self.keys)], dim=-1)
         return logits.softmax(-1)[..., 1:]
 
+    def on(self, device: torch.device) -> EncoderLayer:
+        """The same layer on a device."""
+        return EncoderLayer(self.class_query.to(device), self.class_key.to(device), self.keys.to(device), self.heads)
+
     def _logits(self, keys: Tensor) -> Tensor:
         """Of the class token over some keys [tiles, n, width] -> [tiles, heads, n]."""
         query = self.class_query.float().unflatten(-1, (self.heads, -1))[..., None]  # [tiles, heads, head width, 1]
@@ -116,6 +120,33 @@ class ImageSignals:
             pack=self.pack[kept],
             companions={layer: own[kept] for layer, own in self.companions.items()},
         )
+
+    def on(self, device: torch.device) -> ImageSignals:
+        """The same signals on a device, all of them read; what was remembered about the image stays behind, but for
+        the concentration reference that it was seen with."""
+        attention, keys, hidden = (own.to(device) for own in (self.attention, self.keys, self.hidden))
+        known = {name: value for name, value in self.memo.items() if name in ("reference", "counted")}
+        return replace(
+            self,
+            span=self.span.to(device),
+            content=self.content.to(device),
+            read_attention=lambda: attention,
+            read_keys=lambda: keys,
+            read_hidden=lambda: hidden,
+            pack=self.pack.to(device),
+            order=None if self.order is None else self.order.to(device),
+            class_features=None if self.class_features is None else self.class_features.to(device),
+            feeding=None if self.feeding is None else self.feeding.on(device),
+            layers={number: layer.on(device) for number, layer in self.layers.items()},
+            companions={layer: own.to(device) for layer, own in self.companions.items()},
+            memo=known,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the signals that every method may read, companions included."""
+        own = (self.span, self.attention, self.keys, self.hidden, *self.companions.values())
+        return sum(tensor.nbytes for tensor in own)
 
     def stands_in(self, embeddings: Tensor, rows: Tensor) -> bool:
         """Whether the rows [n] of a prompt [length, d] hold this image's embeddings (probed on a few of them)."""

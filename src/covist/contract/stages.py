@@ -101,6 +101,7 @@ class ImageReport:
     continues: bool = False  # a further segment of the video that the report before belongs to
     segments: tuple[int, ...] = ()  # frames of each segment, where the report joins several
     missed: float | None = None  # coverage that was not enough, so that the image runs uncompressed
+    attention_bound: float | None = None  # of Proposition 1, if it was asked for and says something
 
     @property
     def is_video(self) -> bool:
@@ -158,7 +159,8 @@ class ImageReport:
         first = self.stages[0]
         if first.coverage is None:
             return None
-        return Certificate(len(first.kept), self.tokens, first.coverage, first.withheld, self.missed)
+        numbers = (first.coverage, first.withheld, self.missed, self.attention_bound)
+        return Certificate(len(first.kept), self.tokens, *numbers)
 
     @property
     def kept(self) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from covist.contract.method import AttentionRule
+from covist.engine.conversation import Conversation
 from covist.engine.ledger import Ledger
 from covist.errors import CovistError
 
@@ -29,6 +30,7 @@ class StageLayer(DynamicLayer):
         self.removed = 0  # tokens that the model was given but whose keys are not here
         self.right_padded = False  # whether a prompt ended in padding
         self.rule: AttentionRule | None = None  # under which it was filled
+        self.conversation: Conversation | None = None  # all that was seen, in the first layer, if it may be asked again
 
     def get_seq_length(self) -> int:
         return self.kept + self.removed
@@ -54,6 +56,7 @@ class StageLayer(DynamicLayer):
         return super().get_mask_sizes(query_length)
 
     def _on_ledger(self, verb: str, *args: Any) -> None:
+        self.conversation = None  # its rows are no longer those of the cache
         if self.owns_ledger and self.ledger is not None:
             getattr(self.ledger, verb)(*args)
 
@@ -77,6 +80,7 @@ class StageLayer(DynamicLayer):
     def reset(self) -> None:
         super().reset()
         self.ledger, self.owns_ledger, self.removed, self.right_padded, self.rule = None, False, 0, False, None
+        self.conversation = None
 
 
 def stage_layers(cache: Cache | None) -> list[StageLayer]:

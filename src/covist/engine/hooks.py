@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -14,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from covist.contract.decoder import Rotary
 from covist.contract.family import Family, Removable
 from covist.contract.signals import ImageSignals
-from covist.engine.attention import BiasedAttention, StageAttention
-from covist.engine.cache import StageLayer, adopt, adopted_layers, check_rule, stage_layers
+from covist.engine.attention import BiasedAttention
+from covist.engine.cache import adopt, adopted_layers, check_rule, stage_layers
+from covist.engine.call import Call, Stage
 from covist.engine.choice import Choice, Variant
+from covist.engine.conversation import Conversation
 from covist.engine.drafts import DraftWatch
-from covist.engine.encoded import EncodedImages
 from covist.engine.ledger import Ledger
 from covist.engine.prefill import Prefill
-from covist.engine.prompt import Prompt, packed_prompts
+from covist.engine.prompt import Prompt, packed_prompts, text_ledger
 from covist.engine.settings import Settings
 from covist.errors import CovistError
 
@@ -32,33 +30,6 @@ COMPILED = (
     "torch.compile cannot follow a prompt whose length changes between layers: compress a model that is not compiled, "
     "and call it without torch.compile"
 )
-
-
-@dataclass(frozen=True)
-class _Stage:
-    """What the layers of one stage need in the current call; None: what the text model hands to its layers anyway."""
-
-    attention: StageAttention
-    rotary: Rotary | None = None
-    positions: Tensor | None = None  # [batch, tokens]
-
-
-class _Call(threading.local):
-    """State of the call that is running in this thread. `__init__` runs once per thread, so nothing is shared."""
-
-    def __init__(self) -> None:
-        self.input_ids: Tensor | None = None
-        self.is_image: Tensor | None = None
-        self.encoded = EncodedImages()
-        self.drafting = False  # whether this model drafts for itself
-        self.brings_images = False
-        self.features: dict[str, Any] = {}  # of images and videos, as far as the caller encoded them
-        self.prefill: Prefill | None = None
-        self.stages: dict[int, _Stage] = {}  # first layer of a stage -> the stage, in order of depth
-        self.cache_layers: list[StageLayer] = []
-        self.past: list[Ledger | None] = []  # per layer, what its cache held before this call
-        self.seen = 0  # tokens of earlier calls in the cache
-        self.length = 0  # tokens of this call
 
 
 class Hooks:
@@ -72,7 +43,7 @@ class Hooks:
         self._variants = [variant]
         self.choice = Choice(variant)
         self._warned: set[str] = set()
-        self.call = _Call()
+        self.call = Call()
         self._installed: list[Removable] = self._install(encoder_layers)
 
     @property
@@ -103,7 +74,7 @@ class Hooks:
         """Take every hook off; a second call does nothing."""
         for hook in self._installed:
             hook.remove()
-        self._installed, self.call = [], _Call()
+        self._installed, self.call = [], Call()
 
     def __getstate__(self) -> None:
         # A copy of the hooks would go on compressing the original; the weights alone can be saved at any time.
@@ -194,7 +165,12 @@ class Hooks:
         if mask is not None and getattr(mask, "ndim", None) != 2:
             raise CovistError("compression derives its own masks: pass a 2-D attention_mask or none")
         call.length = kwargs["inputs_embeds"].shape[1]
-        return args, self._begin_prefill(kwargs) if has_images else self._continue(kwargs)
+        if has_images:
+            return args, self._begin_prefill(kwargs, self._prompt(kwargs), call.encoded.all())
+        known = call.cache_layers[0].conversation
+        if known is not None and known.is_asked_again(self._settings.reader, call.input_ids, call.seen):
+            return args, self._choose_again(kwargs, known)
+        return args, self._continue(kwargs)
 
     def _enter_layer(
         self, index: int, module: nn.Module, args: tuple, kwargs: dict[str, Any]
@@ -230,7 +206,10 @@ class Hooks:
             for layer in call.cache_layers:
                 layer.removed = call.seen + call.length - layer.kept
                 layer.right_padded, layer.rule = call.prefill.right_padded, self._attention.rule
-            output.last_hidden_state = call.prefill.batch.restore_rows(output.last_hidden_state, call.length)
+            restored = call.prefill.batch.restore_rows(output.last_hidden_state, call.length)
+            output.last_hidden_state = restored[:, -call.shown :]  # all of them where it is 0
+            if self._settings.reselect and call.cache_layers and call.prompt is not None:
+                self._remember(call.prompt, call.prefill)
             if call.prefill.images:
                 self.choice.variant.finished(call.prefill)
         return output
@@ -241,7 +220,8 @@ class Hooks:
         if call.brings_images:
             call.encoded.brought(call.features)
         call.brings_images, call.features = False, {}
-        call.input_ids = call.is_image = call.prefill = None
+        call.input_ids = call.is_image = call.prefill = call.prompt = None
+        call.shown = 0
         call.stages, call.cache_layers, call.past, call.seen = {}, [], [], 0
 
     # -- what the hooks do --------------------------------------------------------------------------------------------
@@ -270,13 +250,33 @@ class Hooks:
             blocks=packed_prompts(kwargs),
         )
 
-    def _begin_prefill(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        call, prompt = self.call, self._prompt(kwargs)
+    def _choose_again(self, kwargs: dict[str, Any], known: Conversation) -> dict[str, Any]:
+        """A new question about earlier images: the conversation runs again, in a cache that is emptied for it."""
+        call, mask = self.call, kwargs.get("attention_mask")
+        assert call.input_ids is not None, "a question has tokens"
+        embed = self._family.base.get_input_embeddings()
+        new = (call.input_ids, kwargs["inputs_embeds"], self._positions(kwargs))
+        prompt, signals = known.continued(*new, mask, embed)
+        for layer in call.cache_layers:
+            layer.reset()
+        call.shown, call.seen, call.length = call.length, 0, prompt.embeddings.shape[1]
+        return self._begin_prefill(kwargs, prompt, signals)
+
+    def _remember(self, prompt: Prompt, prefill: Prefill) -> None:
+        """Keep what a later question needs, in the cache that it comes with."""
+        signals = list({id(image.signals): image.signals for image in prefill.images}.values())
+        known = Conversation.of(prompt, signals, self.call.seen)
+        self.call.cache_layers[0].conversation = known
+        prefill.host_bytes, prefill.asked_again = 0 if known is None else known.host_bytes, self.call.shown > 0
+
+    def _begin_prefill(self, kwargs: dict[str, Any], prompt: Prompt, signals: list[ImageSignals]) -> dict[str, Any]:
+        call = self.call
+        call.prompt = prompt if self._settings.reselect else None
         if self._settings.decoder.weights_changed():
             self.refresh()
         with torch.no_grad(), _without_autocast(prompt.embeddings):
-            call.prefill, embeddings = Prefill.begin(self._settings, prompt, call.encoded.all())
-        text = _text_ledger(call.seen, prompt, kwargs.get("attention_mask"))
+            call.prefill, embeddings = Prefill.begin(self._settings, prompt, signals)
+        text = text_ledger(call.seen, prompt, kwargs.get("attention_mask"))
         call.past = [layer.ledger or text for layer in call.cache_layers]
         stage = self._open_stage(0, call.prefill.ledger, embeddings)
         taken = dict.fromkeys(self._family.companion_arguments)
@@ -285,6 +285,8 @@ class Hooks:
     def _continue(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Decoding, or a further turn of text: every stage's ledger grows by the new tokens."""
         call, embeddings, positions = self.call, kwargs["inputs_embeds"], self._positions(kwargs)
+        if (known := call.cache_layers[0].conversation) is not None:
+            known.feed(call.input_ids, positions)
         depths = [depth for depth, layer in enumerate(call.cache_layers) if layer.owns_ledger]
         placed = None
         for depth, end in zip(depths, [*depths[1:], len(call.cache_layers)], strict=True):
@@ -314,7 +316,7 @@ class Hooks:
         past = self.call.past
         return bool(past) and past[index] is not None and past[index] is not past[index - 1]
 
-    def _open_stage(self, depth: int, ledger: Ledger, hidden: Tensor) -> _Stage:
+    def _open_stage(self, depth: int, ledger: Ledger, hidden: Tensor) -> Stage:
         """Begin a stage of a prefill: the cache layers from `depth` on share its ledger, after what they held."""
         if self.call.cache_layers:
             ledger = self._after_past(depth, ledger)
@@ -332,13 +334,13 @@ class Hooks:
             layer = self.call.cache_layers[depth]
             layer.ledger, layer.owns_ledger = ledger, depth == layers.start
 
-    def _prepare_stage(self, depth: int, ledger: Ledger, hidden: Tensor, prefill: bool) -> _Stage:
+    def _prepare_stage(self, depth: int, ledger: Ledger, hidden: Tensor, prefill: bool) -> Stage:
         """Attention and rotary embeddings of the layers from `depth` on, for the last tokens of the ledger."""
         queries = hidden.shape[1]
         decoder = self._settings.decoder
         attention = self._attention.of_stage(ledger, queries, prefill)
         positions = ledger.positions[:, -queries:]
-        self.call.stages[depth] = stage = _Stage(attention, decoder.rotary(hidden, positions), positions)
+        self.call.stages[depth] = stage = Stage(attention, decoder.rotary(hidden, positions), positions)
         return stage
 
     def _continue_stage(
@@ -353,7 +355,7 @@ class Hooks:
             self._prepare_stage(layers.start, ledger, hidden, prefill=False)
             return
         rotary = None if placed is None else self._settings.decoder.rotary(hidden, placed)
-        self.call.stages[layers.start] = _Stage(attention, rotary, placed)
+        self.call.stages[layers.start] = Stage(attention, rotary, placed)
 
     def _cut_caches(self, prefill: Prefill, first: int) -> None:
         """Take what the last reduction removed out of the caches of the layers before it, from layer `first` on.
@@ -380,17 +382,3 @@ def _refuse_compilation() -> None:
 def _without_autocast(states: Tensor) -> torch.autocast:
     """The method's own arithmetic runs in float32, whatever the model around it does."""
     return torch.autocast(states.device.type, enabled=False)
-
-
-def _text_ledger(length: int, prompt: Prompt, mask: Tensor | None) -> Ledger | None:
-    """What a cache holds that was filled without compression: `length` text tokens before the prompt."""
-    if length == 0:
-        return None
-    batch, device = len(prompt.embeddings), prompt.positions.device
-    valid = torch.ones(batch, length, dtype=torch.bool, device=device)
-    if mask is not None:
-        valid = mask[:, :length].to(device) != 0
-    positions = (valid.cumsum(1) - 1).clamp(min=0)
-    if prompt.positions.ndim == 3:
-        positions = positions[..., None].expand(-1, -1, prompt.positions.shape[-1])
-    return Ledger.of_text(positions, valid)

@@ -70,6 +70,15 @@ class InstructionReader:
         """Whether an assistant turn begins between two prompt rows."""
         return self._find(self._markers.assistant_pattern, ids, torch.arange(start, end), first=True) is not None
 
+    def latest_turn(self, ids: Tensor | None, is_text: Tensor) -> int:
+        """The prompt row where the words of the latest question begin; 0 if there is no mark before them."""
+        rows = is_text.nonzero().squeeze(1)
+        answer = self._find(self._markers.assistant_pattern, ids, rows, first=False)
+        if answer is not None and not self._says_something(ids, rows[answer[1] :]):
+            rows = rows[: answer[0]]  # the mark that the answer is to follow
+        began = self._find(self._markers.turn_pattern, ids, rows, first=False)
+        return 0 if began is None or began[1] >= len(rows) else int(rows[began[1]])
+
     def _until_assistant(self, ids: Tensor | None, rows: Tensor) -> Tensor:
         found = self._find(self._markers.assistant_pattern, ids, rows, first=True)
         return rows if found is None else rows[: found[0]]

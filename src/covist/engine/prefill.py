@@ -15,6 +15,7 @@ from covist.contract.instruction import Instruction
 from covist.contract.signals import ImageSignals, PlacedSignals
 from covist.contract.views import DecoderView, ImageContext
 from covist.engine.beginning import Beginning, begin_image
+from covist.engine.certify import bound_of
 from covist.engine.ledger import Ledger
 from covist.engine.prompt import Prompt
 from covist.engine.sequence import Batch, ImageInPrompt, Sample
@@ -33,6 +34,8 @@ class Prefill:
     right_padded: bool = False
     observed: dict[int, Tensor] = field(default_factory=dict)  # layer -> the padded hidden states that entered it
     seconds: float = 0.0
+    host_bytes: int = 0  # kept for later questions
+    asked_again: bool = False  # whether a later question about images of earlier turns has chosen their tokens
 
     @classmethod
     def begin(cls, settings: Settings, prompt: Prompt, signals: list[ImageSignals]) -> tuple[Prefill, Tensor]:
@@ -41,6 +44,8 @@ class Prefill:
         finder = _ImageFinder(settings, prompt, signals)
         batch = Batch([finder.sample(row, member) for row, member in prompt.members()])
         for sample in batch.samples:
+            for image in sample.images if settings.certify else ():
+                image.attention_bound = bound_of(settings, sample, image)
             sample.drop_removed()
         rows = [sample.embeddings[sample.rows] for sample in batch.samples]
         embeddings = batch.write_states(0, rows)
@@ -179,11 +184,13 @@ class _ImageFinder:
         is_text[len(is_text) - generated :] = False
         for image in images:
             is_text[image.start : image.end] = False
+        latest = self._settings.reader.latest_turn(ids, is_text) if self._settings.reselect else 0
         for number, image in enumerate(images):
             if not bool(seen[image.rows[image.signals.content_rows]].any()):
                 continue  # an image that is masked altogether is not there
             first = images[self._first_of_turn(ids, images, number)]
-            instruction = self._settings.reader.read(ids, is_text, first.end, prompt.embeddings[row])
+            asked = max(first.end, latest)
+            instruction = self._settings.reader.read(ids, is_text, asked, prompt.embeddings[row])
             sample.images.append(self._begin(row, image, seen, instruction))
         return sample
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.masking_utils import find_packed_sequence_indices
+
+from covist.engine.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,12 @@ class Prompt:
     positions: Tensor  # [batch, n] or [batch, n, axes]
     valid: Tensor  # [batch, n] bool
     blocks: Tensor | None = None  # [batch, n] which of the prompts packed into a row a token belongs to, from 0 on
+
+    def on(self, device: torch.device) -> Prompt:
+        """The same prompts on a device."""
+        own = {item.name: getattr(self, item.name) for item in fields(self)}
+        moved: dict[str, Any] = {name: None if part is None else part.to(device) for name, part in own.items()}
+        return Prompt(**moved)
 
     def members(self) -> list[tuple[int, Tensor]]:
         """(row, its tokens [n] bool) of every prompt."""
@@ -44,3 +52,17 @@ def packed_prompts(kwargs: dict[str, Any]) -> Tensor | None:
     embeddings = kwargs["inputs_embeds"]
     blocks = find_packed_sequence_indices(positions.expand(len(embeddings), -1))
     return None if blocks is None else blocks.to(embeddings.device)
+
+
+def text_ledger(length: int, prompt: Prompt, mask: Tensor | None) -> Ledger | None:
+    """What a cache holds that was filled without compression: `length` text tokens before the prompt."""
+    if length == 0:
+        return None
+    batch, device = len(prompt.embeddings), prompt.positions.device
+    valid = torch.ones(batch, length, dtype=torch.bool, device=device)
+    if mask is not None:
+        valid = mask[:, :length].to(device) != 0
+    positions = (valid.cumsum(1) - 1).clamp(min=0)
+    if prompt.positions.ndim == 3:
+        positions = positions[..., None].expand(-1, -1, prompt.positions.shape[-1])
+    return Ledger.of_text(positions, valid)

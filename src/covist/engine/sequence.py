@@ -29,6 +29,7 @@ class ImageInPrompt:
     rows: Tensor  # [N] prompt rows of its content tokens
     markers: Tensor  # prompt rows of its markers (newlines, text within the image), which survive every stage
     missed: float | None = None  # coverage that was not enough, so that the image runs uncompressed
+    attention_bound: float | None = None  # Proposition 1, if it was asked for and says something
     outcomes: list[tuple[int, Outcome]] = field(default_factory=list)  # (depth, what the reduction made)
 
     @property

@@ -23,4 +23,6 @@ class Settings:
     text_tower: TextSpace | None
     budget: int | float | str
     min_coverage: float | None = None  # an image whose first reduction covers less runs uncompressed
+    reselect: bool = False  # a later question chooses the tokens of earlier images again
+    certify: bool = False  # work out the bound of Proposition 1 for every image
     preprocessing: Preprocessing = Preprocessing()  # of the images, as far as the processor is known

@@ -85,7 +85,7 @@ class Subject:
 
     def answer(self, item: Item, requests: Sequence[Request] | None = None) -> Said:
         """Greedy answers to every question about an item, for which its requests may be ready."""
-        room = self._answer_tokens(item)
+        room = self.room(item)
         ready = self.requests(item) if requests is None else requests
         rows = [row for request in ready for row in generate(self.model, request, room)]
         texts = [self.loaded.processor.batch_decode(row[None], skip_special_tokens=True)[0] for row in rows]
@@ -104,7 +104,7 @@ class Subject:
         first = (self.requests(item)[0] for item in suite.items(REFERENCE_IMAGES))
         return mean_concentration(self.loaded, first)
 
-    def _answer_tokens(self, item: Item) -> int:
+    def room(self, item: Item) -> int:
         """Room for the longest right answer and the end token, unless the longest answer is given."""
         if self._max_new_tokens is not None:
             return self._max_new_tokens

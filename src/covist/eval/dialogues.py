@@ -1,0 +1,111 @@
+"""What a second question loses to the tokens that the first one kept, and what choosing them again gives back.
+
+python -m covist.eval.dialogues --method covist-fixed --budget 32 --limit 40
+
+Every question of an image is asked second once, after its neighbour, with the cache of the first answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from covist.api.compress import compress
+from covist.eval.metrics import METRICS
+from covist.eval.questions import Asked, posed
+from covist.eval.statistics import Bootstrap, Interval, Tally, estimate
+from covist.eval.subject import Subject
+from covist.eval.suite import HALVES, SUITES, Item, load_suite
+from covist.methods.create import create_method
+from covist.request.inputs import prepare
+
+WAYS = {"uncompressed": None, "tokens of the first question": False, "chosen again": True}
+"""Whether a second question chooses again; None: nothing is compressed."""
+
+
+@dataclass(frozen=True)
+class Second:
+    """Accuracy of second questions in percent, and the paired difference to the tokens of the first question."""
+
+    way: str
+    accuracy: float
+    interval: Interval
+    difference: float
+    difference_interval: Interval
+
+
+def second_questions(
+    method: str = "covist-fixed",
+    budget: int | str = 32,
+    suite: str = "scenes",
+    limit: int | None = None,
+    half: str | None = None,
+    seed: int = 0,
+) -> list[Second]:
+    """Ask the embedded model of a suite pairs of questions in every way."""
+    asked = load_suite(suite)
+    subject, items = Subject.resolve(asked.model, asked.max_new_tokens), asked.items(limit, half)
+    reference = subject.concentration(asked) if create_method(method).tracker is not None else None
+    right: dict[str, np.ndarray] = {}
+    for way, reselect in WAYS.items():
+        loaded = subject.loaded
+        common: dict[str, Any] = {"budget": budget, "method": method, "clip": loaded.clip, "concentration": reference}
+        model = (loaded.model, loaded.processor)
+        with nullcontext() if reselect is None else compress(*model, reselect=reselect, **common):
+            right[way] = np.array([[_right(subject, item)] for item in items])  # [images, 1]
+    counts = np.array([[len(item.questions)] for item in items])
+    bootstrap = Bootstrap(len(items), seed)
+    draws = {way: bootstrap.accuracy(Tally(own, counts)) for way, own in right.items()}
+    first = draws["tokens of the first question"]
+    return [Second(way, *estimate(own), *estimate(own - first)) for way, own in draws.items()]
+
+
+def _right(subject: Subject, item: Item) -> float:
+    """How many questions of an item are answered right when asked second."""
+    questions = item.questions
+    pairs = zip(questions, [*questions[1:], questions[0]], strict=True)
+    return sum(METRICS[second.metric](_answer(subject, item, first, second), second) for first, second in pairs)
+
+
+@torch.no_grad()
+def _answer(subject: Subject, item: Item, first: Asked, second: Asked) -> str:
+    """The answer to the second of two questions, which continues the cache of the first."""
+    loaded, tokenizer = subject.loaded, subject.loaded.processor.tokenizer
+    options = {"do_sample": False, "max_new_tokens": subject.room(item), "return_dict_in_generate": True}
+    inputs = prepare(loaded, [item.image], posed(first)).inputs(loaded.model)
+    before = loaded.model.generate(**inputs, **options)
+    turn = tokenizer(f"USER: {posed(second)} ASSISTANT:", add_special_tokens=False, return_tensors="pt").input_ids
+    ids = torch.cat([before.sequences, turn.to(before.sequences.device)], dim=1)
+    after = loaded.model.generate(input_ids=ids, past_key_values=before.past_key_values, **options)
+    return tokenizer.decode(after.sequences[0, ids.shape[1] :], skip_special_tokens=True)
+
+
+def table(found: Sequence[Second]) -> str:
+    """Markdown: one row per way."""
+    lines = ["| second question | accuracy | against the first question's tokens |", "| --- | ---: | ---: |"]
+    for one in found:
+        (low, high), (least, most) = one.interval, one.difference_interval
+        apart = f"{one.difference:+.1f} [{least:+.1f}, {most:+.1f}]"
+        lines.append(f"| {one.way} | {one.accuracy:.1f} [{low:.1f}, {high:.1f}] | {apart} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="second questions, with the first one's tokens and with their own")
+    parser.add_argument("--method", default="covist-fixed")
+    parser.add_argument("--budget", default="32")
+    parser.add_argument("--suite", default="scenes", choices=list(SUITES))
+    parser.add_argument("--half", choices=HALVES, help="only images with such numbers")
+    parser.add_argument("--limit", type=int, default=40, help="images")
+    options = parser.parse_args()
+    print(table(second_questions(options.method, options.budget, options.suite, options.limit, options.half)))
+
+
+if __name__ == "__main__":
+    main()
