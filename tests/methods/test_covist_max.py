@@ -59,10 +59,10 @@ def test_every_token_counts_once(seed, count):
     assert outcome.state.weights.min() >= 1
 
 
-def test_a_wide_ground_weighs_as_much_as_one_small_thing():
+def test_a_wide_ground_weighs_no_more_than_a_few_small_things():
     kinds = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
     seen = look(kinds[torch.tensor([0] * 96 + [1, 2, 3, 4])])
-    assert seen.omega[:96].sum().item() == pytest.approx(seen.omega[96].item(), rel=0.3)
+    assert seen.omega[:96].sum() < 4 * seen.omega[96]  # 96 times as many tokens
     chosen = greedy_coverage(seen.affinity, seen.omega, torch.empty(0, dtype=torch.long), 5)
     assert chosen.nonzero()[:, 0].tolist() == [0, 96, 97, 98, 99]
 

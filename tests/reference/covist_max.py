@@ -8,11 +8,11 @@ from reference.ops import unit
 
 
 def affinities(hidden):
-    """exp(-d / mean d), d the cosine distance."""
+    """exp(-2 d / D), d the cosine distance, D the mean distance to the farthest token."""
     rows = [unit(row) for row in np.asarray(hidden, dtype=np.float64)]
     distance = [[1 - float(a @ b) for b in rows] for a in rows]
-    mean = sum(map(sum, distance)) / len(rows) ** 2
-    return [[math.exp(-d / (mean + 1e-4)) for d in row] for row in distance]
+    farthest = sum(map(max, distance)) / len(rows)
+    return [[math.exp(-2 * d / (farthest + 1e-4)) for d in row] for row in distance]
 
 
 def weights(s):

@@ -1,12 +1,13 @@
-"""CoViST-Max, our step beyond the paper: every distinct thing counts once, and a representative says how much it is.
+"""CoViST-Max, our step beyond the paper: every thing counts once, and a representative says how much it stands for.
 
 Four changes to CoViST-Fixed, each with the cause that it removes; docs/max.md has the measurements.
 
-1. Affinity `s_ij = exp(-d_ij / mean d)`, d the cosine distance of encoder features. The kernel of Eq. 5 is its square.
-   What is near is measured by the image itself, so that no constant belongs to a tower.
-2. Coverage weights `omega_j = 1 / sum_i s_ij^2`, in place of Eqs. 3 and 4: the tokens that show the same thing share
-   one unit of weight. A wide plain ground weighs as much as one small object, and no core has to protect objects from
-   it. Nothing here hangs on the count or on the question: a smaller count keeps some of what a larger one keeps.
+1. Affinity `s_ij = exp(-2 d_ij / D)`, d the cosine distance of encoder features, D the mean over all tokens of the
+   distance to the farthest other one. The kernel of Eq. 5 is its square. So what is near follows from how far apart
+   unrelated things are for this tower, and no constant belongs to one.
+2. Coverage weights `omega_j = 1 / sum_i s_ij^2`, in place of Eqs. 3 and 4: tokens that show the same thing share
+   their weight. A wide plain ground weighs no more than a few small objects, and no core has to protect them from it.
+   Nothing here hangs on the count or on the question: a smaller count keeps some of what a larger one keeps.
 3. A representative weighs as much as there are tokens that it stands for, in place of Eq. 7: without a limit, the mass
    of the ground is conserved, and a decoder that counts by shares of attention counts right.
 4. Its content is their mean, in place of Eq. 8: what a group is made of is what it says.
@@ -35,7 +36,7 @@ from covist.methods.registry import register_method
 from covist.state import VisualState
 
 ROUNDING = 1e-4
-"""Added to the mean distance: an image whose tokens differ by rounding alone has no distances worth telling apart."""
+"""Added to D: an image whose tokens differ by rounding alone has no distances worth telling apart."""
 
 
 @register_method
@@ -54,7 +55,7 @@ class CovistMax(Method):
             "are ToMe's and RESTORE's."
         ),
         ours=(
-            "The width of the kernel follows the image's mean distance. No instruction, no class attention, no "
+            "The width of the kernel follows the distances of the image. No instruction, no class attention, no "
             "protected core, no limit on the weights."
         ),
         checked="reference: a slow literal version, in tests/reference",
@@ -103,7 +104,8 @@ def look(hidden: Tensor) -> Seen:
     require_affordable("covist-max", hidden.shape[0])
     require_finite("covist-max", hidden=hidden)
     distances = gram(unit_rows(hidden)).neg_().add_(1).clamp_(min=0)  # [N, N]
-    affinity = distances.div_(-(distances.mean() + ROUNDING)).exp_()
+    farthest = distances.amax(1).mean() + ROUNDING  # D, []
+    affinity = distances.mul_(-2 / farthest).exp_()
     affinity.fill_diagonal_(1)  # which rounding may miss
     return Seen(affinity, mass_norm(1 / torch.einsum("ij,ij->i", affinity, affinity)))
 
