@@ -5,11 +5,13 @@
 # make test-versions  the tests on the lowest, the middle and the newest supported versions, each in its own environment
 # make test-page      the page in a real browser (Debian's chromium), in an environment of its own
 # make test-peers     transformers' own ways to generate, on compressed models of every family
+# make test-ray       replicas and batch jobs on a real Ray, in an environment of its own (2 GB)
 # make test-lmms      the plugin under the real lmms-eval, in an environment of its own (2.5 GB)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 LMMS := $(VENV)-lmms
+RAY := $(VENV)-ray
 PAGE := $(VENV)-page
 # Only the exact pin of torch resolves to the CPU build; the constraints fix everything else.
 PINNED := -m pip install --quiet --constraint constraints.txt torch==2.13.0
@@ -17,7 +19,7 @@ INSTALL := $(BIN)/python $(PINNED)
 # Set before torch starts: some CPUs announce bf16 instructions that they do not have.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-slow test-order test-versions test-page test-peers test-lmms lint types clean
+.PHONY: demo test test-slow test-order test-versions test-page test-peers test-ray test-lmms lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/covist run --compare
@@ -42,6 +44,9 @@ test-page: $(PAGE)/.installed
 
 test-peers: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m peers tests/peers
+
+test-ray: $(RAY)/.installed
+	OMP_NUM_THREADS=1 $(RAY)/bin/python -m pytest -m ray tests/ray tests/cluster
 
 test-lmms: $(LMMS)/.installed
 	OMP_NUM_THREADS=1 $(LMMS)/bin/python -m pytest -m lmms tests/lmms
@@ -72,6 +77,11 @@ $(LMMS)/.installed: pyproject.toml constraints.txt constraints-lmms.txt
 	$(LMMS)/bin/python -m pip uninstall --quiet --yes torchvision timm
 	touch $@
 
+$(RAY)/.installed: pyproject.toml constraints.txt constraints-ray.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python $(PINNED) --constraint constraints-ray.txt --editable '.[ray]' httpx hypothesis openai psutil pytest
+	touch $@
+
 # Gradio holds back some versions, so the page has constraints of its own; playwright drives the system's browser.
 $(PAGE)/.installed: pyproject.toml constraints-page.txt
 	$(PYTHON) -m venv $(PAGE)
@@ -80,4 +90,4 @@ $(PAGE)/.installed: pyproject.toml constraints-page.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LMMS) $(PAGE) .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LMMS) $(PAGE) $(RAY) .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

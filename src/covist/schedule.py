@@ -11,7 +11,7 @@ from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
 
-AUTO, DEFAULT_LEVEL = "auto", 0.97
+AUTO, DEFAULT_LEVEL = "auto", 0.9
 """The budget that follows the image, and the coverage that it reaches unless it says another one."""
 
 

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.batches import FakeDriver, answers_of, batch, questions, rows_on_disk, write_rows
+from support.programs import PATIENCE, scenes, start, without_times
 
-import covist
 from covist import tiny
 from covist.cli import main
-
-TESTS = Path(__file__).parent.parent
-PATIENCE = 600.0  # seconds, for a busy machine
-
-
-def start(*command: object) -> subprocess.Popen:
-    places = os.pathsep.join([str(Path(covist.__file__).parent.parent), str(TESTS)])
-    environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", *map(str, command)],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def kill_at(moments: Sequence[int], command: Sequence[object], out: Path, part_rows: int) -> None:
@@ -52,10 +33,6 @@ def kill_at(moments: Sequence[int], command: Sequence[object], out: Path, part_r
     assert process.returncode == 0, complaint
 
 
-def without_times(out: Path) -> list:
-    return [replace(answer, seconds=None) for answer in answers_of(out)]
-
-
 def test_a_driver_killed_at_five_random_moments_over_2000_rows(tmp_path):
     """Without a model, so that this can be run every time; the embedded one is asked in the long tests."""
     path = write_rows(tmp_path / "rows.jsonl", [*questions(2000), *questions(100)])
@@ -65,19 +42,6 @@ def test_a_driver_killed_at_five_random_moments_over_2000_rows(tmp_path):
     killed = answers_of(tmp_path / "killed")
     assert len({answer.id for answer in killed}) == len(killed) == 2000
     assert killed == answers_of(tmp_path / "whole")
-
-
-def scenes(folder: Path, count: int) -> Path:
-    """Questions about a few images, every row with an id and words of its own."""
-    for seed in range(8):
-        tiny.scene_image(tiny.sample_scene(seed)).save(folder / f"{seed}.png")
-    asked = [item.question for item in tiny.questions_for(tiny.sample_scene(0))]
-    rows = [
-        {"id": f"row-{number}", "image": f"{number % 8}.png", "prompt": asked[number // 8 % len(asked)]}
-        for number in range(count)
-    ]
-    rows[count // 2]["image"] = "missing.png"
-    return write_rows(folder / "rows.jsonl", rows)
 
 
 def kill_the_command(folder: Path, count: int, kills: int, *options: object) -> None:

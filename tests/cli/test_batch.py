@@ -126,7 +126,7 @@ def test_without_a_terminal_progress_is_lines_with_a_rate(covist, fake, rows, tm
         (("--prompt", " "), "--prompt is empty"),
         (("--method", "magic"), "unknown method 'magic'"),
         (("--budget", "0"), "budget"),
-        (("ray://head:10001",), "give --ray before it"),
+        (("auto",), "unexpected extra argument"),  # an address without --ray
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_is_written(covist, rows, tmp_path, options, words):

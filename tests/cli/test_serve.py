@@ -3,7 +3,10 @@
 import socket
 from dataclasses import fields
 
+import pytest
+
 from covist.cli import serve
+from covist.cli.options import with_ray_address
 from covist.serve.limits import Limits
 
 
@@ -56,3 +59,45 @@ def test_the_page_is_no_way_around_the_keys(covist, monkeypatch, tmp_path):
     ran = covist("serve", "--page", "--api-key-file", tmp_path / "keys")
     assert ran.code == 2
     assert ran.stderr == "covist: --page asks visitors for no key; leave out --page or --api-key-file\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (("--replicas", 2), "--replicas needs --ray"),
+        (("--autoscale", "1:2"), "--autoscale needs --ray"),
+        (("--ray", "--page"), "--page draws what the model in this process kept; leave out --page or --ray"),
+        (("--ray", "--replicas", 2, "--autoscale", "1:2"), "give either --replicas or --autoscale, not both"),
+        (
+            ("--ray", "ray://head:10001"),
+            "--ray ray://head:10001: give auto or HOST:PORT of a cluster that this machine belongs to; from elsewhere, "
+            "`ray job submit` runs the same command there",
+        ),
+    ],
+)
+def test_options_of_ray_that_do_not_fit_are_refused_in_one_line(covist, monkeypatch, given, line):
+    monkeypatch.setattr(serve, "find_spec", lambda name: object())
+    ran = covist("serve", *given, "--port", 0)
+    assert ran.code == 2 and ran.stderr == f"covist: {line}\n"
+
+
+def test_without_ray_one_line_says_what_to_install(covist, monkeypatch):
+    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "ray" else object())
+    ran = covist("serve", "--ray", "--replicas", 2)
+    assert ran.code == 2
+    assert ran.stderr == "covist: covist serve --ray needs ray: pip install 'covist[ray]'\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["serve", "--ray"], ["serve", "--ray", "local"]),
+        (["serve", "--ray", "--replicas", "2"], ["serve", "--ray", "local", "--replicas", "2"]),
+        (["batch", "--ray", "rows.jsonl"], ["batch", "--ray", "local", "rows.jsonl"]),
+        (["batch", "rows.jsonl", "--ray", "auto"], ["batch", "rows.jsonl", "--ray", "auto"]),
+        (["batch", "--ray", "10.0.0.1:6379", "rows"], ["batch", "--ray", "10.0.0.1:6379", "rows"]),
+        (["run"], ["run"]),
+    ],
+)
+def test_ray_without_an_address_means_this_machine(given, meant):
+    assert with_ray_address(given) == meant

@@ -21,7 +21,7 @@ import torch
 from support.serving import said, shown
 
 from covist import tiny
-from covist.serve.job import Job
+from covist.serve.job import LocalJob
 from covist.serve.keys import Keys
 from covist.serve.limits import Limits
 from covist.serve.logs import JsonLines
@@ -80,7 +80,7 @@ def test_nothing_of_a_request_stays_behind(serve):
     def alive() -> dict[str, int]:
         gc.collect()
         found = Counter(map(type, gc.get_objects()))
-        return {kind.__name__: found[kind] for kind in (torch.Tensor, Sequence, Row, Job)}
+        return {kind.__name__: found[kind] for kind in (torch.Tensor, Sequence, Row, LocalJob)}
 
     def ask(rounds: int) -> dict[str, int]:
         for number in range(rounds):
@@ -92,7 +92,11 @@ def test_nothing_of_a_request_stays_behind(serve):
 
     before = ask(9)  # every method has worked
     after = ask(12)
-    assert after["Sequence"] == before["Sequence"] and after["Row"] == before["Row"] and after["Job"] == before["Job"]
+    assert (
+        after["Sequence"] == before["Sequence"]
+        and after["Row"] == before["Row"]
+        and after["LocalJob"] == before["LocalJob"]
+    )
     assert after["Tensor"] <= before["Tensor"]
 
 

@@ -50,8 +50,8 @@ def compress(
     processor: its processor or tokenizer; needed to read the instruction's text and to find the assistant turn.
     budget: visual tokens per image, as a count (64, the default), a fraction (0.11) or a percentage ("11%"); a layer
         mean for methods that reduce inside the decoder. A budget of all tokens or more leaves the image uncompressed.
-        "auto" gives each image as many as it needs: the fewest that cover 0.97 of it, between a thirty-sixth and a
-        third of its tokens; "auto:0.9" says another level, "auto:0.9:16:192" other bounds too.
+        "auto" gives each image as many as it needs: the fewest that cover nine tenths of it, between a thirty-sixth
+        and a third of its tokens; "auto:0.8" says another level, "auto:0.8:16:192" other bounds too.
     strategy: "fixed" (default) or "pro", CoViST's two executions.
     method: another method by name, or a `Method` object. Names are those of the command line: "vispruner",
         "vispruner:important=0.75", "divprune+csc+sca:weight_limit=64" (DivPrune's selection with CoViST's composition

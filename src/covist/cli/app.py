@@ -17,7 +17,7 @@ import typer
 from rich.markup import escape
 
 from covist import __version__
-from covist.cli import batch, bench, evaluate, export, listing, plan, reproduce, run, serve, show, tune
+from covist.cli import batch, bench, evaluate, export, listing, options, plan, reproduce, run, serve, show, tune
 from covist.cli.console import INTERRUPTED, ReaderGone, note, print_line
 from covist.errors import CovistError
 
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str]) -> int:
     verbose = "--verbose" in arguments
     try:
-        code = app(args=arguments, standalone_mode=False) or 0
+        code = app(args=options.with_ray_address(arguments), standalone_mode=False) or 0
         if code == INTERRUPTED:  # typer turns the interruption of a command into its exit code
             _complain("interrupted")
         return code

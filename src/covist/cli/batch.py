@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -35,10 +36,6 @@ class Format(str, Enum):
 
 def batch(
     source: Annotated[Path, typer.Argument(metavar="INPUT", help="JSON lines, a Parquet file, or a folder of images.")],
-    address: Annotated[
-        str | None,
-        typer.Argument(metavar="[ADDRESS]", help="Of a Ray cluster, after --ray.", show_default="Ray starts here"),
-    ] = None,
     *,
     destination: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory for the answers.")],
     prompt: Annotated[
@@ -55,8 +52,10 @@ def batch(
     ] = None,
     max_new_tokens: options.NewTokens = 64,
     batch_size: Annotated[str, typer.Option(help="Rows answered at once; `auto` counts their tokens.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Models at work, with --ray.", show_default="1")] = None,
-    ray: Annotated[bool, typer.Option("--ray", help="Run the workers under Ray.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Models at work, with --ray.", show_default="one per GPU, or 1")
+    ] = None,
+    ray: options.Ray = None,
     format: Annotated[Format, typer.Option(help="Of the parts.")] = Format.parquet,
     part_rows: Annotated[int, typer.Option(min=1, help="Rows of the input that become one part.")] = 256,
     retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Answer rows again that failed.")] = False,
@@ -72,13 +71,11 @@ def batch(
     """
     if prompt is not None and not prompt.strip():
         raise CovistError("--prompt is empty")
-    if address is not None and not ray:
-        raise CovistError(f"{address!r} is the address of a Ray cluster; give --ray before it, or leave it out")
     if source.is_dir() and prompt is None:
         raise CovistError("a folder of images needs a --prompt: what should be asked about them?")
     rows_at_once = _batch_size(batch_size)
     chosen = _setup(options.setup(config, strategy, method, budget, min_coverage), concentration)
-    driver = _driver(ray, address, workers)
+    _check_ray(ray, workers)
     from covist.batch.job import run, summary
     from covist.batch.manifest import Order
     from covist.batch.spec import WorkerSpec
@@ -103,7 +100,7 @@ def batch(
     )
     started = perf_counter()
     try:
-        with progress(rates=True) as advance:
+        with _driver(ray, workers, device) as driver, progress(rates=True) as advance:
             finished = run(
                 order,
                 destination,
@@ -137,19 +134,23 @@ def _batch_size(text: str) -> int | None:
     return int(text)
 
 
-def _driver(ray: bool, address: str | None, workers: int | None) -> Driver:
-    if ray:
+def _check_ray(ray: str | None, workers: int | None) -> None:
+    if ray is not None:
         require_extra("covist batch --ray", RAY_EXTRA, "ray")
-        from covist.batch.ray_driver import RayDriver
-
-        return RayDriver(address, workers or 1)
-    if workers is not None and workers > 1:
+    elif workers is not None and workers > 1:
         raise CovistError(
             f"--workers {workers} needs --ray (pip install 'covist[ray]'); without it one worker runs here"
         )
-    from covist.batch.drivers import LocalDriver
 
-    return LocalDriver()
+
+def _driver(ray: str | None, workers: int | None, device: str) -> AbstractContextManager[Driver]:
+    if ray is None:
+        from covist.batch.drivers import LocalDriver
+
+        return nullcontext(LocalDriver())
+    from covist.cluster.driver import ray_driver
+
+    return ray_driver(ray, workers, device)
 
 
 def _state(tally: Tally, kv_bytes_per_token: float) -> str:

@@ -108,6 +108,16 @@ AnswerTokens = Annotated[
 ]
 NewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer.")]
 
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="[ADDRESS]",
+        help="Run on Ray (needs the extra covist\\[ray]): on this machine, or on the cluster at auto or HOST:PORT.",
+        show_default=False,
+    ),
+]
+
 
 def method_name(strategy: Strategy | None, method: str | None) -> str:
     """The method that --strategy and --method ask for together."""
@@ -134,6 +144,18 @@ def setup(
     least = own.min_coverage if min_coverage is None else min_coverage
     check_run(name or method_name(None, None), chosen, least)
     return replace(own, method=name, budget=chosen, min_coverage=least)
+
+
+def with_ray_address(arguments: list[str]) -> list[str]:
+    """The arguments with a value for `--ray` where it has none: `covist batch --ray rows.jsonl` means this machine."""
+    from covist.cluster.start import LOCAL, is_address
+
+    given: list[str] = []
+    for argument in arguments:
+        if given and given[-1] == "--ray" and not (is_address(argument) or argument.startswith("ray://")):
+            given.append(LOCAL)
+        given.append(argument)
+    return [*given, LOCAL] if given and given[-1] == "--ray" else given
 
 
 def split(text: str, option: str) -> list[str]:

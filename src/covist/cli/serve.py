@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import platform
 from collections.abc import Callable
 from dataclasses import fields
 from importlib.util import find_spec
@@ -13,16 +14,20 @@ import typer
 
 from covist.cli import options
 from covist.cli.console import print_line
-from covist.cli.models import load
 from covist.errors import CovistError
 from covist.serve.limits import Limits
 
 if TYPE_CHECKING:
-    from covist.request.loading import LoadedModel
+    import socket
+
+    from covist.serve.keys import Keys
     from covist.serve.server import Extension
+    from covist.serve.settings import Setting
+    from covist.serve.spec import ServiceSpec
 
 EXTRA = ("fastapi", "prometheus_client", "pydantic", "uvicorn")
 PAGE_EXTRA = ("gradio",)
+RAY_EXTRA = ("ray",)
 
 
 def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
@@ -73,6 +78,18 @@ def serve(
     ] = None,
     temperature: Annotated[float, typer.Option(min=0, max=2, help="For requests that give none.")] = 0.0,
     page: Annotated[bool, typer.Option("--page", help="Also show a page to ask and to look, at /page.")] = False,
+    ray: options.Ray = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Copies of the model, with --ray.", show_default="1")
+    ] = None,
+    autoscale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MIN:MAX[,OPTION=VALUE]",
+            help="As many copies as the load asks for, with --ray; the options are those of Ray Serve.",
+            show_default=False,
+        ),
+    ] = None,
     clip: options.Clip = None,
     device: options.Device = "auto",
     verbose: options.Verbose = False,
@@ -83,39 +100,93 @@ def serve(
     A request may choose its own compression: extra_body={"covist": {"budget": 32, "strategy": "pro"}}.
     """
     require_extra("covist serve", EXTRA, "serve")
-    if page:
-        require_extra("covist serve --page", PAGE_EXTRA, "page")
-        if api_key_file is not None:
-            raise CovistError("--page asks visitors for no key; leave out --page or --api-key-file")
+    _check_page(page, api_key_file, ray)
+    _check_ray(ray, replicas, autoscale)
     from covist.api.choose import DEFAULT_BUDGET, DEFAULT_METHOD
     from covist.serve.connections import bind
     from covist.serve.keys import Keys
-    from covist.serve.server import run_server
-    from covist.serve.service import Service
+    from covist.serve.spec import ServiceSpec
 
     chosen = options.setup(config, strategy, method, budget, min_coverage)
     keys = None if api_key_file is None else Keys.read(api_key_file)
-    reference = chosen.concentration if concentration is None else concentration
     bound = bind(host, port)
-    loaded = load(model, clip, device)
-    service = Service(
-        loaded,
+    spec = ServiceSpec(
+        model=model,
+        clip=clip,
+        device=device,
         budget=chosen.budget or DEFAULT_BUDGET,
         method=chosen.method or DEFAULT_METHOD,
         config=chosen.constants,
         min_coverage=chosen.min_coverage,
-        concentration=_reference(loaded) if reference is None else reference,
+        concentration=chosen.concentration if concentration is None else concentration,
         limits=limits,
-        keys=keys,
-        image_hosts=allow_image_host or (),
+        image_hosts=tuple(allow_image_host or ()),
         temperature=temperature,
     )
-    address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}/v1"
-    default = service.default
-    print_line(f"serving [bold]{service.name}[/] at {address} ({default.method}, budget {default.budget})")
+    if ray is None:
+        _serve_here(spec, keys, bound, page)
+    else:
+        _serve_on_ray(spec, keys, bound, ray, replicas, autoscale)
+
+
+def _serve_here(spec: ServiceSpec, keys: Keys | None, bound: socket.socket, page: bool) -> None:
+    from transformers.utils import logging
+
+    from covist.serve.server import run_server
+
+    logging.disable_progress_bar()
+    service = spec.build(keys)
+    address = _announce(service.name, service.default, bound)
     if page:
         print_line(f"the page is at {address.removesuffix('v1')}")
     run_server(service, bound, _page() if page else None)
+
+
+def _serve_on_ray(
+    spec: ServiceSpec, keys: Keys | None, bound: socket.socket, ray: str, replicas: int | None, autoscale: str | None
+) -> None:
+    from covist.cluster.scaling import Scaling
+    from covist.cluster.start import ray_running, worker_share
+
+    scaling = Scaling.read(replicas, autoscale, target=spec.limits.batch_size)
+    with ray_running(ray):
+        from covist.cluster.fleet import Fleet
+        from covist.serve.server import run_server
+
+        share = worker_share(scaling.replicas, spec.device)
+        fleet = Fleet(spec, scaling, share, application_name(bound), keys)
+        _announce(fleet.name, fleet.default, bound, f", {autoscale or scaling.replicas} replicas")
+        run_server(fleet, bound)
+
+
+def application_name(bound: socket.socket) -> str:
+    """The same command on the same machine replaces what an earlier one may have left on a cluster."""
+    return f"covist-{platform.node()}-{bound.getsockname()[1]}"
+
+
+def _announce(name: str, default: Setting, bound: socket.socket, more: str = "") -> str:
+    """Say where the model is served; returns the address."""
+    host, port = bound.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+    print_line(f"serving [bold]{name}[/] at {address} ({default.method}, budget {default.budget}{more})")
+    return address
+
+
+def _check_page(page: bool, api_key_file: Path | None, ray: str | None) -> None:
+    if not page:
+        return
+    require_extra("covist serve --page", PAGE_EXTRA, "page")
+    if api_key_file is not None:
+        raise CovistError("--page asks visitors for no key; leave out --page or --api-key-file")
+    if ray is not None:
+        raise CovistError("--page draws what the model in this process kept; leave out --page or --ray")
+
+
+def _check_ray(ray: str | None, replicas: int | None, autoscale: str | None) -> None:
+    if ray is not None:
+        require_extra("covist serve --ray", RAY_EXTRA, "ray")
+    elif replicas is not None or autoscale is not None:
+        raise CovistError(f"{'--autoscale' if replicas is None else '--replicas'} needs --ray")
 
 
 def require_extra(command: str, packages: tuple[str, ...], extra: str) -> None:
@@ -128,11 +199,3 @@ def _page() -> Extension:
     from covist.page.mount import mount_page
 
     return mount_page
-
-
-def _reference(loaded: LoadedModel) -> float:
-    """The mean concentration over the bundled scenes: the same number at every start."""
-    from covist.eval.subject import Subject
-    from covist.eval.suite import load_suite
-
-    return Subject(loaded).concentration(load_suite("scenes"))

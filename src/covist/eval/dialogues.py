@@ -2,7 +2,8 @@
 
 python -m covist.eval.dialogues --method covist-fixed --budget 32 --limit 40
 
-Every question of an image is asked second once, after its neighbour, with the cache of the first answer.
+Every question of an image is asked second once (or the first `pairs` are), after its neighbour, with the cache of the
+first answer.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def second_questions(
     suite: str = "scenes",
     limit: int | None = None,
     half: str | None = None,
+    pairs: int | None = None,
     seed: int = 0,
 ) -> list[Second]:
     """Ask the embedded model of a suite pairs of questions in every way."""
@@ -58,19 +60,19 @@ def second_questions(
         common: dict[str, Any] = {"budget": budget, "method": method, "clip": loaded.clip, "concentration": reference}
         model = (loaded.model, loaded.processor)
         with nullcontext() if reselect is None else compress(*model, reselect=reselect, **common):
-            right[way] = np.array([[_right(subject, item)] for item in items])  # [images, 1]
-    counts = np.array([[len(item.questions)] for item in items])
+            right[way] = np.array([[_right(subject, item, pairs)] for item in items])  # [images, 1]
+    counts = np.array([[len(item.questions[:pairs])] for item in items])
     bootstrap = Bootstrap(len(items), seed)
     draws = {way: bootstrap.accuracy(Tally(own, counts)) for way, own in right.items()}
     first = draws["tokens of the first question"]
     return [Second(way, *estimate(own), *estimate(own - first)) for way, own in draws.items()]
 
 
-def _right(subject: Subject, item: Item) -> float:
-    """How many questions of an item are answered right when asked second."""
+def _right(subject: Subject, item: Item, pairs: int | None) -> float:
+    """How many of the first questions of an item are answered right when asked second, each after the next one."""
     questions = item.questions
-    pairs = zip(questions, [*questions[1:], questions[0]], strict=True)
-    return sum(METRICS[second.metric](_answer(subject, item, first, second), second) for first, second in pairs)
+    asked = list(zip([*questions[1:], questions[0]], questions, strict=True))[:pairs]
+    return sum(METRICS[second.metric](_answer(subject, item, first, second), second) for first, second in asked)
 
 
 @torch.no_grad()
@@ -103,8 +105,10 @@ def main() -> None:
     parser.add_argument("--suite", default="scenes", choices=list(SUITES))
     parser.add_argument("--half", choices=HALVES, help="only images with such numbers")
     parser.add_argument("--limit", type=int, default=40, help="images")
+    parser.add_argument("--pairs", type=int, help="questions of an image that are asked second; all by default")
     options = parser.parse_args()
-    print(table(second_questions(options.method, options.budget, options.suite, options.limit, options.half)))
+    asked = (options.method, options.budget, options.suite, options.limit, options.half, options.pairs)
+    print(table(second_questions(*asked)))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@ from covist.formulas.greedy import Claim, Search
 from covist.formulas.ops import ranking, round_half_up
 from covist.formulas.selection import Selection, WeighedImage
 
+PATIENCE = 4
+"""Counts that are tried beyond the order's before the largest is asked whether any can do."""
+
 
 @torch.no_grad()
 def smallest_selection(image: WeighedImage, level: float, least: int, most: int) -> Selection:
@@ -29,11 +32,13 @@ def smallest_selection(image: WeighedImage, level: float, least: int, most: int)
     chosen = image.select(start)
     if start == most or _reaches(chosen, level):
         return chosen
-    last = image.select(most)
-    if not _reaches(last, level):
-        return last
-    others = (image.select(count) for count in range(start + 1, most))
-    return next((one for one in others if _reaches(one, level)), last)
+    for count in range(start + 1, most):
+        if count == start + PATIENCE and not _reaches(image.select(most), level):
+            break
+        chosen = image.select(count)
+        if _reaches(chosen, level):
+            return chosen
+    return image.select(most)
 
 
 def smallest_prefix(growing: Iterable[tuple[int, float]], level: float, least: int, most: int) -> list[int]:
@@ -83,18 +88,19 @@ class _Places:
         self.taken: set[int] = set()
 
     def claim(self, before: int, largest: Tensor) -> int | None:
-        """The token that must come after `before` others; `largest` [N]: affinity to those, inf for themselves."""
+        """The token that must come after `before` others; `largest` [N]: affinity to those."""
         length = before + 1
         protected = next((token for token in self._protected(length) if token not in self.taken), None)
         if protected is not None or self._reserved == round_half_up(self._config.reserve * length):
             return protected
         self._reserved += 1
-        return int(largest.argmin())
+        return int(largest.index_fill(0, torch.tensor([*self.taken], dtype=torch.long), torch.inf).argmin())
 
     def _protected(self, length: int) -> list[int]:
         core = self._core[: core_size(length, self._concentration, self._config)]
         anchors = self._anchors[: anchor_places(length, self._config)]
-        return [*core, *(token for token in anchors if token not in core)][: max(0, length - free_places(length))]
+        protected = {**dict.fromkeys(core), **dict.fromkeys(anchors)}  # core first, each token once
+        return [*protected][: max(0, length - free_places(length))]
 
 
 def _reaches(selection: Selection, level: float) -> bool:

@@ -64,8 +64,8 @@ class Search:
     def walk(self, claim: Claim | None = None) -> Iterator[tuple[int, Tensor]]:
         """Tokens one by one as the sparse loop takes them, each with the largest affinity of every token [N] after it.
 
-        claim: the token that must be taken next, whatever its gain, or None; it is shown how many there are and the
-            largest affinities, inf for tokens that are in.
+        claim: the token that must be taken next, whatever its gain, or None; it is shown how many there are, and the
+            largest affinities.
         Gains carry a common offset, which no comparison sees, and are -inf for chosen tokens.
         """
         covered = _largest(self.affinity, self.start)
@@ -76,7 +76,7 @@ class Search:
         sides, room = levels.unbind(), gains.new_empty(BLOCK, gains.shape[0])
         for step in range(gains.shape[0] - self.start.shape[0]):
             before, after = step % 2, 1 - step % 2
-            pick = None if claim is None else claim(step, sides[before][:, 0].masked_fill(gains.isneginf(), torch.inf))
+            pick = None if claim is None else claim(step, sides[before][:, 0])
             pick = _first_best(gains) if pick is None else pick
             gains[pick].fill_(-torch.inf)
             torch.maximum(sides[before], self.affinity[pick, :, None], out=sides[after])

@@ -8,7 +8,8 @@ settings.py   compression per request           prompts.py    a conversation as 
 sequence.py   one answer that is being written  text.py       its text, token by token
 sampling.py   its next token                    queue.py      where it waits
 turns.py      whose turn it is                  batches.py    workers that run batches
-service.py    all of it together                answers.py    what clients get back
+service.py    all of it together                spec.py       what it is built from
+answers.py    what clients get back             job.py        a request, seen from the event loop
 server.py     uvicorn around it                 connections.py  the address, and clients that dawdle
 metrics.py    counters for Prometheus           logs.py       one line of JSON per request
 

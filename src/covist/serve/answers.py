@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from time import monotonic, time
 from typing import Any
 
-from covist.contract.films import whole_videos
 from covist.serve.sequence import Event, Finished, Written
 from covist.serve.settings import Setting
 
@@ -57,10 +56,7 @@ class Answer:
             "method": self.setting.method,
             "budget": self.setting.budget,
             "visual_tokens": {"before": end.cost.visual_tokens, "after": end.cost.visual_tokens_kept},
-            "certificates": [
-                None if image.certificate is None else image.certificate.to_dict()
-                for image in whole_videos(end.cost.images)
-            ],
+            "certificates": list(end.cost.certificates),
             "cache_bytes": {"before": end.cost.cache_bytes_uncompressed, "after": end.cost.cache_bytes},
             "seconds": {
                 "queue": end.waited,

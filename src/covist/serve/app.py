@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic, time
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -17,17 +17,35 @@ from covist.serve.answers import Answer, sent_event
 from covist.serve.body import GONE, read_body
 from covist.serve.errors import Refusal, error_body
 from covist.serve.job import Job
+from covist.serve.keys import Keys
+from covist.serve.limits import Limits
 from covist.serve.logs import log
-from covist.serve.schema import parse_chat
+from covist.serve.metrics import Metrics
+from covist.serve.schema import ChatRequest, parse_chat
 from covist.serve.sequence import Event
-from covist.serve.service import Service
 
 PATHS = ("/v1/chat/completions", "/v1/models", "/health", "/ready", "/metrics")
 FIGURES = "covist.figures"
 """Where a request's scope keeps what its line in the log says."""
 
 
-def create_app(service: Service) -> FastAPI:
+class Answering(Protocol):
+    """What the routes need: a `Service` answers in this process, a `Fleet` (covist.cluster) in others."""
+
+    limits: Limits
+    keys: Keys
+    metrics: Metrics
+    name: str
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    async def admit(self, wanted: ChatRequest) -> tuple[Job, Answer]: ...
+
+    def close(self) -> None: ...
+
+
+def create_app(service: Answering) -> FastAPI:
     """The application around a service, which it closes when it ends."""
 
     @asynccontextmanager
@@ -133,7 +151,7 @@ async def _leave_with_client(request: Request, job: Job) -> None:
     job.leave()
 
 
-def _service(request: Request) -> Service:
+def _service(request: Request) -> Answering:
     return request.app.state.service
 
 
@@ -168,7 +186,7 @@ async def _answer_failure(request: Request, error: Exception) -> Response:
 class _Accounts:
     """Counts and logs every request, by path and status; nothing of its content."""
 
-    def __init__(self, app: ASGIApp, service: Service):
+    def __init__(self, app: ASGIApp, service: Answering):
         self._app, self._service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -23,6 +23,7 @@ from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteria
 
 from covist.api.handle import Compression, Run
 from covist.api.report import Report
+from covist.contract.films import whole_videos
 from covist.request.batches import end_tokens
 from covist.request.loading import LoadedModel
 from covist.schedule import decoder_flops, kv_bytes
@@ -189,6 +190,9 @@ def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | 
         cache_bytes_uncompressed=stored(plain),
         flops=counted(seen),
         flops_uncompressed=counted(plain),
+        certificates=tuple(
+            None if image.certificate is None else image.certificate.to_dict() for image in whole_videos(images)
+        ),
         images=images,
     )
 

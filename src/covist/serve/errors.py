@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 LONGEST = 300
@@ -29,6 +30,10 @@ class Refusal(Exception):
         super().__init__(message)
         self.status, self.reason, self.message, self.param = status, reason, message, param
         self.headers = dict(headers or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Replicas send refusals to the process that answers."""
+        return partial(Refusal, param=self.param, headers=self.headers), (self.status, self.reason, self.message)
 
     @property
     def body(self) -> dict[str, Any]:

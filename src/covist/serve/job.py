@@ -1,8 +1,9 @@
-"""One request in the house: its sequences, and what happens to them, seen from the event loop."""
+"""One request in the house: what happens to its answers, seen from the event loop."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
@@ -12,22 +13,22 @@ from covist.serve.errors import Refusal
 from covist.serve.sequence import Event, Failed, Finished, Sequence
 
 
-class Job:
-    """Carries events from the threads that write to the task that answers.
+class Job(ABC):
+    """Carries events from whoever writes the answers to the task that sends them."""
 
-    make: builds the sequence of a choice from its number and its listener.
-    """
-
-    def __init__(self, choices: int, make: Callable[[int, Callable[[Event], None]], Sequence], deadline: float):
+    def __init__(self, choices: int, deadline: float):
         """`deadline` is in the time of the event loop."""
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[tuple[int, Event] | None] = asyncio.Queue()
-        self._deadline = deadline
-        self.sequences = [make(index, partial(self._hear, index)) for index in range(choices)]
+        self._events: asyncio.Queue[tuple[int, Event] | Refusal] = asyncio.Queue()
+        self._choices, self._deadline = choices, deadline
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Free the places of all choices."""
 
     async def follow(self) -> AsyncIterator[tuple[int, Event]]:
         """What happens to each choice, until all are finished. However it ends, nothing goes on being written."""
-        left = len(self.sequences)
+        left = self._choices
         try:
             while left:
                 index, event = await self._next()
@@ -38,26 +39,46 @@ class Job:
         finally:
             self.cancel()
 
-    def cancel(self) -> None:
-        """Free the places of all choices."""
-        for sequence in self.sequences:
-            sequence.cancel()
-
     def leave(self) -> None:
         """The client has gone."""
         self.cancel()
-        self._events.put_nowait(None)
+        self._events.put_nowait(gone())
 
     async def _next(self) -> tuple[int, Event]:
         try:
             found = await asyncio.wait_for(self._events.get(), max(0.0, self._deadline - self._loop.time()))
         except asyncio.TimeoutError:
-            raise Refusal(504, "timeout", "the request took longer than the server allows") from None
-        if found is None:
-            raise Refusal(GONE, "disconnected", "the client left before its answer was complete")
+            raise out_of_time() from None
+        if isinstance(found, Refusal):
+            raise found
         return found
+
+
+class LocalJob(Job):
+    """Its answers are written by threads of this process.
+
+    make: builds the sequence of a choice from its number and its listener.
+    """
+
+    def __init__(self, choices: int, make: Callable[[int, Callable[[Event], None]], Sequence], deadline: float):
+        super().__init__(choices, deadline)
+        self.sequences = [make(index, partial(self._hear, index)) for index in range(choices)]
+
+    def cancel(self) -> None:
+        for sequence in self.sequences:
+            sequence.cancel()
 
     def _hear(self, index: int, event: Event) -> None:
         """Called from the thread of a batch."""
         with suppress(RuntimeError):  # the loop is closed: the server has gone, and so has the client
             self._loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
+
+
+def gone() -> Refusal:
+    """Nobody reads this answer; it is for the log."""
+    return Refusal(GONE, "disconnected", "the client left before its answer was complete")
+
+
+def out_of_time() -> Refusal:
+    """The deadline of a request has passed."""
+    return Refusal(504, "timeout", "the request took longer than the server allows")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
 
 from covist.serve.answers import Answer
 
@@ -30,7 +31,6 @@ class Metrics:
         self._queue_seconds = Histogram(
             "covist_queue_seconds", "From arrival to the start of the batch.", buckets=_SECONDS, **own
         )
-        self._batch_sizes = Histogram("covist_batch_size", "Answers per batch.", buckets=_SIZES, **own)
         self._prompt_tokens = Counter("covist_prompt_tokens", "Prompt tokens, before compression.", **own)
         self._output_tokens = Counter("covist_output_tokens", "Tokens that were written.", **own)
         self._visual = Counter("covist_visual_tokens", "Visual tokens, before and after compression.", ["when"], **own)
@@ -41,8 +41,17 @@ class Metrics:
         """Show a number that is read when somebody looks."""
         Gauge(name, help_text, registry=self._registry).set_function(read)
 
-    def batch(self, size: int) -> None:
-        self._batch_sizes.observe(size)
+    def sizes(self, name: str, help_text: str) -> Callable[[int], None]:
+        """Show how often there were how many; returns what notes a number."""
+        return Histogram(name, help_text, buckets=_SIZES, registry=self._registry).observe
+
+    def gather(self, read: Callable[[], Iterable[Metric]]) -> None:
+        """Show what others have counted, read when somebody looks."""
+        self._registry.register(_Gathered(read))
+
+    def families(self, names: Collection[str]) -> list[Metric]:
+        """The current numbers of some metrics, for others to show."""
+        return [family for family in self._registry.collect() if family.name in names]
 
     def refused(self, reason: str) -> None:
         self._refusals.labels(reason).inc()
@@ -67,3 +76,13 @@ class Metrics:
     def text(self) -> bytes:
         """Prometheus' text format."""
         return generate_latest(self._registry)
+
+
+class _Gathered:
+    """A collector, as a registry wants it."""
+
+    def __init__(self, read: Callable[[], Iterable[Metric]]):
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._read()

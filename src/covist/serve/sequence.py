@@ -24,6 +24,7 @@ class Cost:
     cache_bytes_uncompressed: float
     flops: float  # prefill of the decoder, Eq. 19
     flops_uncompressed: float
+    certificates: tuple[dict[str, Any] | None, ...] = ()  # of its images
     images: tuple[ImageReport, ...] = field(default=(), repr=False, compare=False)  # none for the plain model
 
 

@@ -6,20 +6,24 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 import uvicorn
 from fastapi import FastAPI
 
-from covist.serve.app import create_app
+from covist.serve.app import Answering, create_app
 from covist.serve.connections import impatient
 from covist.serve.logs import write_to_stderr
 from covist.serve.service import Service
 
 Extension = Callable[[FastAPI, Service], Callable[[], None]]
 """Adds routes to the application; returns what ends connections of theirs that would otherwise stay open for ever."""
+Kind = TypeVar("Kind", bound=Answering)
 
 
-def build_server(service: Service, extension: Extension | None = None) -> uvicorn.Server:
+def build_server(
+    service: Kind, extension: Callable[[FastAPI, Kind], Callable[[], None]] | None = None
+) -> uvicorn.Server:
     """A server that is not running yet."""
     limits, app = service.limits, create_app(service)
     hang_up = None if extension is None else extension(app, service)
@@ -36,7 +40,9 @@ def build_server(service: Service, extension: Extension | None = None) -> uvicor
     return _Server(config, hang_up)
 
 
-def run_server(service: Service, bound: socket.socket, extension: Extension | None = None) -> None:
+def run_server(
+    service: Kind, bound: socket.socket, extension: Callable[[FastAPI, Kind], Callable[[], None]] | None = None
+) -> None:
     """Serve until SIGTERM or Ctrl-C, which let running requests finish; the log goes to stderr."""
     if threading.current_thread() is threading.main_thread():
         # uvicorn raises the signal again when it has drained; by then it has done its work.

@@ -19,7 +19,7 @@ from covist.serve.batches import Workers
 from covist.serve.errors import Refusal
 from covist.serve.fetch import Fetcher
 from covist.serve.images import ImageReader
-from covist.serve.job import Job
+from covist.serve.job import LocalJob
 from covist.serve.keys import Keys
 from covist.serve.limits import Limits
 from covist.serve.metrics import Metrics
@@ -74,7 +74,8 @@ class Service:
         self._prompts = PromptMaker(loaded, self.limits)
         self._queue = Queue(self.limits)
         self._preparing = ThreadPoolExecutor(PREPARING_THREADS, "covist-prepare")
-        self._workers = Workers(loaded, self._handle, self._prompts, self._queue, self.limits, self.metrics.batch)
+        note_batch = self.metrics.sizes("covist_batch_size", "Answers per batch.")
+        self._workers = Workers(loaded, self._handle, self._prompts, self._queue, self.limits, note_batch)
         self.metrics.watch("covist_queue", "Answers that wait.", lambda: len(self._queue))
         self.metrics.watch("covist_running", "Answers that are being written.", lambda: self._workers.running)
 
@@ -87,14 +88,14 @@ class Service:
     def is_ready(self) -> bool:
         return not self.is_draining and self._workers.is_alive
 
-    async def admit(self, wanted: ChatRequest) -> tuple[Job, Answer]:
+    async def admit(self, wanted: ChatRequest) -> tuple[LocalJob, Answer]:
         """Check and prepare a request, and let it wait for a batch."""
         arrived, loop = monotonic(), asyncio.get_running_loop()
         deadline = loop.time() + self.limits.request_seconds
         self._queue.check_room(1)
         setting, prompt = await loop.run_in_executor(self._preparing, self._prepare, wanted)
         choices = wanted.n or 1
-        job = Job(choices, partial(self._sequence, wanted, prompt, setting, arrived), deadline)
+        job = LocalJob(choices, partial(self._sequence, wanted, prompt, setting, arrived), deadline)
         self._queue.put(job.sequences)
         return job, Answer(self.name, setting, prompt.length, choices, arrived)
 

@@ -1,0 +1,125 @@
+"""The replicas together, as the routes see them: the same routes as around one service."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+from prometheus_client.metrics_core import Metric
+from ray import serve
+
+from covist.cluster.errors import refusal
+from covist.cluster.job import RemoteJob, opened
+from covist.cluster.replica import Replica
+from covist.cluster.scaling import Scaling
+from covist.cluster.start import Share
+from covist.serve.answers import Answer
+from covist.serve.keys import Keys
+from covist.serve.limits import Limits
+from covist.serve.logs import log
+from covist.serve.metrics import Metrics
+from covist.serve.schema import ChatRequest
+from covist.serve.settings import Setting
+from covist.serve.spec import ServiceSpec
+
+DEPLOYMENT = "replica"
+LOOK_SECONDS = 1.0
+"""How old the numbers of /ready and /metrics may be."""
+
+
+class Fleet:
+    """Answers requests with the replicas of one Ray Serve application, from construction until `close()`."""
+
+    def __init__(self, spec: ServiceSpec, scaling: Scaling, share: Share, name: str, keys: Keys | None = None):
+        """`name` is that of the application: a second one of the same name replaces the first."""
+        self.limits, self.keys, self.metrics = spec.limits, keys or Keys(), Metrics()
+        self.is_draining = False
+        self._application = name
+        handle = _deploy(spec, scaling, share, name)
+        self._stream = handle.options(stream=True)
+        self._all = handle
+        described: tuple[str, Setting] = handle.describe.remote().result()
+        self.name, self.default = described
+        self._running = 0
+        self._figures: dict[str, list[Metric]] = {}
+        self.metrics.watch("covist_replicas", "Replicas that take requests.", lambda: self._running)
+        self.metrics.gather(self._gathered)
+        self._closed = threading.Event()
+        self._look()
+        self._looking = threading.Thread(target=self._look_around, name="covist-fleet", daemon=True)
+        self._looking.start()
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.is_draining and self._running > 0
+
+    async def admit(self, wanted: ChatRequest) -> tuple[RemoteJob, Answer]:
+        """Hand a request to the replica that Ray chooses; it waits where all have died and are being replaced."""
+        arrived = monotonic()
+        deadline = asyncio.get_running_loop().time() + self.limits.request_seconds
+        stream = self._stream.answer.remote(wanted)
+        accepted = await opened(stream, deadline)
+        choices = wanted.n or 1
+        answer = Answer(self.name, accepted.setting, accepted.prompt_tokens, choices, arrived)
+        return RemoteJob(stream, choices, deadline), answer
+
+    def close(self) -> None:
+        """End the replicas; the requests that they had are finished by now, or out of time."""
+        self.is_draining = True
+        self._closed.set()
+        self._looking.join()
+        serve.delete(self._application)
+
+    def _look_around(self) -> None:
+        while not self._closed.wait(LOOK_SECONDS):
+            try:
+                self._look()
+            except Exception as error:  # Ray is busy; the next look may succeed
+                log("replicas not seen", error=type(error).__name__)
+
+    def _look(self) -> None:
+        states = serve.status().applications[self._application].deployments[DEPLOYMENT].replica_states
+        self._running = sum(count for state, count in states.items() if state == "RUNNING")
+        self._figures = dict(self._all.broadcast("figures").results(timeout_s=10 * LOOK_SECONDS))
+
+    def _gathered(self) -> Iterator[Metric]:
+        """The metrics of all replicas, each sample with the name of its replica."""
+        families: dict[str, Metric] = {}
+        for replica, found in self._figures.items():
+            for family in found:
+                known = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                known.samples += [
+                    sample._replace(labels={**sample.labels, "replica": replica}) for sample in family.samples
+                ]
+        yield from families.values()
+
+
+def _deploy(spec: ServiceSpec, scaling: Scaling, share: Share, name: str) -> Any:
+    """Start the replicas and wait for them; the handle routes requests to the less busy of two."""
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)  # what happens to requests is in our own log
+    serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False, "log_level": "WARNING"})
+    number = {"autoscaling_config": scaling.autoscaling} if scaling.autoscaling else {"num_replicas": scaling.replicas}
+    deployment = serve.deployment(
+        name=DEPLOYMENT,
+        ray_actor_options=share.options,
+        max_ongoing_requests=_at_once(spec.limits),
+        graceful_shutdown_timeout_s=spec.limits.drain_seconds,
+        health_check_period_s=2.0,
+        health_check_timeout_s=60.0,  # a core that is shared with a long prefill answers late
+        max_constructor_retry_count=1,
+        **number,
+    )(Replica)
+    try:
+        return serve.run(deployment.bind(spec), name=name, route_prefix=None)
+    except RuntimeError as error:
+        serve.delete(name)
+        raise refusal("no replica started", error) from None
+
+
+def _at_once(limits: Limits) -> int:
+    """Requests that a replica takes: what runs and what waits there, so that its own queue refuses the next one."""
+    return limits.queue + limits.batches * limits.batch_size + 1

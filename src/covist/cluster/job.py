@@ -1,0 +1,76 @@
+"""A request that a replica answers, seen from the event loop of the process that clients talk to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ray.exceptions import RayActorError, RayError, TaskCancelledError, WorkerCrashedError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
+
+from covist.cluster.replica import Accepted, Message
+from covist.serve.errors import Refusal
+from covist.serve.job import Job, gone, out_of_time
+from covist.serve.logs import log
+
+
+class RemoteJob(Job):
+    """Passes on what a replica says; whoever cancels it cancels it there too.
+
+    stream: Ray Serve's stream of messages, of which the first has been read.
+    """
+
+    def __init__(self, stream: Any, choices: int, deadline: float):
+        super().__init__(choices, deadline)
+        self._stream = stream
+        self._reading = asyncio.create_task(self._read())
+
+    def cancel(self) -> None:
+        self._reading.cancel()
+        self._stream.cancel()
+
+    async def _read(self) -> None:
+        try:
+            with clean_errors():
+                async for message in self._stream:
+                    self._events.put_nowait(message)
+        except Refusal as refusal:
+            self._events.put_nowait(refusal)
+
+
+async def opened(stream: Any, deadline: float) -> Accepted:
+    """The first message of a stream: a replica has accepted the request, or it is refused."""
+    left = deadline - asyncio.get_running_loop().time()
+    try:
+        with clean_errors():
+            first: Message = await asyncio.wait_for(anext(stream), max(0.0, left))
+    except asyncio.TimeoutError:
+        stream.cancel()
+        raise out_of_time() from None
+    except asyncio.CancelledError:
+        stream.cancel()
+        raise
+    if isinstance(first, Refusal):
+        raise first
+    assert isinstance(first, Accepted), "a replica accepts before it answers"
+    return first
+
+
+@contextmanager
+def clean_errors() -> Iterator[None]:
+    """Turn what Ray raises into refusals of one line."""
+    try:
+        yield
+    except TaskCancelledError:  # by us, because nobody listens any more
+        raise gone() from None
+    except (RayActorError, WorkerCrashedError, DeploymentUnavailableError) as error:
+        log("replica lost", error=type(error).__name__)
+        message = "the replica that answered has died; send the request again"
+        raise Refusal(503, "replica_lost", message, headers={"Retry-After": "1"}) from None
+    except BackPressureError:
+        raise Refusal(429, "queue_full", "too many requests wait; try again", headers={"Retry-After": "1"}) from None
+    except (RayError, RayServeException) as error:
+        log("replica failed", error=type(error).__name__)
+        raise Refusal(500, "generation_failed", "the generation broke down; other requests go on") from None
