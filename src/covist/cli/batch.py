@@ -183,7 +183,7 @@ def _table(told: dict[str, Any]) -> Table:
             "visual tokens after", f"{told['tokens_after']:,.0f} ({share(told['tokens_after'], told['tokens_before'])})"
         )
     made.add_row("KV cache saved", size(told["kv_bytes_saved"]))
-    made.add_row("seconds of the models", f"{told['seconds']:,.1f}")
+    made.add_row("model time (s)", f"{told['seconds']:,.1f}")
     if told["rows_now"]:
         rate = told["rows_now"] / told["seconds_now"]
         made.add_row("this time", f"{told['rows_now']:,} rows in {told['seconds_now']:,.1f} s, {rate:,.1f} rows/s")

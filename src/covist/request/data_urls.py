@@ -8,8 +8,8 @@ import re
 
 from covist.errors import CovistError
 
-FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
-"""What OpenAI takes; other decoders of Pillow are never reached through a data URL."""
+FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/jpg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
+"""What OpenAI takes, and a common misspelling; other decoders of Pillow are never reached through a data URL."""
 _HEAD = re.compile(r"data:([\w.+/-]*)((?:;[\w.=-]+)*),", re.ASCII)
 
 
