@@ -46,7 +46,7 @@ test-peers: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m peers tests/peers
 
 test-ray: $(RAY)/.installed
-	OMP_NUM_THREADS=1 $(RAY)/bin/python -m pytest -m ray tests/ray tests/cluster
+	OMP_NUM_THREADS=1 $(RAY)/bin/python -m pytest -m ray tests/on_ray
 
 test-lmms: $(LMMS)/.installed
 	OMP_NUM_THREADS=1 $(LMMS)/bin/python -m pytest -m lmms tests/lmms

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from covist import Setup
-from covist.cli import serve as serving
 from covist.serve import server as serving_server
 
 SMALL = ("--max-new-tokens", 2)
@@ -91,7 +90,9 @@ def test_eval_and_bench_use_the_file(covist, model_folder, tuned):
 def test_serve_uses_the_file(covist, model_folder, tuned, monkeypatch):
     started = []
     monkeypatch.setattr(serving_server, "run_server", lambda service, host, port: started.append(service))
-    monkeypatch.setattr(serving, "_reference", lambda loaded: pytest.fail("the file has a reference"))
+    monkeypatch.setattr(
+        "covist.serve.spec.bundled_concentration", lambda loaded: pytest.fail("the file has a reference")
+    )
     ran = covist("serve", "--model", model_folder, "--config", tuned)
     assert ran.code == 0, ran.stderr
     (service,) = started

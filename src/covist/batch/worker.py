@@ -17,8 +17,7 @@ from covist.batch.rows import Row
 from covist.batch.spec import Facts, WorkerSpec
 from covist.engine.decoder import FrozenDecoder
 from covist.errors import CovistError
-from covist.eval.subject import Subject
-from covist.eval.suite import load_suite
+from covist.eval.subject import bundled_concentration
 from covist.families.registry import family_for
 from covist.methods.create import create_method
 from covist.methods.grammar import is_vanilla
@@ -58,7 +57,7 @@ def look_at(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
     tracks = not is_vanilla(spec.method) and create_method(spec.method).tracker is not None
     reference = spec.concentration if tracks else None
     if tracks and reference is None:
-        reference = Subject(loaded).concentration(load_suite("scenes"))
+        reference = bundled_concentration(loaded)
     family = family_for(loaded.model)
     decoder = FrozenDecoder(family.decoder, family.rotary_axes())
     per_token = kv_bytes([1] * decoder.layers, decoder.kv_heads, decoder.head_width, family.decoder.dtype.itemsize)

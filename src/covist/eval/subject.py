@@ -11,7 +11,7 @@ from PIL import Image
 
 from covist.errors import CovistError
 from covist.eval.questions import posed
-from covist.eval.suite import Item, Suite
+from covist.eval.suite import Item, Suite, load_suite
 from covist.request.batches import end_tokens, until_end
 from covist.request.concentration import REFERENCE_IMAGES, mean_concentration
 from covist.request.identity import identity
@@ -111,3 +111,8 @@ class Subject:
         tokenizer = getattr(self.loaded.processor, "tokenizer", self.loaded.processor)
         answers = [answer for question in item.questions for answer in question.answers]
         return max(map(len, tokenizer(answers, add_special_tokens=False).input_ids)) + 1
+
+
+def bundled_concentration(loaded: LoadedModel) -> float:
+    """The mean concentration of a model over the bundled scenes: the same number at every start."""
+    return Subject(loaded).concentration(load_suite("scenes"))

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 from covist.api.choose import DEFAULT_BUDGET, DEFAULT_METHOD
 from covist.config import CovistConfig
-from covist.eval.subject import Subject
-from covist.eval.suite import load_suite
-from covist.request.loading import LoadedModel, load_model
+from covist.eval.subject import bundled_concentration
+from covist.request.loading import load_model
 from covist.serve.keys import Keys
 from covist.serve.limits import Limits
 from covist.serve.service import Service
@@ -39,14 +38,9 @@ class ServiceSpec:
             method=self.method,
             config=self.config,
             min_coverage=self.min_coverage,
-            concentration=_reference(loaded) if self.concentration is None else self.concentration,
+            concentration=bundled_concentration(loaded) if self.concentration is None else self.concentration,
             limits=self.limits,
             keys=keys,
             image_hosts=self.image_hosts,
             temperature=self.temperature,
         )
-
-
-def _reference(loaded: LoadedModel) -> float:
-    """The mean concentration over the bundled scenes: the same number at every start."""
-    return Subject(loaded).concentration(load_suite("scenes"))
