@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -26,7 +27,13 @@ def start(*command: object) -> subprocess.Popen:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_hear_ctrl_c,
     )
+
+
+def _hear_ctrl_c() -> None:
+    """A shell makes what it starts in the background deaf to it, and so everything that this starts in turn."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def without_times(out: Path) -> list[Answer]:
