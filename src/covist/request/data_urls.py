@@ -8,8 +8,9 @@ import re
 
 from covist.errors import CovistError
 
-FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/jpg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
-"""What OpenAI takes, and a common misspelling; other decoders of Pillow are never reached through a data URL."""
+FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
+"""What OpenAI takes; other decoders of Pillow are never reached through a data URL."""
+MISSPELT = {"image/jpg": "image/jpeg"}
 _HEAD = re.compile(r"data:([\w.+/-]*)((?:;[\w.=-]+)*),", re.ASCII)
 
 
@@ -22,9 +23,12 @@ def split_data_url(url: str, place: str) -> tuple[str, str]:
 
     >>> split_data_url("data:image/png;base64,aGk=", "image")
     ('PNG', 'aGk=')
+    >>> split_data_url("data:image/jpg;base64,aGk=", "image")
+    ('JPEG', 'aGk=')
     """
     head = _HEAD.match(url[:256])
-    kind = FORMATS.get(head[1].lower()) if head else None
+    mime = head[1].lower() if head else ""
+    kind = FORMATS.get(MISSPELT.get(mime, mime))
     if head is None or kind is None or not head[2].lower().endswith(";base64"):
         raise CovistError(f"{place} must be a data URL: data:image/png;base64,... ({', '.join(FORMATS)})")
     return kind, url[head.end() :]
