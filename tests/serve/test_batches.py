@@ -82,8 +82,8 @@ def test_a_client_that_leaves_a_stream_frees_its_place(serve):
     server = serve(limits=Limits(output_tokens=100_000, prompt_tokens=8192))
     body = {"model": "small", "messages": [{"role": "user", "content": "where ?"}], "max_tokens": 900, "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=300) as answer:
-        next(answer.iter_lines())
-        assert server.service._workers.running == 1
+        next(answer.iter_lines())  # sent when the request is accepted, which may be before its batch runs
+        wait_until(lambda: server.service._workers.running == 1)
     wait_until(lambda: server.service._workers.running == 0)
     assert server.ask(max_tokens=1).choices
     assert metric(server, "covist_output_tokens_total") == 1, "the answer went on for nobody"
