@@ -17,6 +17,7 @@ from covist.eval.results import Results
 from covist.eval.runner import evaluate
 from covist.eval.statistics import Interval
 from covist.eval.suite import HALVES, SUITES, Suite
+from covist.eval.tables import markdown_table, with_interval
 from covist.formulas.ops import round_half_up
 from covist.outputs import write_json
 from covist.schedule import AUTO
@@ -85,22 +86,18 @@ def _level(results: Results, method: str, level: float, follow: str, count: int)
 
 def table(found: Sequence[Level]) -> str:
     """Markdown: one row per level."""
-    lines = [
-        "| level | mean tokens | auto | fixed at | fixed | difference |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: |",
+    rows = [
+        [
+            f"{one.level:g}",
+            f"{one.mean_tokens:.1f}",
+            with_interval(one.retention, one.interval),
+            str(one.fixed_tokens),
+            with_interval(one.fixed_retention, one.fixed_interval),
+            with_interval(one.difference, one.difference_interval, signed=True),
+        ]
+        for one in found
     ]
-    for one in found:
-        own, fixed = (
-            _cell(*pair) for pair in ((one.retention, one.interval), (one.fixed_retention, one.fixed_interval))
-        )
-        apart = _cell(one.difference, one.difference_interval, "+")
-        lines.append(f"| {one.level:g} | {one.mean_tokens:.1f} | {own} | {one.fixed_tokens} | {fixed} | {apart} |")
-    return "\n".join(lines)
-
-
-def _cell(value: float, interval: Interval, sign: str = "") -> str:
-    low, high = interval
-    return f"{value:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+    return markdown_table(["level", "mean tokens", "auto", "fixed at", "fixed", "difference"], rows)
 
 
 def main() -> None:

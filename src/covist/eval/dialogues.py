@@ -23,6 +23,7 @@ from covist.eval.questions import Asked, posed
 from covist.eval.statistics import Bootstrap, Interval, Tally, estimate
 from covist.eval.subject import Subject
 from covist.eval.suite import HALVES, SUITES, Item, load_suite
+from covist.eval.tables import markdown_table, with_interval
 from covist.methods.create import create_method
 from covist.request.inputs import prepare
 
@@ -90,12 +91,15 @@ def _answer(subject: Subject, item: Item, first: Asked, second: Asked) -> str:
 
 def table(found: Sequence[Second]) -> str:
     """Markdown: one row per way."""
-    lines = ["| second question | accuracy | against the first question's tokens |", "| --- | ---: | ---: |"]
-    for one in found:
-        (low, high), (least, most) = one.interval, one.difference_interval
-        apart = f"{one.difference:+.1f} [{least:+.1f}, {most:+.1f}]"
-        lines.append(f"| {one.way} | {one.accuracy:.1f} [{low:.1f}, {high:.1f}] | {apart} |")
-    return "\n".join(lines)
+    rows = [
+        [
+            one.way,
+            with_interval(one.accuracy, one.interval),
+            with_interval(one.difference, one.difference_interval, signed=True),
+        ]
+        for one in found
+    ]
+    return markdown_table(["second question", "accuracy", "against the first question's tokens"], rows)
 
 
 def main() -> None:

@@ -103,12 +103,17 @@ def _difference_table(results: Results) -> str:
 
 
 def _with_interval(score: Score) -> str:
-    found = f"{_text(score.retention)} {_ends(score.retention_interval)}"
+    found = with_interval(score.retention, score.retention_interval)
     return found if score.reached else f"not reachable; at {_text(score.mean_cached_tokens)} tokens: {found}"
 
 
-def _ends(interval: tuple[float, float]) -> str:
-    return f"[{_text(interval[0])}, {_text(interval[1])}]"
+def with_interval(value: float, interval: tuple[float, float], signed: bool = False) -> str:
+    """A figure and where it may lie: 97.1 [96.0, 98.2]."""
+    return f"{_text(value, signed=signed)} {_ends(interval, signed)}"
+
+
+def _ends(interval: tuple[float, float], signed: bool = False) -> str:
+    return f"[{_text(interval[0], signed=signed)}, {_text(interval[1], signed=signed)}]"
 
 
 def _text(value: float, digits: int = 1, signed: bool = False) -> str:
