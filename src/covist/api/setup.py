@@ -17,7 +17,7 @@ from covist.schedule import check_budget, check_coverage
 
 VERSION = 1
 """Counts the changes to what a file may hold; one of another version is refused."""
-_VERSION_KEY = "covist_settings"
+VERSION_KEY = "covist_settings"
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Setup:
         """Plain values that JSON can hold."""
         constants = None if self.constants is None else self.constants.to_dict()
         return {
-            _VERSION_KEY: VERSION,
+            VERSION_KEY: VERSION,
             "method": self.method,
             "budget": self.budget,
             "concentration": self.concentration,
@@ -95,11 +95,11 @@ class Setup:
         """From the fields of a file; a file of constants alone, as `CovistConfig.save` writes it, is one too."""
         if not isinstance(values, Mapping):
             raise CovistError(f"expected settings by name, got {values!r}")
-        if _VERSION_KEY not in values:
+        if VERSION_KEY not in values:
             return cls(constants=CovistConfig.from_dict(values))
-        given = {name: value for name, value in values.items() if name != _VERSION_KEY}
-        if values[_VERSION_KEY] != VERSION:
-            raise CovistError(f"{_VERSION_KEY} is {values[_VERSION_KEY]!r}, this covist reads {VERSION}")
+        given = {name: value for name, value in values.items() if name != VERSION_KEY}
+        if values[VERSION_KEY] != VERSION:
+            raise CovistError(f"{VERSION_KEY} is {values[VERSION_KEY]!r}, this covist reads {VERSION}")
         if unknown := sorted(set(given) - {one.name for one in fields(cls)}):
             raise CovistError(f"unknown setting {', '.join(unknown)}")
         if given.get("constants") is not None:

@@ -29,6 +29,17 @@ class PackedLayout:
     pack: Tensor  # [N] index of each content token in the flattened (tiles, patches)
 
 
+def layout_of(sources: Tensor, side: int) -> PackedLayout:
+    """The layout of a span whose tokens are patch numbers [n], or NEWLINE; a tile has side x side patches."""
+    content = sources != NEWLINE
+    views = [(side, side)]
+    high_resolution = int(content.sum()) - side * side
+    if high_resolution:  # unpadding may leave nothing of an extremely long and narrow image
+        rows = int((~content).sum())
+        views.append((rows, high_resolution // rows))
+    return PackedLayout(Grid(tuple(views)), content, sources[content])
+
+
 @register_family
 class LlavaNext(ClipTowerFamily):
     name = "llava-next"
@@ -66,14 +77,7 @@ class LlavaNext(ClipTowerFamily):
         packed, _ = self.base.pack_image_features(
             [numbers], [size], vision_feature_select_strategy="default", image_newline=numbers.new_tensor([NEWLINE])
         )
-        sources = packed[0][:, 0].long().to(device)  # [n]
-        content = sources != NEWLINE
-        views = [(side, side)]
-        high_resolution = int(content.sum()) - side * side
-        if high_resolution:  # unpadding may leave nothing of an extremely long and narrow image
-            rows = int((~content).sum())
-            views.append((rows, high_resolution // rows))
-        return PackedLayout(Grid(tuple(views)), content, sources[content])
+        return layout_of(packed[0][:, 0].long().to(device), side)
 
     def _tiles(self, size: Any) -> int:
         """How many tiles the tower encodes for an image: the base view and the cells of its grid."""

@@ -88,7 +88,8 @@ class QwenTowerFamily(Family):
         running = Running()  # a tower may encode a video by asking for the features of images
 
         def assemble(pixels: str, grids: str, arguments: dict[str, Any], output: Any) -> None:
-            seen = _Encoded(self, output, arguments[pixels], *tap.take())
+            spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
+            seen = Encoded(self, spans, output, arguments[pixels], *tap.take())
             sink(list(seen.signals(arguments[grids], is_video=grids == "video_grid_thw")))
 
         of_images = partial(assemble, "pixel_values", "image_grid_thw")
@@ -101,10 +102,11 @@ class QwenTowerFamily(Family):
 
 
 @dataclass(frozen=True)
-class _Encoded:
+class Encoded:
     """What one call of the tower took and computed, for all images or videos; patches as the tower orders them."""
 
     family: QwenTowerFamily
+    spans: Sequence[Tensor]  # [n, d] each, embeddings as the prompt receives them
     output: Any
     pixels: Tensor  # [patches, 3 * time * p * p]
     block: PatchAttention
@@ -113,8 +115,7 @@ class _Encoded:
     def signals(self, grids: Tensor, is_video: bool) -> Iterator[ImageSignals]:
         """Signals of every image, or of every segment of every video; `grids` [count, 3] counts their patches."""
         tower, first = self.family.base.visual, 0
-        spans = self.output.pooler_output if hasattr(self.output, "pooler_output") else self.output[1]
-        for number, (span, grid) in enumerate(zip(spans, grids, strict=True)):
+        for number, (span, grid) in enumerate(zip(self.spans, grids, strict=True)):
             frames, height, width = grid.tolist()
             shape = (height // tower.spatial_merge_size, width // tower.spatial_merge_size)
             tokens = shape[0] * shape[1]
@@ -154,7 +155,7 @@ class _Encoded:
             read_hidden=lambda: grouped(features).flatten(1),
             pack=torch.arange(len(order), device=span.device),
             project=partial(_merge, tower.merger, features.shape[-1]),
-            read_pixels=partial(_read_patches, self.pixels[patches], tower.config, grid),
+            read_pixels=partial(_read_patches, self.pixels[patches], self.family.model.config.vision_config, grid),
         )
 
 
