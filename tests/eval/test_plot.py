@@ -19,11 +19,12 @@ def score(method, budget, retention):
     return SimpleNamespace(
         method=method,
         budget=budget,
-        mean_cached_tokens=budget,
+        counted_tokens=budget,
         target=budget,
         retention=retention,
         retention_interval=interval,
         reached=True,
+        nominal=False,
     )
 
 
@@ -75,7 +76,7 @@ def test_budgets_fall_to_the_right_where_methods_part(drawn):
 
 def test_a_budget_that_was_not_reached_is_a_remark_and_no_point(monkeypatch, tmp_path):
     found, figures = results(["tome", "fastv"], budgets=(192, 64)), []
-    found.scores[-1].reached, found.scores[-1].mean_cached_tokens = False, 72.9
+    found.scores[-1].reached, found.scores[-1].counted_tokens = False, 72.9
     monkeypatch.setattr(plot, "save_figure", lambda figure, path: figures.append(figure))
     plot_retention(found, tmp_path / "retention.png")
     drawn = [line.lines[0].get_xdata().tolist() for line in figures[0].axes[0].containers]
@@ -88,7 +89,7 @@ def test_a_budget_that_was_not_reached_is_a_remark_and_no_point(monkeypatch, tmp
 def test_many_budgets_that_were_not_reached_stay_inside_the_figure(monkeypatch, tmp_path):
     found, figures = results([f"method-with-a-name-{number}" for number in range(25)]), []
     for one in found.scores[2::2]:
-        one.reached, one.mean_cached_tokens = False, 72.9
+        one.reached, one.counted_tokens = False, 72.9
     monkeypatch.setattr(plot, "save_figure", lambda figure, path: figures.append(figure))
     plot_retention(found, tmp_path / "retention.png")
     remark = figures[0].texts[-1].get_window_extent()

@@ -101,6 +101,20 @@ def test_a_budget_is_judged_by_the_cache_and_both_means_are_shown():
     assert (row["mean_tokens"], row["mean_cached_tokens"]) == (320, 64.25)
 
 
+def test_published_counts_above_the_budget_are_shown_with_their_mean_and_not_ranked():
+    records = Records(None, {"seed": 0})
+    over = Run("priortr:counts=nominal", 192)
+    for item in ITEMS:
+        said = [question.answer for question in item.questions]
+        records.add(VANILLA, Answered(item.number, said, seconds=0.5, tokens=576.0))
+        records.add(over, Answered(item.number, said, seconds=0.5, tokens=228.0))
+    results = Results.build(SUITE, ITEMS, [VANILLA, over], records, seed=0)
+    assert "| priortr:counts=nominal | 192, nominal | 228.0 |" in results.to_markdown()
+    assert "| priortr:counts=nominal | nominal; at 228.0 tokens: 100.0 [" in results.to_markdown()
+    row = results.to_dict()["results"][1]
+    assert row["nominal"] and not row["reached"] and results.differences == []
+
+
 def test_one_mean_is_shown_where_prefill_and_cache_agree(results):
     assert "mean cached" not in results.to_markdown() and results.scores[1].mean_cached_tokens == 64
 
@@ -116,8 +130,8 @@ def test_files_are_json_markdown_and_a_plot(results, tmp_path):
     ]
     assert {"clear", "p", "p_holm", "clear_among_all"} <= set(stored["differences"][0])
     row = stored["results"][1]
-    scores = {"mean_tokens", "mean_cached_tokens", "reached", "accuracy", "retention", "families", "same_answers", "ci"}
-    assert set(row) == {"method", "budget", *scores, "seconds_per_image", "times_mixed"}
+    scores = {"mean_tokens", "mean_cached_tokens", "accuracy", "retention", "families", "same_answers", "ci"}
+    assert set(row) == {"method", "budget", *scores, "reached", "nominal", "seconds_per_image", "times_mixed"}
     assert set(row["families"]) == set(SUITE.families)
     assert row["ci"]["retention"][0] < row["retention"] < row["ci"]["retention"][1]
     table = (tmp_path / "results.md").read_text()

@@ -151,7 +151,7 @@ def _scores(results: Results) -> Table:
             *map(_tokens, (score.mean_tokens, score.mean_cached_tokens)[: len(tokens)]),
             *(percent(score.accuracy) for _ in accuracy),
             f"[bold]{percent(score.retention)}[/]" if score.reached else f"[dim]{percent(score.retention)}[/]",
-            interval(score.retention_interval) if score.reached else "[yellow]not reachable[/]",
+            interval(score.retention_interval) if score.reached else f"[yellow]{score.standing}[/]",
             *(percent(score.same_answers) for _ in same),
             f"{score.seconds_per_image:.3f}" + ("*" if score.times_mixed else ""),
         )

@@ -26,6 +26,7 @@ from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
 Positions = Literal["keep", "reindex"]
+Counts = Literal["average", "nominal"]
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,10 @@ class Method(ABC):
     """Whether it merges tokens itself; then it cannot be combined with another composition."""
     reads_constants: ClassVar[tuple[str, ...]] = ()
     """Parts of `CovistConfig` that the method reads: their fields are settings of it, and it takes `config`."""
+    counts: Counts = "average"
+    """How it takes a budget: as its layer average, or as the name of published counts, whose average is another one."""
+    counts_prefill: bool = False
+    """Whether its budget counts the tokens that prefill runs over, where the cache holds fewer of them."""
     tracker: ConcentrationTracker | None = None
     """Running reference of the attention concentration, if the method has one; freeze it to make results independent
     of history."""

@@ -61,7 +61,7 @@ def plot_retention(results: Results, path: str | Path) -> None:
     for line in lines:
         _draw(axes, line)
     axes.axhline(100, color=FAINT, linestyle=(0, (4, 3)), linewidth=1, zorder=1)
-    _finish(axes, kept, [score.mean_cached_tokens for line in lines for score in line.scores], results.measure)
+    _finish(axes, kept, [score.counted_tokens for line in lines for score in line.scores], results.measure)
     _label(axes, lines, labels, height)
     asked = f"{results.about}; bars are 95% intervals"
     place = LEFT / width
@@ -99,14 +99,15 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> np.n
 
 def _unreached(scores: Sequence[Score], letters: int) -> list[str]:
     """Which budgets are not drawn, and for whom, in lines of so many letters."""
-    missed: dict[tuple[int | str, str], list[str]] = {}
+    missed: dict[str, list[str]] = {}
     for score in scores:
         if not score.reached:
-            missed.setdefault((score.budget, f"{score.mean_cached_tokens:.1f}"), []).append(score.method)
-    remarks = [
-        f"not reachable at {budget}, where {least} tokens are the least: {', '.join(names)}"
-        for (budget, least), names in missed.items()
-    ]
+            kept = f"{score.counted_tokens:.1f} tokens"
+            remark = f"not reachable at {score.budget}, where {kept} are the least"
+            if score.nominal:
+                remark = f"published counts for {score.budget}, {kept}"
+            missed.setdefault(remark, []).append(score.method)
+    remarks = [f"{remark}: {', '.join(names)}" for remark, names in missed.items()]
     return [line for remark in remarks for line in wrap(remark, letters)]
 
 
@@ -119,7 +120,7 @@ def _lines(scores: Sequence[Score]) -> list[_Line]:
     ours = [method for method in found if method.startswith(OURS)]
     colours = {method: COLOURS[number % len(COLOURS)] for number, method in enumerate(ours)}
     names = sorted(found, key=lambda method: method in colours)
-    falling = {name: sorted(found[name], key=lambda score: -score.mean_cached_tokens) for name in names}
+    falling = {name: sorted(found[name], key=lambda score: -score.counted_tokens) for name in names}
     return [_Line(name, falling[name], colours.get(name)) for name in names]
 
 
@@ -132,7 +133,7 @@ def _draw(axes: Axes, line: _Line) -> None:
     retention = np.array([score.retention for score in line.scores])
     ends = np.array([score.retention_interval for score in line.scores])  # [budgets, 2]
     axes.errorbar(
-        [score.mean_cached_tokens for score in line.scores],
+        [score.counted_tokens for score in line.scores],
         retention,
         np.abs(ends - retention[:, None]).T,
         color=line.colour or FAINT,
@@ -179,7 +180,7 @@ def _label(axes: Axes, lines: list[_Line], labels: list[str], height: float) -> 
     names: list[tuple[str, float, float, str | None]] = [("uncompressed  100", edge, 100.0, None)]
     for line, label in zip(lines, labels, strict=True):
         end = line.scores[-1]
-        names.append((label, end.mean_cached_tokens, end.retention, line.colour))
+        names.append((label, end.counted_tokens, end.retention, line.colour))
     places = spread([y for _, _, y, _ in names], LABEL * (high - low) / height, low, high)
     beside = axes.get_yaxis_transform()  # x in widths of the axes, y in percent
     for (text, x, y, colour), place in zip(names, places, strict=True):

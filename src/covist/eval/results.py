@@ -21,7 +21,7 @@ from covist.eval.tables import markdown
 from covist.eval.tally import answer_agreement, tally
 from covist.methods.grammar import VANILLA
 from covist.outputs import write_json
-from covist.request.budgets import Reach
+from covist.request.budgets import Reach, reach_of
 from covist.units import counted
 
 _DIGITS = 2
@@ -35,7 +35,8 @@ class Score:
     method: str
     budget: int | str
     mean_tokens: float  # visual tokens of prefill, averaged over layers and images
-    mean_cached_tokens: float  # in the cache after it: what the budget counts
+    mean_cached_tokens: float  # in the cache after it
+    counted_tokens: float  # the one of both that the budget counts: mostly the cache
     accuracy: float  # mean of the families
     accuracy_interval: Interval
     retention: float
@@ -44,8 +45,14 @@ class Score:
     same_answers: float  # questions that the uncompressed model answers the same, letter by letter
     target: float  # tokens that the budget came to: a share, or a count for each frame of a video
     seconds_per_image: float  # to answer all questions about an image
-    reached: bool  # whether the method can keep as few tokens as the budget says; if not, its cell is not ranked
+    reached: bool  # whether the method keeps as few tokens as the budget says; if not, its cell is not ranked
+    nominal: bool  # whether it runs its published counts, whatever their mean
     times_mixed: bool  # whether some of its times or of vanilla's come from another sitting: do not compare them
+
+    @property
+    def standing(self) -> str:
+        """Why it belongs to more tokens than its budget says, if it does."""
+        return "" if self.reached else "nominal" if self.nominal else "not reachable"
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,7 @@ class Results:
             return {}
         tokens = round(self.costs[self._vanilla].tokens)
         return {
-            run: Reach(run.method, run.budget, round(cost.target), tokens, cost.cached_tokens)
+            run: reach_of(run.method, run.budget, round(cost.target), tokens, cost.tokens, cost.cached_tokens)
             for run, cost in self.costs.items()
             if run != self._vanilla
         }
@@ -181,7 +188,7 @@ class Results:
         return [self._score(run) for run in self._retentions]
 
     def _score(self, run: Run) -> Score:
-        tally, cost = self.tallies[run], self.costs[run]
+        tally, cost, made = self.tallies[run], self.costs[run], self.reaches.get(run)
         accuracy, accuracy_interval = estimate(self._bootstrap.accuracy(tally))
         retention, retention_interval = estimate(self._retentions[run])
         return Score(
@@ -189,6 +196,7 @@ class Results:
             budget=run.budget,
             mean_tokens=cost.tokens,
             mean_cached_tokens=cost.cached_tokens,
+            counted_tokens=cost.cached_tokens if made is None else made.mean,
             accuracy=accuracy,
             accuracy_interval=accuracy_interval,
             retention=retention,
@@ -197,7 +205,8 @@ class Results:
             same_answers=self.same_answers[run],
             target=cost.target,
             seconds_per_image=cost.seconds,
-            reached=run == self._vanilla or self.reaches[run].is_reached,
+            reached=made is None or made.is_reached,
+            nominal=made is not None and made.nominal,
             times_mixed=len(cost.sittings | self.costs[self._vanilla or run].sittings) > 1,
         )
 
@@ -280,6 +289,7 @@ def _score_dict(score: Score) -> dict[str, Any]:
         "mean_tokens": _number(score.mean_tokens),
         "mean_cached_tokens": _number(score.mean_cached_tokens),
         "reached": score.reached,
+        "nominal": score.nominal,
         "accuracy": _number(score.accuracy),
         "retention": _number(score.retention),
         "families": {family: _number(value) for family, value in score.families.items()},

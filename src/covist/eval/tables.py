@@ -29,7 +29,8 @@ def markdown(results: Results) -> str:
         f"All scores in percent. Brackets hold 95% bootstrap intervals over {results.unit}s. "
         f"{_MEANING[results.measure]} *Same answers*: questions that the uncompressed model answers the same, letter "
         "by letter. *Not reachable*: the method cannot keep as few tokens as the budget says; the score belongs to the "
-        "smallest mean that it can run at, and is not ranked. An asterisk marks times that were not all taken in one "
+        "smallest mean that it can run at, and is not ranked. *Nominal*: the published counts for the budget, whose "
+        "mean is above it; not ranked either. An asterisk marks times that were not all taken in one "
         "sitting with vanilla's: do not compare them.",
         f"## {measure}",
         _retention_table(results),
@@ -73,7 +74,7 @@ def _family_table(results: Results) -> str:
     rows = [
         [
             score.method,
-            str(score.budget) if score.reached else f"{score.budget}, not reachable",
+            str(score.budget) if score.reached else f"{score.budget}, {score.standing}",
             _text(score.mean_tokens),
             *([_text(score.mean_cached_tokens)] if apart else []),
             *([] if results.by_agreement else [_text(score.accuracy)]),
@@ -104,7 +105,7 @@ def _difference_table(results: Results) -> str:
 
 def _with_interval(score: Score) -> str:
     found = with_interval(score.retention, score.retention_interval)
-    return found if score.reached else f"not reachable; at {_text(score.mean_cached_tokens)} tokens: {found}"
+    return found if score.reached else f"{score.standing}; at {_text(score.counted_tokens)} tokens: {found}"
 
 
 def with_interval(value: float, interval: tuple[float, float], signed: bool = False) -> str:

@@ -6,13 +6,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, Outcome
+from covist.contract.method import Counts, Method, Outcome
 from covist.contract.views import DecoderView
+from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
 from covist.methods._shared import largest
 from covist.schedule import Schedule, fixed_schedule
@@ -57,6 +58,52 @@ def inside_schedule(
         middle = (low + high) / 2
         low, high = (middle, high) if schedule(middle).mean <= budget else (low, middle)
     return min(schedule(low), schedule(high), key=lambda candidate: abs(candidate.mean - budget))
+
+
+def published_schedule(layers: int, tokens: int, cuts: Sequence[int], counts: Sequence[int]) -> Schedule:
+    """The published `counts` from the published `cuts` on, in a decoder of `layers` layers; all tokens before them.
+
+    A cut at 0 is before the decoder; any other has at least one layer before it. In a decoder so short that two cuts
+    fall on one layer, the later one counts.
+    """
+    stages = {0: tokens}
+    for cut, count in zip(cuts, counts, strict=True):
+        depth = max(round_half_up(cut * layers / PUBLISHED_LAYERS), min(cut, 1))
+        if depth < layers:
+            stages[depth] = min(max(count, 1), *stages.values())
+    return Schedule(layers, tuple(stages.items()))
+
+
+class NominalCounts(Method):
+    """Lets a method run at its published counts, whose layer mean is not the budget that they are named after.
+
+    Goes before the other base of a method. `cuts` are layers in a decoder of 32; 0 is before the first.
+    """
+
+    options: ClassVar = {
+        "counts": "average: counts are solved so that the budget is their layer mean; "
+        "nominal: the published layers and counts for the budget, whose layer mean is another one"
+    }
+    cuts: ClassVar[tuple[int, ...]]
+
+    def __init__(self, counts: Counts = "average", **options: Any):
+        super().__init__(**options)
+        if counts not in ("average", "nominal"):
+            raise CovistError(f"counts={counts!r}: choose 'average' or 'nominal'")
+        self.counts = counts
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        if self.counts == "average" or budget >= tokens:
+            return self.average_schedule(layers, budget, tokens)
+        return published_schedule(layers, tokens, self.cuts, self.nominal_counts(budget))
+
+    def average_schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        """The schedule whose layer mean is the budget."""
+        return super().schedule(layers, budget, tokens)
+
+    def nominal_counts(self, budget: int) -> Sequence[int]:
+        """The published count after each cut."""
+        return [budget] * len(self.cuts)
 
 
 class DropInside(Method):

@@ -51,6 +51,7 @@ class Combined(Method):
         self._covist = Covist(config)
         self.uses_clip_text = base.uses_clip_text or "evidence" in parts_read(base, parts)
         self.encoder_layers = base.encoder_layers
+        self.counts, self.counts_prefill = base.counts, base.counts_prefill
         if options.get("positions") is None:
             self.positions = "keep" if ATTENTION in parts else base.positions
 

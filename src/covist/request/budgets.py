@@ -20,7 +20,8 @@ class Reach:
     asked: int | float | str
     budget: int
     tokens: int
-    mean: float  # visual tokens that the schedule leaves in the cache, averaged over layers
+    mean: float  # visual tokens of the schedule where the budget counts them, averaged over layers
+    nominal: bool = False  # whether the method runs its published counts, whatever their mean
 
     @property
     def is_compressed(self) -> bool:
@@ -28,7 +29,10 @@ class Reach:
 
     @property
     def is_reached(self) -> bool:
-        """Whether the method keeps as few tokens as it was asked to; if not, `mean` is the fewest that it can."""
+        """Whether the method keeps as few tokens as it was asked to.
+
+        If not, `mean` is the fewest that it can, or that of its published counts.
+        """
         return self.mean <= self.budget + _ROUNDING
 
     @property
@@ -36,6 +40,8 @@ class Reach:
         """One line for the user where the budget is not what the image gets."""
         if not self.is_compressed:
             return f"{ALL_TOKENS} ({self.asked} asked for, {self.tokens} there)"
+        if self.nominal and abs(self.mean - self.budget) > _ROUNDING:
+            return f"{self.method} runs its published counts for {self.budget}: a layer mean of {self.mean:.1f}"
         if not self.is_reached:
             return (
                 f"{self.method} cannot reach a budget of {self.budget} here: "
@@ -53,7 +59,19 @@ def reach(method: str, budget: int | float | str, tokens: int, layers: int, fram
     False
     """
     count = resolve_budget(budget, tokens, frames)
-    return Reach(method, budget, count, tokens, create_method(method).schedule(layers, count, tokens).cached_mean)
+    schedule = create_method(method).schedule(layers, count, tokens)
+    return reach_of(method, budget, count, tokens, schedule.mean, schedule.cached_mean)
+
+
+def reach_of(method: str, asked: int | float | str, budget: int, tokens: int, mean: float, cached: float) -> Reach:
+    """Judge a budget by the layer means of prefill and of the cache: the method says which of the two counts.
+
+    >>> reach_of("ivc-prune", 64, 64, tokens=576, mean=320.0, cached=64.0).mean
+    64.0
+    """
+    made = create_method(method)
+    counted = mean if made.counts_prefill else cached
+    return Reach(method, asked, budget, tokens, counted, nominal=made.counts == "nominal")
 
 
 def distinct_notes(reaches: Iterable[Reach]) -> list[str]:

@@ -1,0 +1,67 @@
+"""PriorTR: tokens that the text looks at more than the image's own prior explains."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from covist.contract.method import MethodInfo
+from covist.contract.views import DecoderView
+from covist.errors import CovistError
+from covist.methods._inside import NominalCounts, ScoreInside, last_prompt_row
+from covist.methods.registry import register_method
+
+SMALLEST = 1e-10
+
+
+@register_method
+class PriorTR(NominalCounts, ScoreInside):
+    name = "priortr"
+    cuts = (3,)
+    options: ClassVar = {
+        "rows": "all: the text after the image looks (LLaVA-1.5); last: the last prompt token alone (LLaVA-1.6)"
+    }
+    info = MethodInfo(
+        paper="PriorTR (ECCV 2026)",
+        acts="before layer 3/32",
+        signals="attention of the text after the image in the layer before",
+        budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
+        licence="Apache-2.0",
+        published=(
+            "Before layer 3 of 32, by the attention of layer 2, mean over heads. The prior Q is the row of the first "
+            "token after the image, P the mean of the rows from that token to the end (LLaVA-1.5) or the last row "
+            "(LLaVA-1.6). Both are brought to a sum of one over the image in float32; the score is P log(P / Q). K "
+            "tokens stay after the cut, a layer mean of 228, 170 and 112 for 192, 128 and 64. Original positions."
+        ),
+        ours=(
+            "The count after the cut is solved for the layer-mean budget unless counts=nominal; other depths scale the "
+            "layer. The rows of the text leave out later images and generated tokens. 1e-10 is added to both sums and "
+            "to both sides of the ratio. Without text after the image the last prompt token is all there is, so that "
+            "no token is better than another and the first ones stay."
+        ),
+        checked="reference: PriorTR (score and kept tokens; published layer means)",
+    )
+
+    def __init__(self, rows: Literal["all", "last"] = "all", **options: Any):
+        super().__init__(**options)
+        if rows not in ("all", "last"):
+            raise CovistError(f"rows={rows!r}: choose 'all' or 'last'")
+        self.rows = rows
+
+    def observed_layer(self, depth: int) -> int:
+        return depth - 1
+
+    def score(self, view: DecoderView) -> Tensor:
+        text = view.text if len(view.text) else last_prompt_row(view)
+        rows = text if self.rows == "all" else torch.cat([text[:1], last_prompt_row(view)])
+        attention = view.attention(rows).mean(0)[:, view.visual]  # [rows, K]
+        prior = shares(attention[0])
+        posterior = shares(attention.mean(0) if self.rows == "all" else attention[-1])
+        return posterior * torch.log((posterior + SMALLEST) / (prior + SMALLEST))
+
+
+def shares(attention: Tensor) -> Tensor:
+    """Attention to the image [K], of one in sum."""
+    return attention / (attention.sum() + SMALLEST)
