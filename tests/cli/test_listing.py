@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from itertools import groupby
+
 import pytest
 
-from covist import available_methods, environment
+from covist import MethodInfo, available_methods, environment
 from covist.tiny import NEXT_WEIGHTS
 
 
@@ -12,7 +15,8 @@ def test_methods_lists_every_registered_method(covist):
     listed = covist("methods", "--json").json["methods"]
     assert [entry["name"] for entry in listed] == list(available_methods())
     for entry in listed:
-        described = {"paper", "acts", "signals", "budget", "licence", "published", "ours", "checked"}
+        described = {field.name for field in fields(MethodInfo)}
+        assert {"goes_by", "needs", "licence"} < described
         assert set(entry) == {"name", "where", "positions", "settings", *described}
         assert entry["paper"] and entry["acts"] and entry["settings"]
 
@@ -24,7 +28,49 @@ def test_methods_prints_one_line_each_that_fits(covist, monkeypatch, columns):
     assert max(map(len, lines)) <= columns
     for name in available_methods():
         assert sum(line.split()[:1] == [name] for line in lines) == 1
-    assert len(lines) <= len(available_methods()) + 8
+    assert len(lines) <= len(available_methods()) + 14
+
+
+def test_methods_are_grouped_by_where_they_act_and_what_they_go_by(covist):
+    firsts = [line.split()[0] for line in covist("methods").stdout.splitlines() if line.strip()]
+    order = [name for name in firsts if name in available_methods()]
+    by_name = {entry["name"]: entry for entry in covist("methods", "--json").json["methods"]}
+    assert set(order) == set(by_name)
+    groups = [(by_name[name]["where"], by_name[name]["goes_by"]) for name in order]
+    assert len(list(groupby(groups))) == len(set(groups)), "a group is torn apart"
+    assert [where for where, _ in groupby(where for where, _ in groups)] == ["before", "inside", "both"]
+    assert firsts.index("divprune") < firsts.index("inside") < firsts.index("fastv")
+
+
+def test_methods_are_filtered(covist):
+    def names(*filters):
+        return [entry["name"] for entry in covist("methods", *filters, "--json").json["methods"]]
+
+    everything = covist("methods", "--json").json["methods"]
+    parts = {where: names("--acts", where) for where in ("before", "inside", "both")}
+    assert sorted(sum(parts.values(), [])) == [entry["name"] for entry in everything]
+    assert "fastv" in parts["inside"] and "divprune" in parts["before"] and "covist-pro" in parts["both"]
+    assert {"random", "uniform"} <= set(names("--needs", "none")) and "divprune" not in names("--needs", "none")
+    both = names("--needs", "class-attention,clip-text")
+    assert set(both) == set(names("--needs", "class-attention")) & set(names("--needs", "clip-text")) != set()
+    assert all("MIT" in entry["licence"] for entry in everything if entry["name"] in names("--licence", "mit"))
+    assert names("--acts", "inside", "--licence", "MIT", "--needs", "decoder-attention").count("pyramiddrop") == 1
+    shown = covist("methods", "--acts", "inside").stdout
+    assert "fastv" in shown and "divprune" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--needs", "magic"), "class-attention"),
+        (("--needs", ""), "--needs is empty"),
+        (("--licence", "magic"), "Apache-2.0"),
+        (("vispruner", "--acts", "inside"), "give one of them"),
+    ],
+)
+def test_impossible_filters_are_refused_in_one_line(covist, arguments, says):
+    ran = covist("methods", *arguments)
+    assert ran.code == 2 and says in ran.stderr and ran.stderr.count("\n") == 1
 
 
 def test_methods_says_of_each_how_it_was_checked(covist):
@@ -37,6 +83,8 @@ def test_methods_says_of_each_how_it_was_checked(covist):
 def test_methods_with_a_name_says_everything(covist):
     text = covist("methods", "vispruner").stdout
     for part in (
+        "class-attention, encoder-features",
+        "goes by",
         "Beyond Text-Visual Attention",
         "before the decoder",
         "reindex",

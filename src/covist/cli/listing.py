@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated, Any
 
 import typer
@@ -12,22 +13,58 @@ from rich.text import Text
 
 from covist.cli import options
 from covist.cli.console import ACCENT, out, print_json, table
+from covist.contract.kinds import NEEDS, NO_NEED
+from covist.errors import CovistError
+
+FACTS = (
+    *("paper", "acts", "goes_by", "signals", "needs", "budget", "positions"),
+    *("licence", "published", "ours", "checked"),
+)
+"""What is said about one method, in this order."""
+
+
+class Acts(str, Enum):
+    """Where a method removes tokens."""
+
+    before = "before"
+    inside = "inside"
+    both = "both"
 
 
 def methods(
     name: Annotated[
         str | None, typer.Argument(help="Everything about one method or combination, settings included.")
     ] = None,
+    acts: Annotated[
+        Acts | None, typer.Option("--acts", help="Only methods that remove tokens there.", show_default=False)
+    ] = None,
+    needs: Annotated[
+        str | None,
+        typer.Option(
+            "--needs",
+            metavar="SIGNALS",
+            help=f"Only methods that read all of these, with commas: {', '.join(NEEDS)}; or {NO_NEED}.",
+            show_default=False,
+        ),
+    ] = None,
+    licence: Annotated[
+        str | None,
+        typer.Option("--licence", help="Only methods whose original code has it: MIT, apache, ...", show_default=False),
+    ] = None,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
     """List the methods, one line each; with a name, everything about that one.
 
-    Examples: [bold]covist methods vispruner[/], [bold]covist methods divprune+csc+sca[/]
+    Examples: [bold]covist methods --acts inside[/], [bold]covist methods --needs none[/], [bold]covist methods
+    vispruner[/], [bold]covist methods divprune+csc+sca[/]
     """
-    from covist.methods.catalogue import catalogue, describe
+    from covist.methods.catalogue import catalogue, describe, matching
 
-    entries = catalogue() if name is None else [describe(name)]
+    if name is not None and (acts, needs, licence) != (None, None, None):
+        raise CovistError("a name and a filter: give one of them")
+    signals = () if needs is None else options.split(needs, "--needs")
+    entries = [describe(name)] if name else matching(catalogue(), acts and acts.value, signals, licence)
     if as_json:
         print_json({"methods": entries})
     elif name is None:
@@ -37,22 +74,33 @@ def methods(
 
 
 def _print_all(entries: list[dict[str, Any]]) -> None:
-    listed = table("method", "acts", "checked", "paper", "")
+    from covist.methods.catalogue import WHERE, grouped
+
+    listed = table("method", "goes by", "checked", "paper", "")
     for column in listed.columns:
         column.justify, column.no_wrap = "left", True
     listed.columns[3].no_wrap = False  # the one column that gives way, by leaving out the end of a long title
-    for entry in entries:
-        title, venue = _title_and_venue(entry["paper"])
-        short = Text(title, no_wrap=True, overflow="ellipsis")
-        listed.add_row(
-            f"[{ACCENT}]{entry['name']}[/]", entry["where"], _kind_of_check(entry), short, f"[dim]{venue}[/]"
-        )
+    groups = grouped(entries)
+    for where, heading in WHERE.items():
+        own = [entry for (place, _), group in groups.items() if place == where for entry in group]
+        if own:
+            listed.add_section()
+            listed.add_row(f"[bold]{heading.removesuffix(' the decoder')}[/]")
+        for entry in own:
+            listed.add_row(*_line(entry))
     console = out()
     console.print(listed)
-    console.print("[dim]acts: removes tokens before the decoder, inside it, or both[/]")
+    console.print("[dim]before, inside: where tokens are removed, seen from the decoder[/]")
+    console.print("[dim]goes by: what mainly decides which tokens stay[/]")
     console.print("[dim]checked by: golden outputs of the authors' code, or a literal reference[/]")
     console.print(f"{len(entries)} methods. [bold]covist methods NAME[/] says more; [bold]--method NAME[/] uses one.")
     console.print("NAME+csc adds CoViST's composition, NAME+sca its attention, NAME+csc+sca both.")
+
+
+def _line(entry: dict[str, Any]) -> tuple[str | Text, ...]:
+    title, venue = _title_and_venue(entry["paper"])
+    short = Text(title, no_wrap=True, overflow="ellipsis")
+    return f"[{ACCENT}]{entry['name']}[/]", entry["goes_by"] or "-", _kind_of_check(entry), short, f"[dim]{venue}[/]"
 
 
 def _kind_of_check(entry: dict[str, Any]) -> str:
@@ -69,9 +117,10 @@ def _print_one(entry: dict[str, Any]) -> None:
     console = out()
     console.print(f"[bold {ACCENT}]{entry['name']}[/]")
     facts = Table.grid(padding=(0, 2))
-    for label in ("paper", "acts", "signals", "budget", "positions", "licence", "published", "ours", "checked"):
+    entry = {**entry, "needs": ", ".join(entry["needs"] or ())}
+    for label in FACTS:
         if entry[label]:
-            facts.add_row(f"[dim]{label}[/]", escape(entry[label]))
+            facts.add_row(f"[dim]{label.replace('_', ' ')}[/]", escape(entry[label]))
     console.print(Padding(facts, (0, 0, 0, 2)))
     settings = table("setting", "meaning")
     settings.columns[1].justify = "left"

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from covist.contract.decoder import Decoder
+from covist.contract.kinds import check_words
 from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable
@@ -71,6 +72,11 @@ class MethodInfo:
     published: str = ""  # what is as in the authors' code or paper
     ours: str = ""  # what differs from it or is added, and why
     checked: str = ""  # how that was checked: "golden: ..." by the authors' code, "reference: ..." by a literal copy
+    goes_by: str = ""  # what mainly decides which tokens stay, a word of `kinds.GOES_BY`
+    needs: tuple[str, ...] | None = None  # signals that it reads, words of `kinds.NEEDS`; None leaves it unsaid
+
+    def __post_init__(self) -> None:
+        check_words(self.goes_by, self.needs)
 
 
 class Method(ABC):

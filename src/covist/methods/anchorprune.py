@@ -26,6 +26,8 @@ class AnchorPrune(Method):
         acts="before the decoder",
         signals="class attention, encoder features, CLIP text or the question's input embeddings",
         budget="exactly K in every layer",
+        goes_by="instruction",
+        needs=("class-attention", "encoder-features", "clip-text", "question"),
         licence="Apache-2.0",
         published=(
             "The first 5/32 of the count in the order of relevance (the negated CLIP cosine) are anchors; more follow "

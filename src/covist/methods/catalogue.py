@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 from covist.config import CovistConfig
+from covist.contract.kinds import GOES_BY, NEEDS, NO_NEED
 from covist.contract.method import Method
+from covist.errors import CovistError
 from covist.methods.combined import ATTENTION, COMPOSITION, Combined, parts_read
 from covist.methods.create import create_method
 from covist.methods.grammar import parse_name
@@ -17,6 +20,8 @@ _ADDED = {
     ATTENTION: "CoViST's attention (Eqs. 9 and 10)",
 }
 _EXAMPLE = {"layers": 32, "budget": 64, "tokens": 576}
+WHERE = {"before": "before the decoder", "inside": "inside the decoder", "both": "before and inside the decoder"}
+"""Where tokens are removed."""
 
 
 def catalogue() -> list[dict[str, Any]]:
@@ -39,6 +44,54 @@ def describe(name: str) -> dict[str, Any]:
     entry["acts"] = "; then ".join([entry["acts"], *added])
     entry["settings"] = [*_options(base, method.positions), *_constants(constants)]
     return entry
+
+
+def grouped(entries: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The entries by where they act and what they go by, in the order of these vocabularies; empty groups are left out.
+
+    >>> [entry["name"] for entry in grouped([describe("uniform"), describe("fastv")])["inside", "attention"]]
+    ['fastv']
+    """
+    entries = list(entries)
+    groups = {
+        (where, kind): [entry for entry in entries if (entry["where"], entry["goes_by"]) == (where, kind)]
+        for where in WHERE
+        for kind in (*GOES_BY, "")
+    }
+    return {group: own for group, own in groups.items() if own}
+
+
+def matching(
+    entries: Sequence[dict[str, Any]],
+    acts: str | None = None,
+    needs: Sequence[str] = (),
+    licence: str | None = None,
+) -> list[dict[str, Any]]:
+    """The entries that act there, read every one of these signals, and name this licence.
+
+    needs: words of `NEEDS`, or "none" for the methods that read no signal
+    licence: a part of what an entry says about it, in any case
+
+    >>> [entry["name"] for entry in matching(catalogue(), acts="both", needs=["clip-text"])]
+    ['covist-pro']
+    """
+    unknown = [need for need in needs if need not in (*NEEDS, NO_NEED)]
+    if unknown:
+        raise CovistError(f"needs {unknown[0]!r}: choose among {', '.join(NEEDS)}, {NO_NEED}")
+    licences = sorted({entry["licence"] for entry in entries if entry["licence"]})
+    if licence is not None and not any(licence.lower() in known.lower() for known in licences):
+        raise CovistError(f"licence {licence!r}: no method has it; there are {', '.join(licences)}")
+    return [
+        entry
+        for entry in entries
+        if acts in (None, entry["where"])
+        and all(_reads(entry["needs"], need) for need in needs)
+        and (licence is None or licence.lower() in entry["licence"].lower())
+    ]
+
+
+def _reads(needs: Sequence[str] | None, need: str) -> bool:
+    return needs is not None and (not needs if need == NO_NEED else need in needs)
 
 
 def _where(method: Method) -> str:

@@ -34,6 +34,8 @@ class CDPruner(Method):
         acts="before the decoder",
         signals="projected embeddings, CLIP text or the question's input embeddings",
         budget="exactly K in every layer up to the width of the embeddings, fewer beyond",
+        goes_by="diversity",
+        needs=("encoder-features", "embeddings", "clip-text", "question"),
         licence="Apache-2.0",
         published=(
             "Kernel diag(r) S diag(r), S the cosine of projected embeddings, r the min-max of the negated CLIP cosine "

@@ -30,6 +30,7 @@ from covist.state import VisualState
 PUBLISHED = "Every equation and constant of the paper."
 OURS = "Choices that the paper leaves open: docs/method.md lists them."
 CHECKED = "reference: slow literal versions of the equations, in tests/reference"
+NEEDS = ("class-attention", "encoder-features", "embeddings", "clip-text", "question", "decoder-attention")
 
 
 class Covist(Method):
@@ -195,6 +196,8 @@ class CovistFixed(Covist):
         acts="before the decoder",
         signals="class attention, encoder keys, embeddings, CLIP text or first decoder layer",
         budget="exactly K in every layer",
+        goes_by="coverage",
+        needs=NEEDS,
         published=PUBLISHED,
         ours=OURS,
         checked=CHECKED,
@@ -213,6 +216,8 @@ class CovistPro(Covist):
         acts="before the decoder and before layers 14/32 and 24/32",
         signals="as covist-fixed, then queries, keys and values of the decoder",
         budget="layer average K: 1.5 K, then less, then K/4",
+        goes_by="coverage",
+        needs=(*NEEDS, "decoder-states"),
         published=PUBLISHED,
         ours=OURS,
         checked=CHECKED,

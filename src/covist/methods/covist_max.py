@@ -49,6 +49,8 @@ class CovistMax(Method):
         acts="before the decoder, and log weight on every attention logit",
         signals="encoder features",
         budget="exactly K in every layer",
+        goes_by="coverage",
+        needs=("encoder-features",),
         published=(
             "Nothing as it stands. Eqs. 5 and 6 are CoViST's. Coverage whose rows are softmaxes of encoder cosines is "
             "MMTok's: the same as our kernel with weights of one over its sum. Means, with log size in the attention, "

@@ -25,6 +25,8 @@ class Dart(DropInside):
         acts="before layer 2/32",
         signals="keys of the layer before, decoder states after the final norm",
         budget="layer average K: all tokens, then a solved count, pivots counted",
+        goes_by="diversity",
+        needs=("decoder-states",),
         licence="Apache-2.0",
         published=(
             "Before layer 2 of 32. Pivots are the 4 image and the 4 text tokens with the largest L1 norm of their "

@@ -20,6 +20,8 @@ class DivPrune(Method):
         acts="before the decoder",
         signals="projected embeddings",
         budget="exactly K in every layer",
+        goes_by="diversity",
+        needs=("embeddings",),
         licence="CC-BY-NC 4.0",
         published=(
             "Distance 1 - cosine of projected embeddings; the first token is the one whose nearest other token is "

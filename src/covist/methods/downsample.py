@@ -26,6 +26,8 @@ class Downsample(Method):
         acts="before the decoder",
         signals="encoder features, projector",
         budget="exactly K in every layer",
+        goes_by="nothing",
+        needs=("encoder-features",),
     )
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:

@@ -21,6 +21,8 @@ class FasterVLM(Method):
         acts="before the decoder",
         signals="class attention",
         budget="exactly K in every layer",
+        goes_by="attention",
+        needs=("class-attention",),
         licence="Apache-2.0",
         published="Head-mean class attention of the layer that feeds the projector, spatial order, nothing is merged.",
         ours="Without a class token: the mean attention received.",

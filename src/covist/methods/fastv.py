@@ -22,6 +22,8 @@ class FastV(ScoreInside):
         acts="before layer 2/32",
         signals="attention of the last prompt token in the layer before",
         budget="layer average K: all tokens, then a solved count",
+        goes_by="attention",
+        needs=("decoder-attention",),
         licence="no licence file",
         published=(
             "Before layer 2 (of 32), by the attention of layer 1, mean over heads, row of the last prompt token only "

@@ -26,6 +26,8 @@ class HoloV(Method):
         acts="before the decoder",
         signals="class attention, projected embeddings",
         budget="exactly K in every layer",
+        goes_by="attention",
+        needs=("class-attention", "embeddings"),
         licence="Apache-2.0",
         published=(
             "The token sequence is split into 16 consecutive chunks (not crops; longer chunks first); a chunk's quota "

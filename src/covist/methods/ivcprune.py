@@ -32,6 +32,8 @@ class IVCPrune(DropInside):
         acts="before layer 16/32, then in the cache of all layers but the first",
         signals="rotary angles, values of the layer before",
         budget="layer average K of the cache, its first layer whole; prefill runs half of the layers on all tokens",
+        goes_by="instruction",
+        needs=("decoder-states",),
         licence="MIT",
         published=(
             "Coordinate tokens have the largest mean cosine (5% of the tokens) and the largest mean sine (5%) of their "

@@ -31,6 +31,8 @@ class MMTok(Method):
         acts="before the decoder",
         signals="encoder features, projected embeddings, the question's input embeddings",
         budget="exactly K in every layer",
+        goes_by="coverage",
+        needs=("encoder-features", "embeddings", "question"),
         licence="Apache-2.0",
         published=(
             "Rows softmax(cos(words, projected tokens) / 0.02) / m and half of softmax(cos of encoder features / 0.2) "

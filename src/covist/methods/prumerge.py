@@ -30,6 +30,8 @@ class PruMerge(Method):
         acts="before the decoder",
         signals="class query and keys of the last encoder layer, encoder features, projector",
         budget="exactly K in every layer, the extra token counted",
+        goes_by="attention",
+        needs=("class-attention", "encoder-features"),
         licence="Apache-2.0",
         published=(
             "Attention and keys come from the last encoder layer, heads not split. Every kept token adds the "

@@ -25,6 +25,8 @@ class PyramidDrop(ScoreInside):
         acts="before layers 8, 16 and 24 of 32, earlier for small budgets",
         signals="attention of the last prompt token in the next layer",
         budget="layer average K by our presets: all tokens, then solved counts that halve",
+        goes_by="attention",
+        needs=("decoder-attention",),
         licence="MIT",
         published=(
             "Before layers 8, 16 and 24 of 32, by the attention of the last prompt token in the layer that runs "

@@ -25,7 +25,14 @@ class Random(Method):
     name = "random"
     default_positions = "reindex"
     options: ClassVar = {"seed": "an integer; another one draws other tokens"}
-    info = MethodInfo(paper="none", acts="before the decoder", signals="none", budget="exactly K in every layer")
+    info = MethodInfo(
+        paper="none",
+        acts="before the decoder",
+        signals="none",
+        budget="exactly K in every layer",
+        goes_by="nothing",
+        needs=(),
+    )
 
     def __init__(self, seed: int = 0, **options: Any):
         super().__init__(**options)

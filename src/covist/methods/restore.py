@@ -87,6 +87,8 @@ def _register(selector: type[Method]) -> None:
         acts="before the decoder, and a bias on every attention logit",
         signals=f"those of {selector.name}, projected embeddings",
         budget="exactly K in every layer, merged tokens counted",
+        goes_by=selector.info.goes_by,
+        needs=(*(need for need in selector.info.needs or () if need != "embeddings"), "embeddings"),
         licence="GPL-3.0",
         published=(
             "The base method chooses half of the count; all other tokens are merged (plain mean) into anchors with a "

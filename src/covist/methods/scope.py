@@ -23,6 +23,8 @@ class Scope(Method):
         acts="before the decoder",
         signals="class attention, encoder features",
         budget="exactly K in every layer",
+        goes_by="coverage",
+        needs=("class-attention", "encoder-features"),
         licence="no licence file",
         published=(
             "Encoder features, not projected ones; the gain in facility-location coverage is multiplied by the class "

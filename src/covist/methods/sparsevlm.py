@@ -29,6 +29,8 @@ class SparseVLM(RatedInside):
         acts="after layers 2, 6 and 15 of 32, earlier for small budgets",
         signals="input embeddings, attention of the rating text tokens, decoder states",
         budget="layer average K by scaled presets, recycled tokens counted",
+        goes_by="instruction",
+        needs=("embeddings", "question", "decoder-attention", "decoder-states"),
         licence="Apache-2.0",
         published=(
             "Raters are the text tokens after the image that its input embeddings point to more than on average. After "

@@ -25,6 +25,8 @@ class SparseVLMPlus(RatedInside):
         acts="after layers 2, 6 and 15 of 32, earlier for small budgets",
         signals="input embeddings, attention of the rating text tokens, rotary angles",
         budget="layer average K by scaled presets",
+        goes_by="instruction",
+        needs=("embeddings", "question", "decoder-attention"),
         licence="Apache-2.0",
         published=(
             "As SparseVLM, but the raters' attention to the image is divided by the logits that the rotation alone "

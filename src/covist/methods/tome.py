@@ -28,6 +28,8 @@ class ToMe(Method):
         acts="before the decoder, and log size on every attention logit",
         signals="projected embeddings",
         budget="exactly K in every layer",
+        goes_by="diversity",
+        needs=("embeddings",),
         licence="CC-BY-NC 4.0",
         published=(
             "Even tokens look for their most similar odd token, and the best edges are merged. The number of merges is "

@@ -17,7 +17,14 @@ from covist.methods.registry import register_method
 class Uniform(Method):
     name = "uniform"
     default_positions = "reindex"
-    info = MethodInfo(paper="none", acts="before the decoder", signals="none", budget="exactly K in every layer")
+    info = MethodInfo(
+        paper="none",
+        acts="before the decoder",
+        signals="none",
+        budget="exactly K in every layer",
+        goes_by="nothing",
+        needs=(),
+    )
 
     def select(self, image: ImageContext, count: int) -> Tensor:
         return even_cells(image.grid, count)[1].to(image.positions.device)

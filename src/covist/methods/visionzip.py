@@ -26,6 +26,8 @@ class VisionZip(Method):
         acts="before the decoder",
         signals="class attention, encoder keys, encoder and class features, projector",
         budget="exactly K in every layer, class and contextual tokens counted",
+        goes_by="attention",
+        needs=("class-attention", "encoder-features"),
         licence="Apache-2.0",
         published=(
             "27 of 32 places are dominant (162 + 30, 108 + 20, 54 + 10), and one of these is the projected class "

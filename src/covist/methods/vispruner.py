@@ -26,6 +26,8 @@ class VisPruner(Method):
         acts="before the decoder",
         signals="class attention, encoder features",
         budget="exactly K in every layer",
+        goes_by="attention",
+        needs=("class-attention", "encoder-features"),
         licence="Apache-2.0",
         published=(
             "The residual list starts in the order of attention; every round splits it by alternation, deletes the (at "

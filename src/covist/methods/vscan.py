@@ -31,6 +31,8 @@ class VScan(ScoreInside):
         acts="before the decoder and before layer 16/32",
         signals="class attention of two encoder layers, embeddings, attention of the last prompt token",
         budget="layer average K: 1.5 K, then K / 2",
+        goes_by="attention",
+        needs=("class-attention", "embeddings", "decoder-attention"),
         licence="unknown",
         published=(
             "Half of the tokens are local (most class attention of encoder layer 5 of 24 inside each of 4 x 4 "

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from covist.methods.catalogue import describe
+from covist.methods.catalogue import WHERE, describe
 from covist.methods.registry import available_methods
 from covist.page.choice import COVIST, STRATEGIES
 
 COMPARED = ("covist-fixed", "divprune", "visionzip", "uniform")
 """What the comparison begins with."""
-_WHERE = {"before": "before the decoder", "inside": "inside the decoder", "both": "before and inside the decoder"}
 
 
 def method_names() -> tuple[str, ...]:
@@ -25,4 +24,4 @@ def describe_method(name: str) -> str:
     """
     entry = describe(name)
     paper = f" {entry['paper']}." if entry["paper"] not in ("", "none") else ""
-    return f"Removes tokens {_WHERE[entry['where']]}.{paper}"
+    return f"Removes tokens {WHERE[entry['where']]}.{paper}"
