@@ -21,6 +21,16 @@ def loaded():
     return LoadedModel("small", *tiny.build_random(size=SIZE))
 
 
+@pytest.fixture
+def shallow(monkeypatch):
+    """Models of few layers, where an input is large and only its tokens are counted."""
+
+    def build(name, scale):
+        return build_random(name, scale, decoder={"num_hidden_layers": 4}, vision=presets()[name][1].shallow_tower)
+
+    monkeypatch.setattr("covist.bench.workloads.build_random", build)
+
+
 def test_vanilla_comes_first_and_once():
     plan = configurations(["random", "vanilla"], [64, "10%"])
     assert plan == [Configuration("vanilla"), Configuration("random", 64), Configuration("random", "10%")]
@@ -103,7 +113,7 @@ def test_too_many_prompts_for_the_suite(loaded):
         scene_workload(loaded, Volume(prompts=100_000, warmup=1))
 
 
-def test_newlines_are_counted_apart():
+def test_newlines_are_counted_apart(shallow):
     """A visual token is a content token; LLaVA-NeXT's newlines are no visual tokens."""
     workload = geometry_workload("llava-next-7b", 0.01, 20, Volume(prompts=1, warmup=0, max_new_tokens=1), "cpu")
     bench = Bench(workload, configurations(["random"], [160]), repetitions=1)
@@ -113,7 +123,7 @@ def test_newlines_are_counted_apart():
     assert (random["mean_tokens"], random["markers"]) == (160, 48)
 
 
-def test_a_video_is_compressed_by_frames():
+def test_a_video_is_compressed_by_frames(shallow):
     workload = geometry_workload("qwen3-vl-8b-video", 0.01, 20, Volume(prompts=1, warmup=0, max_new_tokens=1), "cpu")
     bench = Bench(workload, configurations(["random"], [32]), repetitions=1)
     bench.run()
