@@ -66,6 +66,9 @@ class ReadyText(TextTower):
     def encode_segments(self, text: str) -> Tensor:
         return self._features[-1:]
 
+    def encode_padded(self, text: str) -> Tensor:
+        return self._features[None]
+
 
 def build_image(tokens: int, decoder: FrozenDecoder) -> ImageContext:
     generator = torch.Generator().manual_seed(tokens)

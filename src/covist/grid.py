@@ -1,6 +1,6 @@
 """Where the tokens of one image or video lie: rectangular views, row by row, one after the other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -15,6 +15,9 @@ from covist.checks import require, require_shape
 Relation = Literal["aligned", "apart", "frames"]
 """How the views of a grid belong together: views of the same area (an overview and a sharper one), parts of an image
 whose arrangement nobody knows, or moments of a video one after the other."""
+
+Kernel = Callable[[Tensor], Tensor]
+"""What smooths one view: [rows, columns] -> [rows, columns]."""
 
 FAR = 10.0
 """Distance between views that are apart, in sides of a view: nothing is near over it."""
@@ -69,10 +72,10 @@ class Grid:
         sizes = torch.tensor([rows * columns for rows, columns in self.views], device=device)
         return torch.arange(len(self.views), device=device).repeat_interleave(sizes, output_size=self.size)
 
-    def smooth(self, values: Tensor) -> Tensor:
-        """3x3 binomial kernel, renormalised at borders, inside each view: [N] -> [N]."""
+    def smooth(self, values: Tensor, kernel: Kernel | None = None) -> Tensor:
+        """3x3 binomial kernel, renormalised at borders, or another linear one, inside each view: [N] -> [N]."""
         require_shape("Grid.smooth", "values", values, (self.size,))
-        return torch.cat([_binomial(view).flatten() for view in self.split(values)])
+        return torch.cat([(kernel or _binomial)(view).flatten() for view in self.split(values)])
 
     def neighbour_similarity(self, cosines: Tensor) -> Tensor:
         """Mean cosine to the up/down/left/right neighbours that exist, given all pairs [N, N] -> [N]; 1 without any."""
@@ -152,10 +155,10 @@ class PartialGrid(Grid):
     def view_numbers(self, device: torch.device | str = "cpu") -> Tensor:
         return self.whole.view_numbers(device)[self._index(device)]
 
-    def smooth(self, values: Tensor) -> Tensor:
-        """The same kernel, renormalised at every missing cell as it is at borders."""
+    def smooth(self, values: Tensor, kernel: Kernel | None = None) -> Tensor:
+        """The same kernel, renormalised at every missing cell as the binomial one is at borders."""
         require_shape("Grid.smooth", "values", values, (self.size,))
-        sums, shares = (self.whole.smooth(self._spread(part)) for part in (values, torch.ones_like(values)))
+        sums, shares = (self.whole.smooth(self._spread(part), kernel) for part in (values, torch.ones_like(values)))
         return (sums / shares)[self._index(values.device)]
 
     def neighbour_similarity(self, cosines: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from covist.engine.decoder import FrozenDecoder
 from covist.grid import Grid
 from covist.state import VisualState
 
-ENCODER_WIDTH, ENCODER_HEADS, WIDTH, HEADS, LAYERS, TEXT_WIDTH = 12, 2, 16, 4, 6, 5
+ENCODER_WIDTH, ENCODER_HEADS, WIDTH, HEADS, LAYERS, TEXT_WIDTH, CONTEXT = 12, 2, 16, 4, 6, 5, 11
 BEFORE, QUESTION = 3, ["what", " color", " is", " the", " cat", "?"]
 BEHIND = len(QUESTION) + 1  # the prompt ends with a token that is no part of the instruction
 
@@ -33,6 +33,9 @@ class FakeText:
 
     def encode_segments(self, text: str) -> Tensor:
         return self.encode(text)[1:]
+
+    def encode_padded(self, text: str) -> Tensor:
+        return torch.randn(2, CONTEXT, TEXT_WIDTH, generator=torch.Generator().manual_seed(len(text) + 1))
 
     def project_patches(self, features: Tensor) -> Tensor:
         return features @ self._weight.T

@@ -39,5 +39,8 @@ class TextSpace(Protocol):
     def encode_segments(self, text: str) -> Tensor:
         """Projected pooled features [M, p] of a text of any length, one for each part that fits."""
 
+    def encode_padded(self, text: str) -> Tensor:
+        """Projected features of every place of the context, padding counted, of the same parts [M, context, p]."""
+
     def project_patches(self, features: Tensor) -> Tensor:
         """Patch features [N, v] in the text space [N, p]."""

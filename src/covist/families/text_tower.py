@@ -107,20 +107,35 @@ class TextTower:
 
     def encode_segments(self, text: str) -> Tensor:
         """Projected pooled features [M, p] of a text of any length, one for each part that fits into CLIP's context."""
+        return torch.stack([self._project(part)[-1] for part in self._parts(text)])
+
+    def encode_padded(self, text: str) -> Tensor:
+        """Projected features [M, context, p] of every place of CLIP's context, for each part of a text that fits into
+        it: begin and end tokens count, and the padding after them (token 0, which no token looks at)."""
+        return torch.stack([self._states(part, self._context) for part in self._parts(text)])
+
+    def _parts(self, text: str) -> list[list[int]]:
+        """The tokens of each part of a text that fits into CLIP's context, with a begin and an end token of its own."""
         begin, *words, end = self.tokenizer(text).input_ids
         fit = self._context - 2
-        parts = [words[start : start + fit] for start in range(0, max(1, len(words)), fit)]
-        return torch.stack([self._project([begin, *part, end])[-1] for part in parts])
+        return [[begin, *words[start : start + fit], end] for start in range(0, max(1, len(words)), fit)]
 
     @property
     def _context(self) -> int:
         return min(CONTEXT_LENGTH, self.text_model.config.max_position_embeddings)
 
-    @torch.no_grad()
     def _project(self, tokens: list[int]) -> Tensor:
         """Features of all tokens but the first in the text space [T, p]."""
-        ids = torch.tensor([tokens], device=self.text_projection.weight.device)
-        return self.text_projection(self.text_model(input_ids=ids).last_hidden_state)[0, 1:].float()
+        return self._states(tokens, len(tokens))[1:]
+
+    @torch.no_grad()
+    def _states(self, tokens: list[int], length: int) -> Tensor:
+        """Features of tokens, padded to a length, in the text space [length, p]."""
+        ids = torch.zeros(1, length, dtype=torch.long, device=self.text_projection.weight.device)
+        ids[0, : len(tokens)] = torch.tensor(tokens)
+        seen = None if length == len(tokens) else torch.arange(length, device=ids.device)[None] < len(tokens)
+        states = self.text_model(input_ids=ids, attention_mask=seen).last_hidden_state
+        return self.text_projection(states)[0].float()
 
     @torch.no_grad()
     def project_patches(self, features: Tensor) -> Tensor:

@@ -8,11 +8,17 @@ here each segment has a begin and an end token of its own.
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Literal
+
 import torch
 from torch import Tensor
 
+from covist.contract.method import Method
 from covist.contract.views import ImageContext
+from covist.errors import CovistError
 from covist.methods._shared import cosine
+
+Sign = Literal["negated", "plain"]
 
 ANSWER_HINTS = (
     "Answer the question using a single word or phrase.",
@@ -21,19 +27,39 @@ ANSWER_HINTS = (
 """What benchmarks append to a question; it says nothing about the image."""
 
 
+class SignedRelevance(Method):
+    """A method that goes by CLIP's similarity to the question, with a sign that the user may turn."""
+
+    uses_clip_text = True
+    options: ClassVar = {
+        "relevance": "negated: CLIP's similarity to the question with the published sign; plain: with the other one; "
+        "none: without it"
+    }
+
+    def __init__(self, relevance: Sign | None = "negated", **options: Any):
+        super().__init__(**options)
+        if relevance not in ("negated", "plain", None):
+            raise CovistError(f"relevance={relevance!r}: choose negated, plain or none")
+        self.relevance = relevance
+
+
 def bare_question(text: str) -> str:
     for hint in ANSWER_HINTS:
         text = text.replace(hint, " ")
     return " ".join(text.split())
 
 
-def clip_relevance(image: ImageContext) -> Tensor | None:
-    """Negated mean cosine of every token with the pooled text [N]; None without a text or CLIP's text space."""
+def clip_relevance(image: ImageContext, sign: Sign = "negated") -> Tensor | None:
+    """Signed mean cosine of every token with the pooled text [N]; None without a text or CLIP's text space."""
     question = bare_question(image.instruction.text)
     if image.patch_text_features is None or not question:
         return None
     pooled = image.text_tower.encode_segments(question)  # type: ignore[union-attr]
-    return -cosine(image.patch_text_features, pooled).mean(-1).to(image.positions.device)
+    return sign_of(sign) * cosine(image.patch_text_features, pooled).mean(-1).to(image.positions.device)
+
+
+def sign_of(sign: Sign) -> int:
+    return -1 if sign == "negated" else 1
 
 
 def embedding_cosines(image: ImageContext) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Pieces that several methods share: signals in content order, ranking, merging, greedy maximum coverage.
+"""Pieces that several methods share: signals in content order, ranking, merging, greedy selection.
 
 On images that are encoded in several tiles, every method here sees all content tokens of the image as one pool and
 reaches the image's budget exactly. Most published codes compress tile by tile instead and drop the newline markers;
@@ -38,6 +38,12 @@ def cosine(features: Tensor, others: Tensor | None = None) -> Tensor:
     return unit @ (unit if others is None else unit_rows(others)).T
 
 
+def distances(features: Tensor) -> Tensor:
+    """1 - cosine of all pairs of rows [N, d] -> [N, N]; zero where only rounding tells two tokens apart."""
+    distance = 1 - cosine(features)
+    return distance.masked_fill(distance <= TIE, 0)
+
+
 def largest(scores: Tensor, count: int) -> Tensor:
     """Indices of the `count` largest scores [N], best first; ties go to the lowest index."""
     return scores.argsort(descending=True, stable=True)[:count]
@@ -53,6 +59,28 @@ def without(indices: Tensor, total: int) -> Tensor:
     remaining = torch.ones(total, dtype=torch.bool, device=indices.device)
     remaining[indices] = False
     return remaining.nonzero()[:, 0]
+
+
+def stretched(values: Tensor, noise: float = TIE) -> Tensor:
+    """Min-max of values [N]; ones where they differ by no more than `noise`, relative to the largest."""
+    low, high = values.aminmax()
+    differ = high - low > noise * values.abs().max()
+    return torch.where(differ, (values - low) / (high - low), 1.0)
+
+
+def expand(start: Tensor, distance: Tensor, count: int, saliency: Tensor | None = None) -> Tensor:
+    """Grow `start` to `count` tokens by saliency [N] times distance [N, N] to the nearest that is chosen."""
+    nearest = distance[start].amin(0)
+    saliency = torch.ones_like(nearest) if saliency is None else saliency
+    chosen = list(start)
+    free = torch.ones_like(nearest, dtype=torch.bool)
+    free[start] = False
+    for _ in range(count - len(start)):
+        best = first_best((saliency * nearest).masked_fill(~free, -torch.inf))
+        chosen.append(best)
+        free[best] = False
+        nearest = torch.minimum(nearest, distance[best])
+    return torch.stack(chosen)
 
 
 def cluster_means(features: Tensor, cluster: Tensor, count: int) -> tuple[Tensor, Tensor]:

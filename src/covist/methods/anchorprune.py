@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
 from covist.formulas.ops import mass_norm, round_half_up
 from covist.methods._relevance import clip_relevance, embedding_cosines
-from covist.methods._shared import cosine, first_best, largest, received_attention
+from covist.methods._shared import cosine, distances, expand, largest, received_attention
 from covist.methods.registry import register_method
 
 FIRST_ANCHORS, ANCHOR_LIMIT = 5 / 32, 0.5
@@ -50,7 +49,7 @@ class AnchorPrune(Method):
             cosines = embedding_cosines(image)
             relevance = saliency if cosines is None else cosines.amax(-1)
             features = image.signals.embeddings
-        return expand(anchors(relevance, features, count), saliency, image.signals.hidden, count)
+        return expand(anchors(relevance, features, count), distances(image.signals.hidden), count, saliency)
 
 
 def anchors(relevance: Tensor, features: Tensor, count: int) -> Tensor:
@@ -61,18 +60,3 @@ def anchors(relevance: Tensor, features: Tensor, count: int) -> Tensor:
     similarity = cosine(features[order[first:]], features[order[:first]])
     novel = (1 - similarity.amax(-1) > NOVELTY).cumsum(0)
     return order[: first + int((novel < PATIENCE).sum()) + int((novel >= PATIENCE).any())]
-
-
-def expand(start: Tensor, saliency: Tensor, features: Tensor, count: int) -> Tensor:
-    """Grow `start` to `count` tokens by saliency [N] times distance in `features` [N, v] to all chosen."""
-    distance = 1 - cosine(features)
-    nearest = distance[start].amin(0)
-    chosen = list(start)
-    free = torch.ones_like(saliency, dtype=torch.bool)
-    free[start] = False
-    for _ in range(count - len(start)):
-        best = first_best((saliency * nearest).masked_fill(~free, -torch.inf))
-        chosen.append(best)
-        free[best] = False
-        nearest = torch.minimum(nearest, distance[best])
-    return torch.stack(chosen)

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo
+from covist.contract.method import MethodInfo
 from covist.contract.views import ImageContext
-from covist.errors import CovistError
-from covist.methods._relevance import clip_relevance, embedding_cosines, spread
+from covist.methods._relevance import Sign, SignedRelevance, clip_relevance, embedding_cosines, spread
 from covist.methods._shared import cosine, first_best
 from covist.methods.registry import register_method
 
 RELEVANCE_WEIGHT = 0.5  # theta of the exponential form
-Sign = Literal["negated", "plain"]
 
 
 @register_method
-class CDPruner(Method):
+class CDPruner(SignedRelevance):
     name = "cdpruner"
     default_positions = "reindex"
-    uses_clip_text = True
     options: ClassVar = {
         "relevance": "negated: CLIP's cosine to the question with the published sign; plain: with the other one; "
         "none: diversity alone. Without CLIP's text space the cosine is plain unless this is none"
@@ -56,12 +53,6 @@ class CDPruner(Method):
         checked="golden: cdpruner (relevance, order of choice at 64, kept tokens at 64, 48 and 32)",
     )
 
-    def __init__(self, relevance: Sign | None = "negated", **options: Any):
-        super().__init__(**options)
-        if relevance not in ("negated", "plain", None):
-            raise CovistError(f"relevance={relevance!r}: choose negated, plain or none")
-        self.relevance = relevance
-
     def select(self, image: ImageContext, count: int) -> Tensor:
         similarity = cosine(image.signals.embeddings)
         return most_probable_subset(similarity, question_relevance(image, self.relevance), count)
@@ -72,9 +63,9 @@ def question_relevance(image: ImageContext, sign: Sign | None = "negated") -> Te
     ones = torch.ones(image.grid.size, dtype=torch.float32, device=image.positions.device)
     if sign is None:
         return ones
-    by_clip = clip_relevance(image)
+    by_clip = clip_relevance(image, sign)
     if by_clip is not None:
-        return spread(by_clip if sign == "negated" else -by_clip)
+        return spread(by_clip)
     by_embedding = embedding_cosines(image)
     if by_embedding is None:
         return ones

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
-from covist.methods._shared import cosine, first_best
+from covist.methods._shared import distances, expand, first_best
 from covist.methods.registry import register_method
 
 
@@ -36,18 +36,11 @@ class DivPrune(Method):
     )
 
     def select(self, image: ImageContext, count: int) -> Tensor:
-        return farthest_tokens(1 - cosine(image.signals.embeddings), count)
+        distance = distances(image.signals.embeddings)
+        return expand(most_isolated(distance), distance, count)
 
 
-def farthest_tokens(distance: Tensor, count: int) -> Tensor:
-    """Greedy max-min over distances [N, N] -> [count] in the order of choice."""
+def most_isolated(distance: Tensor) -> Tensor:
+    """The token whose nearest other one is farthest, from distances [N, N] -> [1]."""
     to_others = distance.clone().fill_diagonal_(torch.inf)
-    chosen = [first_best(to_others.amin(0))]
-    nearest = distance[chosen[0]].clone()
-    nearest[chosen[0]] = -torch.inf
-    for _ in range(count - 1):
-        best = first_best(nearest)
-        chosen.append(best)
-        nearest = torch.minimum(nearest, distance[best])
-        nearest[best] = -torch.inf
-    return torch.stack(chosen)
+    return first_best(to_others.amin(0))[None]

@@ -1,0 +1,144 @@
+"""Cen-Prune over DivPrune, ZOO-Prune or CDPruner: features without their mean, and tokens that resemble few others."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from covist.contract.method import Method, MethodInfo
+from covist.contract.signals import ImageSignals
+from covist.contract.views import ImageContext
+from covist.methods._shared import cosine, distances, expand, first_best, largest, stretched
+from covist.methods.cdpruner import CDPruner, most_probable_subset, question_relevance
+from covist.methods.divprune import DivPrune, most_isolated
+from covist.methods.registry import register_method
+from covist.methods.zoo_prune import ZooPrune
+
+
+@dataclass(frozen=True)
+class Centred:
+    """What Cen-Prune makes of an image's features."""
+
+    features: Tensor  # [N, d] without their mean
+    rarity: Tensor  # g, [N]: how little each token resembles the others
+
+
+class CenPrune(Method):
+    """A base method on centred features, weighted by rarity."""
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        return self.choose(image, centre(image.signals), count)
+
+    @abstractmethod
+    def choose(self, image: ImageContext, centred: Centred, count: int) -> Tensor:
+        """What the base method keeps [count]."""
+
+
+def centre(signals: ImageSignals) -> Centred:
+    """By projected embeddings, or by encoder features where a token merges several patches."""
+    patches = merged_patches(signals)
+    if patches is None:
+        features = signals.embeddings.float()
+        rarity = stretched(-likeness(features))
+    else:
+        deviation = patches.std(0, correction=0)
+        features = patches / torch.where(deviation > 0, deviation, 1.0)
+        rarity = torch.sigmoid(standardised(-likeness(features)))
+    return Centred(features - features.mean(0), rarity)
+
+
+def merged_patches(signals: ImageSignals) -> Tensor | None:
+    """Mean encoder features of the patches that each token merges [N, v]; None where a token is one patch.
+
+    The patches of a token lie side by side in its features, while its keys are their mean.
+    """
+    if signals.class_features is not None:
+        return None
+    patches = signals.hidden.shape[-1] // signals.keys.shape[-1]
+    return signals.hidden.float().unflatten(-1, (patches, -1)).mean(1) if patches > 1 else None
+
+
+def likeness(features: Tensor) -> Tensor:
+    """Mean cosine of each token [N, d] to all others -> [N]."""
+    similarity = cosine(features)
+    return (similarity.sum(-1) - similarity.diagonal()) / (len(similarity) - 1)
+
+
+def standardised(values: Tensor) -> Tensor:
+    """Values [N] in standard deviations from their mean; zeros where all are equal."""
+    deviation = values.std(correction=0)
+    return (values - values.mean()) / torch.where(deviation > 0, deviation, 1.0)
+
+
+def describe(base: type[Method], published: str, ours: str) -> MethodInfo:
+    """What all of them have in common, with what is special about a base."""
+    return MethodInfo(
+        paper="Cen-Prune (arXiv 2608.30263)",
+        acts="before the decoder",
+        signals=f"those of {base.name}, encoder features where a token merges several patches",
+        budget="exactly K in every layer",
+        goes_by="diversity",
+        needs=("encoder-features", *(need for need in base.info.needs or () if need != "encoder-features")),
+        licence="no code",
+        published=(
+            "Cosines S' are those of projected embeddings without their mean over the image; the weight g of a token "
+            "is its negated mean cosine to all others before that, min-max. Qwen: encoder features instead, the mean "
+            "over the patches that a token merges, divided by the standard deviation of each dimension before they are "
+            f"centred; g is the sigmoid of its standard score. {published}"
+        ),
+        ours=(
+            "From the text of the paper, without code. Every tower whose tokens merge patches follows the rule for "
+            "Qwen, all others that for LLaVA. Where all tokens resemble each other alike, g is one. Deviations are "
+            f"those of the population. Tiles form one pool. {ours}"
+        ),
+        checked=f"reference: Cen-Prune (kept tokens over {base.name})",
+    )
+
+
+@register_method
+class CenPruneDivPrune(CenPrune, DivPrune):
+    name = "cen-prune-divprune"
+    info = describe(
+        DivPrune,
+        "The first token is DivPrune's on S'; then always the one with the largest g times its smallest 1 - S'.",
+        "As in DivPrune, a chosen token is never chosen again.",
+    )
+
+    def choose(self, image: ImageContext, centred: Centred, count: int) -> Tensor:
+        distance = distances(centred.features)
+        return expand(most_isolated(distance), distance, count, centred.rarity)
+
+
+@register_method
+class CenPruneZooPrune(CenPrune, ZooPrune):
+    name = "cen-prune-zoo-prune"
+    info = describe(
+        ZooPrune,
+        "ZOO-Prune's selection on S'.",
+        "How g enters is not stated: here it multiplies the sensitivity, also for the first token. Directions, step "
+        "and cost are those of zoo-prune.",
+    )
+
+    def choose(self, image: ImageContext, centred: Centred, count: int) -> Tensor:
+        saliency = centred.rarity * self.sensitivity(image.signals)
+        return expand(first_best(saliency)[None], distances(centred.features), count, saliency)
+
+
+@register_method
+class CenPruneCDPruner(CenPrune, CDPruner):
+    name = "cen-prune-cdpruner"
+    info = describe(
+        CDPruner,
+        "CDPruner's greedy MAP with the kernel diag(r g) S' diag(r g).",
+        "r, its sign and what stands for it without CLIP's text space are as in cdpruner. Beyond the rank of the "
+        "kernel, where cdpruner stops, the largest r g fill the budget.",
+    )
+
+    def choose(self, image: ImageContext, centred: Centred, count: int) -> Tensor:
+        weight = centred.rarity * question_relevance(image, self.relevance)
+        chosen = most_probable_subset(cosine(centred.features), weight, count)
+        others = weight.index_fill(0, chosen, -torch.inf)
+        return torch.cat([chosen, largest(others, count - len(chosen))])

@@ -1,0 +1,114 @@
+"""EADP: coverage of the image, demanded where the few telling tokens of the question point."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from covist.contract.method import MethodInfo
+from covist.contract.views import ImageContext
+from covist.errors import CovistError
+from covist.formulas.ops import entropy
+from covist.methods._relevance import Sign, SignedRelevance, bare_question, sign_of, spread
+from covist.methods._shared import cosine, greedy_max_coverage, largest
+from covist.methods.registry import register_method
+
+SHARPNESS, TEXT_SHARE, ENTROPY_TEMPERATURE, GLOBAL_SHARE = 100.0, 0.2, 0.01, 0.5
+BESIDE = math.exp(-0.5) / (1 + 2 * math.exp(-0.5))  # Gaussian of sigma 1 at -1, 0 and 1, of one in sum
+
+
+@register_method
+class EADP(SignedRelevance):
+    name = "eadp"
+    default_positions = "reindex"
+    options: ClassVar = {
+        "beta": "exponent of the demand, at least 0; none: 1 for images in CLIP's text space, else 2",
+    }
+    info = MethodInfo(
+        paper="EADP (ECCV 2026)",
+        acts="before the decoder",
+        signals="projected embeddings, CLIP text or the question's input embeddings",
+        budget="exactly K in every layer",
+        goes_by="coverage",
+        needs=("encoder-features", "embeddings", "clip-text", "question"),
+        licence="no licence file",
+        published=(
+            "Relevance is half the negated cosine to the pooled question, half that to its telling tokens. These are "
+            "the fifth of CLIP's 77 text states (begin, end and padding counted) whose softmax(100 u) over the image "
+            "has the least entropy H, weighted by softmax(-H / 0.01). The mean over segments, min-max, a 3 x 3 "
+            "Gaussian (sigma 1, reflected at borders) and the power beta (1, for videos and Qwen 2) give the demand w; "
+            "tokens are chosen greedily for sum_j w_j max S_ij, S = (cosine of projected embeddings + 1) / 2. Qwen: "
+            "all of it on projected embeddings and the instruction's input embeddings, whose mean is the pooled one; "
+            "still negated."
+        ),
+        ours=(
+            "Every family without CLIP's text space follows the rule for Qwen. `relevance` can turn the sign, which "
+            "need not hold for another tower. Padding is token 0, hidden from the others; each segment has a begin and "
+            "an end token; the question comes without the benchmarks' answer hints. The min-max adds 1e-6 above the "
+            "line, so that every token has some demand. Each view of the image is smoothed, and missing cells of a "
+            "masked image count for nothing. Tiles form one pool, so that the budget is reached; the original gives "
+            "each its share of the demand, rounded down. Without any question the demand is even."
+        ),
+        checked="reference: EADP (demand and kept tokens)",
+    )
+
+    def __init__(self, relevance: Sign | None = "negated", beta: float | None = None, **options: Any):
+        super().__init__(relevance, **options)
+        if beta is not None and not (isinstance(beta, (int, float)) and beta >= 0):
+            raise CovistError(f"beta={beta!r}: choose a number of at least 0, or none")
+        self.beta = beta
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        similarity = (cosine(image.signals.embeddings) + 1) / 2
+        return greedy_max_coverage(self.demand(image)[:, None] * similarity, count)
+
+    def demand(self, image: ImageContext) -> Tensor:
+        """w, [N]."""
+        question = None if self.relevance is None else in_one_space(image)
+        if question is None:
+            return torch.ones(image.grid.size, dtype=torch.float32, device=image.positions.device)
+        tokens, pooled, states = question
+        segments = [segment_relevance(tokens, *text, self.relevance) for text in zip(pooled, states, strict=True)]
+        relevance = spread(torch.stack(segments).mean(0)).to(image.positions.device)
+        in_clip = tokens is image.patch_text_features
+        published = 1.0 if in_clip and image.signals.modality == "image" else 2.0
+        return image.grid.smooth(relevance, gaussian).pow(published if self.beta is None else self.beta)
+
+
+def in_one_space(image: ImageContext) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Tokens [N, p], the pooled text [M, p] and its states [M, L, p] of M segments; None without a question.
+
+    In CLIP's text space or, where there is none, in the decoder's.
+    """
+    tokens, question = image.patch_text_features, bare_question(image.instruction.text)
+    if tokens is not None and question:
+        tower = image.text_tower
+        return tokens, tower.encode_segments(question), tower.encode_padded(question)  # type: ignore[union-attr]
+    if not len(image.instruction.embeddings):
+        return None
+    tokens = image.signals.embeddings
+    states = image.instruction.embeddings.to(tokens.device).float()[None]
+    return tokens, states.mean(1), states
+
+
+def segment_relevance(tokens: Tensor, pooled: Tensor, states: Tensor, sign: Sign) -> Tensor:
+    """Of tokens [N, p] to the pooled text [p] and to those of its states [L, p] that point somewhere -> [N]."""
+    to_states = sign_of(sign) * cosine(tokens, states)  # [N, L]
+    spreads = entropy((SHARPNESS * to_states).softmax(0), dim=0)  # [L]
+    telling = largest(-spreads, max(1, int(TEXT_SHARE * len(states))))
+    dense = to_states[:, telling] @ (-spreads[telling] / ENTROPY_TEMPERATURE).softmax(0)
+    to_pooled = sign_of(sign) * cosine(tokens, pooled[None])[:, 0]
+    return GLOBAL_SHARE * to_pooled + (1 - GLOBAL_SHARE) * dense
+
+
+def gaussian(view: Tensor) -> Tensor:
+    """3 x 3 Gaussian of sigma 1 over a view [rows, columns], reflected at borders; a single row or column stays one."""
+    for axis, length in enumerate(view.shape):
+        if length > 1:
+            padded = torch.cat([view.narrow(axis, 1, 1), view, view.narrow(axis, length - 2, 1)], axis)
+            beside = padded.narrow(axis, 0, length) + padded.narrow(axis, 2, length)
+            view = BESIDE * beside + (1 - 2 * BESIDE) * view
+    return view

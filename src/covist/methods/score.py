@@ -1,0 +1,49 @@
+"""SCoRe: the most attended token, then those that are attended to and new."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from covist.contract.method import Method, MethodInfo
+from covist.contract.views import ImageContext
+from covist.errors import CovistError
+from covist.methods._shared import distances, expand, first_best, received_attention
+from covist.methods.registry import register_method
+
+
+@register_method
+class SCoRe(Method):
+    name = "score"
+    default_positions = "reindex"
+    options: ClassVar = {"alpha": "exponent of the class attention, at least 0; 0 is pure diversity"}
+    info = MethodInfo(
+        paper="SCoRe (CVPR 2026)",
+        acts="before the decoder",
+        signals="class attention, encoder features",
+        budget="exactly K in every layer",
+        goes_by="diversity",
+        needs=("class-attention", "encoder-features"),
+        licence="no code",
+        published=(
+            "Encoder features, before the projector. The first token has the most class attention a; then always the "
+            "one with the largest a^alpha times its distance (1 - cosine) to the nearest chosen token, alpha = 0.8."
+        ),
+        ours=(
+            "From a second-hand description: there is no code of the authors. Open there and chosen here: a is the "
+            "mean over heads in the layer that feeds the projector, tokens are in raster order and renumbered. Tiles "
+            "form one pool. Without a class token: the mean attention received."
+        ),
+        checked="reference: SCoRe (kept tokens)",
+    )
+
+    def __init__(self, alpha: float = 0.8, **options: Any):
+        super().__init__(**options)
+        if not (isinstance(alpha, (int, float)) and alpha >= 0):
+            raise CovistError(f"alpha={alpha!r}: choose a number of at least 0")
+        self.alpha = alpha
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        attention = received_attention(image.signals)
+        return expand(first_best(attention)[None], distances(image.signals.hidden), count, attention.pow(self.alpha))

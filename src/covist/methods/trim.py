@@ -1,0 +1,77 @@
+"""TRIM: the tokens that CLIP relates to the question, and one token for the mean of all others."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from covist.contract.method import MethodInfo, Outcome
+from covist.contract.views import ImageContext
+from covist.methods._layout import even_cells
+from covist.methods._relevance import SignedRelevance, bare_question, embedding_cosines, sign_of
+from covist.methods._shared import largest, without
+from covist.methods.registry import register_method
+from covist.state import VisualState
+
+
+@register_method
+class TRIM(SignedRelevance):
+    name = "trim"
+    default_positions = "reindex"
+    writes_content = True
+    info = MethodInfo(
+        paper=(
+            "Less is More: A Simple yet Effective Token Reduction Method for Efficient Multi-modal LLMs (COLING 2025)"
+        ),
+        acts="before the decoder",
+        signals="encoder features, projector, CLIP text or the question's input embeddings",
+        budget="exactly K in every layer, the mean token counted",
+        goes_by="instruction",
+        needs=("encoder-features", "embeddings", "clip-text", "question"),
+        licence="Apache-2.0",
+        published=(
+            "The score is the softmax of the negated dot product (not the cosine) of the patch in CLIP's text space "
+            "and the pooled question; the best tokens stay in raster order, and one more token is the mean of the "
+            "encoder features of all others, projected."
+        ),
+        ours=(
+            "The count is fixed, as in comparison tables: K - 1 tokens and the mean, instead of the share of scores "
+            "above Q3 + 1.5 (Q3 - Q1). The original appends the mean; here it sits at the last index that nobody kept. "
+            "`relevance` can turn the sign, which need not hold for another tower. The question is read without the "
+            "benchmarks' answer hints, a long one in segments whose products are averaged. Without CLIP's text space: "
+            "the mean cosine to the question's input embeddings, not negated. Without any question: evenly spaced "
+            "tokens. Tiles form one pool."
+        ),
+        checked="reference: TRIM (kept tokens and mean token)",
+    )
+
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+        kept = self.closest(image, count - 1)
+        removed = without(kept, state.count)
+        place = removed[-1:]
+        hidden = image.signals.hidden
+        mean = image.signals.project(hidden[removed].float().mean(0, keepdim=True).to(hidden.dtype))
+        features, weights = state.features.clone(), state.weights.clone()
+        features[place] = mean.to(features.dtype)
+        weights[place] = float(len(removed))
+        final = torch.cat([kept, place]).sort().values
+        assignment = torch.searchsorted(final, state.indices)
+        assignment[removed] = torch.searchsorted(final, place)
+        return Outcome(state.replace(features=features, weights=weights).restrict(final), assignment=assignment)
+
+    def closest(self, image: ImageContext, count: int) -> Tensor:
+        """The tokens that are related to the question most [count]."""
+        score = self.score(image)
+        return even_cells(image.grid, count)[1].to(image.positions.device) if score is None else largest(score, count)
+
+    def score(self, image: ImageContext) -> Tensor | None:
+        """[N], up to a softmax, which keeps the order; None without a question."""
+        if self.relevance is None:
+            return None
+        question = bare_question(image.instruction.text)
+        if image.patch_text_features is not None and question:
+            pooled = image.text_tower.encode_segments(question)  # type: ignore[union-attr]
+            products = image.patch_text_features @ pooled.T  # [N, segments]
+            return sign_of(self.relevance) * products.mean(-1).to(image.positions.device)
+        cosines = embedding_cosines(image)
+        return None if cosines is None else cosines.mean(-1)

@@ -1,0 +1,91 @@
+"""ZOO-Prune: tokens whose embeddings react most to small changes of the features, far apart from each other."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from covist.contract.method import Method, MethodInfo
+from covist.contract.signals import ImageSignals
+from covist.contract.views import ImageContext
+from covist.errors import CovistError
+from covist.formulas.ops import unit_rows
+from covist.methods._shared import distances, expand, first_best, stretched
+from covist.methods.registry import register_method
+
+STEP = 0.01  # in float16
+SAME = 1e-3  # sensitivities that differ by less, relative to the largest, are those of a linear projector
+
+
+@register_method
+class ZooPrune(Method):
+    name = "zoo-prune"
+    default_positions = "reindex"
+    options: ClassVar = {
+        "seed": "an integer; another one draws other directions",
+        "directions": "how many directions the features are moved in, at least 1; cost grows with it",
+    }
+    info = MethodInfo(
+        paper="ZOO-Prune (CVPR 2026)",
+        acts="before the decoder",
+        signals="encoder features, projector, projected embeddings",
+        budget="exactly K in every layer",
+        goes_by="diversity",
+        needs=("encoder-features", "embeddings"),
+        licence="no licence file",
+        published=(
+            "The sensitivity of a token is the mean of ||P(h + 0.01 u) - P(h - 0.01 u)|| / 0.02 over 64 Gaussian "
+            "directions u of unit length, the same for all tokens, with the projector P in the model's precision; then "
+            "min-max. The first token is the most sensitive; then always the one with the largest sensitivity times "
+            "its distance (1 - cosine of projected embeddings) to the nearest chosen token."
+        ),
+        ours=(
+            "The directions follow from a seed, the same for every image. The step grows with the rounding of the "
+            "model's precision, from 0.01 in float16: in bfloat16, eight times as coarse, it would vanish in the "
+            "features. Behind a linear projector (Idefics3, SmolVLM) all tokens are equally sensitive, so that "
+            "distance alone decides (in half precision, what rounding leaves). Tiles form one pool. 128 passes of the "
+            "projector are no cheap selection, and cannot be: `directions` sets how many."
+        ),
+        checked="reference: ZOO-Prune (sensitivities and kept tokens)",
+    )
+
+    def __init__(self, seed: int = 0, directions: int = 64, **options: Any):
+        super().__init__(**options)
+        if not isinstance(seed, int):
+            raise CovistError(f"seed={seed!r}: choose an integer")
+        if not (isinstance(directions, int) and directions >= 1):
+            raise CovistError(f"directions={directions!r}: choose an integer of at least 1")
+        self.seed, self.directions = seed, directions
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        sensitivity = self.sensitivity(image.signals)
+        return expand(first_best(sensitivity)[None], distances(image.signals.embeddings), count, sensitivity)
+
+    def sensitivity(self, signals: ImageSignals) -> Tensor:
+        """Between 0 and 1, [N]; ones where all tokens are equally sensitive."""
+        generator = torch.Generator().manual_seed(self.seed)
+        width = signals.hidden.shape[-1]
+        bank = unit_rows(torch.randn(self.directions, width, generator=generator, dtype=torch.float32))
+        return stretched(responses(signals, bank).mean(0), SAME)
+
+
+@torch.no_grad()
+def responses(signals: ImageSignals, bank: Tensor) -> Tensor:
+    """How far each embedding moves per unit that its features move, for directions [m, v] -> [m, N].
+
+    One direction at a time, so that no more than two images are projected at once.
+    """
+    hidden = signals.hidden
+    step = step_in(hidden.dtype)
+    moved = []
+    for move in (step * bank).to(hidden):
+        ahead, back = signals.project(torch.cat([hidden + move, hidden - move])).float().chunk(2)
+        moved.append((ahead - back).norm(dim=-1) / (2 * step))
+    return torch.stack(moved)
+
+
+def step_in(dtype: torch.dtype) -> float:
+    """The step that a precision can resolve as well as float16 resolves the published one."""
+    return STEP * max(1.0, torch.finfo(dtype).eps / torch.finfo(torch.float16).eps)
