@@ -66,6 +66,19 @@ def test_segments_of_a_long_text_reach_its_end(clip):
     assert not torch.equal(features[-1], tower.encode_segments(LONG + " left")[-1])
 
 
+@pytest.mark.parametrize("text", ["what color is this ?", LONG], ids=["short", "long"])
+def test_padding_fills_the_context_and_changes_nothing_before_it(clip, text):
+    tower = TextTower.resolve(clip)
+    context = min(77, clip[0].config.text_config.max_position_embeddings)
+    padded = tower.encode_padded(text)
+    pooled = tower.encode_segments(text)
+    assert padded.shape == (len(pooled), context, pooled.shape[1])
+    first = tower.encode(text)
+    torch.testing.assert_close(padded[0, 1 : 1 + len(first)], first)
+    padding = padded[-1, -1]
+    assert padding.isfinite().all() and not torch.equal(padding, padded[-1, 0])
+
+
 def vision_towers():
     gc.collect()
     return sum(issubclass(type(value), CLIPVisionModel) for value in gc.get_objects())

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from support.cases import first_of
 from support.llava import ask, build_clip, build_llava, processor
 from support.requests import greedy
 
@@ -69,24 +70,30 @@ class Watch:
         return run
 
 
-def signals_read(model, name, monkeypatch, clip):
+def signals_read(name, monkeypatch, model, tokenizer, inputs, **options):
     watch = Watch(monkeypatch)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "no clip= given")
-        handle = covist.compress(model, processor(), method=watch.over(create_method(name)), budget=40, clip=clip)
+        handle = covist.compress(model, tokenizer, method=watch.over(create_method(name)), **options)
     with handle:
-        greedy(model, ask(PROMPT), 1)
+        greedy(model, inputs, 1)
     return watch.read
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_method_needs_what_it_reads(model, name, monkeypatch):
     stated = {need.partition("-")[0] if "decoder" in need else need for need in available_methods()[name].info.needs}
+    llava, qwen = (model, processor(), ask(PROMPT)), first_of("qwen2.5-vl")
+    merging = (qwen.model, qwen.processor(), qwen.ask("{image} what is this ?"))  # tokens of several patches
     read = set()
     with torch.no_grad():
-        for clip in (None, build_clip(model)):
+        for asked, options in (
+            (llava, {"budget": 40}),
+            (llava, {"budget": 40, "clip": build_clip(model)}),
+            (merging, {"budget": "50%"}),
+        ):
             with monkeypatch.context() as patched:
-                read |= signals_read(model, name, patched, clip)
+                read |= signals_read(name, patched, *asked, **options)
     if name == "covist-fixed":
         read.add("decoder")  # its first layer, which it asks for without a view
     missing, idle = read - stated, stated - read - {"embeddings"}

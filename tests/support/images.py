@@ -38,7 +38,7 @@ class FakeText:
         return torch.randn(2, CONTEXT, TEXT_WIDTH, generator=torch.Generator().manual_seed(len(text) + 1))
 
     def project_patches(self, features: Tensor) -> Tensor:
-        return features @ self._weight.T
+        return features.float() @ self._weight.T
 
 
 def decoder(kv_heads: int = HEADS, seed: int = 0) -> FrozenDecoder:

@@ -43,10 +43,11 @@ class ZooPrune(Method):
         ),
         ours=(
             "The directions follow from a seed, the same for every image. The step grows with the rounding of the "
-            "model's precision, from 0.01 in float16: in bfloat16, eight times as coarse, it would vanish in the "
-            "features. Behind a linear projector (Idefics3, SmolVLM) all tokens are equally sensitive, so that "
-            "distance alone decides (in half precision, what rounding leaves). Tiles form one pool. 128 passes of the "
-            "projector are no cheap selection, and cannot be: `directions` sets how many."
+            "model's precision, from 0.01 in float16: in bfloat16, eight times as coarse, differences over 0.01 are "
+            "mostly rounding. After a linear projector (Idefics3, SmolVLM) all tokens are equally sensitive, so that "
+            "distance alone decides; in half precision rounding has a say. Tiles form one pool. The image passes "
+            "through the projector 128 times, which costs more than any other selection here; fewer `directions` cost "
+            "less."
         ),
         checked="reference: ZOO-Prune (sensitivities and kept tokens)",
     )
