@@ -9,7 +9,8 @@ from covist.contract.encoder import EncoderRead
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
 from covist.formulas.ops import unit_rows
-from covist.methods._shared import cluster_means, first_best, largest
+from covist.methods._layout import even_cells
+from covist.methods._shared import cluster_means, largest
 from covist.methods.registry import register_method
 
 STATES = EncoderRead("states", 11 / 24)
@@ -36,46 +37,38 @@ class EvoCut(Method):
             "largest final scores stay."
         ),
         ours=(
-            "Left open by the paper: K-means starts from the token nearest to the mean direction, then always takes "
-            "the one least like the centres so far, and runs 10 iterations, with no random part; an empty cluster "
-            "keeps its centre. Scores start at zero. The last layer is the one that feeds the projector, because the "
-            "decoder sees nothing of later ones. The first layer scales with the tower's depth. A token made of "
-            "several patches moves as they do side by side. Tiles form one pool."
+            "Left open by the paper: K-means starts from the middle tokens of 8 even cells of the image, which is as "
+            "good as random ones and always the same (tokens that lie far apart would make rare directions centres, "
+            "and so not novel), and runs 10 iterations; an empty cluster keeps its centre. Scores start at zero. The "
+            "last layer is the one that feeds the projector: the decoder sees nothing of later ones. The first layer "
+            "scales with the tower's depth. A token made of several patches moves as they do side by side. Tiles form "
+            "one pool."
         ),
         checked="reference: tests/reference/encoder.py (clusters, novelty, scores, kept tokens)",
     )
 
     def select(self, image: ImageContext, count: int) -> Tensor:
-        return largest(evolution_scores(image.signals.read(STATES)), count)
+        _, first = even_cells(image.grid, min(CLUSTERS, image.grid.size))
+        return largest(evolution_scores(image.signals.read(STATES), first), count)
 
 
-def evolution_scores(states: list[Tensor]) -> Tensor:
-    """The running score of each token [N], from the states [N, v] before, between and after some layers."""
+def evolution_scores(states: list[Tensor], first: Tensor) -> Tensor:
+    """The running score of each token [N], from the states [N, v] before, between and after some layers.
+
+    first: the tokens from which the clusters start [clusters].
+    """
     score = torch.zeros(len(states[0]), dtype=torch.float32, device=states[0].device)
     for before, after in zip(states, states[1:], strict=False):
-        score = MEMORY * score + (1 - MEMORY) * novelty(unit_rows(after.float() - before.float()))
+        directions = unit_rows(after.float() - before.float())
+        novelty = 1 - (directions @ cluster_centres(directions, first).T).amax(-1)
+        score = MEMORY * score + (1 - MEMORY) * novelty
     return score
 
 
-def novelty(directions: Tensor) -> Tensor:
-    """1 minus the largest cosine of each direction [N, v] to a centre of the clusters, [N]."""
-    return 1 - (directions @ cluster_centres(directions).T).amax(-1)
-
-
-def cluster_centres(directions: Tensor) -> Tensor:
+def cluster_centres(directions: Tensor, first: Tensor) -> Tensor:
     """K-means of unit rows [N, v] by cosine -> centres of unit length [clusters, v]."""
-    centres = first_centres(directions)
+    centres = directions[first.to(directions.device)]
     for _ in range(ITERATIONS):
         means, sizes = cluster_means(directions, (directions @ centres.T).argmax(-1), len(centres))
         centres = torch.where(sizes[:, None] > 0, unit_rows(means), centres)
     return centres
-
-
-def first_centres(directions: Tensor) -> Tensor:
-    """The direction nearest to the mean, then always the one least like those so far."""
-    chosen = [first_best(directions @ directions.mean(0))]
-    nearest = directions @ directions[chosen[0]]
-    for _ in range(min(CLUSTERS, len(directions)) - 1):
-        chosen.append(first_best(1 - nearest))
-        nearest = torch.maximum(nearest, directions @ directions[chosen[-1]])
-    return directions[torch.stack(chosen)]
