@@ -17,6 +17,8 @@ CHOICES = {
     "a method inside the decoder": {"method": "fastv", "budget": 50},
     "a method with settings": {"method": "vispruner", "important": 0.75, "budget": 20},
     "a method that reads other encoder layers": {"method": "vscan", "budget": 60},
+    "a method that reads states of encoder layers": {"method": "evocut"},
+    "a method that walks the encoder": {"method": "flowcut"},
 }
 
 

@@ -17,9 +17,15 @@ from covist.methods.registry import available_methods
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 WATCHED = {
-    ImageSignals: {"attention": "class-attention", "hidden": "encoder-features", "keys": "encoder-features"},
+    ImageSignals: {
+        "attention": "class-attention",
+        "hidden": "encoder-features",
+        "keys": "encoder-features",
+        "asked": "encoder-layers",
+        "tower": "encoder-layers",
+    },
     EncoderLayer: {"class_query": "class-attention"},
-    ImageContext: {"patch_text_features": "clip-text"},
+    ImageContext: {"patch_text_features": "clip-text", "text_features": "clip-text"},
     Instruction: {"embeddings": "question"},
     DecoderView: {
         "text_embeddings": "question",

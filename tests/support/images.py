@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaModel
 
+from covist.contract.encoder import EncoderRead, LayerRun, Tower
 from covist.contract.instruction import Instruction
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.contract.views import DecoderView, ImageContext
 from covist.engine.decoder import FrozenDecoder
 from covist.grid import Grid
+from covist.methods.registry import available_methods
 from covist.state import VisualState
 
 ENCODER_WIDTH, ENCODER_HEADS, WIDTH, HEADS, LAYERS, TEXT_WIDTH, CONTEXT = 12, 2, 16, 4, 6, 5, 11
@@ -80,6 +83,16 @@ def image(
         query, class_key = torch.randn(2, 1, ENCODER_WIDTH, generator=generator)
         return EncoderLayer(3 * query, class_key, own_keys[None], ENCODER_HEADS)
 
+    def read(wanted: EncoderRead) -> list[Tensor]:
+        own = torch.Generator().manual_seed(1000 + seed)
+        place = torch.arange(tokens) // copies
+        if wanted.what == "received":
+            share = torch.rand(3, tokens, generator=own)[:, place] / tokens
+            return [share[0] + share[1] + class_token * share[2], share[1], class_token * share[2]]
+        if wanted.what == "values":
+            return [torch.randn(tokens, ENCODER_HEADS, ENCODER_WIDTH // ENCODER_HEADS, generator=own)[place]]
+        return [torch.randn(tokens, ENCODER_WIDTH, generator=own)[place] for _ in range(4)]
+
     feeding = layer(keys)
     further = {0: layer(first_keys), 3: layer(rows(ENCODER_WIDTH))} if class_token else {}
     signals = ImageSignals(
@@ -95,12 +108,36 @@ def image(
         text_space=lambda features: features,
         feeding=feeding if class_token else None,
         layers=further,
+        asked={wanted: partial(read, wanted) for wanted in reads_of_methods()},
+        tower=tower_of(hidden, seed) if class_token else None,
     )
     words = torch.arange(BEFORE + tokens, BEFORE + tokens + len(QUESTION))
     embeddings = torch.randn(len(QUESTION), WIDTH, generator=generator)
     instruction = Instruction(words, int(words[-1]), text, embeddings, lambda: QUESTION)
     tower: Any = FakeText() if clip else None
     return ImageContext(signals, torch.arange(BEFORE, BEFORE + tokens), instruction, decoder(), tower)
+
+
+def reads_of_methods() -> set[EncoderRead]:
+    """All that any method asks of the encoder."""
+    wishes = (wish for method in available_methods().values() for wish in method.encoder_layers)
+    return {wish for wish in wishes if isinstance(wish, EncoderRead)}
+
+
+def tower_of(patches: Tensor, seed: int, layers: int = 6, feature_layers: tuple[int, ...] = (4,)) -> Tower:
+    """A random tower that these patches [n, v] enter with a class token; its layers are attention alone."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.randn(layers, 3, ENCODER_WIDTH, ENCODER_WIDTH, generator=generator) / 3
+
+    def run(layer: int, states: Tensor) -> LayerRun:
+        queries, keys, values = (
+            (states @ weight.T).unflatten(-1, (ENCODER_HEADS, -1)).transpose(0, 1) for weight in weights[layer]
+        )
+        attention = (queries @ keys.transpose(1, 2)).softmax(-1)
+        return LayerRun(states + (attention @ values).transpose(0, 1).flatten(1), attention[:, 0], values)
+
+    entry = torch.cat([torch.randn(1, ENCODER_WIDTH, generator=generator), patches])
+    return Tower(entry[None], run, feature_layers)
 
 
 def inside(

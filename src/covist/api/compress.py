@@ -126,4 +126,4 @@ def compress(
         preprocessing=Preprocessing.of(processor),
     )
     others = [other.encoder_layers for other in available_methods().values()] if per_call else []
-    return Compression(family, settings, encoder_layers=sorted({*chosen.encoder_layers, *chain(*others)}))
+    return Compression(family, settings, encoder_layers=list(dict.fromkeys(chain(chosen.encoder_layers, *others))))

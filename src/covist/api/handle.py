@@ -16,6 +16,7 @@ from torch import nn
 from covist.api.choose import PLAIN, check_budget_of, choose_method
 from covist.api.report import Report, build_report
 from covist.api.setup import Setup
+from covist.contract.encoder import EncoderWish
 from covist.contract.family import Family, unwrap
 from covist.contract.method import Method
 from covist.engine.choice import Variant
@@ -47,7 +48,7 @@ class Compression:
     >>> handle.remove()
     """
 
-    def __init__(self, family: Family, settings: Settings, encoder_layers: Sequence[int | float]):
+    def __init__(self, family: Family, settings: Settings, encoder_layers: Sequence[EncoderWish]):
         if Compression.of(family.model) is not None:
             raise CovistError(
                 "this model is compressed already; to replace that, call .remove() on its handle first "

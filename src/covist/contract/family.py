@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from covist.contract.encoder import EncoderWish
 from covist.contract.profile import FamilyProfile
 from covist.contract.signals import ImageSignals, PlacedSignals
 
 SignalSink = Callable[[list[ImageSignals]], None]
+Wanted = Callable[[], Collection[EncoderWish]]
+"""What the method that runs now wants of the encoder."""
 
 
 class Removable(Protocol):
@@ -107,11 +110,13 @@ class Family(FamilyProfile, ABC):
         return None
 
     @abstractmethod
-    def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
+    def capture(
+        self, sink: SignalSink, encoder_layers: Sequence[EncoderWish] = (), wanted: Wanted | None = None
+    ) -> list[Removable]:
         """Install removable hooks that hand the signals of every encoded image to `sink`, in prompt order.
 
-        `encoder_layers` are further layers of the tower whose class queries and keys a method wants to read, as indices
-        or as fractions of the depth; without a class token there is nothing to capture.
+        `encoder_layers` are what methods want of further layers of the tower (`Method.encoder_layers`). Reads are kept
+        only while they are among what `wanted` returns; without it, always.
         """
 
 

@@ -17,6 +17,7 @@ GOES_BY = {
 NEEDS = {
     "class-attention": "attention of the class token, or the attention received in a tower without one",
     "encoder-features": "features, keys or values of the vision tower",
+    "encoder-layers": "attention, values or states of further layers of the vision tower, kept for this method alone",
     "embeddings": "projected embeddings",
     "clip-text": "CLIP's text space, where the model has one",
     "question": "input embeddings of the text in the decoder",

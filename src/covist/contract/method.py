@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from covist.contract.decoder import Decoder
+from covist.contract.encoder import EncoderWish
 from covist.contract.kinds import check_words
 from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
@@ -97,9 +98,10 @@ class Method(ABC):
     }
     """What each option of this class's own constructor means; those of its bases are described there."""
     default_positions: ClassVar[Positions] = "keep"
-    encoder_layers: tuple[int | float, ...] = ()
-    """Encoder layers to capture besides the one that feeds the projector: indices, or fractions of the tower's depth.
-    A family without a class token has nothing to capture there."""
+    encoder_layers: tuple[EncoderWish, ...] = ()
+    """What to capture of the encoder besides the layer that feeds the projector. A number, the index of a layer or a
+    fraction of the tower's depth, stands for its class queries and keys, which a family without a class token has not;
+    an `EncoderRead` for what every family has."""
     uses_clip_text: bool = False
     """Whether the method reads CLIP's text space (and so wants `clip=`)."""
     measures_coverage: bool = False

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from covist.contract.encoder import EncoderRead, Tower
+from covist.errors import CovistError
 from covist.grid import Grid, PartialGrid
 
 
@@ -65,6 +67,9 @@ class ImageSignals:
     text_space: Callable[[Tensor], Tensor] | None = None  # encoder features [*, v] -> input of CLIP's visual projection
     feeding: EncoderLayer | None = None  # the encoder layer that feeds the projector; None without a class token
     layers: dict[int, EncoderLayer] = field(default_factory=dict)  # further encoder layers that a method asked for
+    asked: dict[EncoderRead, Callable[[], list[Tensor]]] = field(default_factory=dict)
+    """What else the running method asked for, [N, ...] each; see `read`."""
+    tower: Tower | None = None  # the encoder itself, if a method asked for its entry and it has a class token
     companions: dict[int, Tensor] = field(default_factory=dict)
     """Decoder layer -> features [N, d] that the content tokens receive before that layer, next to the embeddings that
     they enter the decoder with (DeepStack)."""
@@ -97,6 +102,15 @@ class ImageSignals:
         """Projected embeddings of the content tokens [N, d]."""
         return self.span[self.content_rows]
 
+    def read(self, wanted: EncoderRead) -> list[Tensor]:
+        """What a method asked of the encoder (`Method.encoder_layers`), in the order of the content tokens."""
+        if wanted not in self.asked:
+            raise CovistError(
+                f"this image was encoded without the {wanted.what} that the method reads from the encoder: encode it "
+                "in a call that runs the method"
+            )
+        return self.asked[wanted]()
+
     @property
     def modality(self) -> Literal["image", "video"]:
         return "video" if self.grid.relation == "frames" else "image"
@@ -118,13 +132,22 @@ class ImageSignals:
             read_keys=lambda: self.keys[kept],
             read_hidden=lambda: self.hidden[kept],
             pack=self.pack[kept],
+            asked=self._each_read(lambda own: own[kept]),
             companions={layer: own[kept] for layer, own in self.companions.items()},
         )
+
+    def _each_read(self, change: Callable[[Tensor], Tensor]) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
+        """What was asked for, every tensor changed when it is read."""
+        return {
+            wanted: lambda read=read: [change(own) for own in read()]  # type: ignore[misc]
+            for wanted, read in self.asked.items()
+        }
 
     def on(self, device: torch.device) -> ImageSignals:
         """The same signals on a device, all of them read; what was remembered about the image stays behind, but for
         the concentration reference that it was seen with."""
         attention, keys, hidden = (own.to(device) for own in (self.attention, self.keys, self.hidden))
+        asked = {wanted: [own.to(device) for own in read()] for wanted, read in self.asked.items()}
         known = {name: value for name, value in self.memo.items() if name in ("reference", "counted")}
         return replace(
             self,
@@ -138,14 +161,18 @@ class ImageSignals:
             class_features=None if self.class_features is None else self.class_features.to(device),
             feeding=None if self.feeding is None else self.feeding.on(device),
             layers={number: layer.on(device) for number, layer in self.layers.items()},
+            asked={wanted: partial(list, tensors) for wanted, tensors in asked.items()},
+            tower=None if self.tower is None else self.tower.on(device),
             companions={layer: own.to(device) for layer, own in self.companions.items()},
             memo=known,
         )
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the signals that every method may read, companions included."""
-        own = (self.span, self.attention, self.keys, self.hidden, *self.companions.values())
+        """Bytes of the signals that every method may read, companions included, and of what a method asked for."""
+        own = [self.span, self.attention, self.keys, self.hidden, *self.companions.values()]
+        own += [tensor for read in self.asked.values() for tensor in read()]
+        own += [] if self.tower is None else [self.tower.entry]
         return sum(tensor.nbytes for tensor in own)
 
     def stands_in(self, embeddings: Tensor, rows: Tensor) -> bool:
@@ -188,6 +215,12 @@ class ImageSignals:
             read_keys=lambda: joined([tile.keys for tile in tiles]),
             read_hidden=lambda: joined([tile.hidden for tile in tiles]),
             pack=joined([tile.pack + number * len(tile.pack) for number, tile in enumerate(tiles)]),
+            asked={
+                wanted: lambda wanted=wanted: [  # type: ignore[misc]
+                    joined(own) for own in zip(*(tile.read(wanted) for tile in tiles), strict=True)
+                ]
+                for wanted in tiles[0].asked
+            },
             companions={layer: joined([tile.companions[layer] for tile in tiles]) for layer in tiles[0].companions},
             read_pixels=read_pixels or tile_pixels,
             memo={},

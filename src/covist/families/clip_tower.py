@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from covist.contract.encoder import EncoderRead, EncoderWish, LayerRun, Tower
 from covist.contract.family import Removable
 from covist.contract.pixels import lay_out, patches_of_tiles
 from covist.contract.profile import narrowed
 from covist.contract.signals import EncoderLayer
 from covist.families.hooks import Scratch
 from covist.families.projected import ProjectedTowerFamily, TowerOutput
+from covist.families.reads import Placing, Seen, of_entries
 from covist.grid import Grid
 from covist.plan import Geometry
 
@@ -29,6 +31,7 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
 
     tower_types = ("clip_vision_model",)
     select_strategy = "default"
+    has_class = True
     encoder_signal = "attention of the class token"
     shallow_tower = {"num_hidden_layers": 2}
 
@@ -53,9 +56,10 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
     def tap(self, layer: Any) -> _LayerTap:
         return _LayerTap(layer)
 
-    def watched_layers(self, wanted: Sequence[int | float]) -> list[int]:
+    def watched_layers(self, wanted: Sequence[EncoderWish]) -> list[int]:
         count = len(self.encoder_layers)
-        depths = (int(depth * count) if isinstance(depth, float) else depth for depth in wanted)
+        numbers = (depth for depth in wanted if not isinstance(depth, EncoderRead))
+        depths = (int(depth * count) if isinstance(depth, float) else depth for depth in numbers)
         return list(dict.fromkeys(range(count)[index] for index in (*self.feature_layers, *depths)))
 
     def tower_signals(self, output: TowerOutput[ClassTokenSeen], tiles: slice, pack: Tensor) -> dict[str, Any]:
@@ -67,6 +71,14 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
         feeding = layers[self.feature_layers[-1]]
         own = output.features[tiles]
         tower = self.base.vision_tower
+        asked = of_entries(output.asked, tiles)
+        placing = Placing(
+            asking=lambda: [torch.arange(1 + own.shape[1], device=own.device)],
+            masses=lambda per_patch: per_patch.flatten()[pack],
+            means=lambda per_patch: per_patch.flatten(0, 1)[pack],
+            states=lambda per_patch: per_patch.flatten(0, 1)[pack],
+            class_tokens=1,
+        )
         return {
             "pack": pack,
             "read_attention": feeding.attention,
@@ -78,7 +90,32 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
             "text_space": lambda hidden: tower.post_layernorm(hidden[..., -tower.config.hidden_size :]),
             "feeding": feeding,
             "layers": layers,
+            "asked": placing.reads(asked),
+            "tower": self._walkable(asked),
         }
+
+    def _walkable(self, asked: Seen) -> Tower | None:
+        """The tower with what entered it for the tiles of an image, if a method asked for that."""
+        entry = next((raw[0] for read, raw in asked.items() if read.what == "entry"), None)
+        return None if entry is None else Tower(entry, self._run, tuple(self.feature_layers))
+
+    @torch.no_grad()
+    def _run(self, number: int, states: Tensor) -> LayerRun:
+        """One layer on some tokens [n, v], written out: its attention is wanted, and no hook may take it for an image.
+
+        Modules with hooks of ours are called by `forward`, which leaves the hooks out.
+        """
+        layer = self.encoder_layers[number]
+        attention, normed = layer.self_attn, layer.layer_norm1(states)
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        queries, keys, values = (
+            projection.forward(normed).unflatten(-1, (attention.num_heads, -1)).transpose(0, 1)  # [heads, n, w]
+            for projection in projections
+        )
+        weights = (queries @ keys.transpose(1, 2) * attention.scale).softmax(-1, dtype=torch.float32)
+        mixed = (weights.to(values.dtype) @ values).transpose(0, 1).flatten(1)
+        states = states + attention.out_proj(mixed)
+        return LayerRun(states + layer.mlp(layer.layer_norm2(states)), weights[:, 0], values)
 
 
 class _LayerTap:

@@ -13,13 +13,18 @@ from covist.undo import ReplacedMethod
 
 
 class Scratch(threading.local):
-    """What the hooks of one call leave for each other; every thread has its own, so requests do not mix."""
+    """What the hooks of one call leave for each other; every thread has its own, so requests do not mix.
 
-    def __init__(self) -> None:
+    While `is_wanted` says no, nothing is left.
+    """
+
+    def __init__(self, is_wanted: Callable[[], bool] | None = None) -> None:
         self._left: dict[str, Any] = {}
+        self._is_wanted = is_wanted
 
     def leave(self, name: str, value: Any) -> None:
-        self._left[name] = value
+        if self._is_wanted is None or self._is_wanted():
+            self._left[name] = value
 
     def take(self) -> dict[str, Any]:
         """Everything that was left; nothing stays behind."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -73,8 +74,11 @@ class Idefics3(TileFamily):
         return self.base.vision_model
 
     @property
-    def evidence_attention(self) -> Any:
-        return self.tower.encoder.layers[-1].self_attn
+    def encoder_layers(self) -> Sequence[Any]:
+        return self.tower.encoder.layers
+
+    def attention_of(self, layer: Any) -> Any:
+        return layer.self_attn
 
     @property
     def projector(self) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -30,16 +30,38 @@ def incoming_attention(queries: Tensor, keys: Tensor, rotary: Rotary | None, ask
     logits and probabilities of as many queries as `rows_at_a_time` allows. At 65,536 patches (16,384 tokens, w = 80)
     that is less than 200 MiB on a CPU; one head's logits at once would be 16 GiB.
     """
-    count, heads, width = keys.shape
-    received = torch.zeros(count, dtype=torch.float32, device=keys.device)
-    for head in range(heads):
+    received = torch.zeros(len(keys), dtype=torch.float32, device=keys.device)
+    for head in range(keys.shape[1]):
         own = asking[head % len(asking)]
-        transposed = _turned(keys[:, head], rotary).T.contiguous()  # [w, n]
-        turning = None if rotary is None else (rotary[0][own], rotary[1][own])
-        head_queries = _turned(queries[own, head], turning) * width**-0.5  # [asking, w]
-        for chunk in head_queries.split(rows_at_a_time(keys)):
-            received += (chunk @ transposed).softmax(-1).sum(0) / len(own)
-    return received / heads
+        for _, attention in _attention_of_head(queries, keys, rotary, own, head):
+            received += attention.sum(0) / len(own)
+    return received / keys.shape[1]
+
+
+@torch.no_grad()
+def attention_shares(
+    queries: Tensor, keys: Tensor, rotary: Rotary | None, asking: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """`incoming_attention`, and the part of it that each patch gives to itself: [n] each."""
+    received, to_itself = torch.zeros(2, len(keys), dtype=torch.float32, device=keys.device)
+    for head in range(keys.shape[1]):
+        own = asking[head % len(asking)]
+        for rows, attention in _attention_of_head(queries, keys, rotary, own, head):
+            received += attention.sum(0) / len(own)
+            to_itself[rows] += attention.gather(1, rows[:, None])[:, 0] / len(own)
+    return received / keys.shape[1], to_itself / keys.shape[1]
+
+
+def _attention_of_head(
+    queries: Tensor, keys: Tensor, rotary: Rotary | None, asking: Tensor, head: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Some of the patches that ask [rows] and what each of them attends to [rows, n], a few at a time."""
+    transposed = _turned(keys[:, head], rotary).T.contiguous()  # [w, n]
+    turning = None if rotary is None else (rotary[0][asking], rotary[1][asking])
+    head_queries = _turned(queries[asking, head], turning) * keys.shape[-1] ** -0.5  # [asking, w]
+    step = rows_at_a_time(keys)
+    for rows, chunk in zip(asking.split(step), head_queries.split(step), strict=True):
+        yield rows, (chunk @ transposed).softmax(-1)
 
 
 def _turned(states: Tensor, rotary: Rotary | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isqrt
 from typing import Any
@@ -89,8 +90,11 @@ class InternVL(TileFamily):
         return self.base.vision_tower
 
     @property
-    def evidence_attention(self) -> Any:
-        return self.tower.encoder.layer[-1].attention
+    def encoder_layers(self) -> Sequence[Any]:
+        return self.tower.encoder.layer
+
+    def attention_of(self, layer: Any) -> Any:
+        return layer.attention
 
     @property
     def projector(self) -> Any:

@@ -6,6 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
@@ -14,6 +15,7 @@ from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.families.clip_tower import CLIP_SIDE, ClassTokenSeen
 from covist.families.llava_next import LlavaNext
 from covist.families.projected import TowerOutput
+from covist.families.reads import Placing, Seen, of_entries
 from covist.families.registry import register_family
 from covist.families.video import film
 from covist.plan import Geometry
@@ -54,34 +56,44 @@ class LlavaNextVideo(LlavaNext):
         for number, span in enumerate(output.spans):
             own = slice(number * frames, (number + 1) * frames)
             seen = EncoderLayer(layer.class_query[own], layer.class_key[own], layer.keys[own], layer.heads)
-            signals += film(
-                span.flatten(0, -2),
-                (side, side),
-                frames,
-                partial(self._frames, pixels[number], seen, output.features[own]),
-            )
+            asked = of_entries(output.asked, own)
+            part_of = partial(self._frames, pixels[number], seen, output.features[own], asked)
+            signals += film(span.flatten(0, -2), (side, side), frames, part_of)
         return signals
 
-    def _frames(self, pixels: Tensor, layer: EncoderLayer, features: Tensor, part: range) -> dict[str, Any]:
-        """The fields of `ImageSignals` for some frames of a video, of which pixels, layer and features are.
+    def _frames(
+        self, pixels: Tensor, layer: EncoderLayer, features: Tensor, asked: Seen, part: range
+    ) -> dict[str, Any]:
+        """The fields of `ImageSignals` for some frames of a video, of which pixels, layer, features and reads are.
 
         A token is a square of patches. Methods that read single patches of the encoder find none here, as in a tower
         without a class token; the attention is the class token's.
         """
         own, tower = slice(part.start, part.stop), self.base.vision_tower
         layer = EncoderLayer(layer.class_query[own], layer.class_key[own], layer.keys[own], layer.heads)
-        pixels, features = pixels[own], features[own]
+        pixels, features, count = pixels[own], features[own], features.shape[1]
         is_clip_space = features.shape[-1] == tower.config.hidden_size * len(self.feature_layers)
+
+        def per_token(per_patch: Tensor) -> Tensor:
+            """[frames, patches, c] -> [N, c]."""
+            return squares(per_patch.float().transpose(1, 2), count).transpose(1, 2).flatten(0, 1)
+
+        placing = Placing(
+            asking=lambda: [torch.arange(1 + layer.keys.shape[1], device=features.device)],
+            masses=lambda per_patch: squares(per_patch[:, None], count).flatten(),
+            means=per_token,
+            states=per_token,
+            class_tokens=1,
+        )
         return {
-            "read_attention": lambda: squares(layer.attention(), features.shape[1]),
-            "read_keys": lambda: (
-                squares(layer.keys.float().transpose(1, 2), features.shape[1]).transpose(1, 2).flatten(0, 1)
-            ),
+            "read_attention": lambda: squares(layer.attention(), count),
+            "read_keys": lambda: per_token(layer.keys),
             "read_hidden": lambda: features.flatten(0, 1),
             "project": self.base.multi_modal_projector,
             "text_space": (lambda hidden: tower.post_layernorm(hidden[..., -tower.config.hidden_size :]))
             if is_clip_space
             else None,
+            "asked": placing.reads(of_entries(asked, own)),
             "read_pixels": lambda: list(pixels.detach().cpu()),
         }
 

@@ -25,6 +25,7 @@ from covist.families.incoming import patches_in_rows_that_ask
 from covist.families.patch_attention import PatchAttention
 from covist.families.patch_tower import PatchesSeen, PatchTowerFamily
 from covist.families.projected import TowerOutput
+from covist.families.reads import Placing, Seen, of_entries
 from covist.families.registry import register_family
 from covist.families.video import film
 from covist.grid import Grid
@@ -128,7 +129,8 @@ class LlavaOnevision(PatchTowerFamily):
         for number, (span, size, tiles) in enumerate(zip(output.spans, sizes, counts, strict=True)):
             packing = Packing(self.base, size, aspect_ratio, vision.image_size // vision.patch_size)
             own = slice(first, first + tiles)
-            image = self._image(span.detach(), packing, blocks[own], output.features[own])
+            asked = of_entries(output.asked, own)
+            image = self._image(span.detach(), packing, blocks[own], output.features[own], asked)
             seen = pixels[number, :tiles] if pixels.ndim == 5 else pixels[own]  # [tiles, 3, h, w]
             image.read_pixels = lambda seen=seen, packing=packing: _read_tiles(seen, packing)
             signals.append(image)
@@ -147,26 +149,37 @@ class LlavaOnevision(PatchTowerFamily):
         signals: list[ImageSignals] = []
         for number, span in enumerate(output.spans):
             own = slice(number * frames, (number + 1) * frames)
-            part_of = partial(self._frames, pixels[number], blocks[own], output.features[own])
+            asked = of_entries(output.asked, own)
+            part_of = partial(self._frames, pixels[number], blocks[own], output.features[own], asked)
             signals += film(span, (side, side), frames, part_of)
         return signals
 
-    def _frames(self, pixels: Tensor, blocks: list[PatchAttention], features: Tensor, part: range) -> dict[str, Any]:
-        """The fields of `ImageSignals` for some frames of a video, of which pixels, blocks and features are."""
+    def _frames(
+        self, pixels: Tensor, blocks: list[PatchAttention], features: Tensor, asked: Seen, part: range
+    ) -> dict[str, Any]:
+        """The fields of `ImageSignals` for some frames of a video, of which pixels, blocks, features and reads are."""
         own, shrunk, exact = slice(part.start, part.stop), self.base.apply_pooling, self.exact_attention
         pixels, blocks, features = pixels[own], blocks[own], features[own]
 
-        def attention() -> Tensor:
+        def asking() -> list[Tensor]:
             count = features.shape[1]
-            asking = patches_in_rows_that_ask(count, math.isqrt(count), exact, features.device)
-            incoming = torch.stack([frame.incoming(asking) for frame in blocks])  # [frames, patches]
+            return patches_in_rows_that_ask(count, math.isqrt(count), exact, features.device)
+
+        def attention() -> Tensor:
+            patches = asking()
+            incoming = torch.stack([frame.incoming(patches) for frame in blocks])  # [frames, patches]
             return shrunk(incoming[..., None]).transpose(1, 2)
 
+        def shrunk_row(per_patch: Tensor) -> Tensor:
+            return shrunk(per_patch).flatten(0, 1)
+
+        placing = Placing(asking, lambda masses: shrunk(masses[..., None]).flatten(), shrunk_row, shrunk_row)
         return {
             "read_attention": attention,
-            "read_keys": lambda: shrunk(torch.stack([frame.keys.flatten(1) for frame in blocks]).float()).flatten(0, 1),
-            "read_hidden": lambda: shrunk(features).flatten(0, 1),
+            "read_keys": lambda: shrunk_row(torch.stack([frame.keys.flatten(1) for frame in blocks]).float()),
+            "read_hidden": lambda: shrunk_row(features),
             "project": self.base.multi_modal_projector,
+            "asked": placing.reads(of_entries(asked, own)),
             "read_pixels": lambda: list(pixels.detach().cpu()),
         }
 
@@ -184,14 +197,21 @@ class LlavaOnevision(PatchTowerFamily):
             for size, many in zip(sizes, tiled, strict=True)
         ]
 
-    def _image(self, span: Tensor, packing: Packing, blocks: list[PatchAttention], features: Tensor) -> ImageSignals:
-        """`blocks` and `features` [tiles, patches, v] are those of this image's tiles."""
+    def _image(
+        self, span: Tensor, packing: Packing, blocks: list[PatchAttention], features: Tensor, asked: Seen
+    ) -> ImageSignals:
+        """`blocks`, `features` [tiles, patches, v] and what was `asked` are those of this image's tiles."""
         grid, content = packing.layout(len(blocks), span.device)
 
+        def asking() -> list[Tensor]:
+            return patches_in_rows_that_ask(packing.side**2, packing.side, self.exact_attention, span.device)
+
         def attention() -> Tensor:
-            asking = patches_in_rows_that_ask(packing.side**2, packing.side, self.exact_attention, span.device)
-            incoming = torch.stack([tile.incoming(asking) for tile in blocks])  # [tiles, patches]
+            patches = asking()
+            incoming = torch.stack([tile.incoming(patches) for tile in blocks])  # [tiles, patches]
             return packing(incoming[..., None]).view(1, 1, -1)
+
+        placing = Placing(asking, lambda masses: packing(masses[..., None])[:, 0], packing, packing)
 
         return ImageSignals(
             grid=grid,
@@ -202,6 +222,7 @@ class LlavaOnevision(PatchTowerFamily):
             read_hidden=lambda: packing(features),
             pack=torch.arange(grid.size, device=span.device),
             project=self.base.multi_modal_projector,
+            asked=placing.reads(asked),
         )
 
 

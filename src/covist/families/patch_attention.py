@@ -1,8 +1,8 @@
-"""Queries and keys of an encoder block without a class token: what the evidence of such an encoder is read from."""
+"""What the attention of an encoder block computes for its patches: what the evidence of an encoder is read from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from covist.contract.decoder import Rotary
 from covist.contract.family import Removable
 from covist.families.hooks import Scratch
-from covist.families.incoming import incoming_attention
+from covist.families.incoming import attention_shares, incoming_attention
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,12 @@ class PatchAttention:
     queries: Tensor  # [patches, heads, w] before rotary
     keys: Tensor  # [patches, heads, w] before rotary
     rotary: Rotary | None = None  # cos and sin [patches, w]
+    values: Tensor | None = None  # [patches, heads, w], where they were asked for
 
     def of(self, patches: slice | Tensor) -> PatchAttention:
         rotary = None if self.rotary is None else (self.rotary[0][patches], self.rotary[1][patches])
-        return PatchAttention(self.queries[patches], self.keys[patches], rotary)
+        values = None if self.values is None else self.values[patches]
+        return PatchAttention(self.queries[patches], self.keys[patches], rotary, values)
 
     def split(self, count: int) -> list[PatchAttention]:
         """Equal parts one after the other: attention stays inside each, as inside the frames of a video."""
@@ -35,19 +37,32 @@ class PatchAttention:
         """Attention that each patch receives: [patches]."""
         return incoming_attention(self.queries, self.keys, self.rotary, asking)
 
+    def shares(self, asking: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The same, and which part of it each patch gives to itself: [patches] each."""
+        return attention_shares(self.queries, self.keys, self.rotary, asking)
+
 
 class ProjectionTap:
     """Keeps the queries and keys of a block with separate projections, until they are taken.
 
-    `query` and `key` name the modules of `attention` whose outputs they are: the projections, or the norms after them.
+    `query`, `key` and `value` name the modules of `attention` whose outputs they are: the projections, or the norms
+    after them. Values are kept only if they are named, and nothing while `is_wanted` says no.
     """
 
-    def __init__(self, attention: Any, heads: int, query: str = "q_proj", key: str = "k_proj"):
-        self._heads, self._scratch = heads, Scratch()
+    def __init__(
+        self,
+        attention: Any,
+        heads: int,
+        query: str = "q_proj",
+        key: str = "k_proj",
+        value: str | None = None,
+        is_wanted: Callable[[], bool] | None = None,
+    ):
+        self._heads, self._scratch = heads, Scratch(is_wanted)
+        parts = {"queries": query, "keys": key, **({} if value is None else {"values": value})}
         self.handles: list[Removable] = [
             attention.register_forward_pre_hook(self._keep_rotary, with_kwargs=True),
-            getattr(attention, query).register_forward_hook(self._keep("queries")),
-            getattr(attention, key).register_forward_hook(self._keep("keys")),
+            *(getattr(attention, name).register_forward_hook(self._keep(part)) for part, name in parts.items()),
         ]
 
     def _keep(self, name: str) -> Any:
@@ -62,7 +77,8 @@ class ProjectionTap:
     def take(self) -> list[PatchAttention]:
         """One for each entry of the encoder's batch."""
         seen = self._scratch.take()
+        values = seen.get("values", [None] * len(seen["keys"]))
         return [
-            PatchAttention(queries, keys, seen["rotary"])
-            for queries, keys in zip(seen["queries"], seen["keys"], strict=True)
+            PatchAttention(queries, keys, seen["rotary"], own)
+            for queries, keys, own in zip(seen["queries"], seen["keys"], values, strict=True)
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from covist.families.patch_attention import PatchAttention, ProjectionTap
 from covist.families.projected import ProjectedTowerFamily
@@ -16,8 +16,6 @@ class PatchTowerFamily(ProjectedTowerFamily[PatchesSeen]):
 
     needs_clip_text = False
     encoder_signal = "incoming attention of the layer that feeds the projector"
-    attention_name: ClassVar[str] = "self_attn"
-    """What the layers of the tower call their attention."""
 
     def tap(self, layer: Any) -> ProjectionTap:
         attention = getattr(layer, self.attention_name)

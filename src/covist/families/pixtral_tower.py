@@ -16,6 +16,7 @@ from covist.families.incoming import patches_in_rows_that_ask
 from covist.families.patch_attention import PatchAttention
 from covist.families.patch_tower import PatchesSeen, PatchTowerFamily
 from covist.families.projected import TowerOutput
+from covist.families.reads import Placing, Seen, of_patches
 from covist.grid import Grid
 from covist.plan import Geometry
 
@@ -82,29 +83,38 @@ class PixtralTowerFamily(PatchTowerFamily):
             own = slice(first_patch, first_patch + rows * columns)
             grid = Grid(((rows // self.merge, columns // self.merge),))
             span = spans[first_token : first_token + grid.size]
-            signals.append(self._image(span, grid, columns, block.of(own), features[own]))
+            asked = of_patches(output.asked, own)
+            signals.append(self._image(span, grid, columns, block.of(own), features[own], asked))
             signals[-1].read_pixels = partial(_read_image, image, grid, side * self.merge)
             first_patch, first_token = own.stop, first_token + grid.size
         return signals
 
-    def _image(self, span: Tensor, grid: Grid, columns: int, block: PatchAttention, features: Tensor) -> ImageSignals:
-        """`block` and `features` [patches, v] are those of this image, `columns` patches in a row."""
+    def _image(
+        self, span: Tensor, grid: Grid, columns: int, block: PatchAttention, features: Tensor, asked: Seen
+    ) -> ImageSignals:
+        """`block`, `features` [patches, v] and what was `asked` are those of this image, `columns` patches in a row."""
         count = len(features)
         members = self._members(count, columns).to(span.device)
 
-        def attention() -> Tensor:
-            asking = patches_in_rows_that_ask(count, columns, self.exact_attention, span.device)
-            return block.incoming(asking)[members].sum(1).view(1, 1, -1)
+        def asking() -> list[Tensor]:
+            return patches_in_rows_that_ask(count, columns, self.exact_attention, span.device)
 
+        placing = Placing(
+            asking,
+            masses=lambda per_patch: per_patch[0][members].sum(1),
+            means=lambda per_patch: per_patch[0][members].float().mean(1),
+            states=lambda per_patch: per_patch[0][members].flatten(1),
+        )
         return ImageSignals(
             grid=grid,
             span=span,
             content=torch.ones(grid.size, dtype=torch.bool, device=span.device),
-            read_attention=attention,
-            read_keys=lambda: block.keys.flatten(1)[members].float().mean(1),
-            read_hidden=lambda: features[members].flatten(1),
+            read_attention=lambda: placing.masses(block.incoming(asking())[None]).view(1, 1, -1),
+            read_keys=lambda: placing.means(block.keys.flatten(1)[None]),
+            read_hidden=lambda: placing.states(features[None]),
             pack=torch.arange(grid.size, device=span.device),
             project=self.project,
+            asked=placing.reads(asked),
         )
 
     def _members(self, count: int, columns: int) -> Tensor:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.encoder import EncoderWish
+from covist.contract.family import Family, Removable, SignalSink, Wanted
 from covist.contract.signals import ImageSignals
 from covist.errors import CovistError
 from covist.families.hooks import Running, Scratch, WrappedMethod
+from covist.families.patch_attention import ProjectionTap
+from covist.families.reads import ReadableTower, ReadTaps
+from covist.families.reads import Seen as SeenByReads
 
 Seen = TypeVar("Seen")
 SeenNow = TypeVar("SeenNow", covariant=True)
@@ -34,6 +38,7 @@ class TowerOutput(Generic[Seen]):
     spans: Sequence[Tensor]  # [n, d] each, an image's embeddings as the prompt receives them
     captured: dict[int, Seen]  # encoder layer -> what its tap took
     features: Tensor  # [entries of the tower's batch, patches, v] what feeds the projector
+    asked: SeenByReads = field(default_factory=dict)  # what the running method asked of further layers
 
 
 class ProjectedTowerFamily(Family, Generic[Seen]):
@@ -41,6 +46,10 @@ class ProjectedTowerFamily(Family, Generic[Seen]):
 
     select_strategy: ClassVar[str | None] = None
     """The `vision_feature_select_strategy` that fits the tower; None where the configuration has none."""
+    attention_name: ClassVar[str] = "self_attn"
+    """What the layers of the tower call their attention."""
+    has_class: ClassVar[bool] = False
+    """Whether the tower has a class token."""
 
     def __init__(self, model: nn.Module):
         super().__init__(model)
@@ -91,11 +100,19 @@ class ProjectedTowerFamily(Family, Generic[Seen]):
         """Split what the tower computed for the frames of videos into their segments."""
         raise NotImplementedError(f"{self.name} takes no videos")
 
-    def watched_layers(self, wanted: Sequence[int | float]) -> list[int]:
+    def watched_layers(self, wanted: Sequence[EncoderWish]) -> list[int]:
         """Indices of the encoder layers to tap, if a method `wanted` to see some more."""
         return self.feature_layers[-1:]
 
-    def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
+    def _attention_tap(self, layer: Any, is_wanted: Callable[[], bool]) -> ProjectionTap:
+        attention = getattr(layer, self.attention_name)
+        return ProjectionTap(attention, attention.num_heads, value="v_proj", is_wanted=is_wanted)
+
+    def capture(
+        self, sink: SignalSink, encoder_layers: Sequence[EncoderWish] = (), wanted: Wanted | None = None
+    ) -> list[Removable]:
+        tower = ReadableTower(self.encoder_layers, self.feature_layers[-1], self._attention_tap, self.has_class)
+        reads = ReadTaps(tower, encoder_layers, wanted)
         taps = {index: self.tap(self.encoder_layers[index]) for index in self.watched_layers(encoder_layers)}
         scratch, running = Scratch(), Running()
 
@@ -107,7 +124,7 @@ class ProjectedTowerFamily(Family, Generic[Seen]):
             # The signals own what they need from here on; nothing of this call stays behind in the taps.
             captured = {index: tap.take() for index, tap in taps.items()}
             spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
-            return TowerOutput(arguments, spans, captured, scratch.take()["features"])
+            return TowerOutput(arguments, spans, captured, scratch.take()["features"], reads.take())
 
         watched: dict[str, Callable[[dict[str, Any], Any], object]] = {
             "get_image_features": lambda arguments, output: sink(self.images(take(arguments, output))),
@@ -115,6 +132,7 @@ class ProjectedTowerFamily(Family, Generic[Seen]):
         }
         return [
             *(handle for tap in taps.values() for handle in tap.handles),
+            *reads.handles,
             self.base.multi_modal_projector.register_forward_pre_hook(remember_features),
             *(
                 WrappedMethod(self.base, name, after, running)

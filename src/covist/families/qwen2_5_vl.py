@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -52,6 +53,10 @@ class Qwen25VL(QwenTowerFamily):
     def evidence_block(self) -> Any:
         tower = self.base.visual
         return tower.blocks[max(tower.fullatt_block_indexes)]
+
+    @property
+    def global_blocks(self) -> Sequence[int]:
+        return self.base.visual.fullatt_block_indexes
 
     def order(self, grid: Tensor) -> Tensor:
         # here, because plans import the family modules too and need no transformers

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import isqrt
 from typing import Any, ClassVar
@@ -11,13 +11,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.encoder import EncoderWish
+from covist.contract.family import Family, Removable, SignalSink, Wanted
 from covist.contract.pixels import lay_out
 from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import ImageSignals
 from covist.families.hooks import Running, Scratch, WrappedMethod
 from covist.families.incoming import patches_that_ask
 from covist.families.patch_attention import PatchAttention
+from covist.families.reads import Placing, ReadableTower, ReadTaps, Seen, of_patches
 from covist.families.video import segments
 from covist.grid import Grid
 from covist.plan import Geometry
@@ -83,19 +85,30 @@ class QwenTowerFamily(Family):
     def visual_tokens(self) -> tuple[int, ...]:
         return (self.model.config.image_token_id, self.model.config.video_token_id)
 
-    def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
+    @property
+    def global_blocks(self) -> Sequence[int]:
+        """Blocks of the tower in which a patch sees the whole image; all of them if none is named."""
+        return ()
+
+    def capture(
+        self, sink: SignalSink, encoder_layers: Sequence[EncoderWish] = (), wanted: Wanted | None = None
+    ) -> list[Removable]:
+        blocks = self.base.visual.blocks
         tap = _TowerTap(self.base.visual, self.evidence_block)
+        tower = ReadableTower(blocks, len(blocks) - 1, _BlockTap, global_layers=self.global_blocks)
+        reads = ReadTaps(tower, encoder_layers, wanted)
         running = Running()  # a tower may encode a video by asking for the features of images
 
         def assemble(pixels: str, grids: str, arguments: dict[str, Any], output: Any) -> None:
             spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
-            seen = Encoded(self, spans, output, arguments[pixels], *tap.take())
+            seen = Encoded(self, spans, output, arguments[pixels], *tap.take(), reads.take())
             sink(list(seen.signals(arguments[grids], is_video=grids == "video_grid_thw")))
 
         of_images = partial(assemble, "pixel_values", "image_grid_thw")
         of_videos = partial(assemble, "pixel_values_videos", "video_grid_thw")
         return [
             *tap.handles,
+            *reads.handles,
             WrappedMethod(self.base, "get_image_features", of_images, running),
             WrappedMethod(self.base, "get_video_features", of_videos, running),
         ]
@@ -111,6 +124,7 @@ class Encoded:
     pixels: Tensor  # [patches, 3 * time * p * p]
     block: PatchAttention
     features: Tensor  # [patches, v] input of the merger
+    asked: Seen = field(default_factory=dict)  # what the running method asked of further blocks
 
     def signals(self, grids: Tensor, is_video: bool) -> Iterator[ImageSignals]:
         """Signals of every image, or of every segment of every video; `grids` [count, 3] counts their patches."""
@@ -141,20 +155,30 @@ class Encoded:
             """[patches, ...] as the tower orders them -> [N, patches of a token, ...] in reading order."""
             return per_patch.unflatten(0, (len(order), -1))[order]
 
+        def asking() -> list[Tensor]:
+            return patches_that_ask(len(features) // frames, tower.spatial_merge_size, exact, span.device)
+
+        placing = Placing(
+            asking,
+            masses=lambda per_patch: grouped(per_patch.flatten()).sum(1),
+            means=lambda per_patch: grouped(per_patch.flatten(0, 1)).float().mean(1),
+            states=lambda per_patch: grouped(per_patch.flatten(0, 1)).flatten(1),
+        )
+
         def attention() -> Tensor:
-            asking = patches_that_ask(len(features) // frames, tower.spatial_merge_size, exact, span.device)
-            incoming = torch.cat([frame.incoming(asking) for frame in block.split(frames)])  # [patches]
-            return grouped(incoming).sum(1).view(frames, 1, -1)
+            incoming = torch.stack([frame.incoming(asking()) for frame in block.split(frames)])  # [frames, patches]
+            return placing.masses(incoming).view(frames, 1, -1)
 
         return ImageSignals(
             grid=grid,
             span=span.detach(),
             content=torch.ones(len(order), dtype=torch.bool, device=span.device),
             read_attention=attention,
-            read_keys=lambda: grouped(block.keys.flatten(1)).float().mean(1),
-            read_hidden=lambda: grouped(features).flatten(1),
+            read_keys=lambda: placing.means(block.keys.flatten(1)[None]),
+            read_hidden=lambda: placing.states(features[None]),
             pack=torch.arange(len(order), device=span.device),
             project=partial(_merge, tower.merger, features.shape[-1]),
+            asked=placing.reads(of_patches(self.asked, patches, frames)),
             read_pixels=partial(_read_patches, self.pixels[patches], self.family.model.config.vision_config, grid),
         )
 
@@ -173,17 +197,16 @@ def _merge(merger: nn.Module, width: int, features: Tensor) -> Tensor:
     return merger(features.reshape(-1, width)).view(*features.shape[:-1], -1)
 
 
-class _TowerTap:
-    """Keeps what a block of the tower and its merger received until it is taken."""
+class _BlockTap:
+    """Keeps what the attention of a block computed until it is taken; nothing while `is_wanted` says no."""
 
-    def __init__(self, tower: Any, block: Any):
+    def __init__(self, block: Any, is_wanted: Callable[[], bool] | None = None):
         attention = block.attn
         self._heads: int = attention.num_heads
-        self._scratch = Scratch()
+        self._scratch = Scratch(is_wanted)
         self.handles: list[Removable] = [
             attention.register_forward_pre_hook(self._keep_rotary, with_kwargs=True),
             attention.qkv.register_forward_hook(self._keep_projections),
-            tower.merger.register_forward_pre_hook(self._keep_features),
         ]
 
     def _keep_rotary(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -193,11 +216,27 @@ class _TowerTap:
         projections = output.detach().unflatten(-1, (3, self._heads, -1))  # [patches, 3, heads, w]
         self._scratch.leave("projections", projections)
 
+    def take(self) -> list[PatchAttention]:
+        """One, for all patches of all images."""
+        seen = self._scratch.take()
+        queries, keys, values = seen["projections"].unbind(1)
+        return [PatchAttention(queries, keys, seen["rotary"], values)]
+
+
+class _TowerTap:
+    """Keeps what a block of the tower computed and what its merger received until it is taken."""
+
+    def __init__(self, tower: Any, block: Any):
+        self._block, self._scratch = _BlockTap(block), Scratch()
+        self.handles: list[Removable] = [
+            *self._block.handles,
+            tower.merger.register_forward_pre_hook(self._keep_features),
+        ]
+
     def _keep_features(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._scratch.leave("features", inputs[0].detach())
 
     def take(self) -> tuple[PatchAttention, Tensor]:
         """What the block computed, and the merger's input [patches, v]."""
-        seen = self._scratch.take()
-        queries, keys, _ = seen["projections"].unbind(1)
-        return PatchAttention(queries, keys, seen["rotary"]), seen["features"]
+        (block,) = self._block.take()
+        return block, self._scratch.take()["features"]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isqrt
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from covist.contract.family import Family, Removable, SignalSink
+from covist.contract.encoder import EncoderWish
+from covist.contract.family import Family, Removable, SignalSink, Wanted
 from covist.contract.signals import ImageSignals
 from covist.families.hooks import Scratch, WrappedMethod
 from covist.families.incoming import patches_that_ask
 from covist.families.patch_attention import PatchAttention, ProjectionTap
+from covist.families.reads import Placing, ReadableTower, ReadTaps, Seen, of_entries
 from covist.grid import Grid
 
 
@@ -36,8 +38,12 @@ class TileFamily(Family):
 
     @property
     @abstractmethod
-    def evidence_attention(self) -> Any:
-        """The attention of the tower's last block."""
+    def encoder_layers(self) -> Sequence[Any]:
+        """The layers of the tower; the last of them feeds the projector."""
+
+    @abstractmethod
+    def attention_of(self, layer: Any) -> Any:
+        """The attention of a layer."""
 
     @property
     @abstractmethod
@@ -51,9 +57,17 @@ class TileFamily(Family):
     def check(self, arguments: dict[str, Any]) -> None:
         """Refuse a call of `get_image_features` whose features the captured block does not feed."""
 
-    def capture(self, sink: SignalSink, encoder_layers: Sequence[int | float] = ()) -> list[Removable]:
-        attention, scratch = self.evidence_attention, Scratch()
+    def _attention_tap(self, layer: Any, is_wanted: Callable[[], bool]) -> ProjectionTap:
+        attention = self.attention_of(layer)
+        return ProjectionTap(attention, attention.num_heads, *self.queries_and_keys, "v_proj", is_wanted)
+
+    def capture(
+        self, sink: SignalSink, encoder_layers: Sequence[EncoderWish] = (), wanted: Wanted | None = None
+    ) -> list[Removable]:
+        layers, scratch = self.encoder_layers, Scratch()
+        attention = self.attention_of(layers[-1])
         tap = ProjectionTap(attention, attention.num_heads, *self.queries_and_keys)
+        reads = ReadTaps(ReadableTower(layers, len(layers) - 1, self._attention_tap), encoder_layers, wanted)
 
         def keep_tiles(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
             scratch.leave("pixels", kwargs["pixel_values"].detach())
@@ -65,17 +79,25 @@ class TileFamily(Family):
         def assemble(arguments: dict[str, Any], output: Any) -> None:
             self.check(arguments)
             spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
-            sink(self._tiles(torch.cat([span.detach() for span in spans]), tap.take(), **scratch.take()))
+            embeddings = torch.cat([span.detach() for span in spans])
+            sink(self._tiles(embeddings, tap.take(), asked=reads.take(), **scratch.take()))
 
         return [
             *tap.handles,
+            *reads.handles,
             self.tower.register_forward_pre_hook(keep_tiles, with_kwargs=True),
             self.projector.register_forward_pre_hook(keep_features),
             WrappedMethod(self.base, "get_image_features", assemble),
         ]
 
     def _tiles(
-        self, embeddings: Tensor, blocks: list[PatchAttention], pixels: Tensor, seen: Tensor | None, features: Tensor
+        self,
+        embeddings: Tensor,
+        blocks: list[PatchAttention],
+        pixels: Tensor,
+        seen: Tensor | None,
+        features: Tensor,
+        asked: Seen,
     ) -> list[ImageSignals]:
         """Signals of every tile; `embeddings` [tiles x T, d], `pixels` [tiles, 3, h, w], `features` [tiles, T, v].
 
@@ -85,10 +107,11 @@ class TileFamily(Family):
         count = blocks[0].keys.shape[0] - self.class_tokens
         patches = self._patches_of_tokens(count).to(features.device)
         shown = features.new_ones(len(blocks), count, dtype=torch.bool) if seen is None else seen.flatten(1)
+        reads = (of_entries(asked, slice(tile, tile + 1), self.class_tokens) for tile in range(len(blocks)))
         return [
-            self._tile(span, block.of(slice(self.class_tokens, None)), own, patches, visible, image)
-            for span, block, own, visible, image in zip(
-                embeddings.split(tokens), blocks, features, shown, pixels, strict=True
+            self._tile(span, block.of(slice(self.class_tokens, None)), own, patches, visible, image, of_tile)
+            for span, block, own, visible, image, of_tile in zip(
+                embeddings.split(tokens), blocks, features, shown, pixels, reads, strict=True
             )
         ]
 
@@ -100,28 +123,49 @@ class TileFamily(Family):
         return self.fold(torch.arange(count, dtype=torch.float64)[None, :, None])[0].long()
 
     def _tile(
-        self, span: Tensor, block: PatchAttention, features: Tensor, patches: Tensor, visible: Tensor, pixels: Tensor
+        self,
+        span: Tensor,
+        block: PatchAttention,
+        features: Tensor,
+        patches: Tensor,
+        visible: Tensor,
+        pixels: Tensor,
+        asked: Seen,
     ) -> ImageSignals:
         side, (tokens, group) = isqrt(len(patches)), patches.shape
+        order = patches.flatten()
+
+        def shown() -> Tensor:
+            """Of padding there is no attention: it neither asks nor receives."""
+            return order[visible[order]]
+
+        def asking() -> list[Tensor]:
+            count = len(shown())
+            exact = self.exact_attention or count < len(order)
+            return patches_that_ask(count, isqrt(group), exact, span.device)
+
+        placing = Placing(
+            asking,
+            masses=lambda per_patch: per_patch[0][patches].sum(1),
+            means=lambda per_patch: per_patch[0][patches].float().mean(1),
+            states=lambda per_patch: per_patch[0][patches].flatten(1),
+            shown=shown,
+        )
 
         def attention() -> Tensor:
-            """Of padding there is none: it neither asks nor receives."""
-            order = patches.flatten()
-            shown = order[visible[order]]
-            exact = self.exact_attention or len(shown) < len(order)
-            asking = patches_that_ask(len(shown), isqrt(group), exact, span.device)
-            incoming = block.of(shown).incoming(asking)
-            received = incoming.new_zeros(len(order)).index_copy(0, shown, incoming)
-            return received[patches].sum(1).view(1, 1, tokens)
+            incoming = block.of(shown()).incoming(asking())
+            received = incoming.new_zeros(len(order)).index_copy(0, shown(), incoming)
+            return placing.masses(received[None]).view(1, 1, tokens)
 
         return ImageSignals(
             grid=Grid(((side, side),)),
             span=span,
             content=torch.ones(tokens, dtype=torch.bool, device=span.device),
             read_attention=attention,
-            read_keys=lambda: block.keys.flatten(1)[patches].float().mean(1),
+            read_keys=lambda: placing.means(block.keys.flatten(1)[None]),
             read_hidden=lambda: features,
             pack=torch.arange(tokens, device=span.device),
             project=self.projector,
+            asked=placing.reads(asked),
             read_pixels=lambda: [pixels.cpu()],
         )

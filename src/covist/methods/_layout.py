@@ -1,16 +1,17 @@
-"""An even division of an image's token grid into any number of cells."""
+"""What lies where on an image's token grid: an even division into any number of cells, and neighbours."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from covist.formulas.ops import round_half_up
-from covist.grid import Grid
+from covist.grid import Grid, PartialGrid
 
-NO_CELL = -1
+NO_CELL = NO_TOKEN = -1
 
 
 def allot(total: int, sizes: list[int]) -> list[int]:
@@ -58,3 +59,35 @@ def _interval(part: int, parts: int, length: int) -> tuple[int, int, int]:
     """First place, middle place and end of the `part`-th of `parts` even intervals over `length` places."""
     first, end = -(-part * length // parts), -(-(part + 1) * length // parts)
     return first, max(first, (2 * part + 1) * length // (2 * parts)), end
+
+
+def neighbours(grid: Grid, steps: Sequence[tuple[int, int]]) -> Tensor:
+    """The tokens that lie some steps (rows, columns) from each token in its view [N, steps]; NO_TOKEN where none is."""
+    whole = _whole(grid)
+    tables, first = [], 0
+    for rows, columns in whole.views:
+        row, column = torch.arange(rows)[:, None, None], torch.arange(columns)[:, None]
+        down, right = torch.tensor(steps).T
+        inside = (row + down >= 0) & (row + down < rows) & (column + right >= 0) & (column + right < columns)
+        there = first + (row + down) * columns + column + right  # [rows, columns, steps]
+        tables.append(there.masked_fill(~inside, NO_TOKEN).flatten(0, 1))
+        first += rows * columns
+    table = torch.cat(tables)
+    if not isinstance(grid, PartialGrid):
+        return table
+    cells = torch.tensor(grid.cells)
+    numbers = torch.full((whole.size + 1,), NO_TOKEN)  # the last entry stands for no token
+    numbers[cells] = torch.arange(len(cells))
+    return numbers[table[cells]]
+
+
+def rows_and_columns(grid: Grid) -> Tensor:
+    """Where each token lies in its view [N, 2]."""
+    views = [torch.cartesian_prod(torch.arange(rows), torch.arange(columns)) for rows, columns in _whole(grid).views]
+    places = torch.cat(views)
+    return places[torch.tensor(grid.cells)] if isinstance(grid, PartialGrid) else places
+
+
+def _whole(grid: Grid) -> Grid:
+    """The grid that a partial one is left of."""
+    return grid.whole if isinstance(grid, PartialGrid) else grid

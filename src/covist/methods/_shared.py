@@ -32,6 +32,13 @@ def layer_attention(signals: ImageSignals, layer: EncoderLayer) -> Tensor:
     return signals.packed(layer.class_row().mean(1))
 
 
+def tile_numbers(signals: ImageSignals) -> Tensor:
+    """The tile in which the encoder saw each content token [N]; its view where the signals do not say."""
+    if signals.feeding is None:
+        return signals.grid.view_numbers(signals.pack.device)
+    return signals.pack // signals.feeding.keys.shape[1]
+
+
 def cosine(features: Tensor, others: Tensor | None = None) -> Tensor:
     """Cosines in float32: [N, d] with itself or with [M, d] -> [N, N] or [N, M]."""
     unit = unit_rows(features)

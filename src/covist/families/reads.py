@@ -1,0 +1,174 @@
+"""What methods ask of single layers of a vision tower: kept while images are encoded, laid out when it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from covist.contract.encoder import EncoderRead, EncoderWish
+from covist.contract.family import Removable, Wanted
+from covist.families.hooks import Scratch
+from covist.families.patch_attention import PatchAttention
+
+Seen = dict[EncoderRead, list[Any]]
+"""By what was asked: a `PatchAttention` for each entry of the tower's batch (received, values), or the states
+[entries, patches, v] of each layer (states), or those that enter the first one (entry)."""
+
+
+class AttentionTap(Protocol):
+    """Hooks at one encoder layer that keep its queries, keys and values until they are taken."""
+
+    handles: list[Removable]
+
+    def take(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class ReadableTower:
+    """The layers of a vision tower, and how they are read."""
+
+    layers: Sequence[Any]
+    feeding: int  # index of the layer whose output feeds the projector
+    tap: Callable[[Any, Callable[[], bool]], AttentionTap]  # (layer, whether it is wanted now)
+    has_class: bool = False
+    global_layers: Sequence[int] = ()  # in which a patch sees the whole image; all of them if none is named
+
+    def index_of(self, read: EncoderRead) -> int:
+        """The layer that a read means; attention is read in the nearest one in which it is over the whole image."""
+        index = read.layer(len(self.layers), self.feeding, self.has_class)
+        if read.what not in ("received", "values") or not self.global_layers:
+            return index
+        return min(self.global_layers, key=lambda other: abs(other - index))
+
+
+class ReadTaps:
+    """Hooks for all reads among what methods wish; nothing is kept of those that are not `wanted` now."""
+
+    def __init__(self, tower: ReadableTower, wishes: Iterable[EncoderWish], wanted: Wanted | None):
+        self.handles: list[Removable] = []
+        self._takers: dict[EncoderRead, tuple[Callable[[], bool], Callable[[], Any]]] = {}
+        for read in wishes:
+            if isinstance(read, EncoderRead):
+                is_wanted = partial(_is_among, read, wanted)
+                tap = self._tap(tower, read, is_wanted)
+                self.handles += tap.handles
+                self._takers[read] = is_wanted, tap.take
+
+    @staticmethod
+    def _tap(tower: ReadableTower, read: EncoderRead, is_wanted: Callable[[], bool]) -> AttentionTap:
+        index = tower.index_of(read)
+        if read.what == "states":
+            return _StatesTap(tower.layers[index : tower.feeding + 1], is_wanted)
+        if read.what == "entry":
+            return _StatesTap(tower.layers[:1], is_wanted, outputs=False)
+        return tower.tap(tower.layers[index], is_wanted)
+
+    def take(self) -> Seen:
+        """What was asked for of the images that were encoded just now; nothing stays behind."""
+        return {read: take() for read, (is_wanted, take) in self._takers.items() if is_wanted()}
+
+
+def _is_among(read: EncoderRead, wanted: Wanted | None) -> bool:
+    return wanted is None or read in wanted()
+
+
+def of_entries(seen: Seen, entries: slice, skip: int = 0) -> Seen:
+    """What was seen of some entries of the tower's batch, without their first `skip` rows."""
+
+    def cut(raw: list[Any]) -> list[Any]:
+        if isinstance(raw[0], PatchAttention):
+            return [entry.of(slice(skip, None)) for entry in raw[entries]]
+        return [states[entries, skip:] for states in raw]
+
+    return {read: cut(raw) for read, raw in seen.items()}
+
+
+def of_patches(seen: Seen, patches: slice, parts: int = 1) -> Seen:
+    """What was seen of some patches of a tower that packs all images into one row, in equal parts (frames)."""
+
+    def cut(raw: list[Any]) -> list[Any]:
+        if isinstance(raw[0], PatchAttention):
+            return raw[0].of(patches).split(parts)
+        return [states.flatten(0, -2)[patches].unflatten(0, (parts, -1)) for states in raw]
+
+    return {read: cut(raw) for read, raw in seen.items()}
+
+
+class _StatesTap:
+    """Keeps what enters the first of some layers and, unless told otherwise, what each of them puts out."""
+
+    def __init__(self, layers: Sequence[nn.Module], is_wanted: Callable[[], bool], outputs: bool = True):
+        self._scratch = Scratch(is_wanted)
+        self.handles: list[Removable] = [
+            layers[0].register_forward_pre_hook(self._keep_input, with_kwargs=True),
+            *(
+                layer.register_forward_hook(partial(self._keep_output, number))
+                for number, layer in enumerate(layers, start=1)
+                if outputs
+            ),
+        ]
+
+    def _keep_input(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        self._scratch.leave("0", (args[0] if args else kwargs["hidden_states"]).detach())
+
+    def _keep_output(self, number: int, module: nn.Module, args: tuple, output: Any) -> None:
+        self._scratch.leave(str(number), (output[0] if isinstance(output, tuple) else output).detach())
+
+    def take(self) -> list[Tensor]:
+        return list(self._scratch.take().values())
+
+
+@dataclass(frozen=True)
+class Placing:
+    """How what a tower knows of an image's patches becomes what is known of its content tokens.
+
+    masses, means and states take [entries, patches, ...], for the tiles or frames that are the image, to [N, ...]:
+    attention to a token made of several patches, their mean, and their states side by side.
+    """
+
+    asking: Callable[[], list[Tensor]]  # which patches of an entry ask, head by head
+    masses: Callable[[Tensor], Tensor]
+    means: Callable[[Tensor], Tensor]
+    states: Callable[[Tensor], Tensor]
+    class_tokens: int = 0  # rows before the patches of an entry that take part in its attention
+    shown: Callable[[], Tensor] | None = None  # patches that are no padding, which neither asks nor receives
+
+    def reads(self, seen: Seen) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
+        """`ImageSignals.asked` of an image, from what was seen of it."""
+        made: dict[str, Callable[[list[Any]], list[Tensor]]] = {
+            "received": self._received,
+            "values": self._values,
+            "states": self._states,
+        }
+        return {read: partial(made[read.what], raw) for read, raw in seen.items() if read.what in made}
+
+    def _received(self, raw: list[PatchAttention]) -> list[Tensor]:
+        shares = [self._shares(entry) for entry in raw]
+        return [self.masses(torch.stack(share)) for share in zip(*shares, strict=True)]
+
+    def _shares(self, entry: PatchAttention) -> tuple[Tensor, Tensor, Tensor]:
+        """What each patch receives from all tokens of an entry, from itself and from the class token, [patches]."""
+        if self.shown is not None:
+            shown = self.shown()
+            seen = torch.stack(entry.of(shown).shares(self.asking()))
+            received, own = seen.new_zeros(2, len(entry.keys)).index_copy(1, shown, seen)
+            return received, own, torch.zeros_like(own)
+        received, own = entry.shares(self.asking())
+        of_class = torch.zeros_like(received)
+        if self.class_tokens:
+            first = torch.zeros(1, dtype=torch.long, device=received.device)
+            of_class = entry.incoming([first]) / len(received)
+        return received[self.class_tokens :], own[self.class_tokens :], of_class[self.class_tokens :]
+
+    def _values(self, raw: list[PatchAttention]) -> list[Tensor]:
+        values = [entry.values[self.class_tokens :].float() for entry in raw if entry.values is not None]
+        heads = values[0].shape[1]
+        return [self.means(torch.stack(values).flatten(2)).unflatten(-1, (heads, -1))]
+
+    def _states(self, raw: list[Tensor]) -> list[Tensor]:
+        return [self.states(states[:, self.class_tokens :]) for states in raw]

@@ -1,0 +1,125 @@
+"""FlowCut: tokens leave inside the vision tower, layer by layer, as the information flow passes them by."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from covist.contract.encoder import EncoderRead, LayerRun, Tower
+from covist.contract.method import Method, MethodInfo, Outcome
+from covist.contract.views import ImageContext
+from covist.formulas.ops import entropy, mass_norm
+from covist.methods._layout import allot
+from covist.methods._shared import largest, received_attention, tile_numbers
+from covist.methods.registry import register_method
+from covist.state import VisualState
+
+ENTRY, VALUES = EncoderRead("entry"), EncoderRead("values")
+MEMORY = 0.5
+
+
+@register_method
+class FlowCut(Method):
+    name = "flowcut"
+    default_positions = "reindex"
+    encoder_layers = (ENTRY, VALUES)
+    writes_content = True
+    info = MethodInfo(
+        paper="FlowCut: Rethinking Redundancy via Information Flow for Efficient Vision-Language Models (NeurIPS 2025)",
+        acts="inside the vision tower",
+        signals="class attention and values of every encoder layer, projector",
+        budget="exactly K in every layer",
+        goes_by="attention",
+        needs=("encoder-layers",),
+        licence="Apache-2.0",
+        published=(
+            "After every layer of a CLIP tower: class attention and the softmax of value products with the class "
+            "token, each as mass over the patches, times the L1 norm of the mean value over heads; the score is half "
+            "of this and half of what it was. With r layers to go until the one that feeds the projector, n tokens and "
+            "r even, round((n - K) / sqrt(r) (1 - (H / ln n)^2)) tokens of the lowest scores leave, H the entropy of "
+            "the class attention; with none to go, all but K. Later layers run on the rest and the class token."
+        ),
+        ours=(
+            "The tower's plain run is there already when the method begins, so that it walks the tower a second time: "
+            "the encoder's cost grows where the original's falls, and far beyond three times CoViST's selection. "
+            "Entropy and n are over the patches. Tiles walk alone with a share of K in proportion to their tokens; "
+            "patches that are padding or masked leave first. The original gives every tile half of K and drops to K "
+            "at layer 1 of the language model. In a tower of one layer tokens leave after it. Where the tower has no "
+            "class token, or its patches are merged before the decoder, nothing leaves inside: the score of the layer "
+            "that feeds the projector alone decides, with the attention received and, for the class token's value, "
+            "the mean value under it."
+        ),
+        checked="reference: tests/reference/encoder.py (scores, counts after every layer, kept tokens, features)",
+    )
+
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+        signals = image.signals
+        if signals.tower is None:
+            score = flow_without_class(received_attention(signals), signals.read(VALUES)[0])
+            return Outcome(state.restrict(largest(score, count).sort().values))
+        tile, features = tile_numbers(signals), state.features.clone()
+        kept: list[Tensor] = []
+        for number, share in enumerate(allot(count, tile.bincount().tolist())):
+            members = (tile == number).nonzero()[:, 0]
+            if share:
+                patches = signals.pack[members] % (signals.tower.entry.shape[1] - 1)
+                stay, own = walk(signals.tower, number, patches, share)
+                kept.append(members[stay])
+                features[kept[-1]] = signals.project(own).to(features.dtype)
+        return Outcome(state.with_features(features).restrict(torch.cat(kept).sort().values))
+
+
+def walk(tower: Tower, tile: int, patches: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Which `count` of a tile's `patches` [n] stay, increasing, and the features [count, v] that the projector gets."""
+    states = tower.entry[tile]
+    token = torch.full((len(states) - 1,), -1, device=states.device)  # of each patch in the walk; -1 is no content
+    token[patches] = torch.arange(len(patches), device=states.device)
+    score, features, last = None, {}, max(tower.feature_layers)
+    for layer in range(last + 1):
+        ran = tower.run(layer, states)
+        states = ran.states
+        if layer in tower.feature_layers:
+            features[layer] = states
+        if len(token) == count:
+            continue
+        now = flow(ran)
+        score = now if score is None else MEMORY * score + (1 - MEMORY) * now
+        leaving = leaving_after(ran, count, last - layer - 1)
+        stay = largest(score.masked_fill(token < 0, -torch.inf), len(token) - leaving).sort().values
+        token, score = token[stay], score[stay]
+        rows = torch.cat([stay.new_zeros(1), stay + 1])  # the class token stays
+        states, features = states[rows], {number: own[rows] for number, own in features.items()}
+    return token, torch.cat([features[number][1:] for number in tower.feature_layers], dim=-1)
+
+
+def flow(ran: LayerRun) -> Tensor:
+    """The score of each patch after a layer, [n]."""
+    values = ran.values.float()
+    return _flow(ran.attention.mean(0)[1:], values[:, 0], values, of_class=True)
+
+
+def flow_without_class(attention: Tensor, values: Tensor) -> Tensor:
+    """The same from attention received [N] and values [N, heads, w]; their mean under it is the class token's."""
+    values = values.float().transpose(0, 1)
+    return _flow(attention, torch.einsum("n,hnw->hw", mass_norm(attention), values), values, of_class=False)
+
+
+def _flow(attention: Tensor, class_value: Tensor, values: Tensor, of_class: bool) -> Tensor:
+    """From attention [n], the class token's value [heads, w] and values [heads, n, w], its own first if `of_class`."""
+    alike = (values @ class_value[..., None]).squeeze(-1).softmax(-1).mean(0)[of_class:]
+    strength = values.mean(0)[of_class:].abs().sum(-1)
+    return (mass_norm(attention) + mass_norm(alike)) * strength
+
+
+def leaving_after(ran: LayerRun, count: int, remaining: int) -> int:
+    """How many patches leave after a layer, if `count` are to reach the end and `remaining` layers come before it."""
+    attention = mass_norm(ran.attention.mean(0)[1:])
+    surplus = len(attention) - count
+    if remaining <= 0:
+        return surplus
+    if remaining % 2:
+        return 0
+    spread = float(entropy(attention)) / math.log(len(attention))
+    return round(surplus / math.sqrt(remaining) * (1 - spread**2))

@@ -1,0 +1,83 @@
+"""HiPrune: what the middle of the vision tower looks at with its neighbours, then what its end looks at."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from covist.contract.encoder import EncoderRead
+from covist.contract.method import Method, MethodInfo
+from covist.contract.views import ImageContext
+from covist.errors import CovistError
+from covist.methods._layout import allot, neighbours
+from covist.methods._shared import largest, tile_numbers
+from covist.methods.registry import register_method
+
+OBJECTS, WHOLE = EncoderRead("received", 8 / 24, without_class=15 / 32), EncoderRead("received")
+BESIDE = ((0, -1), (0, 1), (-1, 0), (1, 0))
+GROUP = 1 + len(BESIDE)  # an anchor and its buffers
+
+
+@register_method
+class HiPrune(Method):
+    name = "hiprune"
+    default_positions = "reindex"
+    encoder_layers = (OBJECTS, WHOLE)
+    options: ClassVar = {"alpha": "share of the budget for anchors with their neighbours, from 0 to 1"}
+    info = MethodInfo(
+        paper="HiPrune: Training-Free Visual Token Pruning via Hierarchical Attention (ACL Findings 2026)",
+        acts="before the decoder",
+        signals="attention received at two encoder layers",
+        budget="exactly K in every layer",
+        goes_by="attention",
+        needs=("encoder-layers",),
+        licence="MIT",
+        published=(
+            "Attention received is the mean over heads and all queries, the class token's included. Anchors are the "
+            "round(K alpha / 5) tokens that receive most at layer 9 of 24 (Qwen: 16 of 32), alpha = 0.1; each brings "
+            "its neighbours above, below, left and right. The other places go to what receives most at the layer that "
+            "feeds the projector. Tiles share the budget."
+        ),
+        ours=(
+            "Neighbours are those of the image's own grid: the original adds 1 and 24 to the index, so that a row's "
+            "end has the next row's beginning for a neighbour, and clamps what leaves the image. The layer scales with "
+            "the tower's depth; towers without a class token use Qwen's place, and windowed ones the nearest layer "
+            "that sees the whole image. Tiles share in proportion to their tokens, which is evenly where nothing of "
+            "them is padding. Where anchors and neighbours exceed a small share, anchors come first."
+        ),
+        checked="reference: tests/reference/encoder.py (received attention, anchors, buffers, kept tokens)",
+    )
+
+    def __init__(self, alpha: float = 0.1, **options: Any):
+        super().__init__(**options)
+        if not (isinstance(alpha, (int, float)) and 0 <= alpha <= 1):
+            raise CovistError(f"alpha={alpha!r}: choose a share between 0 and 1")
+        self.alpha = alpha
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        objects, whole = (image.signals.read(wanted)[0] for wanted in (OBJECTS, WHOLE))
+        beside = neighbours(image.grid, BESIDE).to(whole.device)
+        tile = tile_numbers(image.signals)
+        sizes = tile.bincount().tolist()
+        return torch.cat(
+            [
+                self._of_tile((tile == number).nonzero()[:, 0], objects, whole, beside, share)
+                for number, share in enumerate(allot(count, sizes))
+            ]
+        )
+
+    def _of_tile(self, members: Tensor, objects: Tensor, whole: Tensor, beside: Tensor, count: int) -> Tensor:
+        """The `count` tokens that stay of the `members` of a tile."""
+        anchors = members[largest(objects[members], round(count * self.alpha / GROUP))]
+        buffers = beside[anchors].flatten()
+        chosen = unique(torch.cat([anchors, buffers[torch.isin(buffers, members)]]))[:count]
+        others = members[~torch.isin(members, chosen)]
+        return torch.cat([chosen, others[largest(whole[others], count - len(chosen))]])
+
+
+def unique(tokens: Tensor) -> Tensor:
+    """Tokens [n] without those that came before."""
+    again = (tokens[:, None] == tokens).tril(-1).any(-1)
+    return tokens[~again]

@@ -1,0 +1,149 @@
+"""VisionTrim, its vision stage: tokens that the image looks at, and text-guided ones that take the rest in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from covist.contract.encoder import EncoderRead
+from covist.contract.method import Method, MethodInfo, Outcome
+from covist.contract.views import ImageContext
+from covist.errors import CovistError
+from covist.formulas.ops import round_half_up
+from covist.methods._layout import NO_TOKEN, neighbours, rows_and_columns
+from covist.methods._shared import cluster_means, cosine, largest, received_attention, without
+from covist.methods.registry import register_method
+from covist.state import VisualState
+
+RECEIVED = EncoderRead("received")
+DOMINANT_SHARE = 48 / 64
+ROUNDS = 3
+WINDOW = tuple((row, column) for row in (-1, 0, 1) for column in (-1, 0, 1))
+DISTANCE_WEIGHT = 0.5
+TINY = 1e-30
+"""What is divided by where nothing varies."""
+Scores = Literal["coded", "paper"]
+Relation = Callable[[Tensor], Tensor]
+"""From encoder features [n, v] to what ties each to the text [n, T]."""
+
+
+@register_method
+class VisionTrim(Method):
+    name = "visiontrim"
+    default_positions = "reindex"
+    encoder_layers = (RECEIVED,)
+    uses_clip_text = True
+    writes_content = True
+    options: ClassVar = {
+        "scores": "how dominant tokens are chosen. coded: by class attention and attention received from other "
+        "patches, as in the authors' code; paper: the second term is the likeness to the 3 x 3 neighbours"
+    }
+    info = MethodInfo(
+        paper="VisionTrim: Unified Vision Token Compression for Training-Free MLLM Acceleration (ICLR 2026)",
+        acts="before the decoder",
+        signals="class attention, attention received, encoder features, CLIP text or the question's input embeddings",
+        budget="exactly K in every layer, complement tokens counted",
+        goes_by="attention",
+        needs=("class-attention", "encoder-features", "encoder-layers", "clip-text", "question"),
+        licence="Apache-2.0",
+        published=(
+            "48 of 64 places are dominant: half the class attention and half the mean attention that other patches "
+            "give, each of unit length, at the layer that feeds the projector. With scores=paper: the class attention "
+            "and softmax(mean over a 3 x 3 window, 9 slots, of -|f - f'|^2 / var(F) - |p - p'|^2 / 2 var(P)), weighted "
+            "by each other's variance. Complement tokens are those of the rest with the largest mean cosine to the "
+            "text in CLIP's space (without the tower's last norm); in 3 rounds every other token joins the one with "
+            "the largest product of both cosines over the text, which adds the mean of its members."
+        ),
+        ours=(
+            "The vision stage alone: the stage inside the language model is not released, and the authors' tables need "
+            "it. CLIP's begin token and padding are no part of the text. The logit scale changes no order and is left "
+            "out. In every round the tokens so far are compared again. Variances are over all entries, positions count "
+            "rows and columns, and slots outside the view count zero. Raster order; complement tokens sit at their "
+            "own places. Tiles form one pool. Without a class token the mean attention received stands for its "
+            "attention; without CLIP's text space cosines are those of projected tokens and the question's input "
+            "embeddings; without a question the next tokens by score complement, and the features' cosines assign."
+        ),
+        checked="reference: tests/reference/encoder.py (both scores, complement, rounds, merged features)",
+    )
+
+    def __init__(self, scores: Scores = "coded", **options: Any):
+        super().__init__(**options)
+        if scores not in ("coded", "paper"):
+            raise CovistError(f"scores={scores!r}: choose coded or paper")
+        self.scores = scores
+
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+        signals = image.signals
+        score = coded_score(image) if self.scores == "coded" else published_score(image)
+        dominant = largest(score, max(1, round_half_up(DOMINANT_SHARE * count)))
+        rest = without(dominant, state.count)
+        places = count - len(dominant)
+        if places == 0:
+            return Outcome(state.restrict(dominant.sort().values))
+        relation = text_relation(image)
+        relevance = score[rest] if relation is None else relation(signals.hidden[rest]).mean(-1)
+        targets = rest[largest(relevance, places).sort().values]
+        members = without(torch.cat([dominant, targets]), state.count)
+        merged, sizes = complement(signals.hidden[targets], signals.hidden[members], relation)
+        features, weights = state.features.clone(), state.weights.clone()
+        features[targets] = signals.project(merged.to(signals.hidden.dtype)).to(features.dtype)
+        weights[targets] += sizes
+        kept = torch.cat([dominant, targets]).sort().values
+        return Outcome(state.replace(features=features, weights=weights).restrict(kept))
+
+
+def coded_score(image: ImageContext) -> Tensor:
+    """Class attention and attention received from other patches, [N]."""
+    everywhere, itself, of_class = image.signals.read(RECEIVED)
+    parts = (received_attention(image.signals), everywhere - itself - of_class)
+    return sum((part / part.norm() for part in parts), torch.zeros_like(parts[0])) / len(parts)
+
+
+def published_score(image: ImageContext) -> Tensor:
+    """Class attention and likeness to the neighbourhood, [N]; the one that varies more counts less."""
+    attention, local = received_attention(image.signals), local_likeness(image)
+    global_spread, local_spread = attention.var(), local.var()
+    return (local_spread * attention + global_spread * local) / (global_spread + local_spread).clamp(min=TINY)
+
+
+def local_likeness(image: ImageContext) -> Tensor:
+    """How like its 3 x 3 neighbourhood each token is, as mass over all tokens [N]."""
+    features = image.signals.hidden.float()
+    window = neighbours(image.grid, WINDOW).to(features.device)  # [N, 9]
+    spread, place_spread = features.var().clamp(min=TINY), rows_and_columns(image.grid).float().var()
+    closeness = torch.zeros(window.shape, dtype=features.dtype, device=features.device)
+    for slot, (there, step) in enumerate(zip(window.unbind(1), WINDOW, strict=True)):
+        apart = (features - features[there]).square().sum(-1) / spread
+        distance = float((step[0] ** 2 + step[1] ** 2) / place_spread)
+        closeness[:, slot] = torch.where(there == NO_TOKEN, 0, -apart - DISTANCE_WEIGHT * distance)
+    return closeness.mean(-1).softmax(0)
+
+
+def text_relation(image: ImageContext) -> Relation | None:
+    """Cosines of features with the tokens of the text, in CLIP's space or the decoder's; None without a text."""
+    signals, tower, words = image.signals, image.text_tower, image.text_features
+    if tower is not None and words is not None and signals.text_space is not None:
+        width = signals.text_space(signals.hidden[:1]).shape[-1]  # several layers may lie side by side
+        return lambda features: cosine(tower.project_patches(features[:, -width:]), words).to(features.device)
+    embeddings = image.instruction.embeddings
+    if not len(embeddings):
+        return None
+    dtype, device = signals.hidden.dtype, signals.hidden.device
+    return lambda features: cosine(signals.project(features.to(dtype)), embeddings.to(device))
+
+
+def complement(targets: Tensor, members: Tensor, relation: Relation | None) -> tuple[Tensor, Tensor]:
+    """Features of the complement tokens [C, v] after all rounds, and how many of `members` [M, v] each has at last."""
+    merged = targets.float()
+    sizes = merged.new_zeros(len(targets))
+    if not len(members):
+        return merged, sizes
+    own = None if relation is None else relation(members.float())  # [M, T]
+    for _ in range(ROUNDS):
+        ties = cosine(members, merged) if own is None or relation is None else own @ relation(merged).T
+        means, sizes = cluster_means(members, ties.argmax(-1), len(targets))
+        merged = merged + means
+    return merged, sizes
