@@ -111,6 +111,7 @@ def retained(opinion: Tensor) -> Tensor:
 def spread(score: Tensor, window: Tensor) -> Tensor:
     """Score [K] with a bonus for the best token of each window [K]."""
     order = largest(score, len(score))
-    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-    best = torch.full_like(rank, len(rank)).scatter_reduce(0, window, rank, "amin", include_self=True)
-    return (1 - SPREAD_SHARE) * score + SPREAD_SHARE * (rank == best[window])
+    by_window = order[window[order].argsort(stable=True)]  # windows in a row, best token first
+    is_first = window[by_window].diff(prepend=window.new_tensor([-1])) > 0
+    bonus = torch.zeros_like(score).index_fill_(0, by_window[is_first], 1)
+    return (1 - SPREAD_SHARE) * score + SPREAD_SHARE * bonus
