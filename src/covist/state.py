@@ -29,6 +29,7 @@ class VisualState:
     grid:      layout of the original tokens, from which coordinates derive
     companions: further features that the representatives have yet to receive: decoder layer -> [K, d], added to their
                hidden states before that layer (DeepStack); they go where the features go
+    carried:   what a method knows about the representatives from one reduction to the next: name -> [K, ...]
 
     >>> import torch
     >>> from covist.grid import Grid
@@ -45,6 +46,7 @@ class VisualState:
     anchors: Tensor
     grid: Grid
     companions: Mapping[int, Tensor] = field(default_factory=dict)
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if VALIDATE:
@@ -105,6 +107,7 @@ class VisualState:
             anchors=self.anchors.index_select(0, kept),
             grid=self.grid,
             companions={layer: own.index_select(0, kept) for layer, own in self.companions.items()},
+            carried={name: own.index_select(0, kept) for name, own in self.carried.items()},
         )
 
     def with_features(self, features: Tensor) -> "VisualState":
@@ -125,6 +128,7 @@ class VisualState:
         moved: dict[str, Any] = {name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)}
         moved["features"] = moved["features"].to(dtype)
         moved["companions"] = {layer: own.to(device, dtype) for layer, own in self.companions.items()}
+        moved["carried"] = {name: own.to(device) for name, own in self.carried.items()}
         return replace(self, **moved)
 
     def validate(self) -> "VisualState":
@@ -134,6 +138,8 @@ class VisualState:
         require_shape(where, "features", self.features, (count, None))
         for layer, own in self.companions.items():
             require_shape(where, f"companions of layer {layer}", own, tuple(self.features.shape))
+        for name, own in self.carried.items():
+            require_shape(where, f"carried {name}", own, (count,) + (None,) * (own.dim() - 1))
         for name in ("indices", "weights", "anchors"):
             require_shape(where, name, getattr(self, name), (count,))
         require_shape(where, "positions", self.positions, (count,) + (None,) * (self.positions.dim() - 1))

@@ -10,6 +10,7 @@ from reference.selectors import class_attention
 from support.images import ENCODER_HEADS, image
 
 from covist.methods._shared import layer_attention, received_attention
+from covist.methods.catalogue import describe
 from covist.methods.create import create_method
 from covist.methods.divprune import DivPrune
 from covist.methods.downsample import Downsample
@@ -20,7 +21,11 @@ from covist.methods.visionzip import VisionZip
 from covist.methods.vispruner import VisPruner
 from covist.methods.vscan import VScan
 
-MERGERS = [name for name, method in available_methods().items() if method.writes_content and name != "sparsevlm"]
+MERGERS = [
+    name
+    for name, method in available_methods().items()
+    if method.writes_content and describe(name)["where"] != "inside"
+]
 
 
 def project(context, features):

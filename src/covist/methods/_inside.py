@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -21,6 +21,8 @@ from covist.state import VisualState
 
 PUBLISHED_LAYERS = 32
 """Depth of the decoder for which the published layer indices are meant; other depths scale them."""
+PUBLISHED_TOKENS = 576
+"""Tokens of the images for which the published counts are meant."""
 
 
 def cut_depths(layers: int, budget: int, tokens: int, cuts: Sequence[int], share: float) -> list[int]:
@@ -47,11 +49,25 @@ def inside_schedule(
     depths = cut_depths(layers, budget, tokens, cuts, share)
     if budget >= tokens or not depths:
         return fixed_schedule(layers, tokens, tokens)
-    shape = shape[: len(depths)]
+    return proportional_schedule(layers, budget, tokens, depths, shape[: len(depths)])
+
+
+def stepped_schedule(layers: int, budget: int, tokens: int, cuts: Sequence[int], shape: Sequence[float]) -> Schedule:
+    """Counts in the proportions of `shape` from the `cuts` on, the first of them before the decoder; their layer mean
+    is the budget."""
+    if budget >= tokens:
+        return fixed_schedule(layers, tokens, tokens)
+    return proportional_schedule(layers, budget, tokens, scaled_depths(layers, cuts), shape)
+
+
+def proportional_schedule(
+    layers: int, budget: int, tokens: int, depths: Sequence[int], shape: Sequence[float]
+) -> Schedule:
+    """All tokens up to the first of `depths`, then counts in the proportions of `shape` whose layer mean is the budget,
+    as near as rounding comes."""
 
     def schedule(scale: float) -> Schedule:
-        counts = [min(max(round_half_up(scale * part), 1), tokens) for part in shape]
-        return Schedule(layers, ((0, tokens), *zip(depths, counts, strict=True)))
+        return staged(layers, tokens, depths, [round_half_up(scale * part) for part in shape])
 
     low, high = 0.0, tokens / min(shape)
     for _ in range(60):  # the mean grows with the scale
@@ -61,17 +77,30 @@ def inside_schedule(
 
 
 def published_schedule(layers: int, tokens: int, cuts: Sequence[int], counts: Sequence[int]) -> Schedule:
-    """The published `counts` from the published `cuts` on, in a decoder of `layers` layers; all tokens before them.
+    """The published `counts` from the published `cuts` on, in a decoder of `layers` layers; all tokens before them."""
+    return staged(layers, tokens, scaled_depths(layers, cuts), counts)
 
-    A cut at 0 is before the decoder; any other has at least one layer before it. In a decoder so short that two cuts
-    fall on one layer, the later one counts.
+
+def scaled_depths(layers: int, cuts: Sequence[int]) -> list[int]:
+    """Layers in a decoder of `layers` layers: a cut at 0 is before it, any other has at least one layer before it."""
+    return [max(round_half_up(cut * layers / PUBLISHED_LAYERS), min(cut, 1)) for cut in cuts]
+
+
+def staged(layers: int, tokens: int, depths: Sequence[int], counts: Sequence[int]) -> Schedule:
+    """`counts` from `depths` on and all tokens before them; counts never rise and never reach zero.
+
+    In a decoder so short that two cuts fall on one layer, the later one counts.
     """
     stages = {0: tokens}
-    for cut, count in zip(cuts, counts, strict=True):
-        depth = max(round_half_up(cut * layers / PUBLISHED_LAYERS), min(cut, 1))
+    for depth, count in zip(depths, counts, strict=True):
         if depth < layers:
             stages[depth] = min(max(count, 1), *stages.values())
     return Schedule(layers, tuple(stages.items()))
+
+
+def nearest_counts(presets: Mapping[int, tuple[float, ...]], budget: int, tokens: int) -> tuple[float, ...]:
+    """The published counts for the budget whose share of its image is the nearest to this one."""
+    return presets[min(presets, key=lambda published: abs(published / PUBLISHED_TOKENS - budget / tokens))]
 
 
 class NominalCounts(Method):
@@ -106,7 +135,32 @@ class NominalCounts(Method):
         return [budget] * len(self.cuts)
 
 
-class DropInside(Method):
+class ChooseInside(Method):
+    """Drops the tokens that `choose` does not name at each cut inside the decoder."""
+
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+        started = perf_counter()
+        kept = self.choose(state, view, count).sort().values
+        return Outcome(state.restrict(kept), seconds={"selection": perf_counter() - started})
+
+    @abstractmethod
+    def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
+        """Places [count] of the representatives to keep."""
+
+
+class Stepped(Method):
+    """Reduces before the decoder and again inside it, in fixed proportions."""
+
+    cuts: ClassVar[tuple[int, ...]]
+    """Layers before which it reduces, in a decoder of 32 layers; the first is 0."""
+    shape: ClassVar[tuple[float, ...]]
+    """Counts after the cuts, in proportion."""
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        return stepped_schedule(layers, budget, tokens, self.cuts, self.shape)
+
+
+class DropInside(ChooseInside):
     """Keeps every token up to the first cut and drops the ones that `choose` does not name at each cut."""
 
     cuts: ClassVar[tuple[int, ...]]
@@ -118,15 +172,6 @@ class DropInside(Method):
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         return inside_schedule(layers, budget, tokens, self.cuts, self.shape, self.untouched_share)
-
-    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
-        started = perf_counter()
-        kept = self.choose(state, view, count).sort().values
-        return Outcome(state.restrict(kept), seconds={"selection": perf_counter() - started})
-
-    @abstractmethod
-    def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
-        """Places [count] of the representatives to keep."""
 
 
 class ScoreInside(DropInside):
@@ -148,3 +193,8 @@ def last_prompt_row(view: DecoderView) -> Tensor:
 def attention_to_image(view: DecoderView, rows: Tensor) -> Tensor:
     """Attention of `observed_layer` from some tokens to the representatives, mean over heads and tokens [K]."""
     return view.attention(rows).mean((0, 1))[view.visual]
+
+
+def key_norms(view: DecoderView) -> Tensor:
+    """L1 norm of every token's rotated key in `observed_layer`, over all heads [n]."""
+    return view.keys().abs().sum((0, 2))

@@ -1,4 +1,4 @@
-"""What lies where on an image's token grid: an even division into any number of cells, and neighbours."""
+"""What lies where on an image's token grid: even cells in any number, windows, and neighbours."""
 
 from __future__ import annotations
 
@@ -38,6 +38,12 @@ def even_cells(grid: Grid, count: int) -> tuple[Tensor, Tensor]:
         middles.append(middle + first_token)
         first_cell, first_token = first_cell + places, first_token + rows * columns
     return torch.cat(cells), torch.cat(middles)
+
+
+def windows(grid: Grid, per_side: int, device: torch.device | str = "cpu") -> Tensor:
+    """The window of each token [N] where every view has `per_side` x `per_side` of them, numbered view by view."""
+    column, row = (grid.coordinates(device)[:, :2] * per_side).long().unbind(-1)
+    return (grid.view_numbers(device) * per_side + row) * per_side + column
 
 
 def _cells_of_view(rows: int, columns: int, places: int) -> tuple[Tensor, Tensor]:

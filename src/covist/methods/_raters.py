@@ -6,16 +6,16 @@ first three layers would take more than 3/4 of the budget, the cuts move forward
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from torch import Tensor
 
 from covist.contract.views import DecoderView
-from covist.methods._inside import ScoreInside, inside_schedule, last_prompt_row
+from covist.methods._inside import ScoreInside, inside_schedule, last_prompt_row, nearest_counts
 from covist.schedule import Schedule
 
 PAPER = "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference (ICML 2025)"
-PUBLISHED_TOKENS = 576
 
 
 class RatedInside(ScoreInside):
@@ -27,8 +27,8 @@ class RatedInside(ScoreInside):
     """Published counts after the cuts for a budget."""
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
-        nearest = min(self.presets, key=lambda published: abs(published / PUBLISHED_TOKENS - budget / tokens))
-        return inside_schedule(layers, budget, tokens, self.cuts, self.presets[nearest], self.untouched_share)
+        shape = nearest_counts(self.presets, budget, tokens)
+        return inside_schedule(layers, budget, tokens, self.cuts, shape, self.untouched_share)
 
     def observed_layer(self, depth: int) -> int:
         return depth - 1
@@ -36,17 +36,27 @@ class RatedInside(ScoreInside):
 
 def pointed_at(view: DecoderView) -> Tensor:
     """How much the image's input embeddings point to each text token after it [T], of one in sum."""
-    text = view.text_embeddings.float()
-    return (view.signals.embeddings.to(text) @ text.T).softmax(-1).mean(0)
+    return pointing(view.signals.embeddings, view.text_embeddings)
 
 
-def raters(view: DecoderView) -> Tensor:
+def pointed_at_now(view: DecoderView) -> Tensor:
+    """The same for the hidden states of image and text at this depth [T]."""
+    return pointing(view.hidden[view.visual], view.hidden[view.text])
+
+
+def pointing(image: Tensor, text: Tensor) -> Tensor:
+    """How much image tokens [K, d] point to each text token [T, d] -> [T], of one in sum."""
+    text = text.float()
+    return (image.to(text) @ text.T).softmax(-1).mean(0)
+
+
+def raters(view: DecoderView, pointed: Callable[[DecoderView], Tensor] = pointed_at) -> Tensor:
     """Rows of the text tokens after the image that it points to more than on average.
 
     Without text after the image the last prompt token rates; where no token stands out, all of them do.
     """
     if not len(view.text):
         return last_prompt_row(view)
-    pointed = pointed_at(view)
-    above = pointed > pointed.mean()
+    share = pointed(view)
+    above = share > share.mean()
     return view.text[above] if bool(above.any()) else view.text

@@ -90,6 +90,16 @@ def expand(start: Tensor, distance: Tensor, count: int, saliency: Tensor | None 
     return torch.stack(chosen)
 
 
+def farthest_points(features: Tensor, start: Tensor, count: int) -> Tensor:
+    """Grow `start` [1] to `count` rows of [N, d], each the farthest by Euclid from those before -> in that order."""
+    chosen, nearest = [start], torch.full_like(features[:, 0], torch.inf)
+    for _ in range(count - 1):
+        nearest = torch.minimum(nearest, (features - features[chosen[-1]]).square().sum(-1))
+        nearest[chosen[-1]] = -torch.inf
+        chosen.append(first_best(nearest)[None])
+    return torch.cat(chosen)
+
+
 def cluster_means(features: Tensor, cluster: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Mean of the features [N, d] of each cluster in float32 -> ([count, d], member counts [count])."""
     sizes = cluster.bincount(minlength=count).float()
@@ -99,24 +109,43 @@ def cluster_means(features: Tensor, cluster: Tensor, count: int) -> tuple[Tensor
     return sums / sizes.clamp(min=1)[:, None], sizes
 
 
+class Coverage:
+    """`sum_rows max_{i chosen} rows[:, i]` of [R, N], and what each column would add to it.
+
+    A choice raises the coverage of a few rows only, and gains fall by exactly the part of these rows, so nothing is
+    summed twice. floor: coverage of every row before any choice.
+    """
+
+    def __init__(self, rows: Tensor, floor: float = 0.0):
+        self._rows = rows.double()
+        self.covered = torch.full_like(self._rows[:, 0], floor)  # [R]
+        self._gains = (self._rows - floor).clamp(min=0).sum(0)
+
+    @property
+    def gains(self) -> Tensor:
+        """[N]"""
+        return self._gains.clamp(min=0)
+
+    def add(self, column: Tensor) -> None:
+        own = self._rows[:, column]
+        risen = (own > self.covered).nonzero()[:, 0]
+        old, new = self.covered[risen, None], own[risen, None]
+        self._gains -= (self._rows[risen].clamp(old, new) - old).sum(0)
+        self.covered[risen] = new[:, 0]
+
+
 def greedy_max_coverage(rows: Tensor, count: int, priority: Tensor | None = None) -> Tensor:
     """Greedy maximisation of `sum_rows max_{i chosen} rows[:, i]` -> columns [count] in the order of choice.
 
-    rows: [R, N]; coverage starts at zero. priority: factor on each column's gain [N]. A choice raises the coverage of
-    a few rows only, and gains fall by exactly the part of these rows, so nothing is summed twice.
+    rows: [R, N]; coverage starts at zero. priority: factor on each column's gain [N].
     """
-    rows = rows.double()
-    covered = torch.zeros(rows.shape[0], dtype=rows.dtype, device=rows.device)
-    gains = rows.clamp(min=0).sum(0)
-    priority = torch.ones_like(gains) if priority is None else priority.double()
-    free = torch.ones_like(gains, dtype=torch.bool)
+    coverage = Coverage(rows)
+    priority = torch.ones_like(coverage.gains) if priority is None else priority.double()
+    free = torch.ones_like(priority, dtype=torch.bool)
     chosen = []
     for _ in range(count):
-        best = first_best((gains.clamp(min=0) * priority).masked_fill(~free, -torch.inf))
+        best = first_best((coverage.gains * priority).masked_fill(~free, -torch.inf))
         free[best] = False
         chosen.append(best)
-        risen = (rows[:, best] > covered).nonzero()[:, 0]
-        old, new = covered[risen, None], rows[risen, best][:, None]
-        gains -= (rows[risen].clamp(old, new) - old).sum(0)
-        covered[risen] = new[:, 0]
+        coverage.add(best)
     return torch.stack(chosen)

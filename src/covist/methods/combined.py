@@ -105,7 +105,7 @@ def parts_read(base: Method, parts: set[str]) -> tuple[str, ...]:
 def _composed(outcome: Outcome, composition: Composition, started: float) -> Outcome:
     return replace(
         outcome,
-        state=composition.state,
+        state=composition.state.replace(carried=outcome.state.carried),
         withheld=float(composition.withheld),
         assignment=composition.assignment,
         seconds={**outcome.seconds, "composition": perf_counter() - started},

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
-from covist.methods._inside import DropInside
+from covist.methods._inside import DropInside, key_norms
 from covist.methods._layout import allot
 from covist.methods._shared import cosine, largest
 from covist.methods.registry import register_method
@@ -53,7 +53,7 @@ class Dart(DropInside):
 
 def pivots(view: DecoderView, count: int) -> tuple[Tensor, Tensor]:
     """The tokens with the longest keys: representatives [count], and rows of text tokens [up to 4]."""
-    norms = view.keys().abs().sum((0, 2))  # [n]
+    norms = key_norms(view)
     return largest(norms[view.visual], count), view.text[largest(norms[view.text], PIVOTS)]
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from covist.contract.method import Method, MethodInfo
+from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.methods.registry import register_method
@@ -20,11 +21,22 @@ from covist.methods.registry import register_method
 PROBES, LEVELS = 8, 64
 
 
+class Seeded(Method):
+    """A method with a random part; goes before its other bases."""
+
+    options: ClassVar = {"seed": "an integer; another one draws other tokens"}
+
+    def __init__(self, seed: int = 0, **options: Any):
+        super().__init__(**options)
+        if not isinstance(seed, int):
+            raise CovistError(f"seed={seed!r}: choose an integer")
+        self.seed = seed
+
+
 @register_method
-class Random(Method):
+class Random(Seeded):
     name = "random"
     default_positions = "reindex"
-    options: ClassVar = {"seed": "an integer; another one draws other tokens"}
     info = MethodInfo(
         paper="none",
         acts="before the decoder",
@@ -34,16 +46,15 @@ class Random(Method):
         needs=(),
     )
 
-    def __init__(self, seed: int = 0, **options: Any):
-        super().__init__(**options)
-        if not isinstance(seed, int):
-            raise CovistError(f"seed={seed!r}: choose an integer")
-        self.seed = seed
-
     def select(self, image: ImageContext, count: int) -> Tensor:
-        embeddings = image.signals.embeddings
-        generator = torch.Generator().manual_seed(self.seed + fingerprint(embeddings))
-        return torch.randperm(len(embeddings), generator=generator)[:count].to(embeddings.device)
+        return drawn(image.signals, image.grid.size, count, self.seed)
+
+
+def drawn(signals: ImageSignals, total: int, count: int, seed: int) -> Tensor:
+    """`count` of the numbers below `total`, the same ones whenever the image is the same."""
+    embeddings = signals.embeddings
+    generator = torch.Generator().manual_seed(seed + fingerprint(embeddings))
+    return torch.randperm(total, generator=generator)[:count].to(embeddings.device)
 
 
 def fingerprint(embeddings: Tensor) -> int:

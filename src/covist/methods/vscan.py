@@ -10,6 +10,7 @@ from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import round_half_up
 from covist.grid import Grid
 from covist.methods._inside import PUBLISHED_LAYERS, ScoreInside, attention_to_image, last_prompt_row
+from covist.methods._layout import windows
 from covist.methods._shared import cluster_means, cosine, largest, layer_attention, received_attention
 from covist.methods.registry import register_method
 from covist.schedule import Schedule, fixed_schedule
@@ -76,9 +77,7 @@ class VScan(ScoreInside):
 
 def local_scan(attention: Tensor, grid: Grid, count: int) -> Tensor:
     """Tokens with the most attention [N] of each window; windows take turns, the strongest first -> [count]."""
-    views = torch.cat([torch.full((rows * columns,), view) for view, (rows, columns) in enumerate(grid.views)])
-    cell = (grid.coordinates() * WINDOWS).long()  # [N, 2]
-    window = ((views * WINDOWS + cell[:, 1]) * WINDOWS + cell[:, 0]).to(attention.device)
+    window = windows(grid, WINDOWS, attention.device)
     order = largest(attention, len(attention))
     by_window = order[window[order].argsort(stable=True)]  # windows in a row, strongest token first
     sizes = window.bincount()

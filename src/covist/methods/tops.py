@@ -1,0 +1,94 @@
+"""TOPS: relevance, diversity and coverage in one score, before the decoder and twice inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from covist.contract.method import MethodInfo
+from covist.contract.views import DecoderView, ImageContext
+from covist.formulas.ops import round_half_up
+from covist.methods._inside import ChooseInside, NominalCounts, Stepped, attention_to_image, scaled_depths
+from covist.methods._raters import pointed_at_now, raters
+from covist.methods._shared import Coverage, cosine, first_best, received_attention
+from covist.methods.registry import register_method
+from covist.state import VisualState
+
+DIVERSITY, COVERAGE, LATE_COVERAGE = 0.5, 0.5, 1.0
+FEW = 1 / 6  # of the tokens, half-way between the budgets 128 and 64 of 576
+COPY = 1 - 1e-5
+SMALLEST = 1e-6
+
+
+@register_method
+class TOPS(NominalCounts, Stepped, ChooseInside):
+    name = "tops"
+    default_positions = "reindex"
+    cuts = (0, 12, 24)
+    shape = (2.0, 1.0, 0.25)
+    info = MethodInfo(
+        paper="TOPS (arXiv 2606.27161)",
+        acts="before the decoder and before layers 12/32 and 24/32",
+        signals="class attention, embeddings, attention of the rating text tokens, decoder states",
+        budget="layer average K: 1.7 K, 0.8 K and 0.2 K; counts=nominal keeps 2 K, K and K / 4",
+        goes_by="attention",
+        needs=("class-attention", "embeddings", "decoder-attention", "decoder-states"),
+        licence="unknown",
+        published=(
+            "The token with the most class attention first, then the largest of relevance + 0.5 diversity + lambda "
+            "coverage: diversity is 1 - the largest cosine to those chosen, coverage what a token adds to the sum of "
+            "every token's largest cosine to those chosen, each term divided by its mean. Before the decoder on "
+            "projected embeddings with class attention and lambda 0.5; before layers 12 and 24 of 32 (15 and 30 of 40) "
+            "on hidden states with the attention of rating text tokens and lambda 0.5 for 128 tokens, 1 for 64 and "
+            "32. Counts 2 K, K, K / 4: layer means of 152, 76 and 38 for 128, 64 and 32. Positions are renumbered."
+        ),
+        ours=(
+            "No code is published. Counts are solved for the layer-mean budget in the published proportions unless "
+            "counts=nominal. The paper leaves the raters open: they are those of SparseVLM's rule on the current "
+            "hidden states, and their attention is that of the layer that runs next. Means are over the tokens that "
+            "can still be chosen, as in the algorithm box (the main text has min-max). Lambda changes half-way "
+            "between the published budgets, at a sixth of the tokens. Cosines above 1 - 1e-5 count as 1, so that "
+            "rounding does not tell copies apart. Layers, counts and lambda that the paper gives for Qwen2.5-VL are "
+            "not used: other depths scale the layers. Without a class token: the mean attention received."
+        ),
+        checked="reference: TOPS (order of choice, raters, kept tokens at every stage; published layer means)",
+    )
+
+    def nominal_counts(self, budget: int) -> Sequence[int]:
+        return [round_half_up(part * budget) for part in self.shape]
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        return balanced(received_attention(image.signals), cosine(image.signals.embeddings), count, COVERAGE)
+
+    def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
+        relevance = attention_to_image(view, raters(view, pointed_at_now))
+        weight = self.coverage_weight(view, count, state.grid.size)
+        return balanced(relevance, cosine(view.hidden[view.visual]), count, weight)
+
+    def coverage_weight(self, view: DecoderView, count: int, tokens: int) -> float:
+        """Lambda of the stage before this depth, whose share of the published counts says which budget it is."""
+        stages = dict(zip(scaled_depths(view.decoder.layers, self.cuts), self.shape, strict=True))
+        return COVERAGE if count >= stages.get(view.depth, 1.0) * FEW * tokens else LATE_COVERAGE
+
+
+def balanced(relevance: Tensor, similarity: Tensor, count: int, coverage_weight: float) -> Tensor:
+    """Greedy choice by relevance [N] and the cosines of all pairs [N, N] -> [count] in the order of choice."""
+    relevance = relevance.double()
+    coverage = Coverage(similarity.masked_fill(similarity > COPY, 1), floor=-1)
+    free = torch.ones_like(relevance, dtype=torch.bool)
+    chosen = [first_best(relevance)]
+    for _ in range(count - 1):
+        coverage.add(chosen[-1])
+        free[chosen[-1]] = False
+        diversity = 1 - coverage.covered
+        score = over_mean(relevance, free) + DIVERSITY * over_mean(diversity, free)
+        score = score + coverage_weight * over_mean(coverage.gains, free)
+        chosen.append(first_best(score.masked_fill(~free, -torch.inf)))
+    return torch.stack(chosen)
+
+
+def over_mean(values: Tensor, free: Tensor) -> Tensor:
+    """Values [N] divided by their mean over the tokens that are free."""
+    return values / (values * free).sum().div(free.sum()).clamp(min=SMALLEST)

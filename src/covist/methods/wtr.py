@@ -1,0 +1,97 @@
+"""WTR: deep in the decoder no token is better than another, so a random choice follows DivPrune or DART."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from covist.contract.method import MethodInfo
+from covist.contract.views import DecoderView, ImageContext
+from covist.methods._inside import ChooseInside, inside_schedule, nearest_counts, stepped_schedule
+from covist.methods.dart import Dart
+from covist.methods.divprune import DivPrune
+from covist.methods.random import Seeded, drawn
+from covist.methods.registry import register_method
+from covist.schedule import Schedule
+from covist.state import VisualState
+
+PAPER = "WTR (CVPR 2026)"
+OURS = (
+    "Counts keep the proportions of the published pair for the nearest budget and are solved for the layer mean, which "
+    "gives the published counts at 192 and 64. The original draws without a seed and averages three runs; here the "
+    "seed and the image's content draw."
+)
+
+
+class RandomAtLast(Seeded, ChooseInside):
+    """Drops at random at its last cut."""
+
+    default_positions = "reindex"
+    presets: ClassVar[dict[int, tuple[float, ...]]]
+    """Published counts after the cuts for a budget."""
+
+    def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
+        return drawn(view.signals, state.count, count, self.seed)
+
+
+@register_method
+class WtrDivPrune(RandomAtLast):
+    name = "wtr-divprune"
+    cuts = (0, 20)
+    presets = {192: (284, 38), 64: (96, 10)}
+    info = MethodInfo(
+        paper=PAPER,
+        acts="before the decoder and before layer 20/32",
+        signals="projected embeddings",
+        budget="layer average K: about 1.5 K, then K / 5 or less",
+        goes_by="diversity",
+        needs=("embeddings",),
+        licence="Apache-2.0",
+        published=(
+            "DivPrune before the decoder to 284 (96) tokens, a uniformly random 38 (10) of them before layer 20 of 32: "
+            "layer means of 191.75 and 63.75. Positions are renumbered at each stage."
+        ),
+        ours=OURS,
+        checked="reference: WTR (kept tokens; published counts at 192 and 64)",
+    )
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        return stepped_schedule(layers, budget, tokens, self.cuts, nearest_counts(self.presets, budget, tokens))
+
+    def select(self, image: ImageContext, count: int) -> Tensor:
+        return DivPrune().select(image, count)
+
+
+@register_method
+class WtrDart(RandomAtLast, Dart):
+    name = "wtr-dart"
+    cuts = (2, 20)
+    untouched_share = 0.5  # so that a ninth of the tokens leaves one layer whole, as published
+    presets = {192: (252, 38), 64: (60, 27)}
+    info = replace(
+        WtrDivPrune.info,
+        acts="before layers 2 and 20 of 32, for small budgets 1 and 20",
+        signals="keys of the layer before, decoder states after the final norm",
+        budget="layer average K: all tokens, then solved counts in the published proportions",
+        needs=("decoder-states",),
+        published=(
+            "DART before layer 2 of 32 to 252 tokens, a uniformly random 38 of them before layer 20: a layer mean of "
+            "192. For 64: DART before layer 1 to 60, then 27, a layer mean of 63.75. Positions are renumbered at each "
+            "stage."
+        ),
+        ours=(
+            f"{OURS} Where the layers before DART would take more than half of the budget, its cut moves forward. DART "
+            "itself is as under dart, pivots counted."
+        ),
+    )
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        shape = nearest_counts(self.presets, budget, tokens)
+        return inside_schedule(layers, budget, tokens, self.cuts, shape, self.untouched_share)
+
+    def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
+        if state.count == state.grid.size:  # nothing has been dropped yet
+            return Dart.choose(self, state, view, count)
+        return super().choose(state, view, count)
