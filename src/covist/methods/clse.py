@@ -45,14 +45,14 @@ class CLSE(NominalCounts, ScoreInside):
         needs=("decoder-attention", "decoder-states"),
         licence="Apache-2.0",
         published=(
-            "Before layers 1, 11 and 21 of 32, by the attention of the last prompt token in the previous layer, mean over heads. "
-            "At the first cut this is multiplied by how much the layer has changed a token's fine structure: "
-            "the states before and after it lose their low frequencies (Fourier transform of every channel over the "
-            "24 x 24 grid, times 1 - exp(-d^2 / (2 * 1.2^2))), the mean modulus over channels is s0 and s1, and "
-            "min(1, |s1 - s0| / (mean s0 + s0 + 1e-6)) is standardised and put through a sigmoid at temperature 0.1. "
-            "330/210/62, 220/140/41 and 110/70/20 tokens stay for 192, 128 and 64 (other budgets 1.72, 1.09 and 0.32 "
-            "of K), a layer mean of 208, 145 and 81. The caches of all earlier layers lose the dropped tokens too. "
-            "Original positions."
+            "Before layers 1, 11 and 21 of 32, by the attention of the last prompt token in the layer before, mean "
+            "over heads. At the first cut this is multiplied by how much the layer has changed a token's fine "
+            "structure: the states before and after it lose their low frequencies (Fourier transform of every channel "
+            "over the 24 x 24 grid, times 1 - exp(-d^2 / (2 * 1.2^2))), the mean modulus over channels is s0 and s1, "
+            "and min(1, |s1 - s0| / (mean s0 + s0 + 1e-6)) is standardised and put through a sigmoid at temperature "
+            "0.1. 330/210/62, 220/140/41 and 110/70/20 tokens stay for 192, 128 and 64 (other budgets 1.72, 1.09 and "
+            "0.32 of K), a layer mean of 208, 145 and 81. The caches of all earlier layers lose the dropped tokens "
+            "too. Original positions."
         ),
         ours=(
             "The counts are solved for a layer mean of prefill unless counts=nominal. The caches are cut once, when "
