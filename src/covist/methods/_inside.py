@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -53,8 +53,13 @@ def inside_schedule(
         counts = [min(max(round_half_up(scale * part), 1), tokens) for part in shape]
         return Schedule(layers, ((0, tokens), *zip(depths, counts, strict=True)))
 
-    low, high = 0.0, tokens / min(shape)
-    for _ in range(60):  # the mean grows with the scale
+    return solved(schedule, tokens / min(shape), budget)
+
+
+def solved(schedule: Callable[[float], Schedule], most: float, budget: int) -> Schedule:
+    """The schedule whose layer mean is nearest to the budget, among those that grow with a number from 0 to `most`."""
+    low, high = 0.0, most
+    for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if schedule(middle).mean <= budget else (low, middle)
     return min(schedule(low), schedule(high), key=lambda candidate: abs(candidate.mean - budget))
