@@ -93,6 +93,10 @@ class Grid:
         parts = values.split([rows * columns for rows, columns in self.views])
         return [part.unflatten(0, view) for part, view in zip(parts, self.views, strict=True)]
 
+    def per_view(self, made: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+        """What a function makes of each view [rows, columns, ...] -> [rows, columns, ...] of values [N, ...]."""
+        return torch.cat([made(view).flatten(0, 1) for view in self.split(values)])
+
 
 def evenly(total: int, wanted: int) -> tuple[int, ...]:
     """At most `wanted` of the frames 0 to total - 1, evenly spaced: the first and, of several, the last among them.
@@ -169,6 +173,12 @@ class PartialGrid(Grid):
             for part in (cosines, torch.ones_like(cosines))
         )
         return (sums / shares).nan_to_num(nan=1.0)  # no neighbour is left
+
+    def per_view(self, made: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+        """The same on the views of the whole grid, where missing cells hold the mean of those that are left."""
+        index = self._index(values.device)
+        filled = values.mean(0).repeat(self.whole.size, *[1] * (values.dim() - 1)).index_copy(0, index, values)
+        return self.whole.per_view(made, filled)[index]
 
     def _spread(self, values: Tensor) -> Tensor:
         """Rows of the tokens that are left [V, ...] among those of the whole grid [N, ...], which are zero."""

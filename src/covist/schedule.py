@@ -1,7 +1,7 @@
 """How many tokens each decoder layer sees, how a budget is read, and what it costs (Eq. 19)."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral, Real
@@ -79,6 +79,61 @@ def progressive_cuts(layers: int, config: CovistConfig) -> tuple[int, int]:
     """The layers before which CoViST-Pro reduces inside the decoder."""
     first, second = (round_half_up(depth * layers) for depth in config.stage_depths)
     return first, second
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How the tokens of an image run out over the layers of a decoder, as `covist calibrate` measures it.
+
+    kept: per budget that was fitted, the share of the tokens that each layer sees; the first one sees all of them
+
+    >>> Calibration(((1.0, 0.6, 0.2),)).shares(layers=3, level=0.5)
+    [1.0, 0.6, 0.2]
+    """
+
+    kept: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        try:
+            rows = tuple(tuple(float(share) for share in row) for row in self.kept)
+        except (TypeError, ValueError):
+            raise CovistError("calibration: kept must be lists of shares, one for every layer") from None
+        if not rows or not rows[0] or len({len(row) for row in rows}) > 1:
+            raise CovistError("calibration: kept must be lists of one length, one share for every layer")
+        falling = all(row[0] == 1 and list(row) == sorted(row, reverse=True) and row[-1] >= 0 for row in rows)
+        if not falling:
+            raise CovistError("calibration: the shares that layers see begin with 1 and never rise or fall below 0")
+        object.__setattr__(self, "kept", rows)
+
+    @classmethod
+    def from_dict(cls, values: Any) -> "Calibration":
+        """From the fields of a file."""
+        if not isinstance(values, Mapping) or set(values) != {"kept"}:
+            raise CovistError(
+                f"calibration must be an object with kept, as `covist calibrate` writes it, got {values!r}"
+            )
+        return cls(values["kept"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kept": [list(row) for row in self.kept]}
+
+    def shares(self, layers: int, level: float) -> list[float]:
+        """The share of the tokens that each of `layers` layers sees, growing with the level.
+
+        Level 0 leaves nothing after the first layer and 1 leaves everything; between them lie the fitted budgets,
+        evenly and from the smallest on. What is between two of them is mixed of both.
+        """
+        depth = len(self.kept[0])
+        ladder = [(1.0, *[0.0] * (depth - 1)), *sorted(self.kept, key=sum), (1.0,) * depth]
+        place = level * (len(ladder) - 1)
+        lower = min(int(place), len(ladder) - 2)
+        mixed = [_between(fewer, more, place - lower) for fewer, more in zip(*ladder[lower : lower + 2], strict=True)]
+        steps = [layer * (depth - 1) / max(1, layers - 1) for layer in range(layers)]
+        return [_between(mixed[int(step)], mixed[min(int(step) + 1, depth - 1)], step % 1) for step in steps]
+
+
+def _between(low: float, high: float, part: float) -> float:
+    return low + part * (high - low)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,25 @@
 """Rivals that reduce only inside the decoder, against literal references."""
 
+import numpy as np
 import pytest
 import reference.late as literal
 import torch
 from reference.ops import ranking
 from support.images import image, inside
+from support.llava import IMAGE, TOKEN_ID, ask, build_llava, processor
+from support.requests import greedy
 
+import covist
 from covist.errors import CovistError
+from covist.grid import Grid, PartialGrid
+from covist.methods.clse import CLSE, fine_structure
 from covist.methods.create import create_method
 from covist.methods.priortr import PriorTR
+from covist.methods.transprune import TransPrune
+from covist.methods.v2drop import V2Drop
+
+VIEWS = [((5, 7),), ((1, 6),), ((4, 4), (2, 9))]
+PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 
 
 @pytest.fixture(params=[4, 2], ids=["multi-head", "grouped-query"])
@@ -47,3 +58,159 @@ def test_priortr_keeps_the_first_tokens_where_no_text_follows():
 def test_priortr_refuses_other_rows():
     with pytest.raises(CovistError, match="rows='first': choose 'all' or 'last'"):
         create_method("priortr:rows=first")
+
+
+# -- V2Drop ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 8, 34])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_v2drop_keeps_what_the_layer_before_has_moved(seed, count):
+    method = V2Drop()
+    state, view = looked_at(method, seed=seed)
+    assert view.observed_layer == view.depth - 1
+    assert kept(method, state, view, count) == sorted(ranking(literal.v2drop_score(view))[:count])
+
+
+def test_v2drop_reproduces_its_shipped_setting():
+    schedule = V2Drop().schedule(32, 203, 576)
+    assert schedule.stages == ((0, 576), (3, 288), (17, 144), (22, 1))
+    assert schedule.mean == pytest.approx(203, abs=0.5)
+
+
+@pytest.mark.parametrize(("budget", "counts"), [(192, (267, 134)), (128, (143, 71)), (64, (19, 9))])
+def test_v2drop_halves_and_then_keeps_one_token(budget, counts):
+    assert V2Drop().schedule(32, budget, 576).stages == ((0, 576), (3, counts[0]), (17, counts[1]), (22, 1))
+
+
+# -- CLSE -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (4, 4), (1, 6), (6, 1), (1, 1), (3, 8)])
+def test_fine_structure_is_the_centred_high_pass(shape):
+    states = torch.randn(*shape, 3, generator=torch.Generator().manual_seed(1))
+    expected = torch.from_numpy(literal.fine_structure(states.double().numpy())).float()
+    torch.testing.assert_close(fine_structure(states), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_flat_view_has_no_fine_structure():
+    assert fine_structure(torch.full((6, 5, 4), 3.0)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("count", [1, 8, 21])
+@pytest.mark.parametrize("views", VIEWS)
+def test_clse_first_multiplies_attention_with_the_change_of_structure(kv_heads, views, count):
+    method = CLSE()
+    state, view = looked_at(method, kv_heads, depth=1, views=views)
+    score = literal.clse_score(view, views)
+    torch.testing.assert_close(method.score(view), torch.tensor(score, dtype=torch.float32), atol=1e-6, rtol=1e-3)
+    count = min(count, state.count - 1)
+    assert kept(method, state, view, count) == sorted(ranking(score)[:count])
+
+
+def test_clse_later_goes_by_attention_alone(kv_heads):
+    method = CLSE()
+    state, view = looked_at(method, kv_heads, depth=2)
+    score = literal.layer_attention(view).mean(0)[len(view.hidden) - 1][view.visual]
+    assert kept(method, state, view, 9) == sorted(ranking(score)[:9])
+
+
+def test_masked_tokens_stand_at_the_mean_of_the_others():
+    whole, cells = Grid(((3, 4), (2, 2))), [0, 2, 5, 6, 11, 13, 15]
+    values = torch.randn(len(cells), 3)
+    filled = values.mean(0).repeat(whole.size, 1)
+    filled[cells] = values
+    expected = whole.per_view(fine_structure, filled)[cells]
+    assert torch.equal(PartialGrid.of(whole, cells).per_view(fine_structure, values), expected)
+
+
+@pytest.mark.parametrize(
+    ("budget", "counts"), [(192, (330, 210, 62)), (128, (220, 140, 41)), (64, (110, 70, 20)), (100, (172, 109, 32))]
+)
+def test_clse_published_counts_leave_the_last_ones_in_every_cache(budget, counts):
+    schedule = create_method("clse:counts=nominal").schedule(32, budget, 576)
+    assert schedule.stages == ((0, 576), *zip((1, 11, 21), counts, strict=True))
+    assert schedule.cached_tokens_per_layer == (counts[-1],) * 32
+
+
+def test_clse_budgets_what_prefill_runs_over():
+    schedule = CLSE().schedule(32, 192, 576)
+    assert [depth for depth, _ in schedule.stages] == [0, 1, 11, 21]
+    assert schedule.mean == pytest.approx(192, abs=0.5) and schedule.cached_mean == schedule.stages[-1][1] < 62
+    assert CLSE().schedule(32, 600, 576).cache_cut_from is None
+
+
+# -- TransPrune -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_transprune_counts_growth_and_turning_of_a_block(seed):
+    given, made = torch.randn(2, 11, 6, generator=torch.Generator().manual_seed(seed))
+    expected = torch.from_numpy(literal.transprune_change(given.double().numpy(), made.double().numpy())).float()
+    torch.testing.assert_close(TransPrune().change(given, made), expected)
+
+
+@pytest.mark.parametrize("count", [1, 8, 34])
+def test_transprune_adds_the_texts_attention_in_the_next_layer(kv_heads, count):
+    method = TransPrune()
+    state, view = looked_at(method, kv_heads)
+    assert view.observed_layer == view.depth
+    score = literal.transprune_score(view)
+    torch.testing.assert_close(method.score(view), torch.tensor(score, dtype=torch.float32), atol=1e-6, rtol=1e-4)
+    assert kept(method, state, view, count) == sorted(ranking(score)[:count])
+
+
+def test_transprune_reproduces_its_published_setting():
+    depths, counts = zip(*TransPrune().schedule(32, 236, 576).stages, strict=True)
+    assert depths == (0, 7, 9, 12)
+    assert counts == pytest.approx((576, 0.875 * 576, 0.625 * 576, 0.125 * 576), abs=2)
+    assert sum(7 * [576] + 2 * [504] + 3 * [360] + 20 * [72]) / 32 == 236.25
+
+
+class Notes(TransPrune):
+    """Remembers the change that it was shown at each depth."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.seen = {}
+
+    def score(self, view):
+        self.seen[view.depth] = view.change.tolist()
+        return super().score(view)
+
+
+def test_the_blocks_are_followed_through_every_reduction():
+    """Against the plain decoder's own layers, run by hand on what is left."""
+    model, inputs, method = build_llava(layers=12), ask(PROMPT), Notes(positions="keep")
+    ids = inputs["input_ids"]
+    with torch.no_grad():
+        with covist.compress(model, processor(), method=method, budget=50) as handle:
+            greedy(model, inputs, 1)
+        stages = handle.report.images[0].stages[1:]
+        embeddings = model(**inputs, output_hidden_states=True).hidden_states[0][0]
+        visual = (ids[0] == TOKEN_ID[IMAGE]).nonzero()[:, 0].tolist()
+        depths = [stage.depth for stage in stages]
+        assert len(depths) == 3
+        left = {stage.depth: stage.indices.tolist() for stage in stages}
+        expected = literal.followed_decoder(
+            model.model.language_model, embeddings, visual, left, first=depths[0] - 1, last=depths[-1]
+        )
+    for depth in depths:
+        np.testing.assert_allclose(method.seen[depth], expected[depth], rtol=1e-4)
+
+
+def hooks_inside(model):
+    layers = model.model.language_model.layers
+    return sum(len(block._forward_hooks) for layer in layers for block in (layer.self_attn, layer.mlp))
+
+
+def test_blocks_are_followed_only_for_methods_that_ask_and_let_go_exactly():
+    model = build_llava()
+    with covist.compress(model, processor(), method="fastv", budget=40) as handle:
+        assert hooks_inside(model) == 0
+        for _ in range(2):
+            with handle.using(method="transprune", budget=40) as run:
+                greedy(model, ask(PROMPT), 1)
+            assert run.report.images[0].tokens_per_layer[-1] < 40
+            assert hooks_inside(model) == 2 * len(model.model.language_model.layers)
+    assert hooks_inside(model) == 0

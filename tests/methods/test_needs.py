@@ -33,6 +33,7 @@ WATCHED = {
         "keys": "decoder",
         "values": "decoder",
         "observed": "decoder",
+        "change": "decoder",
     },
 }
 BUILT_IN = [name for name, method in available_methods().items() if method.__module__.startswith("covist.")]

@@ -10,7 +10,7 @@ from covist.methods.registry import available_methods
 from covist.request.budgets import reach
 
 NOMINAL = [name for name, method in available_methods().items() if issubclass(method, NominalCounts)]
-PUBLISHED_MEANS = {"priortr": (228, 170, 112)}
+PUBLISHED_MEANS = {"priortr": (228, 170, 112), "clse": (208, 145, 81)}
 
 
 @pytest.mark.parametrize("name", PUBLISHED_MEANS)

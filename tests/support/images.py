@@ -168,5 +168,6 @@ def inside(
         instruction_rows=text[:-1],
         last_instruction_row=int(text[-2]),
         signals=context.signals,
+        change=torch.rand(tokens, generator=generator)[torch.arange(tokens) // copies],
     )
     return context.initial_state().with_features(hidden[visual]), view

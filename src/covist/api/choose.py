@@ -37,7 +37,7 @@ def choose_method(
         return method
     named = None if strategy is None else f"covist-{strategy}"
     name = method or named or setup.method or DEFAULT_METHOD
-    chosen = create_method(name, **_constants(setup, name), **options)
+    chosen = create_method(name, **_options(setup, name), **options)
     if concentration is None and chosen.tracker is not None:
         concentration = setup.concentration
     if concentration is not None:
@@ -71,8 +71,7 @@ def check_run(name: str, budget: int | float | str, min_coverage: float | None =
         check_budget_of(create_method(name), budget, min_coverage)
 
 
-def _constants(setup: Setup, name: str) -> dict[str, Any]:
+def _options(setup: Setup, name: str) -> dict[str, Any]:
     """Constants alone are meant for the method that is asked for; those of a setup only if it reads them."""
-    if setup.method is None and setup.constants is not None:
-        return {"config": setup.constants}
-    return dict(setup.constants_for(name))
+    alone = {"config": setup.constants} if setup.method is None and setup.constants is not None else {}
+    return alone | setup.options_for(name)

@@ -11,9 +11,9 @@ from typing import Any
 from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.formulas.concentration import ConcentrationTracker
-from covist.methods.create import create_method, reads_constants
+from covist.methods.create import create_method, reads_constants, takes_calibration
 from covist.methods.grammar import is_vanilla
-from covist.schedule import check_budget, check_coverage
+from covist.schedule import Calibration, check_budget, check_coverage
 
 VERSION = 1
 """Counts the changes to what a file may hold; one of another version is refused."""
@@ -30,8 +30,9 @@ class Setup:
     constants: of CoViST, where they are not the paper's
     origin: where this comes from, for people: data, what was asked for, versions
     min_coverage: how much of an image must be covered, or else it runs uncompressed
+    calibration: how many tokens layers see, for a method that goes by it
 
-    `covist tune` writes such files. `covist.compress(..., config="covist.json")` and `--config covist.json` read them.
+    `covist tune` and `covist calibrate` write such files. `covist.compress(..., config="covist.json")` and `--config covist.json` read them.
 
     >>> setup = covist.Setup(method="covist-pro", budget=96, concentration=0.05)
     >>> setup.save("covist.json")
@@ -49,6 +50,7 @@ class Setup:
     constants: CovistConfig | None = None
     origin: dict[str, Any] = field(default_factory=dict, compare=False)
     min_coverage: float | None = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, before a model is loaded."""
@@ -61,10 +63,14 @@ class Setup:
             ConcentrationTracker().freeze(self.concentration)
         if not isinstance(self.constants, CovistConfig | None):
             raise CovistError(f"constants must be a CovistConfig, got {type(self.constants).__name__}")
+        if not isinstance(self.calibration, Calibration | None):
+            raise CovistError(f"calibration must be a Calibration, got {type(self.calibration).__name__}")
 
-    def constants_for(self, method: str) -> dict[str, CovistConfig]:
-        """The constants as an option of a method, if it reads any."""
-        return {"config": self.constants} if self.constants is not None and reads_constants(method) else {}
+    def options_for(self, method: str) -> dict[str, Any]:
+        """Constants and calibration as options of a method, if it reads them."""
+        constants = {"config": self.constants} if self.constants is not None and reads_constants(method) else {}
+        calibrated = self.calibration is not None and takes_calibration(method)
+        return constants | ({"calibration": self.calibration} if calibrated else {})
 
     @classmethod
     def of(cls, config: CovistConfig | Setup | str | Path | None) -> Setup:
@@ -87,6 +93,7 @@ class Setup:
             "concentration": self.concentration,
             "constants": constants,
             "min_coverage": self.min_coverage,
+            "calibration": None if self.calibration is None else self.calibration.to_dict(),
             "origin": self.origin,
         }
 
@@ -104,11 +111,13 @@ class Setup:
             raise CovistError(f"unknown setting {', '.join(unknown)}")
         if given.get("constants") is not None:
             given["constants"] = CovistConfig.from_dict(given["constants"])
+        if given.get("calibration") is not None:
+            given["calibration"] = Calibration.from_dict(given["calibration"])
         if not isinstance(given.get("origin", {}), dict):
             raise CovistError(f"origin must be an object, got {given['origin']!r}")
         setup = cls(**given)
         if setup.method is not None and not is_vanilla(setup.method):
-            create_method(setup.method, **setup.constants_for(setup.method))  # refuses a name that is none
+            create_method(setup.method, **setup.options_for(setup.method))  # refuses a name that is none
         return setup
 
     def save(self, path: str | Path) -> None:

@@ -40,6 +40,7 @@ class Order:
             "constants": "published" if spec.constants is None else spec.constants.to_dict(),
             "concentration": "measured" if spec.concentration is None else spec.concentration,
             "min-coverage": spec.min_coverage,
+            "calibration": None if spec.calibration is None else spec.calibration.to_dict(),
             "max-new-tokens": spec.max_new_tokens,
             "prompt": spec.prompt,
             "format": self.format,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from covist.config import CovistConfig
+
+if TYPE_CHECKING:
+    from covist.schedule import Calibration
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,7 @@ class WorkerSpec:
     batch_size: rows that are answered at once; None fits them to the memory by their tokens
     concentration: what CoViST's running reference is frozen to; None measures it, see `Facts`
     min_coverage: of an image, or else it runs uncompressed
+    calibration: for methods that go by one
     identity: of the model, as the job began; a worker that loads something else refuses to work
     """
 
@@ -28,6 +33,7 @@ class WorkerSpec:
     constants: CovistConfig | None = None
     concentration: float | None = None
     min_coverage: float | None = None
+    calibration: Calibration | None = None
     max_new_tokens: int = 64
     folder: Path = Path()
     prompt: str | None = None

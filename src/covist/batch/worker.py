@@ -74,7 +74,9 @@ class Worker:
         self._spec = spec
         self._loaded = loaded or load(spec)
         _require_same(spec.identity, identity(self._loaded))
-        configuration = Configuration(spec.method, spec.budget, spec.concentration, spec.constants, spec.min_coverage)
+        configuration = Configuration(
+            spec.method, spec.budget, spec.concentration, spec.constants, spec.min_coverage, spec.calibration
+        )
         self._compression = compressed(self._loaded, configuration)
         self._together = Together(self._loaded, self._compression.__enter__())
         self._limit = Limit.of(spec.batch_size, self._loaded.model.device.type)

@@ -54,7 +54,7 @@ def configurations(
     return [
         Configuration(VANILLA),
         *(
-            Configuration(name, budget, own.concentration, own.constants, own.min_coverage)
+            Configuration(name, budget, own.concentration, own.constants, own.min_coverage, own.calibration)
             for name, budget in product(others, budgets)
         ),
     ]

@@ -17,7 +17,21 @@ import typer
 from rich.markup import escape
 
 from covist import __version__
-from covist.cli import batch, bench, evaluate, export, listing, options, plan, reproduce, run, serve, show, tune
+from covist.cli import (
+    batch,
+    bench,
+    calibrate,
+    evaluate,
+    export,
+    listing,
+    options,
+    plan,
+    reproduce,
+    run,
+    serve,
+    show,
+    tune,
+)
 from covist.cli.console import INTERRUPTED, ReaderGone, note, print_line
 from covist.errors import CovistError
 
@@ -40,6 +54,7 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "bench": bench.bench,
     "eval": evaluate.evaluate,
     "tune": tune.tune,
+    "calibrate": calibrate.calibrate,
     "methods": listing.methods,
     "models": listing.models,
     "doctor": listing.doctor,

@@ -91,6 +91,7 @@ def batch(
             constants=chosen.constants,
             concentration=chosen.concentration,
             min_coverage=chosen.min_coverage,
+            calibration=chosen.calibration,
             max_new_tokens=max_new_tokens,
             prompt=prompt,
             batch_size=rows_at_once,

@@ -116,7 +116,7 @@ def serve(
         device=device,
         budget=chosen.budget or DEFAULT_BUDGET,
         method=chosen.method or DEFAULT_METHOD,
-        config=chosen.constants,
+        config=chosen,
         min_coverage=chosen.min_coverage,
         concentration=chosen.concentration if concentration is None else concentration,
         limits=limits,

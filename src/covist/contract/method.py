@@ -115,6 +115,11 @@ class Method(ABC):
     """How it takes a budget: as its layer average, or as the name of published counts, whose average is another one."""
     counts_prefill: bool = False
     """Whether its budget counts the tokens that prefill runs over, where the cache holds fewer of them."""
+    follows_blocks: bool = False
+    """Whether it reads what attention and feed-forward make of the tokens, from the layer before its first reduction
+    inside the decoder up to the last one; then it has `change`."""
+    measures_only: bool = False
+    """Whether it looks at an image at every stage of its schedule, also where that removes nothing."""
     tracker: ConcentrationTracker | None = None
     """Running reference of the attention concentration, if the method has one; freeze it to make results independent
     of history."""
@@ -156,6 +161,11 @@ class Method(ABC):
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
         """Shrink a state inside the decoder, before layer `view.depth`."""
         raise TypeError(f"{self.name} does not reduce inside the decoder")
+
+    def change(self, given: Tensor, made: Tensor) -> Tensor:
+        """How much a block changes the representatives [K]: what it was given and what it made of it, before the
+        residual [K, d]. `DecoderView.change` is the sum over blocks."""
+        raise TypeError(f"{self.name} does not follow the blocks of a layer")
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule | None:
         """What to add to the attention logits; None leaves the decoder's attention as it is."""

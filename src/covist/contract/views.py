@@ -75,6 +75,7 @@ class DecoderView:
     instruction_rows: Tensor  # [I]
     last_instruction_row: int
     signals: ImageSignals
+    change: Tensor | None = None  # [K] sum of `Method.change` over the blocks that the image has passed, if followed
 
     def queries(self, rows: Tensor, rotate: bool = True) -> Tensor:
         """Queries of `observed_layer` [heads, rows, head width]."""

@@ -16,6 +16,7 @@ from covist.contract.encoder import EncoderWish
 from covist.contract.family import Family, Removable
 from covist.contract.signals import ImageSignals
 from covist.engine.attention import BiasedAttention
+from covist.engine.blocks import BlockWatch
 from covist.engine.cache import adopt, adopted_layers, check_rule, stage_layers
 from covist.engine.call import Call, Stage
 from covist.engine.choice import Choice, Variant
@@ -46,6 +47,7 @@ class Hooks:
         self._warned: set[str] = set()
         self.call = Call()
         self._installed: list[Removable] = self._install(encoder_layers)
+        self._follow_blocks(variant)
 
     @property
     def _settings(self) -> Settings:
@@ -63,6 +65,7 @@ class Hooks:
     def add(self, variant: Variant) -> Variant:
         """Keep a variant, which follows changes of the weights from now on."""
         self._variants.append(variant)
+        self._follow_blocks(variant)
         return variant
 
     def refresh(self) -> None:
@@ -99,6 +102,11 @@ class Hooks:
             decoder.register_forward_hook(self._forget_call, always_call=True),
             self._family.base.register_forward_hook(self._forget_call, always_call=True),
         ]
+
+    def _follow_blocks(self, variant: Variant) -> None:
+        """From the first method on that asks for it: other methods need not pay for hooks inside the layers."""
+        if variant.settings.method.follows_blocks and not any(isinstance(one, BlockWatch) for one in self._installed):
+            self._installed.append(BlockWatch(self._family.decoder.layers, lambda: self.call.prefill))
 
     # -- hooks, in the order in which a call meets them ---------------------------------------------------------------
 

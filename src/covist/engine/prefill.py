@@ -84,6 +84,16 @@ class Prefill:
         if any(depth > layer and self.settings.method.observed_layer(depth) == layer for depth in self.depths):
             self.observed[layer] = hidden
 
+    def follow(self, layer: int, given: Tensor, made: Tensor) -> None:
+        """Note what a block of a layer made of its input [batch, width, d], if the method wants to know."""
+        method, home = self.settings.method, self.ledger.positions.device
+        for index, sample in enumerate(self.batch.samples if method.follows_blocks else ()):
+            for image in sample.images:
+                if image.follows(layer):
+                    rows = sample.places(image.kept_rows)
+                    own = [self.batch.unpad(states.to(home), index)[rows] for states in (given, made)]
+                    image.add_change(method.change(*own))
+
     def add_companions(self, layer: int, hidden: Tensor) -> Tensor:
         """Hidden states [batch, width, d] with what the representatives receive before `layer`."""
         if not any(layer in image.state.companions for image in self.images):
@@ -108,7 +118,7 @@ class Prefill:
             own = [self.batch.unpad(states, index) for states in (hidden, observed, *rotary, self.ledger.positions)]
             for image in sample.images:
                 count = dict(image.schedule.stages).get(depth, image.state.count)
-                if count < image.state.count:
+                if count < image.state.count or self.settings.method.measures_only:
                     view = self._view(depth, layer, sample, image, *own)
                     state = image.state.entering(depth, own[0][view.visual])
                     image.outcomes.append((depth, self.settings.method.reduce(state, view, count)))
@@ -159,6 +169,7 @@ class Prefill:
             instruction_rows=sample.places(image.instruction.rows),
             last_instruction_row=int(sample.places(torch.tensor([image.instruction.last], device=sample.rows.device))),
             signals=image.signals,
+            change=None if image.change is None else image.change[image.state.indices],
         )
 
 

@@ -31,6 +31,7 @@ class ImageInPrompt:
     missed: float | None = None  # coverage that was not enough, so that the image runs uncompressed
     attention_bound: float | None = None  # Proposition 1, if it was asked for and says something
     outcomes: list[tuple[int, Outcome]] = field(default_factory=list)  # (depth, what the reduction made)
+    change: Tensor | None = None  # [N] sum of `Method.change` over the blocks that its tokens have passed
 
     @property
     def state(self) -> VisualState:
@@ -40,6 +41,17 @@ class ImageInPrompt:
     def actual_schedule(self) -> Schedule:
         """The schedule with the counts that came out: a method may keep fewer tokens than it is allowed."""
         return replace(self.schedule, stages=tuple((depth, outcome.state.count) for depth, outcome in self.outcomes))
+
+    def follows(self, layer: int) -> bool:
+        """Whether a layer lies between the one before its first reduction inside the decoder and the last one."""
+        inside = [depth for depth, _ in self.schedule.stages if depth > 0]
+        return bool(inside) and inside[0] - 1 <= layer < inside[-1]
+
+    def add_change(self, change: Tensor) -> None:
+        """Count what a block has done to the representatives [K]."""
+        if self.change is None:
+            self.change = change.new_zeros(len(self.rows))
+        self.change[self.state.indices] += change
 
     @property
     def length(self) -> int:

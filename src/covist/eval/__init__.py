@@ -4,6 +4,7 @@ results = covist.eval.evaluate("covist-fixed,covist-pro,random", "128,64", limit
 print(results.to_markdown())
 """
 
+from covist.eval.calibrating import Calibrated, calibrate
 from covist.eval.data import read_data
 from covist.eval.metrics import metric_names
 from covist.eval.questions import Question
@@ -14,6 +15,7 @@ from covist.eval.tuning import Tuned, tune
 
 __all__ = [
     "SUITES",
+    "Calibrated",
     "Difference",
     "Item",
     "Question",
@@ -21,6 +23,7 @@ __all__ = [
     "Score",
     "Suite",
     "Tuned",
+    "calibrate",
     "evaluate",
     "load_suite",
     "method_names",

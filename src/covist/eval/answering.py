@@ -21,7 +21,7 @@ from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite
 from covist.methods.create import create_method
 from covist.request.answer import compressed
-from covist.schedule import CoverageBudget, resolve_budget
+from covist.schedule import Calibration, CoverageBudget, resolve_budget
 
 Progress = Callable[[int, int, str], None]
 """Called with (finished images, all images, the run at work), over all runs."""
@@ -41,6 +41,7 @@ def answers_identity(
         "seed": seed,
         "concentration": setup.concentration,
         "min_coverage": setup.min_coverage,
+        "calibration": None if setup.calibration is None else setup.calibration.to_dict(),
     }
 
 
@@ -51,6 +52,8 @@ class Answering:
         self.subject, self.suite, self.items, self.records, self.seed = subject, suite, items, records, seed
         stored = records.settings.get("constants")
         self.constants = CovistConfig.from_dict(stored) if isinstance(stored, dict) else None
+        measured = records.settings.get("calibration")
+        self.calibration = None if measured is None else Calibration.from_dict(measured)
 
     def on(self, items: Sequence[Item]) -> Answering:
         """The same on other items of the suite."""
@@ -76,7 +79,12 @@ class Answering:
     def _compressed(self, run: Run) -> AbstractContextManager[Compression | None]:
         tracks = not run.is_vanilla and create_method(run.method).tracker is not None
         reference = self.concentration() if tracks else None
-        asked = replace(run, constants=self.constants, min_coverage=self.records.settings.get("min_coverage"))
+        asked = replace(
+            run,
+            constants=self.constants,
+            min_coverage=self.records.settings.get("min_coverage"),
+            calibration=self.calibration,
+        )
         return compressed(self.subject.loaded, asked, concentration=reference)
 
     def concentration(self) -> float:

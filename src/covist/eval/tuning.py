@@ -252,7 +252,8 @@ def _setup(answering: Answering, test: BudgetTest, chosen: Step[Run]) -> Setup:
         "versions": versions(),
     }
     frozen = answering.concentration() if tracks else None
-    return Setup(run.method, run.budget, frozen, answering.constants, origin, settings["min_coverage"])
+    least, measured = settings["min_coverage"], answering.calibration
+    return Setup(run.method, run.budget, frozen, answering.constants, origin, least, measured)
 
 
 def _row(tried: Tried) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -69,8 +69,13 @@ def proportional_schedule(
     def schedule(scale: float) -> Schedule:
         return staged(layers, tokens, depths, [round_half_up(scale * part) for part in shape])
 
-    low, high = 0.0, tokens / min(shape)
-    for _ in range(60):  # the mean grows with the scale
+    return solved(schedule, tokens / min(shape), budget)
+
+
+def solved(schedule: Callable[[float], Schedule], most: float, budget: int) -> Schedule:
+    """The schedule whose layer mean is nearest to the budget, among those that grow with a number from 0 to `most`."""
+    low, high = 0.0, most
+    for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if schedule(middle).mean <= budget else (low, middle)
     return min(schedule(low), schedule(high), key=lambda candidate: abs(candidate.mean - budget))

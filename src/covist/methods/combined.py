@@ -52,6 +52,7 @@ class Combined(Method):
         self.uses_clip_text = base.uses_clip_text or "evidence" in parts_read(base, parts)
         self.encoder_layers = base.encoder_layers
         self.counts, self.counts_prefill = base.counts, base.counts_prefill
+        self.follows_blocks = base.follows_blocks
         if options.get("positions") is None:
             self.positions = "keep" if ATTENTION in parts else base.positions
 
@@ -60,6 +61,9 @@ class Combined(Method):
 
     def observed_layer(self, depth: int) -> int:
         return self._base.observed_layer(depth)
+
+    def change(self, given: Tensor, made: Tensor) -> Tensor:
+        return self._base.change(given, made)
 
     def begin(self, image: ImageContext, count: int) -> Outcome:
         outcome = self._base.begin(image, count)

@@ -51,6 +51,16 @@ def reads_constants(name: str) -> bool:
     return bool(available_methods()[parsed.base].reads_constants)
 
 
+def takes_calibration(name: str) -> bool:
+    """Whether the counts of a method come from a calibration, so that `calibration=` concerns it.
+
+    >>> takes_calibration("fitprune"), takes_calibration("fastv")
+    (True, False)
+    """
+    method = available_methods().get(parse_name(name).base)
+    return method is not None and "calibration" in option_names(method)
+
+
 def _registered(base: str) -> type[Method]:
     known = available_methods()
     if base == VANILLA:

@@ -18,6 +18,7 @@ from covist.request.inputs import Request
 from covist.request.loading import LoadedModel
 from covist.request.timing import Measurement, measure, median_of
 from covist.request.tokens import mean_content, uncompressed_flops, visual_tokens
+from covist.schedule import Calibration
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Configuration:
     concentration: what to freeze the running reference to, for methods that have one
     constants: of CoViST, for methods that read them
     min_coverage: how much of an image must be covered, or else it runs uncompressed
+    calibration: for methods that go by one
     """
 
     method: str
@@ -34,12 +36,19 @@ class Configuration:
     concentration: float | None = field(default=None, compare=False)
     constants: CovistConfig | None = field(default=None, compare=False)
     min_coverage: float | None = field(default=None, compare=False)
+    calibration: Calibration | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, setup: Setup) -> Configuration:
         """What a setup says, with the defaults of `compress` for what it does not."""
-        budget = choose_budget(None, setup)
-        return cls(setup.method or DEFAULT_METHOD, budget, setup.concentration, setup.constants, setup.min_coverage)
+        return cls(
+            setup.method or DEFAULT_METHOD,
+            choose_budget(None, setup),
+            setup.concentration,
+            setup.constants,
+            setup.min_coverage,
+            setup.calibration,
+        )
 
     def __str__(self) -> str:
         return self.method if self.budget is None else f"{self.method} {self.budget}"
@@ -98,7 +107,13 @@ def compressed(
     return compress(
         loaded.model,
         loaded.processor,
-        config=Setup(configuration.method, configuration.budget, frozen, configuration.constants),
+        config=Setup(
+            configuration.method,
+            configuration.budget,
+            frozen,
+            configuration.constants,
+            calibration=configuration.calibration,
+        ),
         min_coverage=configuration.min_coverage,
         clip=loaded.clip,
         instruction=instruction,

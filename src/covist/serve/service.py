@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 
 from covist.api.compress import compress
+from covist.api.setup import Setup
 from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.methods.create import create_method
@@ -42,7 +43,7 @@ class Service:
         *,
         budget: int | float | str = 64,
         method: str = "covist-fixed",
-        config: CovistConfig | None = None,
+        config: CovistConfig | Setup | None = None,
         min_coverage: float | None = None,
         concentration: float | None = None,
         limits: Limits | None = None,
@@ -69,7 +70,7 @@ class Service:
             concentration=frozen,
             per_call=True,
         )
-        self._settings = SettingBook(self._handle, concentration, config)
+        self._settings = SettingBook(self._handle, concentration, Setup.of(config))
         self._images = ImageReader(self.limits, Fetcher(image_hosts, self.limits))
         self._prompts = PromptMaker(loaded, self.limits)
         self._queue = Queue(self.limits)

@@ -8,9 +8,9 @@ from typing import Any
 
 from covist.api.choose import PLAIN
 from covist.api.handle import Compression
-from covist.config import CovistConfig
+from covist.api.setup import Setup
 from covist.errors import CovistError
-from covist.methods.create import create_method, reads_constants
+from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA, is_vanilla, parse_name
 from covist.schedule import check_budget
 from covist.serve.schema import CompressionChoice
@@ -33,11 +33,12 @@ class SettingBook:
     """Knows the server's own setting and checks those that clients ask for.
 
     concentration: every method with a reference is frozen to it, so that an answer does not depend on the images that
-        were seen before.
+        were seen before
+    setup: constants and calibration for the methods that read them
     """
 
-    def __init__(self, handle: Compression, concentration: float | None, config: CovistConfig | None = None):
-        self._handle, self._concentration, self._config = handle, concentration, config
+    def __init__(self, handle: Compression, concentration: float | None, setup: Setup):
+        self._handle, self._concentration, self._setup = handle, concentration, setup
         self._checking = threading.Lock()
         self.default = Setting(handle.settings.method.name, handle.settings.budget)
 
@@ -71,9 +72,7 @@ class SettingBook:
         arguments: dict[str, Any] = {"method": name}
         if create_method(name).tracker is not None and self._concentration is not None:
             arguments["concentration"] = self._concentration
-        if self._config is not None and reads_constants(name):
-            arguments["config"] = self._config
-        return name, arguments
+        return name, arguments | self._setup.options_for(name)
 
 
 def _finite(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from covist.api.choose import DEFAULT_BUDGET, DEFAULT_METHOD
+from covist.api.setup import Setup
 from covist.config import CovistConfig
 from covist.eval.subject import bundled_concentration
 from covist.request.loading import load_model
@@ -22,7 +23,7 @@ class ServiceSpec:
     device: str = "auto"
     budget: int | float | str = DEFAULT_BUDGET
     method: str = DEFAULT_METHOD
-    config: CovistConfig | None = None
+    config: CovistConfig | Setup | None = None
     min_coverage: float | None = None
     concentration: float | None = None
     limits: Limits = field(default_factory=Limits)

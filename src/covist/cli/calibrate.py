@@ -1,0 +1,73 @@
+"""`covist calibrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from covist.cli import options
+from covist.cli.console import out, percent, print_json, progress, table
+from covist.cli.models import Films, load, suite_of
+from covist.units import counted
+
+if TYPE_CHECKING:
+    from covist.eval import Calibrated
+
+
+def calibrate(
+    method: Annotated[str, typer.Option(help="The method whose counts are measured.")] = "fitprune",
+    suite: options.Suite = None,
+    data: options.Data = None,
+    budgets: Annotated[
+        str | None, typer.Option(help="Budgets to fit, with commas.", show_default="nine from 50% to 2.8%")
+    ] = None,
+    file: Annotated[Path, typer.Option("--out", help="File for what was found.")] = Path("covist.json"),
+    limit: Annotated[int, typer.Option(help="Only the first N images.")] = 64,
+    model: Annotated[
+        str | None, typer.Option("--model", help=options.MODEL_HELP, show_default="the suite's own")
+    ] = None,
+    frames: options.Frames = 16,
+    fps: options.Rate = 2.0,
+    clip: options.Clip = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Measure on your images how many tokens each layer of a model needs, for methods that go by it (FitPrune).
+
+    Answers are not needed. The file is taken by every command as [bold]--config[/].
+
+    Example: [bold]covist calibrate --data mine.jsonl --model llava-hf/llava-1.5-7b-hf --out covist.json[/]
+    """
+    from covist.eval import calibrate as measure
+    from covist.eval.calibrating import check_calibration
+    from covist.outputs import writable_file
+
+    check_calibration(method, budgets)  # what cannot be is refused before anything is loaded
+    asked = suite_of(suite, data, options.MetricName.auto, Films((), frames, fps))
+    file = writable_file(file, (".json",))
+    loaded = load(model or asked.model, clip, device)
+    with progress() as advance:
+        found = measure(method, suite=asked, budgets=budgets, limit=limit, model=loaded, progress=advance)
+    found.setup.save(file)
+    if as_json:
+        print_json({**found.to_dict(), "file": str(file)})
+    else:
+        _print(found, file)
+
+
+def _print(found: Calibrated, file: Path) -> None:
+    console = out()
+    looked = f"{counted(found.items, found.unit)}, {counted(found.examples, 'question')}"
+    console.print(f"\n[bold]{escape(found.suite)}[/]: {looked}; % of the tokens that layers see")
+    layers = len(found.fitted[0].kept)
+    shown = sorted({round(part * (layers - 1) / 4) for part in range(5)})
+    made = table("K", "alpha", "mean", *(f"layer {layer}" for layer in shown))
+    for one in found.fitted:
+        shares = (percent(100 * share) for share in (one.mean, *(one.kept[layer] for layer in shown)))
+        made.add_row(str(one.budget), f"{one.alpha:.4f}", *shares)
+    console.print(made)
+    console.print(f"saved in [bold]{escape(str(file))}[/]: covist run --config {escape(str(file))}")

@@ -1,0 +1,51 @@
+"""What the blocks of decoder layers, attention and feed-forward, make of their input, for methods that follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from covist.engine.prefill import Prefill
+from covist.errors import CovistError
+
+FEED_FORWARD = ("mlp", "feed_forward", "block_sparse_moe")
+
+
+class BlockWatch:
+    """Shows every block that runs to the prefill of its thread, from construction until `remove()`."""
+
+    def __init__(self, layers: Iterable[nn.Module], running: Callable[[], Prefill | None]):
+        """`running` says which prefill this thread is in, if any."""
+        self._running = running
+        self._hooks = [
+            block.register_forward_hook(partial(self._show, index), with_kwargs=True)
+            for index, layer in enumerate(layers)
+            for block in _blocks(layer)
+        ]
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _show(self, layer: int, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        prefill = self._running()
+        if prefill is None:
+            return
+        given: Tensor = args[0] if args else kwargs["hidden_states"]
+        made: Tensor = output[0] if isinstance(output, tuple) else output
+        with torch.no_grad(), torch.autocast(made.device.type, enabled=False):
+            prefill.follow(layer, given, made)
+
+
+def _blocks(layer: Any) -> list[nn.Module]:
+    feed_forward = next((getattr(layer, name) for name in FEED_FORWARD if hasattr(layer, name)), None)
+    if feed_forward is None:
+        raise CovistError(
+            f"{type(layer).__name__} has no feed-forward block under a known name ({', '.join(FEED_FORWARD)}), so a "
+            "method that follows it cannot run; choose another one"
+        )
+    return [layer.self_attn, feed_forward]

@@ -1,0 +1,150 @@
+"""`calibrate`: what a method has to know about a model, measured on images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from covist.api.compress import compress
+from covist.api.setup import Setup
+from covist.environment import versions
+from covist.errors import CovistError
+from covist.eval.answering import Progress
+from covist.eval.runner import check_runs, method_names, written_budget
+from covist.eval.subject import Subject
+from covist.eval.suite import Item, Suite, load_suite
+from covist.eval.tuning import LADDER
+from covist.methods._fitting import Attended
+from covist.methods.fitprune import AttentionProbe, FitPrune
+from covist.methods.grammar import parse_name
+from covist.request.timing import generate
+from covist.schedule import Calibration, resolve_budget
+
+IMAGES = 64
+"""Images that are looked at unless another number is named."""
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What was found for a budget: the change of attention that it takes, and the tokens that each layer sees.
+
+    kept: shares of an image's tokens, mean over images
+    """
+
+    budget: int | str
+    alpha: float
+    kept: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.kept)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What `calibrate` found; `setup` is what to save as `covist.json`.
+
+    examples: images with a question, which is one item or several
+    """
+
+    suite: str
+    unit: str
+    items: int
+    examples: int
+    fitted: list[Fitted]
+    setup: Setup
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        rows = [
+            {"budget": one.budget, "alpha": one.alpha, "mean_share": one.mean, "kept": list(one.kept)}
+            for one in self.fitted
+        ]
+        return {
+            "suite": self.suite,
+            "unit": self.unit,
+            "items": self.items,
+            "examples": self.examples,
+            "fitted": rows,
+            "setup": self.setup.to_dict(),
+        }
+
+
+def calibrate(
+    method: str = "fitprune",
+    *,
+    suite: str | Suite = "scenes",
+    budgets: str | Iterable[int | float | str] | None = None,
+    limit: int = IMAGES,
+    model: Any = None,
+    progress: Progress | None = None,
+) -> Calibrated:
+    """Measure what each decoder layer can do without, for a method whose counts come from a calibration.
+
+    method: a name of FitPrune, with settings if need be
+    budgets: those to fit, as `evaluate` takes them; by default nine between a half and a thirty-sixth of the tokens.
+        What lies between two of them is mixed of both.
+    suite, model: as for `evaluate`; answers are not needed
+    limit: use only the first images
+
+    >>> from covist.eval import Item, Question, Suite
+    >>> image, question, answer = covist.tiny.demo()
+    >>> found = covist.eval.calibrate(suite=Suite.of("one", [Item.of(image, Question(question))]), budgets="128")
+    >>> found.setup.method, found.setup.budget, len(found.setup.calibration.kept[0])
+    ('fitprune', 128, 8)
+    """
+    name, wanted = check_calibration(method, budgets)
+    asked = load_suite(suite)
+    subject, items = Subject.resolve(asked.model if model is None else model), asked.items(limit)
+    probe = _looked_at(subject, items, progress)
+    attended = Attended.of(probe.images)
+    fitted = []
+    for budget in wanted:
+        alpha, kept = attended.fit(fmean(resolve_budget(budget, *size) / size[0] for size in probe.sizes))
+        fitted.append(Fitted(budget, round(alpha, _DIGITS), tuple(round(share, _DIGITS) for share in kept)))
+    origin = {
+        "made_by": "covist calibrate",
+        "suite": asked.name,
+        "suite_version": asked.fingerprint(),
+        "items": len(items),
+        "budgets": {str(one.budget): one.alpha for one in fitted},
+        **subject.identity,
+        "versions": versions(),
+    }
+    calibration = Calibration(tuple(one.kept for one in fitted))
+    single = wanted[0] if len(wanted) == 1 else None
+    setup = Setup(name, single, origin=origin, calibration=calibration)
+    return Calibrated(asked.name, asked.unit, len(items), len(probe.sizes), fitted, setup)
+
+
+def check_calibration(
+    method: str, budgets: str | Iterable[int | float | str] | None = None
+) -> tuple[str, list[int | str]]:
+    """The method and the budgets that are asked for, if there is something to calibrate; before anything is loaded."""
+    name, *others = method_names(method)
+    if others or parse_name(name).base != FitPrune.name:
+        raise CovistError(f"{method} has nothing to calibrate; choose {FitPrune.name}")
+    parts = budgets.split(",") if isinstance(budgets, str) else budgets or LADDER
+    wanted = list(dict.fromkeys(written_budget(part) for part in parts if str(part).strip()))
+    if not wanted:
+        raise CovistError("no budget given; name at least one, for example 64")
+    check_runs([name], wanted)
+    return name, wanted
+
+
+def _looked_at(subject: Subject, items: list[Item], progress: Progress | None) -> AttentionProbe:
+    """Every question about every item, as far as the first token of the answer."""
+    probe = AttentionProbe()
+    loaded = subject.loaded
+    with compress(loaded.model, loaded.processor, method=probe):
+        for number, item in enumerate(items):
+            if progress:
+                progress(number, len(items), "looking")
+            for request in subject.requests(item):
+                generate(loaded.model, request, 1)
+    if not probe.sizes:
+        raise CovistError("the model saw no image whose attention could be measured; give images and questions")
+    return probe

@@ -1,0 +1,125 @@
+"""FitPrune: every layer loses as many tokens as its attention can spare."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from covist.contract.method import Method, MethodInfo, Outcome
+from covist.contract.views import DecoderView
+from covist.errors import CovistError
+from covist.formulas.ops import round_half_up
+from covist.methods._inside import ScoreInside, last_prompt_row, solved
+from covist.methods.registry import register_method
+from covist.schedule import Calibration, Schedule, fixed_schedule
+from covist.state import VisualState
+
+ROWS_AT_ONCE = 256  # of the image that look at it, which bounds the memory for their attention
+EMBEDDED = Calibration(((1.0, 0.0),))
+"""Of the embedded model: `covist calibrate --suite scenes --limit 64 --budgets 50%,33.3%,22.2%,16.7%`."""
+
+
+@register_method
+class FitPrune(ScoreInside):
+    name = "fitprune"
+    options: ClassVar = {
+        "calibration": "what `covist calibrate` has measured: how many tokens each layer sees; it comes by config="
+    }
+    info = MethodInfo(
+        paper="Fit and Prune: Fast and Training-free Visual Token Pruning for Multi-modal LLMs (AAAI 2025)",
+        acts="after every layer that can spare tokens",
+        signals="attention of the text and of the image to the image in the layer before, calibrated counts",
+        budget="layer average K: all tokens in the first layer, then counts as calibrated",
+        goes_by="attention",
+        needs=("decoder-attention",),
+        licence="no licence file",
+        published=(
+            "Every layer has its own number of tokens to lose. Those with the lowest score go: the sum of the text's "
+            "rows times the mean of the image's rows of the layer's attention, maximum over heads. The numbers come "
+            "from a calibration, a binary search on alpha: the tokens that receive least go, as long as those that are "
+            "left receive at least 1 - alpha of what all receive in that layer, from the text and from the image; what "
+            "may go by both goes."
+        ),
+        ours=(
+            "The published numbers are for LLaVA-1.5-7B alone and are not used. `covist calibrate` measures them on "
+            "any model and data; without it those of the embedded model serve, stretched over the decoder's depth, "
+            "which is a stand-in for a calibration of your model. Images are fitted one by one and their shares "
+            "averaged, so that they may differ in size; the target is the layer mean of tokens, which FLOPs follow. "
+            "Budgets between two fitted ones mix both, and the counts are solved for the layer mean. The original "
+            "removes tokens between a layer's attention and its feed-forward block, here after the layer: what is left "
+            "is the same, the feed-forward block costs a little more. The selection reads all attention of the image "
+            "in every layer that loses tokens, so it costs many times that of CoViST-Fixed. Original positions."
+        ),
+        checked="reference: FitPrune (score and kept tokens; shares of every layer at an alpha, and the search)",
+    )
+
+    def __init__(self, calibration: Calibration | None = None, **options: Any):
+        super().__init__(**options)
+        if not isinstance(calibration, Calibration | None):
+            raise CovistError(
+                "calibration is measured by `covist calibrate --method fitprune`; give the file that it writes as "
+                "config= or --config"
+            )
+        self.calibration = calibration or EMBEDDED
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        if budget >= tokens:
+            return fixed_schedule(layers, tokens, tokens)
+
+        def schedule(level: float) -> Schedule:
+            counts = [max(1, round_half_up(share * tokens)) for share in self.calibration.shares(layers, level)]
+            falls = [layer for layer in range(1, layers) if counts[layer] < counts[layer - 1]]
+            return Schedule(layers, ((0, tokens), *((layer, counts[layer]) for layer in falls)))
+
+        return solved(schedule, 1.0, budget)
+
+    def observed_layer(self, depth: int) -> int:
+        return depth - 1
+
+    def score(self, view: DecoderView) -> Tensor:
+        cross, own = received(view)
+        return cross * own
+
+
+class AttentionProbe(Method):
+    """Removes nothing, and remembers what every image receives in each layer but the last, for the calibration."""
+
+    name = "attention-probe"
+    measures_only = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self.sizes: list[tuple[int, int]] = []  # tokens and frames of each image
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        return Schedule(layers, tuple((layer, tokens) for layer in range(layers)))
+
+    def observed_layer(self, depth: int) -> int:
+        return depth - 1
+
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+        cross, own = received(view)
+        self._seen.setdefault(view.depth, []).append((cross.cpu(), own.cpu()))
+        if view.depth == 1:
+            self.sizes.append((state.count, view.signals.grid.frames))
+        return Outcome(state)
+
+    @property
+    def images(self) -> list[tuple[Tensor, Tensor]]:
+        """(from the text, from the image) [layers - 1, N] of every image that was seen."""
+        by_image = zip(*(self._seen[depth] for depth in sorted(self._seen)), strict=True)
+        return [(torch.stack([cross for cross, _ in own]), torch.stack([o for _, o in own])) for own in by_image]
+
+
+def received(view: DecoderView) -> tuple[Tensor, Tensor]:
+    """What the representatives receive by the strongest head: sum over text rows, mean over their own [K] each."""
+    text = view.text if len(view.text) else last_prompt_row(view)
+    own = [_received(view, rows) for rows in view.visual.split(ROWS_AT_ONCE)]
+    return _received(view, text), torch.stack(own).sum(0) / len(view.visual)
+
+
+def _received(view: DecoderView, rows: Tensor) -> Tensor:
+    return view.attention(rows).amax(0)[:, view.visual].sum(0)
