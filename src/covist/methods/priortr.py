@@ -28,6 +28,8 @@ class PriorTR(NominalCounts, ScoreInside):
         acts="before layer 3/32",
         signals="attention of the text after the image in the layer before",
         budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
+        goes_by="attention",
+        needs=("decoder-attention",),
         licence="Apache-2.0",
         published=(
             "Before layer 3 of 32, by the attention of layer 2, mean over heads. The prior Q is the row of the first "
