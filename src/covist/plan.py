@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.schedule import Schedule, decoder_flops, fixed_schedule, kv_bytes, progressive_schedule, resolve_budget
 
 HALF = 2  # bytes of a cached number in fp16 or bf16
+STRATEGIES: dict[str, Callable[[int, int, int], Schedule]] = {
+    "fixed": fixed_schedule,
+    "pro": progressive_schedule,
+}
+"""CoViST's executions."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Plan:
     """A schedule and its cost next to the uncompressed decoder."""
 
     geometry: str
-    strategy: str
+    method: str
     budget: int
     tokens: int
     text: float
@@ -61,9 +66,15 @@ class Plan:
     kv_bytes: float
     kv_bytes_uncompressed: float
 
+    @property
+    def strategy(self) -> str | None:
+        """CoViST's execution, if the method is one."""
+        return next((name for name in STRATEGIES if self.method == f"covist-{name}"), None)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "geometry": self.geometry,
+            "method": self.method,
             "strategy": self.strategy,
             "budget": self.budget,
             "layers": self.schedule.layers,
@@ -73,6 +84,7 @@ class Plan:
             "tokens_per_layer": list(self.schedule.tokens_per_layer),
             "stages": [{"depth": depth, "tokens": count} for depth, count in self.schedule.stages],
             "mean_tokens": self.schedule.mean,
+            "mean_cached_tokens": self.schedule.cached_mean,
             "flops": self.flops,
             "flops_uncompressed": self.flops_uncompressed,
             "flops_ratio": self.flops / self.flops_uncompressed,
@@ -91,12 +103,29 @@ def make_plan(
     tokens: int | None = None,
     markers: int | None = None,
     text: float = 64.0,
-    config: CovistConfig | None = None,
 ) -> Plan:
     """The schedule of one image or video of `tokens` content tokens beside `text` tokens of text (a mean, perhaps).
 
     A budget of all tokens or more leaves the image uncompressed. For a video a count is per frame.
     """
+    if strategy not in STRATEGIES:
+        raise CovistError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
+    sizes = {"layers": layers, "tokens": tokens, "markers": markers}
+    return plan_of(f"covist-{strategy}", STRATEGIES[strategy], geometry, budget, text=text, **sizes)
+
+
+def plan_of(
+    method: str,
+    schedule_for: Callable[[int, int, int], Schedule],
+    geometry: Geometry,
+    budget: int | float | str,
+    *,
+    layers: int | None = None,
+    tokens: int | None = None,
+    markers: int | None = None,
+    text: float = 64.0,
+) -> Plan:
+    """`make_plan` for any method, given the schedule that it makes of (layers, budget, tokens)."""
     layers = geometry.layers if layers is None else layers
     tokens = geometry.tokens if tokens is None else tokens
     markers = geometry.markers if markers is None else markers
@@ -105,14 +134,11 @@ def make_plan(
     if tokens < 1:
         raise CovistError(f"tokens must be at least 1, got {tokens}")
     count = resolve_budget(budget, tokens, geometry.frames)
-    if strategy == "fixed":
-        schedule = fixed_schedule(layers, count, tokens)
-    elif strategy == "pro":
-        schedule = progressive_schedule(layers, count, tokens, config)
-    else:
-        raise CovistError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
-    compressed = [text + markers + kept for kept in schedule.tokens_per_layer]
-    full = [text + markers + tokens] * layers
-    flops, flops_full = (decoder_flops(n, geometry.hidden, geometry.mlp_width) for n in (compressed, full))
-    cache, cache_full = (kv_bytes(n, geometry.kv_heads, geometry.head_width, HALF) for n in (compressed, full))
-    return Plan(geometry.name, strategy, count, tokens, text, markers, schedule, flops, flops_full, cache, cache_full)
+    schedule = schedule_for(layers, count, tokens)
+    others = text + markers
+    full = [others + tokens] * layers
+    prefill = [others + kept for kept in schedule.tokens_per_layer]
+    cached = [others + kept for kept in schedule.cached_tokens_per_layer]
+    flops, flops_full = (decoder_flops(n, geometry.hidden, geometry.mlp_width) for n in (prefill, full))
+    cache, cache_full = (kv_bytes(n, geometry.kv_heads, geometry.head_width, HALF) for n in (cached, full))
+    return Plan(geometry.name, method, count, tokens, text, markers, schedule, flops, flops_full, cache, cache_full)

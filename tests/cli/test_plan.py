@@ -66,3 +66,35 @@ def test_the_table_names_stages_and_savings(covist):
     assert ran.code == 0
     for text in ("0-13", "14-23", "24-31", "96", "58", "16", "KV cache", "%"):
         assert text in ran.stdout
+
+
+def test_any_method_can_be_planned_and_published_counts_show_their_true_layer_mean(covist):
+    """PriorTR: all tokens in three layers, then K."""
+    means = {
+        budget: covist("plan", "--method", "priortr:counts=nominal", "--budget", budget, "--json").json["mean_tokens"]
+        for budget in (192, 128, 64)
+    }
+    assert means == {192: 228, 128: 170, 64: 112}
+    ran = covist("plan", "--method", "priortr:counts=nominal", "--budget", 192)
+    assert "0-2" in ran.stdout and "228" in ran.stdout and "a layer mean of 228.0" in ran.stderr
+    assert covist("plan", "--method", "priortr", "--budget", 192).stderr == ""
+
+
+def test_a_budget_below_the_reach_of_a_short_decoder_is_said(covist):
+    ran = covist("plan", "--method", "priortr", "--budget", 64, "--layers", 8)
+    assert "cannot reach a budget of 64" in ran.stderr and "72.9" in ran.stderr and "72.875" in ran.stdout
+
+
+def test_what_prefill_sees_and_what_the_cache_holds_stand_apart(covist):
+    ran = covist("plan", "--method", "ivc-prune", "--budget", 192)
+    assert "cached, layer mean" in ran.stdout
+    plan = covist("plan", "--method", "ivc-prune", "--budget", 192, "--json").json
+    assert plan["mean_tokens"] > 300 and plan["mean_cached_tokens"] == pytest.approx(192, abs=0.5)
+    assert plan["kv_ratio"] < plan["flops_ratio"]
+    assert (plan["method"], plan["strategy"]) == ("ivc-prune", None)
+
+
+def test_a_plan_is_for_a_strategy_or_a_method(covist):
+    ran = covist("plan", "--method", "fastv", "--strategy", "pro")
+    assert ran.code == 2 and "not both" in ran.stderr
+    assert covist("plan", "--method", "divprune", "--budget", "auto").code == 2

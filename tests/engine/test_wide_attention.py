@@ -25,8 +25,9 @@ def flash_on(monkeypatch):
     return lambda model, name=flash.FLASH: flash.switch_on(monkeypatch, model, name)
 
 
-@pytest.mark.parametrize("name", [flash.FLASH, flash.HUB_KERNEL])
-@pytest.mark.parametrize("request_of", [padded_conversation, single_conversation])
+@pytest.mark.parametrize(
+    ("name", "request_of"), [(flash.FLASH, padded_conversation), (flash.HUB_KERNEL, single_conversation)]
+)
 def test_the_weights_are_those_of_an_explicit_bias(model, strategy, compress, flash_on, request_of, name):
     compress(model, budget=24, strategy=strategy, distance=False)
     expected = request_of(model)

@@ -116,3 +116,20 @@ def test_spread_places_stay_inside_while_they_fit(wanted):
     places = spread(wanted, 10.0, 0.0, 100.0)
     assert places.min() >= 0 and places.max() <= 100
     assert (np.diff(np.sort(places)) >= 10 - 1e-6).all()
+
+
+def test_published_counts_are_hollow_points_at_their_layer_mean(monkeypatch, tmp_path):
+    found, figures = results(["priortr", "priortr:counts=nominal"], budgets=(192, 64)), []
+    for one, mean in zip(found.scores[-2:], (228.0, 112.0), strict=True):
+        one.reached, one.nominal, one.counted_tokens = False, True, mean
+    monkeypatch.setattr(plot, "save_figure", lambda figure, path: figures.append(figure))
+    plot_retention(found, tmp_path / "retention.png")
+    axes = figures[0].axes[0]
+    points = [line.lines[0] for line in axes.containers]
+    assert [line.get_xdata().tolist() for line in points] == [[192, 64], [228.0, 112.0]]
+    assert [line.get_markerfacecolor() == "white" for line in points] == [False, True]
+    assert "priortr:counts=nominal  89.7 at 112 tokens" in [text.get_text() for text in axes.texts]
+    remarks = figures[0].texts[-1].get_text()
+    assert "hollow: published counts for 64, 112.0 tokens: priortr:counts=nominal" in remarks
+    left, right = axes.get_xlim()
+    assert left > 228 > 64 > right

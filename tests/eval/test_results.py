@@ -113,6 +113,7 @@ def test_published_counts_above_the_budget_are_shown_with_their_mean_and_not_ran
     assert "| priortr:counts=nominal | nominal; at 228.0 tokens: 100.0 [" in results.to_markdown()
     row = results.to_dict()["results"][1]
     assert row["nominal"] and not row["reached"] and results.differences == []
+    assert (row["budget"], row["target"], row["counted_tokens"]) == (192, 192, 228)
 
 
 def test_one_mean_is_shown_where_prefill_and_cache_agree(results):
@@ -130,8 +131,9 @@ def test_files_are_json_markdown_and_a_plot(results, tmp_path):
     ]
     assert {"clear", "p", "p_holm", "clear_among_all"} <= set(stored["differences"][0])
     row = stored["results"][1]
-    scores = {"mean_tokens", "mean_cached_tokens", "accuracy", "retention", "families", "same_answers", "ci"}
-    assert set(row) == {"method", "budget", *scores, "reached", "nominal", "seconds_per_image", "times_mixed"}
+    scores = {"accuracy", "retention", "families", "same_answers", "ci"}
+    tokens = {"mean_tokens", "mean_cached_tokens", "target", "counted_tokens", "reached", "nominal"}
+    assert set(row) == {"method", "budget", *tokens, *scores, "seconds_per_image", "times_mixed"}
     assert set(row["families"]) == set(SUITE.families)
     assert row["ci"]["retention"][0] < row["retention"] < row["ci"]["retention"][1]
     table = (tmp_path / "results.md").read_text()

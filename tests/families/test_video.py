@@ -14,6 +14,19 @@ PROMPTS = {
     "an image and a video": ("image", "and", 3),
     "two videos": (3, "and", 2),
 }
+# Every two of strategy, segments and prompt meet.
+PAIRS = pytest.mark.parametrize(
+    ("strategy", "in_segments", "prompt"),
+    [
+        ("fixed", False, "a video"),
+        ("pro", True, "a video"),
+        ("fixed", True, "an image and a video"),
+        ("pro", False, "an image and a video"),
+        ("fixed", False, "two videos"),
+        ("pro", True, "two videos"),
+    ],
+    indirect=["strategy", "in_segments"],
+)
 
 
 @pytest.fixture(params=CASES_WITH_VIDEO, ids=lambda case: case.name)
@@ -33,23 +46,23 @@ def short_segments(case, monkeypatch):
     monkeypatch.setattr(video, "SEGMENT_TOKENS", 2 * frame_tokens(case))
 
 
-@pytest.fixture(params=[False, True], ids=["one segment", "segments"])
+@pytest.fixture
 def in_segments(request):
     if request.param:
         request.getfixturevalue("short_segments")
 
 
-@pytest.mark.parametrize("parts", PROMPTS.values(), ids=PROMPTS.keys())
-def test_a_budget_of_all_tokens_is_the_plain_model(case, strategy, compress, in_segments, parts):
-    inputs = ask_about(case, *parts)
+@PAIRS
+def test_a_budget_of_all_tokens_is_the_plain_model(case, strategy, compress, in_segments, prompt):
+    inputs = ask_about(case, *PROMPTS[prompt])
     plain = greedy(case.model, inputs)
     compress(case, budget=1.0, strategy=strategy)
     assert_same(greedy(case.model, inputs), plain)
 
 
-@pytest.mark.parametrize("parts", PROMPTS.values(), ids=PROMPTS.keys())
-def test_every_step_equals_the_slow_reference(case, strategy, compress, in_segments, parts, count):
-    inputs = ask_about(case, *parts)
+@PAIRS
+def test_every_step_equals_the_slow_reference(case, strategy, compress, in_segments, prompt, count):
+    inputs = ask_about(case, *PROMPTS[prompt])
     handle = compress(case, budget=count, strategy=strategy)
     output = greedy(case.model, inputs, 3)
     handle.remove()

@@ -2,6 +2,7 @@
 
 import warnings
 from contextlib import contextmanager
+from zlib import crc32
 
 import pytest
 import torch
@@ -157,7 +158,15 @@ def test_default_positions_are_the_published_ones(name):
     assert create_method(name).positions == published
 
 
-@pytest.mark.parametrize("case", FAMILIES, ids=lambda case: case.name)
+def families_in_turn():
+    """Every third family for each method, by its name, so that all kinds of towers and positions are among them."""
+    for name in NAMES:
+        for place, case in enumerate(FAMILIES):
+            marks = [] if (place + crc32(name.encode())) % 3 == 0 else [pytest.mark.slow]
+            yield pytest.param(name, case, marks=marks, id=f"{name}-{case.name}")
+
+
+@pytest.mark.parametrize(("name", "case"), families_in_turn(), indirect=["name"])
 def test_every_family(name, case):
     """Tiles with newlines and grouped queries; no class token, multidimensional positions."""
     inputs = case.ask("{image} what is this ?", images=(2,))

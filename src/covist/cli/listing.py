@@ -114,6 +114,8 @@ def _title_and_venue(paper: str) -> tuple[str, str]:
 
 
 def _print_one(entry: dict[str, Any]) -> None:
+    from covist.methods.catalogue import setting_text
+
     console = out()
     console.print(f"[bold {ACCENT}]{entry['name']}[/]")
     facts = Table.grid(padding=(0, 2))
@@ -125,21 +127,10 @@ def _print_one(entry: dict[str, Any]) -> None:
     settings = table("setting", "meaning")
     settings.columns[1].justify = "left"
     for setting in entry["settings"]:
-        settings.add_row(_assignment(setting), escape(setting["meaning"]))
+        settings.add_row(setting_text(setting), escape(setting["meaning"]))
     console.print(settings)
-    example = _assignment(next(setting for setting in entry["settings"] if setting["default"] is not None))
+    example = setting_text(next(setting for setting in entry["settings"] if setting["default"] is not None))
     console.print(f"settings follow a colon: [bold]--method {entry['name']}:{example}[/]")
-
-
-def _assignment(setting: dict[str, Any]) -> str:
-    """A setting with its default as it is written after the colon of a name; pairs can be given in Python only."""
-    value = setting["default"]
-    parts = value if isinstance(value, tuple) else (value,)
-    if any(isinstance(part, tuple) for part in parts):
-        return setting["name"]
-    words = {"True": "on", "False": "off", "None": "none"}
-    written = [f"{part:g}" if isinstance(part, float) else words.get(str(part), str(part)) for part in parts]
-    return f"{setting['name']}={'/'.join(written)}"
 
 
 def models(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from covist.cli import options
 from covist.cli.console import note, out, print_json, print_notes, table
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 def plan(
     budget: options.PlannedBudget = "64",
-    strategy: Annotated[options.Strategy, typer.Option(help="`fixed` or `pro`.")] = options.Strategy.fixed,
+    strategy: options.StrategyOption = None,
+    method: options.MethodOption = None,
     preset: Annotated[str, typer.Option(help="Model sizes; `covist models` lists them.")] = "llava-1.5-7b",
     layers: Annotated[int | None, typer.Option(help="Decoder layers, if not the preset's.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Visual tokens of the image, if not the preset's.")] = None,
@@ -30,21 +32,27 @@ def plan(
 ) -> None:
     """Show how many visual tokens each decoder layer sees, and what that costs.
 
-    Needs no model. Example: [bold]covist plan --preset llava-next-7b --budget 160 --strategy pro[/]
+    Needs no model. Examples: [bold]covist plan --preset llava-next-7b --budget 160 --strategy pro[/], [bold]covist plan
+    --method priortr:counts=nominal[/]
     """
+    from covist.api.choose import check_budget_of
     from covist.families.registry import geometry_named
-    from covist.plan import make_plan
-    from covist.request.budgets import reach
+    from covist.methods.create import create_method
+    from covist.plan import plan_of
+    from covist.request.budgets import reach_of
     from covist.schedule import CoverageBudget
 
-    made = make_plan(
-        geometry_named(preset), budget, strategy.value, layers=layers, tokens=tokens, markers=markers, text=text
-    )
+    name = options.method_name(strategy, method)
+    chosen = create_method(name)
+    check_budget_of(chosen, budget, min_coverage=None)
+    sizes = {"layers": layers, "tokens": tokens, "markers": markers}
+    made = plan_of(name, chosen.schedule, geometry_named(preset), budget, text=text, **sizes)
     if (needed := CoverageBudget.read(budget)) is not None:
         least, most = needed.bounds(made.tokens)
         note(f"how many tokens an image needs is known when it is seen: {least} to {most} here; this is for {most}")
     else:
-        print_notes([reach(f"covist-{strategy.value}", budget, made.tokens, made.schedule.layers)])
+        means = made.schedule.mean, made.schedule.cached_mean
+        print_notes([reach_of(name, budget, made.budget, made.tokens, *means)])
     if as_json:
         print_json(made.to_dict())
     else:
@@ -55,7 +63,7 @@ def _print(made: Plan) -> None:
     console = out()
     schedule = made.schedule
     console.print(
-        f"[bold]{made.geometry}[/], {made.strategy}, budget {made.budget} of {made.tokens} visual tokens, "
+        f"[bold]{made.geometry}[/], {escape(made.method)}, budget {made.budget} of {made.tokens} visual tokens, "
         f"{made.text:g} text tokens" + (f", {made.markers} markers" if made.markers else "")
     )
     stages = table("layers", "visual tokens")
@@ -63,8 +71,10 @@ def _print(made: Plan) -> None:
     for (depth, count), end in zip(schedule.stages, ends, strict=True):
         stages.add_row(f"{depth}-{end - 1}" if end - depth > 1 else str(depth), str(count))
     stages.add_row("[dim]layer mean[/]", f"[dim]{schedule.mean:g}[/]")
+    if schedule.cached_mean != schedule.mean:
+        stages.add_row("[dim]cached, layer mean[/]", f"[dim]{schedule.cached_mean:g}[/]")
     console.print(stages)
-    costs = table("", "uncompressed", made.strategy, "left")
+    costs = table("", "uncompressed", "compressed", "left")
     costs.add_row(
         "visual tokens per layer", number(made.tokens), number(schedule.mean), share(schedule.mean, made.tokens)
     )

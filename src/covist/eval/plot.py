@@ -40,17 +40,21 @@ class _Line:
     def label(self, least: int | str) -> str:
         """Its name and where it ends; a line that does not go down to the least budget says which one that is."""
         end = self.scores[-1]
-        return f"{self.method}  {end.retention:.1f}" + (f" at {end.budget}" if end.budget != least else "")
+        named = f"{self.method}  {end.retention:.1f}"
+        if not end.reached:
+            return f"{named} at {end.counted_tokens:.0f} tokens"
+        return named + (f" at {end.budget}" if end.budget != least else "")
 
 
 def plot_retention(results: Results, path: str | Path) -> None:
     """One line per method with its intervals, over the tokens it really cached; CoViST in colour, the others grey.
 
-    What a method could not reach is no point of its line, but a remark below the title.
+    Published counts above their budget are hollow points where their layer mean is. What a method could not reach is
+    no point of its line. Both are remarks below the title.
     """
     lines = _lines(results.scores)
-    kept = _places(lines)
-    least = min(kept, key=lambda budget: kept[budget], default=0)
+    places = _places(lines)
+    least = min(places, key=lambda budget: places[budget], default=0)
     labels = [line.label(least) for line in lines]
     width = LEFT + PLOT * OFFSET + max(1.2, LETTER * max(map(len, labels), default=0) + 0.15)
     height = max(3.4, 1.15 * LABEL * (len(lines) + 1))
@@ -61,7 +65,8 @@ def plot_retention(results: Results, path: str | Path) -> None:
     for line in lines:
         _draw(axes, line)
     axes.axhline(100, color=FAINT, linestyle=(0, (4, 3)), linewidth=1, zorder=1)
-    _finish(axes, kept, [score.counted_tokens for line in lines for score in line.scores], results.measure)
+    counted = [score.counted_tokens for line in lines for score in line.scores]
+    _finish(axes, places, [*counted, *places.values()], results.measure)
     _label(axes, lines, labels, height)
     asked = f"{results.about}; bars are 95% intervals"
     place = LEFT / width
@@ -98,14 +103,14 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> np.n
 
 
 def _unreached(scores: Sequence[Score], letters: int) -> list[str]:
-    """Which budgets are not drawn, and for whom, in lines of so many letters."""
+    """Which budgets were not kept to, and by whom, in lines of so many letters."""
     missed: dict[str, list[str]] = {}
     for score in scores:
         if not score.reached:
             kept = f"{score.counted_tokens:.1f} tokens"
             remark = f"not reachable at {score.budget}, where {kept} are the least"
             if score.nominal:
-                remark = f"published counts for {score.budget}, {kept}"
+                remark = f"hollow: published counts for {score.budget}, {kept}"
             missed.setdefault(remark, []).append(score.method)
     remarks = [f"{remark}: {', '.join(names)}" for remark, names in missed.items()]
     return [line for remark in remarks for line in wrap(remark, letters)]
@@ -115,7 +120,7 @@ def _lines(scores: Sequence[Score]) -> list[_Line]:
     """The methods in the background first, so that CoViST lies on top."""
     found: dict[str, list[Score]] = {}
     for score in scores:
-        if score.method != VANILLA and score.reached and math.isfinite(score.retention):
+        if score.method != VANILLA and (score.reached or score.nominal) and math.isfinite(score.retention):
             found.setdefault(_line_of(score), []).append(score)
     ours = [method for method in found if method.startswith(OURS)]
     colours = {method: COLOURS[number % len(COLOURS)] for number, method in enumerate(ours)}
@@ -130,6 +135,8 @@ def _line_of(score: Score) -> str:
 
 
 def _draw(axes: Axes, line: _Line) -> None:
+    """A line is of one kind: published counts of a method have a line of their own."""
+    hollow = not all(score.reached for score in line.scores)
     retention = np.array([score.retention for score in line.scores])
     ends = np.array([score.retention_interval for score in line.scores])  # [budgets, 2]
     axes.errorbar(
@@ -139,7 +146,8 @@ def _draw(axes: Axes, line: _Line) -> None:
         color=line.colour or FAINT,
         marker="o",
         markersize=5 if line.colour else 3,
-        markeredgecolor="white",
+        markerfacecolor="white" if hollow else None,
+        markeredgecolor=(line.colour or FAINT) if hollow else "white",
         markeredgewidth=0.6,
         linewidth=2 if line.colour else 0.9,
         elinewidth=1 if line.colour else 0.5,
@@ -156,11 +164,11 @@ def _places(lines: Sequence[_Line]) -> dict[int | str, float]:
     return dict(sorted(places.items(), key=lambda place: place[1]))
 
 
-def _finish(axes: Axes, budgets: dict[int | str, float], kept: list[float], measure: str) -> None:
+def _finish(axes: Axes, budgets: dict[int | str, float], shown: list[float], measure: str) -> None:
     """Axes from many tokens to few: that is where methods part, and where their labels stand."""
     if budgets:
         axes.set_xscale("log", base=2)
-        axes.set_xlim(max(kept) * 1.1, min(kept) / 1.1)
+        axes.set_xlim(max(shown) * 1.1, min(shown) / 1.1)
         axes.set_xticks(list(budgets.values()), labels=[str(budget) for budget in budgets])
         axes.minorticks_off()
     axes.set_xlabel("visual tokens per image, layer mean (fewer to the right)", color=INK, fontsize=9.5)

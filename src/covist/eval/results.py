@@ -288,6 +288,8 @@ def _score_dict(score: Score) -> dict[str, Any]:
         "budget": score.budget,
         "mean_tokens": _number(score.mean_tokens),
         "mean_cached_tokens": _number(score.mean_cached_tokens),
+        "target": _number(score.target),
+        "counted_tokens": _number(score.counted_tokens),
         "reached": score.reached,
         "nominal": score.nominal,
         "accuracy": _number(score.accuracy),

@@ -90,6 +90,21 @@ def matching(
     ]
 
 
+def setting_text(setting: dict[str, Any]) -> str:
+    """A setting with its default as it is written after the colon of a name; pairs can be given in Python only.
+
+    >>> setting_text({"name": "important", "default": 0.5, "meaning": ""})
+    'important=0.5'
+    """
+    value = setting["default"]
+    parts = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(part, tuple) for part in parts):
+        return setting["name"]
+    words = {"True": "on", "False": "off", "None": "none"}
+    written = [f"{part:g}" if isinstance(part, float) else words.get(str(part), str(part)) for part in parts]
+    return f"{setting['name']}={'/'.join(written)}"
+
+
 def _reads(needs: Sequence[str] | None, need: str) -> bool:
     return needs is not None and (not needs if need == NO_NEED else need in needs)
 

@@ -8,6 +8,7 @@ from typing import Any
 from covist.config import CovistConfig
 from covist.contract.method import Method
 from covist.errors import CovistError
+from covist.methods.absent import absent_named
 from covist.methods.combined import PARTS, Combined, parts_read
 from covist.methods.grammar import VANILLA, MethodName, parse_name
 from covist.methods.registry import available_methods, option_names
@@ -66,6 +67,8 @@ def _registered(base: str) -> type[Method]:
     if base == VANILLA:
         raise CovistError("vanilla is the uncompressed model; choose a method that compresses")
     if base not in known:
+        if (absent := absent_named(base)) is not None:
+            raise CovistError(f"unknown method {base!r}: {absent}")
         choices = ", ".join([VANILLA, *known, f"{_ROW}a to {_ROW}h"])
         raise CovistError(f"unknown method {base!r}; choose one of {choices}")
     return known[base]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from covist.errors import CovistError
+from covist.methods.absent import Absent, absent_named
+from covist.methods.grammar import parse_name
 from covist.reproduce import paper
 from covist.reproduce.paper import PaperRow, PaperTable
 from covist.reproduce.results import Found, read_run
@@ -14,6 +16,7 @@ from covist.reproduce.retention import retention
 from covist.reproduce.runs import CHECKPOINTS, COVIST, Job, Run, Settings, reference_run, run_of
 from covist.reproduce.sheet import HERE, PAPER, Sheet, SheetLine, budget_text, figure_text, system_name, title
 from covist.reproduce.suites import SUITE, suite_table
+from covist.reproduce.systems import plain_name
 from covist.reproduce.tasks import task_of
 from covist.request.budgets import distinct_notes, reach
 
@@ -21,7 +24,10 @@ _MMBENCH = (
     "MMBench: lmms-eval asks the OpenAI API (OPENAI_API_KEY) about answers without a clear letter, and guesses "
     "without a key; the task mmbench_en_dev_static needs none, and its score is read as well"
 )
-_AFTER = "the paper counts the tokens after layer 2; our budgets are the layer mean of the same schedule"
+_AFTER = (
+    "the paper counts the tokens after pruning; our budgets are the layer mean of the same schedule, "
+    "except for methods that run their published counts"
+)
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,15 @@ class Comparison:
             _MMBENCH if "mmb" in self.tasks else None,
             _AFTER if self.table.name == "after" else None,
             *distinct_notes(budgets),
+            *(str(part) for part in self._known_in_part),
         ]
         return [note for note in notes if note]
+
+    @property
+    def _known_in_part(self) -> list[Absent]:
+        """Systems of which we run less than the paper's rows hold."""
+        systems = dict.fromkeys(plain_name(line.row.system) for line in self.lines if line.run)
+        return [absent for absent in map(absent_named, systems) if absent]
 
     def sheet(self) -> Sheet:
         """The lines of the paper, each followed by ours where there is a result."""
@@ -133,7 +146,7 @@ def _rows(table: PaperTable) -> list[tuple[PaperRow, Run | None]]:
 
 
 def _is_wanted(row: PaperRow, run: Run | None, methods: Sequence[str] | None, budgets: Sequence[int] | None) -> bool:
-    chosen = methods is None or (run is not None and run.method in methods)
+    chosen = methods is None or (run is not None and not {run.method, parse_name(run.method).base}.isdisjoint(methods))
     return chosen and (budgets is None or row.budget in budgets)
 
 

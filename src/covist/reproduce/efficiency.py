@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from covist.families.registry import geometry_named
-from covist.methods.grammar import VANILLA
 from covist.plan import make_plan
 from covist.reproduce import paper
 from covist.reproduce.paper import PaperRow, PaperTable
-from covist.reproduce.runs import METHODS, STRATEGIES, Job, Settings
+from covist.reproduce.runs import STRATEGIES, Job, Settings
 from covist.reproduce.sheet import COMPUTED, HERE, PAPER, Sheet, SheetLine, budget_text, figure_text, title
+from covist.reproduce.systems import method_of
 
 TEXT = 61.63
 """Mean text tokens of the paper's POPE prompts, which it does not state: its caches hold so many tokens beside the
@@ -112,7 +112,7 @@ def efficiency(settings: Settings | None = None) -> Efficiency:
     problems: list[str] = []
     bench = _read_bench(settings.results / "bench.json", settings, problems)
     computed = tuple(_computed(table, row) for row in table.rows)
-    measured = tuple(_measured(bench.get((METHODS[row.system], str(row.budget)))) for row in table.rows)
+    measured = tuple(_measured(bench.get((str(method_of(row.system)), str(row.budget)))) for row in table.rows)
     return Efficiency(table, settings, computed, measured, problems)
 
 
@@ -123,7 +123,7 @@ def _prompts(settings: Settings) -> int:
 def _computed(table: PaperTable, row: PaperRow) -> dict[str, float]:
     """FLOPs by Eq. 19, keys and values in fp16, and visual tokens with the newlines, as the paper counts them."""
     shape = geometry_named(table.model)
-    strategy = STRATEGIES.get(METHODS[row.system], "fixed")
+    strategy = STRATEGIES.get(str(method_of(row.system)), "fixed")
     plan = make_plan(shape, row.budget or shape.tokens, strategy, text=TEXT)
     return {
         "mean_tokens": plan.schedule.mean + plan.markers,
@@ -168,5 +168,5 @@ def _measured(row: Mapping[str, Any] | None) -> dict[str, float]:
 
 def _line(row: PaperRow, origin: str, figures: Mapping[str, float]) -> SheetLine:
     cells = tuple(figure_text(figures.get(key), digits) for key, (_, digits) in FIGURES.items())
-    is_covist = METHODS[row.system] != VANILLA
+    is_covist = row.system != paper.VANILLA
     return SheetLine(row.system, budget_text(row), origin, cells, block=row.system, is_covist=is_covist)

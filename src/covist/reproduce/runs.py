@@ -14,6 +14,7 @@ from covist.families.registry import geometry_named
 from covist.methods.grammar import VANILLA
 from covist.reproduce import paper
 from covist.reproduce.paper import PaperRow, PaperTable
+from covist.reproduce.systems import method_of
 from covist.reproduce.tasks import INCLUDED, PAIRED, task_of
 from covist.tiny import Size
 
@@ -21,32 +22,6 @@ LMMS_EVAL = "lmms-eval"
 OPENAI_CLIP = "openai/clip-vit-large-patch14-336"
 COVIST = "covist-"
 STRATEGIES = {"covist-fixed": "fixed", "covist-pro": "pro"}
-METHODS = {
-    paper.VANILLA: VANILLA,
-    "CoViST-Fixed": "covist-fixed",
-    "CoViST-Pro": "covist-pro",
-    "AnchorPrune": "anchorprune",
-    "CDPruner": "cdpruner",
-    "DART": "dart",
-    "DivPrune": "divprune",
-    "FasterVLM": "fastervlm",
-    "FastV": "fastv",
-    "HoloV": "holov",
-    "MMTok": "mmtok",
-    "PruMerge+": "prumerge-plus",
-    "PyramidDrop": "pyramiddrop",
-    "RESTORE+HoloV": "restore-holov",
-    "RESTORE+VisPruner": "restore-vispruner",
-    "SCOPE": "scope",
-    "SparseVLM": "sparsevlm",
-    "ToMe": "tome",
-    "VisionZip": "visionzip",
-    "VisionZip^R": "visionzip",
-    "VisionZip^V": "visionzip",
-    "VisPruner": "vispruner",
-    "VScan": "vscan",
-}
-"""The paper's systems that we have, by our names for them."""
 _MAIN_ROWS = {"f": "covist-fixed", "h": "covist-pro"}  # of the cumulative study: the main configurations
 
 
@@ -89,7 +64,8 @@ class Run:
     @property
     def folder(self) -> str:
         """Without the commas and equals signs at which lmms-eval would cut a path."""
-        return f"{self.model}/{self.method}" + (f"-{self.budget}" if self.budget else "")
+        method = re.sub(r"[:,](\w+=)?", "-", self.method)  # priortr:counts=nominal is in priortr-nominal
+        return f"{self.model}/{method}" + (f"-{self.budget}" if self.budget else "")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -155,7 +131,7 @@ class Settings:
         if run.method in STRATEGIES:
             found["strategy"] = STRATEGIES[run.method]
         elif run.method != VANILLA:
-            found["method"] = run.method
+            found["method"] = run.method.replace(",", ";")  # lmms-eval cuts model arguments at commas
         else:
             return found
         if run.method.startswith(COVIST) and checkpoint.concentration:
@@ -201,10 +177,11 @@ def run_of(table: PaperTable, row: PaperRow) -> Run | None:
     if table.name == "components":
         letter = row.system[1]
         return Run(table.model, _MAIN_ROWS.get(letter, f"covist-row-{letter}"), row.budget)
-    method = METHODS.get(row.system)
+    method = method_of(row.system)
     if method is None or row.budget is None:
         return None
-    return Run(table.model, method, _layer_mean(table, row.budget) if table.name == "after" else row.budget)
+    counts_after = table.name == "after" and not method.endswith("=nominal")
+    return Run(table.model, method, _layer_mean(table, row.budget) if counts_after else row.budget)
 
 
 def _layer_mean(table: PaperTable, kept: int) -> int:

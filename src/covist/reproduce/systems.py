@@ -1,0 +1,80 @@
+"""The paper's systems, by our names for them; `methods/absent.json` has those that we lack."""
+
+from __future__ import annotations
+
+import re
+
+from covist.methods.grammar import VANILLA
+from covist.methods.registry import available_methods, option_names
+
+SYSTEMS = {
+    "Vanilla": VANILLA,
+    "CoViST-Fixed": "covist-fixed",
+    "CoViST-Pro": "covist-pro",
+    "AnchorPrune": "anchorprune",
+    "ApET": "apet",
+    "CDPruner": "cdpruner",
+    "Cen-Prune+CDPruner": "cen-prune-cdpruner",
+    "Cen-Prune+DivPrune": "cen-prune-divprune",
+    "Cen-Prune+ZOO-Prune": "cen-prune-zoo-prune",
+    "CLSE": "clse",
+    "DART": "dart",
+    "DART+Random": "wtr-dart",
+    "DivPrune": "divprune",
+    "DivPrune+Random": "wtr-divprune",
+    "E2S-Pruner": "e2s-pruner",
+    "EADP": "eadp",
+    "EvoCut": "evocut",
+    "FasterVLM": "fastervlm",
+    "FastV": "fastv",
+    "FlowCut": "flowcut",
+    "FSR": "fsr",
+    "HoloV": "holov",
+    "MMTok": "mmtok",
+    "MoB": "mob",
+    "PriorTR": "priortr",
+    "PruMerge+": "prumerge-plus",
+    "PruneSID": "prunesid",
+    "PyramidDrop": "pyramiddrop",
+    "RESTORE+HoloV": "restore-holov",
+    "RESTORE+VisPruner": "restore-vispruner",
+    "SCOPE": "scope",
+    "SCoRe": "score",
+    "SparseVLM": "sparsevlm",
+    "ToMe": "tome",
+    "TOPS": "tops",
+    "TRIM": "trim",
+    "V2Drop": "v2drop",
+    "VisionTrim": "visiontrim",
+    "VisionZip": "visionzip",
+    "VisPruner": "vispruner",
+    "VLM-Pruner": "vlm-pruner",
+    "VScan": "vscan",
+    "ZOO-Prune": "zoo-prune",
+}
+"""Every system of the tables that we have."""
+_MARKS = re.compile(r"(‡|†|\^[A-Z])+$")
+
+
+def plain_name(system: str) -> str:
+    """A system without the marks that a table gives it.
+
+    >>> plain_name("TOPS‡"), plain_name("VisionZip^R")
+    ('TOPS', 'VisionZip')
+    """
+    return _MARKS.sub("", system)
+
+
+def method_of(system: str) -> str | None:
+    """Our name for a system of the paper, with the counts that it was published with; None if we lack it.
+
+    >>> method_of("FastV"), method_of("PriorTR"), method_of("RoRA")
+    ('fastv', 'priortr:counts=nominal', None)
+    """
+    name = SYSTEMS.get(plain_name(system))
+    if name is None or name == VANILLA:
+        return name
+    method = available_methods().get(name)
+    if method is None:
+        return None
+    return f"{name}:counts=nominal" if "counts" in option_names(method) else name

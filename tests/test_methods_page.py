@@ -1,0 +1,41 @@
+"""docs/methods.md says what the methods say about themselves now."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from covist import available_methods
+from covist.methods import registry
+from covist.methods.absent import absent_systems
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("methods_page", ROOT / "tools" / "methods_page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_up_to_date(tool):
+    assert tool.PAGE.read_text(encoding="utf-8") == tool.page(), f"run {tool.COMMAND}"
+
+
+def test_every_method_has_a_section_and_every_missing_system_a_line(tool):
+    lines = tool.page().splitlines()
+    built_in = [name for name, method in available_methods().items() if method.__module__.startswith("covist.")]
+    assert sorted(line.removeprefix("#### ") for line in lines if line.startswith("#### ")) == built_in
+    for system in absent_systems():
+        assert sum(line.startswith(f"| {system.name} | {system.venue} |") for line in lines) == 1
+
+
+def test_a_method_of_another_package_is_left_out(tool, monkeypatch):
+    class Foreign(available_methods()["uniform"]):
+        name, __module__ = "foreign", "elsewhere"
+
+    before = tool.page()
+    monkeypatch.setitem(registry._METHODS, "foreign", Foreign)
+    assert "foreign" in available_methods() and tool.page() == before

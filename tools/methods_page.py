@@ -1,0 +1,111 @@
+"""Write docs/methods.md: everything that the methods say about themselves, and what of the paper is not here.
+
+    python tools/methods_page.py            write the page
+    python tools/methods_page.py --check    say whether it differs, and write nothing
+
+Nothing is typed here: the registry holds the facts of the methods, `methods/absent.json` those of the missing systems.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from covist.contract.kinds import GOES_BY
+from covist.methods.absent import WHY, absent_systems
+from covist.methods.catalogue import WHERE, describe, grouped, setting_text
+from covist.methods.registry import available_methods
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "methods.md"
+COMMAND = "python tools/methods_page.py"
+FACTS = {
+    "acts": "Acts",
+    "signals": "Reads",
+    "budget": "Budget",
+    "positions": "Positions",
+    "licence": "Licence of the original",
+    "published": "As published",
+    "ours": "Ours",
+    "checked": "Checked",
+}
+INTRODUCTION = """\
+# Methods
+
+`covist methods` lists them, `covist methods NAME` says what stands here of one, and `--method NAME` uses it. Groups go
+by where tokens are removed, then by what mainly decides which ones stay. *As published* is what the authors' code or
+paper says, *Ours* what differs from it or was left open. *Checked* begins with `golden` where outputs of the authors'
+code are reproduced, with `reference` where a literal version in our tests is.
+
+Settings follow a colon: `--method vispruner:important=0.75`. Every method takes `positions`, whose default is among its
+facts: `keep` leaves tokens at their original positions, `reindex` renumbers the shorter sequence."""
+MISSING = """\
+## In the paper, not here
+
+Systems that the paper compares or cites and that cannot be run here. Numbers of tables are those of the preprint."""
+
+
+def page() -> str:
+    """The whole page. Methods of other packages are left out, so that it is the same wherever it is written."""
+    ours = [name for name, method in available_methods().items() if method.__module__.startswith("covist.")]
+    groups = grouped(map(describe, ours))
+    parts = [f"<!-- Written by `{COMMAND}`, from what the methods say about themselves. -->", INTRODUCTION]
+    parts.append(_overview(groups))
+    for where, heading in WHERE.items():
+        parts.append(f"## {heading.capitalize()}")
+        for (place, kind), entries in groups.items():
+            if place == where:
+                parts.append(f"### By {kind}: {GOES_BY[kind]}")
+                parts += (part for entry in entries for part in _section(entry))
+    parts += [MISSING, *_missing()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _overview(groups: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
+    rows = [
+        [WHERE[where].removesuffix(" the decoder"), kind, ", ".join(_link(entry["name"]) for entry in entries)]
+        for (where, kind), entries in groups.items()
+    ]
+    return _table(["removes tokens", "goes by", "methods"], rows)
+
+
+def _link(name: str) -> str:
+    return f"[{name}](#{name})" if name in available_methods() else name
+
+
+def _section(entry: dict[str, Any]) -> Iterator[str]:
+    yield f"#### {entry['name']}"
+    yield entry["paper"] if entry["paper"] != "none" else "No paper."
+    yield "\n".join(f"- **{label}.** {entry[fact]}" for fact, label in FACTS.items() if entry[fact])
+    own = [setting for setting in entry["settings"] if setting["name"] != "positions"]
+    if own:
+        rows = [[f"`{setting_text(setting)}`", setting["meaning"]] for setting in own]
+        yield _table(["setting and default", "meaning"], rows)
+
+
+def _missing() -> Iterator[str]:
+    yield "\n".join(f"- **{kind}**: {meaning}" for kind, meaning in WHY.items())
+    rows = [[one.name, one.venue, one.listed, one.why, one.missing, _link(one.instead)] for one in absent_systems()]
+    yield _table(["system", "venue", "in the paper", "why", "what is missing", "comes closest"], rows)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |" for cells in lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare, do not write")
+    if parser.parse_args().check:
+        agrees = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page()
+        print("the page is up to date" if agrees else f"{PAGE.name} differs: run {COMMAND}")
+        return 0 if agrees else 1
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
