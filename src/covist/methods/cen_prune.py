@@ -73,7 +73,7 @@ def standardised(values: Tensor) -> Tensor:
     return (values - values.mean()) / torch.where(deviation > 0, deviation, 1.0)
 
 
-def describe(base: type[Method], published: str, ours: str) -> MethodInfo:
+def info_over(base: type[Method], published: str, ours: str) -> MethodInfo:
     """What all of them have in common, with what is special about a base."""
     return MethodInfo(
         paper="Cen-Prune (arXiv 2608.30263)",
@@ -92,7 +92,7 @@ def describe(base: type[Method], published: str, ours: str) -> MethodInfo:
         ours=(
             "From the text of the paper, without code. Every tower whose tokens merge patches follows the rule for "
             "Qwen, all others that for LLaVA. Where all tokens resemble each other alike, g is one. Deviations are "
-            f"those of the population. Tiles form one pool. {ours}"
+            f"those of the population. Tiles form one pool; the original keeps the same share of each. {ours}"
         ),
         checked=f"reference: Cen-Prune (kept tokens over {base.name})",
     )
@@ -101,7 +101,7 @@ def describe(base: type[Method], published: str, ours: str) -> MethodInfo:
 @register_method
 class CenPruneDivPrune(CenPrune, DivPrune):
     name = "cen-prune-divprune"
-    info = describe(
+    info = info_over(
         DivPrune,
         "The first token is DivPrune's on S'; then always the one with the largest g times its smallest 1 - S'.",
         "As in DivPrune, a chosen token is never chosen again.",
@@ -115,7 +115,7 @@ class CenPruneDivPrune(CenPrune, DivPrune):
 @register_method
 class CenPruneZooPrune(CenPrune, ZooPrune):
     name = "cen-prune-zoo-prune"
-    info = describe(
+    info = info_over(
         ZooPrune,
         "ZOO-Prune's selection on S'.",
         "How g enters is not stated: here it multiplies the sensitivity, also for the first token. Directions, step "
@@ -130,7 +130,7 @@ class CenPruneZooPrune(CenPrune, ZooPrune):
 @register_method
 class CenPruneCDPruner(CenPrune, CDPruner):
     name = "cen-prune-cdpruner"
-    info = describe(
+    info = info_over(
         CDPruner,
         "CDPruner's greedy MAP with the kernel diag(r g) S' diag(r g).",
         "r, its sign and what stands for it without CLIP's text space are as in cdpruner. Beyond the rank of the "
