@@ -11,7 +11,7 @@ from torch import Tensor
 from covist.contract.method import Method, MethodInfo
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
-from covist.methods._shared import cosine, distances, expand, first_best, largest, stretched
+from covist.methods._shared import TIE, cosine, distances, expand, first_best, largest, stretched
 from covist.methods.cdpruner import CDPruner, most_probable_subset, question_relevance
 from covist.methods.divprune import DivPrune, most_isolated
 from covist.methods.registry import register_method
@@ -44,10 +44,12 @@ def centre(signals: ImageSignals) -> Centred:
         features = signals.embeddings.float()
         rarity = stretched(-likeness(features))
     else:
-        deviation = patches.std(0, correction=0)
-        features = patches / torch.where(deviation > 0, deviation, 1.0)
-        rarity = torch.sigmoid(standardised(-likeness(features)))
-    return Centred(features - features.mean(0), rarity)
+        features = patches / deviation(patches)
+        rare = -likeness(features)
+        rarity = torch.sigmoid((rare - rare.mean()) / deviation(rare))
+    centred = features - features.mean(0)
+    is_mean = centred.norm(dim=-1) <= TIE * features.norm(dim=-1)  # what is left of it is rounding
+    return Centred(centred.masked_fill(is_mean[:, None], 0), rarity)
 
 
 def merged_patches(signals: ImageSignals) -> Tensor | None:
@@ -67,10 +69,10 @@ def likeness(features: Tensor) -> Tensor:
     return (similarity.sum(-1) - similarity.diagonal()) / (len(similarity) - 1)
 
 
-def standardised(values: Tensor) -> Tensor:
-    """Values [N] in standard deviations from their mean; zeros where all are equal."""
-    deviation = values.std(correction=0)
-    return (values - values.mean()) / torch.where(deviation > 0, deviation, 1.0)
+def deviation(values: Tensor) -> Tensor:
+    """Standard deviation over tokens [N, ...] -> [...]; one where all are equal up to rounding."""
+    spread = values.std(0, correction=0)
+    return torch.where(spread > TIE * values.abs().amax(0), spread, 1.0)
 
 
 def info_over(base: type[Method], published: str, ours: str) -> MethodInfo:
@@ -91,8 +93,9 @@ def info_over(base: type[Method], published: str, ours: str) -> MethodInfo:
         ),
         ours=(
             "From the text of the paper, without code. Every tower whose tokens merge patches follows the rule for "
-            "Qwen, all others that for LLaVA. Where all tokens resemble each other alike, g is one. Deviations are "
-            f"those of the population. Tiles form one pool; the original keeps the same share of each. {ours}"
+            "Qwen, all others that for LLaVA. Where all tokens resemble each other alike, g is the same for all. "
+            "Deviations are those of the population. Tiles form one pool; the original keeps the same share of each. "
+            f"{ours}"
         ),
         checked=f"reference: Cen-Prune (kept tokens over {base.name})",
     )
