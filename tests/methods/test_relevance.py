@@ -157,6 +157,15 @@ def test_cen_prune_of_tokens_that_merge_patches_looks_at_these(patches):
         assert kept(CenPruneDivPrune(), context, count) == literal.cen_prune_divprune(features, rarity, count)
 
 
+@pytest.mark.parametrize("patches", [1, 4])
+def test_cen_prune_does_not_choose_by_rounding_where_all_tokens_are_the_mean(patches):
+    context = image(copies=35, class_token=False)
+    alike = context.signals.hidden.repeat(1, patches)
+    context.signals = replace(context.signals, read_hidden=lambda: alike)
+    assert centre(context.signals).features.count_nonzero() == 0
+    assert kept(CenPruneDivPrune(), context, 9) == list(range(9))
+
+
 def test_cen_prune_takes_the_options_of_its_base():
     assert create_method("cen-prune-zoo-prune:seed=4,directions=2").directions == 2
     assert create_method("cen-prune-cdpruner:relevance=plain").relevance == "plain"

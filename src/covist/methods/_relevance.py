@@ -1,4 +1,4 @@
-"""How relevant each token is to the question, as CDPruner and AnchorPrune measure it.
+"""How relevant each token is to the question, as CDPruner, AnchorPrune and others measure it.
 
 With CLIP's text space: the *negated* cosine of patch and text, because the patches of CLIP's penultimate layer
 anti-correlate with the text they show. Without it: the cosine of projected embeddings and the question's input
@@ -16,7 +16,7 @@ from torch import Tensor
 from covist.contract.method import Method
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
-from covist.methods._shared import cosine
+from covist.methods._shared import TIE, cosine
 
 Sign = Literal["negated", "plain"]
 
@@ -51,11 +51,16 @@ def bare_question(text: str) -> str:
 
 def clip_relevance(image: ImageContext, sign: Sign = "negated") -> Tensor | None:
     """Signed mean cosine of every token with the pooled text [N]; None without a text or CLIP's text space."""
-    question = bare_question(image.instruction.text)
-    if image.patch_text_features is None or not question:
+    asked = in_text_space(image)
+    return None if asked is None else sign_of(sign) * cosine(*asked).mean(-1).to(image.positions.device)
+
+
+def in_text_space(image: ImageContext) -> tuple[Tensor, Tensor] | None:
+    """Tokens [N, p] and the pooled question [segments, p] in CLIP's text space; None without a text or that space."""
+    tower, patches, question = image.text_tower, image.patch_text_features, bare_question(image.instruction.text)
+    if tower is None or patches is None or not question:
         return None
-    pooled = image.text_tower.encode_segments(question)  # type: ignore[union-attr]
-    return sign_of(sign) * cosine(image.patch_text_features, pooled).mean(-1).to(image.positions.device)
+    return patches, tower.encode_segments(question)
 
 
 def sign_of(sign: Sign) -> int:
@@ -70,8 +75,8 @@ def embedding_cosines(image: ImageContext) -> Tensor | None:
 
 
 def spread(relevance: Tensor, floor: float = 1e-6) -> Tensor:
-    """(v - min + floor) / (max - min), which keeps every value positive; ones if all are equal."""
+    """(v - min + floor) / (max - min), which keeps every value positive; ones if all are equal up to rounding."""
     low, high = relevance.aminmax()
-    if bool(high == low):
+    if bool(high - low <= TIE * relevance.abs().max()):
         return torch.ones_like(relevance)
     return (relevance - low + floor) / (high - low)

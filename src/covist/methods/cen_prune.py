@@ -11,7 +11,7 @@ from torch import Tensor
 from covist.contract.method import Method, MethodInfo
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
-from covist.methods._shared import cosine, distances, expand, first_best, largest, stretched
+from covist.methods._shared import TIE, cosine, distances, expand, first_best, largest, stretched
 from covist.methods.cdpruner import CDPruner, most_probable_subset, question_relevance
 from covist.methods.divprune import DivPrune, most_isolated
 from covist.methods.registry import register_method
@@ -44,10 +44,12 @@ def centre(signals: ImageSignals) -> Centred:
         features = signals.embeddings.float()
         rarity = stretched(-likeness(features))
     else:
-        deviation = patches.std(0, correction=0)
-        features = patches / torch.where(deviation > 0, deviation, 1.0)
-        rarity = torch.sigmoid(standardised(-likeness(features)))
-    return Centred(features - features.mean(0), rarity)
+        features = patches / deviation(patches)
+        rare = -likeness(features)
+        rarity = torch.sigmoid((rare - rare.mean()) / deviation(rare))
+    centred = features - features.mean(0)
+    is_mean = centred.norm(dim=-1) <= TIE * features.norm(dim=-1)  # what is left of it is rounding
+    return Centred(centred.masked_fill(is_mean[:, None], 0), rarity)
 
 
 def merged_patches(signals: ImageSignals) -> Tensor | None:
@@ -67,13 +69,13 @@ def likeness(features: Tensor) -> Tensor:
     return (similarity.sum(-1) - similarity.diagonal()) / (len(similarity) - 1)
 
 
-def standardised(values: Tensor) -> Tensor:
-    """Values [N] in standard deviations from their mean; zeros where all are equal."""
-    deviation = values.std(correction=0)
-    return (values - values.mean()) / torch.where(deviation > 0, deviation, 1.0)
+def deviation(values: Tensor) -> Tensor:
+    """Standard deviation over tokens [N, ...] -> [...]; one where all are equal up to rounding."""
+    spread = values.std(0, correction=0)
+    return torch.where(spread > TIE * values.abs().amax(0), spread, 1.0)
 
 
-def describe(base: type[Method], published: str, ours: str) -> MethodInfo:
+def info_over(base: type[Method], published: str, ours: str) -> MethodInfo:
     """What all of them have in common, with what is special about a base."""
     return MethodInfo(
         paper="Cen-Prune (arXiv 2608.30263)",
@@ -91,8 +93,9 @@ def describe(base: type[Method], published: str, ours: str) -> MethodInfo:
         ),
         ours=(
             "From the text of the paper, without code. Every tower whose tokens merge patches follows the rule for "
-            "Qwen, all others that for LLaVA. Where all tokens resemble each other alike, g is one. Deviations are "
-            f"those of the population. Tiles form one pool. {ours}"
+            "Qwen, all others that for LLaVA. Where all tokens resemble each other alike, g is the same for all. "
+            "Deviations are those of the population. Tiles form one pool; the original keeps the same share of each. "
+            f"{ours}"
         ),
         checked=f"reference: Cen-Prune (kept tokens over {base.name})",
     )
@@ -101,7 +104,7 @@ def describe(base: type[Method], published: str, ours: str) -> MethodInfo:
 @register_method
 class CenPruneDivPrune(CenPrune, DivPrune):
     name = "cen-prune-divprune"
-    info = describe(
+    info = info_over(
         DivPrune,
         "The first token is DivPrune's on S'; then always the one with the largest g times its smallest 1 - S'.",
         "As in DivPrune, a chosen token is never chosen again.",
@@ -115,7 +118,7 @@ class CenPruneDivPrune(CenPrune, DivPrune):
 @register_method
 class CenPruneZooPrune(CenPrune, ZooPrune):
     name = "cen-prune-zoo-prune"
-    info = describe(
+    info = info_over(
         ZooPrune,
         "ZOO-Prune's selection on S'.",
         "How g enters is not stated: here it multiplies the sensitivity, also for the first token. Directions, step "
@@ -130,7 +133,7 @@ class CenPruneZooPrune(CenPrune, ZooPrune):
 @register_method
 class CenPruneCDPruner(CenPrune, CDPruner):
     name = "cen-prune-cdpruner"
-    info = describe(
+    info = info_over(
         CDPruner,
         "CDPruner's greedy MAP with the kernel diag(r g) S' diag(r g).",
         "r, its sign and what stands for it without CLIP's text space are as in cdpruner. Beyond the rank of the "

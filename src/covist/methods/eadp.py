@@ -12,7 +12,7 @@ from covist.contract.method import MethodInfo
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import entropy
-from covist.methods._relevance import Sign, SignedRelevance, bare_question, sign_of, spread
+from covist.methods._relevance import Sign, SignedRelevance, bare_question, in_text_space, sign_of, spread
 from covist.methods._shared import cosine, greedy_max_coverage, largest
 from covist.methods.registry import register_method
 
@@ -67,8 +67,7 @@ class EADP(SignedRelevance):
 
     def demand(self, image: ImageContext) -> Tensor:
         """w, [N]."""
-        question = None if self.relevance is None else in_one_space(image)
-        if question is None:
+        if self.relevance is None or (question := in_one_space(image)) is None:
             return torch.ones(image.grid.size, dtype=torch.float32, device=image.positions.device)
         tokens, pooled, states = question
         segments = [segment_relevance(tokens, *text, self.relevance) for text in zip(pooled, states, strict=True)]
@@ -83,10 +82,9 @@ def in_one_space(image: ImageContext) -> tuple[Tensor, Tensor, Tensor] | None:
 
     In CLIP's text space or, where there is none, in the decoder's.
     """
-    tokens, question = image.patch_text_features, bare_question(image.instruction.text)
-    if tokens is not None and question:
-        tower = image.text_tower
-        return tokens, tower.encode_segments(question), tower.encode_padded(question)  # type: ignore[union-attr]
+    asked = in_text_space(image)
+    if asked is not None and image.text_tower is not None:
+        return *asked, image.text_tower.encode_padded(bare_question(image.instruction.text))
     if not len(image.instruction.embeddings):
         return None
     tokens = image.signals.embeddings

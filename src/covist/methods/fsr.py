@@ -35,9 +35,9 @@ class FSR(SignedRelevance):
         published=(
             "Evidence phi is the cube of CLIP's relevance (min-max, as CDPruner) times the head-mean class attention; "
             "without CLIP's text space (Qwen) it is the attention alone. The focus is the smallest set that holds 0.9 "
-            "of all phi. The scan adds the tokens farthest (1 - cosine) from everything chosen, up to K. Of the "
-            "others, each of which looks for its most similar scanned token, as many as there are scanned tokens are "
-            "merged into it, the most similar ones: a mean weighted by phi. The focus stays as it is."
+            "of all phi. The scan adds the tokens farthest (1 - cosine) from everything chosen, up to K. Each of the "
+            "others looks for its most similar scanned token; the most similar of them, as many as were scanned, are "
+            "merged into theirs, a mean weighted by phi. The focus stays as it is."
         ),
         ours=(
             "From the text of the paper, without code. The focus ends at K tokens: where 0.9 of phi needs more, "

@@ -8,7 +8,7 @@ from torch import Tensor
 from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import ImageContext
 from covist.methods._layout import even_cells
-from covist.methods._relevance import SignedRelevance, bare_question, embedding_cosines, sign_of
+from covist.methods._relevance import SignedRelevance, embedding_cosines, in_text_space, sign_of
 from covist.methods._shared import largest, without
 from covist.methods.registry import register_method
 from covist.state import VisualState
@@ -68,10 +68,9 @@ class TRIM(SignedRelevance):
         """[N], up to a softmax, which keeps the order; None without a question."""
         if self.relevance is None:
             return None
-        question = bare_question(image.instruction.text)
-        if image.patch_text_features is not None and question:
-            pooled = image.text_tower.encode_segments(question)  # type: ignore[union-attr]
-            products = image.patch_text_features @ pooled.T  # [N, segments]
-            return sign_of(self.relevance) * products.mean(-1).to(image.positions.device)
+        asked = in_text_space(image)
+        if asked is not None:
+            patches, pooled = asked
+            return sign_of(self.relevance) * (patches @ pooled.T).mean(-1).to(image.positions.device)
         cosines = embedding_cosines(image)
         return None if cosines is None else cosines.mean(-1)

@@ -34,7 +34,7 @@ class ZooPrune(Method):
         budget="exactly K in every layer",
         goes_by="diversity",
         needs=("encoder-features", "embeddings"),
-        licence="no licence file",
+        licence="no licence file; file headers Apache",
         published=(
             "The sensitivity of a token is the mean of ||P(h + 0.01 u) - P(h - 0.01 u)|| / 0.02 over 64 Gaussian "
             "directions u of unit length, the same for all tokens, with the projector P in the model's precision; then "
