@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
 from common import interleaved, verdict
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaModel
+from transformers import CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaModel
 
+from covist.contract.encoder import EncoderRead, Tower
 from covist.contract.method import Method
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.contract.views import DecoderView, ImageContext
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.instruction import Instruction
+from covist.families.clip_tower import run_layer
+from covist.families.patch_attention import PatchAttention
+from covist.families.reads import Placing
 from covist.families.text_tower import TextTower
 from covist.grid import Grid
 from covist.methods.create import create_method
@@ -91,10 +96,48 @@ def build_image(tokens: int, decoder: FrozenDecoder) -> ImageContext:
         class_features=torch.randn(tiles, ENCODER_WIDTH, generator=generator),
         feeding=layer,
         layers={5: layer, 23: layer},
+        asked=build_reads(tiles, generator),
+        tower=build_tower(tiles, generator),
     )
     rows = torch.arange(BEFORE + tokens, BEFORE + tokens + BEHIND)
     words = Instruction(rows, int(rows[-1]), "what is this ?", torch.randn(BEHIND, WIDTH, generator=generator))
     return ImageContext(signals, torch.arange(BEFORE, BEFORE + tokens), words, decoder, ReadyText(generator))
+
+
+def build_reads(tiles: int, generator: torch.Generator) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
+    """All that methods ask of a CLIP tower: attention is worked out when it is read, as in a model."""
+    count = 1 + TILE
+    blocks = [
+        PatchAttention(*torch.randn(2, count, ENCODER_HEADS, ENCODER_WIDTH // ENCODER_HEADS, generator=generator))
+        for _ in range(tiles)
+    ]
+    states = [torch.randn(tiles, count, ENCODER_WIDTH, generator=generator) for _ in range(13)]
+    seen = {"received": blocks, "values": [replace(block, values=block.keys) for block in blocks], "states": states}
+    placing = Placing(
+        asking=lambda: [torch.arange(count)],
+        masses=lambda per_patch: per_patch.flatten(),
+        means=lambda per_patch: per_patch.flatten(0, 1),
+        states=lambda per_patch: per_patch.flatten(0, 1),
+        class_tokens=1,
+    )
+    wishes = (wish for method in available_methods().values() for wish in method.encoder_layers)
+    reads = {wish for wish in wishes if isinstance(wish, EncoderRead) and wish.what in seen}
+    return placing.reads({read: seen[read.what] for read in reads})
+
+
+def build_tower(tiles: int, generator: torch.Generator) -> Tower:
+    """A tower of 24 layers (one set of weights, reused) to walk."""
+    config = CLIPVisionConfig(
+        hidden_size=ENCODER_WIDTH,
+        intermediate_size=4 * ENCODER_WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=ENCODER_HEADS,
+        image_size=336,
+        patch_size=14,
+    )
+    (layer,) = CLIPVisionModel(config).eval().encoder.layers
+    entry = torch.randn(tiles, 1 + TILE, ENCODER_WIDTH, generator=generator)
+    return Tower(entry, lambda number, states: run_layer(layer, states), feature_layers=(22,))
 
 
 class Journey:

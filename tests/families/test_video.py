@@ -114,7 +114,9 @@ def test_a_video_never_poses_as_an_image(case, compress):
     assert torch.equal(handle.report.images[0].stages[0].kept, alone.stages[0].kept)
 
 
-@pytest.mark.parametrize("method", ["fastv", "sparsevlm", "dart", "divprune", "tome", "vscan"])
+@pytest.mark.parametrize(
+    "method", ["fastv", "sparsevlm", "dart", "divprune", "tome", "vscan", "hiprune", "flowcut", "evocut"]
+)
 def test_rivals_take_videos(case, compress, method):
     handle = compress(case, method=method, budget=0.5, concentration=None)
     output = greedy(case.model, ask_about(case, "image", 3), 2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference.encoder as literal
 import torch
-from support.images import ENCODER_WIDTH, FakeText, image, tower_of
+from support.images import ENCODER_WIDTH, FakeText, image, inside, tower_of
 
 from covist.contract.encoder import EncoderRead, LayerRun, Tower
 from covist.errors import CovistError
@@ -340,6 +340,30 @@ def test_flowcut_without_a_class_token_reads_the_score_of_one_layer():
     kept = begun(FlowCut(), context, 9)
     assert kept.indices.tolist() == sorted(np.argsort(-expected)[:9].tolist())
     torch.testing.assert_close(kept.features, context.signals.embeddings[kept.indices])
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_flowcut_drops_tokens_of_tiles_again_by_the_last_instruction_token(kv_heads):
+    state, view = inside(image(), depth=2, observed_layer=1, kv_heads=kv_heads)
+    row = torch.tensor([view.last_instruction_row])
+    queries, keys = double(view.queries(row)), double(view.keys(view.visual).repeat_interleave(4 // kv_heads, 0))
+    values, own = double(view.values(view.visual)), double(view.values(row))
+    root = np.sqrt(queries.shape[-1])
+    attention = np.mean([literal.softmax(k @ q[0] / root) for q, k in zip(queries, keys, strict=True)], 0)
+    alike = np.mean([literal.softmax(v @ o[0] / root) for v, o in zip(values, own, strict=True)], 0)
+    expected = (attention + alike) * np.abs(values.mean(0)).sum(-1)
+    kept = FlowCut("twice").reduce(state, view, 9).state.indices.tolist()
+    assert kept == sorted(np.argsort(-expected)[:9].tolist())
+
+
+def test_flowcut_counts_of_tiles_have_the_budget_for_a_layer_mean():
+    schedule = FlowCut("twice").schedule(32, 320, 2880)
+    assert schedule.stages == ((0, 731), (2, 293)) and abs(schedule.mean - 320) < 0.5
+    assert FlowCut().schedule(32, 320, 2880).stages == ((0, 320),)
+    for layers, budget, tokens in ((1, 5, 35), (2, 1, 35), (8, 34, 35), (32, 2000, 2880), (3, 20, 35)):
+        found = FlowCut("twice").schedule(layers, budget, tokens)
+        assert list(found.tokens_per_layer) == sorted(found.tokens_per_layer, reverse=True)
+        assert found.tokens_per_layer[0] <= tokens and abs(found.mean - budget) <= 0.5
 
 
 # -- EvoCut ------------------------------------------------------------------------------------------------------------

@@ -97,25 +97,10 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
     def _walkable(self, asked: Seen) -> Tower | None:
         """The tower with what entered it for the tiles of an image, if a method asked for that."""
         entry = next((raw[0] for read, raw in asked.items() if read.what == "entry"), None)
-        return None if entry is None else Tower(entry, self._run, tuple(self.feature_layers))
-
-    @torch.no_grad()
-    def _run(self, number: int, states: Tensor) -> LayerRun:
-        """One layer on some tokens [n, v], written out: its attention is wanted, and no hook may take it for an image.
-
-        Modules with hooks of ours are called by `forward`, which leaves the hooks out.
-        """
-        layer = self.encoder_layers[number]
-        attention, normed = layer.self_attn, layer.layer_norm1(states)
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        queries, keys, values = (
-            projection.forward(normed).unflatten(-1, (attention.num_heads, -1)).transpose(0, 1)  # [heads, n, w]
-            for projection in projections
-        )
-        weights = (queries @ keys.transpose(1, 2) * attention.scale).softmax(-1, dtype=torch.float32)
-        mixed = (weights.to(values.dtype) @ values).transpose(0, 1).flatten(1)
-        states = states + attention.out_proj(mixed)
-        return LayerRun(states + layer.mlp(layer.layer_norm2(states)), weights[:, 0], values)
+        if entry is None:
+            return None
+        layers = self.encoder_layers
+        return Tower(entry, lambda number, states: run_layer(layers[number], states), tuple(self.feature_layers))
 
 
 class _LayerTap:
@@ -143,6 +128,24 @@ class _LayerTap:
         query, output = seen["query"][:, 0].clone(), seen["output"][:, 0].clone()
         keys = seen["keys"]
         return EncoderLayer(query, keys[:, 0], keys[:, 1:], self._heads), output
+
+
+@torch.no_grad()
+def run_layer(layer: Any, states: Tensor) -> LayerRun:
+    """One layer on some tokens [n, v], written out: its attention is wanted, and no hook may take it for an image.
+
+    Modules with hooks of ours are called by `forward`, which leaves the hooks out.
+    """
+    attention, normed = layer.self_attn, layer.layer_norm1(states)
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    queries, keys, values = (
+        projection.forward(normed).unflatten(-1, (attention.num_heads, -1)).transpose(0, 1)  # [heads, n, w]
+        for projection in projections
+    )
+    weights = (queries @ keys.transpose(1, 2) * attention.scale).softmax(-1, dtype=torch.float32)
+    mixed = (weights.to(values.dtype) @ values).transpose(0, 1).flatten(1)
+    states = states + attention.out_proj(mixed)
+    return LayerRun(states + layer.mlp(layer.layer_norm2(states)), weights[:, 0], values)
 
 
 def read_tiles(tiles: Tensor, side: int, pack: Tensor, grid: Grid) -> list[Tensor]:

@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from covist.contract.encoder import EncoderRead, LayerRun, Tower
-from covist.contract.method import Method, MethodInfo, Outcome
-from covist.contract.views import ImageContext
-from covist.formulas.ops import entropy, mass_norm
+from covist.contract.method import MethodInfo, Outcome
+from covist.contract.views import DecoderView, ImageContext
+from covist.errors import CovistError
+from covist.formulas.ops import entropy, mass_norm, round_half_up, share_groups
+from covist.methods._inside import PUBLISHED_LAYERS, ScoreInside
 from covist.methods._layout import allot
 from covist.methods._shared import largest, received_attention, tile_numbers
 from covist.methods.registry import register_method
+from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
 ENTRY, VALUES = EncoderRead("entry"), EncoderRead("values")
 MEMORY = 0.5
+ENTERING = 2.5  # times K, of five tiles with K / 2 each
+Tiles = Literal["once", "twice"]
 
 
 @register_method
-class FlowCut(Method):
+class FlowCut(ScoreInside):
     name = "flowcut"
     default_positions = "reindex"
     encoder_layers = (ENTRY, VALUES)
     writes_content = True
+    cuts = (2,)
+    options: ClassVar = {
+        "tiles": "once: tokens leave in the vision tower alone; twice: as published for images of five tiles, where "
+        "2.5 times as many enter the decoder as are left after its layer 1"
+    }
     info = MethodInfo(
         paper="FlowCut: Rethinking Redundancy via Information Flow for Efficient Vision-Language Models (NeurIPS 2025)",
         acts="inside the vision tower",
-        signals="class attention and values of every encoder layer, projector",
-        budget="exactly K in every layer",
+        signals="class attention and values of every encoder layer, projector; with tiles=twice attention and values "
+        "of decoder layer 1",
+        budget="exactly K in every layer, or as a layer average with tiles=twice",
         goes_by="attention",
         needs=("encoder-layers",),
         licence="Apache-2.0",
@@ -39,20 +51,40 @@ class FlowCut(Method):
             "token, each as mass over the patches, times the L1 norm of the mean value over heads; the score is half "
             "of this and half of what it was. With r layers to go until the one that feeds the projector, n tokens and "
             "r even, round((n - K) / sqrt(r) (1 - (H / ln n)^2)) tokens of the lowest scores leave, H the entropy of "
-            "the class attention; with none to go, all but K. Later layers run on the rest and the class token."
+            "the class attention; with none to go, all but K. Later layers run on the rest and the class token. With "
+            "tiles=twice: every tile keeps K / 2 (2.5 K of five), and decoder layer 1 drops to K by the same score of "
+            "the last instruction token, its products over visual tokens alone and divided by the root of the width."
         ),
         ours=(
             "The tower's plain run is there already when the method begins, so that it walks the tower a second time: "
             "the encoder's cost grows where the original's falls, and far beyond three times CoViST's selection. "
-            "Entropy and n are over the patches. Tiles walk alone with a share of K in proportion to their tokens; "
-            "patches that are padding or masked leave first. The original gives every tile half of K and drops to K "
-            "at layer 1 of the language model. In a tower of one layer tokens leave after it. Where the tower has no "
+            "Entropy and n are over the patches. Tiles walk alone with a share in proportion to their tokens; patches "
+            "that are padding or masked leave first. Tokens leave once unless tiles=twice asks for the published "
+            "steps on tiles, whose counts are solved for a layer average of K; they leave after layer 1, as they leave "
+            "after a layer of the tower. In a tower of one layer tokens leave after it. Where the tower has no "
             "class token, or its patches are merged before the decoder, nothing leaves inside: the score of the layer "
             "that feeds the projector alone decides, with the attention received and, for the class token's value, "
             "the mean value under it."
         ),
         checked="reference: tests/reference/encoder.py (scores, counts after every layer, kept tokens, features)",
     )
+
+    def __init__(self, tiles: Tiles = "once", **options: Any):
+        super().__init__(**options)
+        if tiles not in ("once", "twice"):
+            raise CovistError(f"tiles={tiles!r}: choose once or twice")
+        self.tiles = tiles
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        cut = max(1, round_half_up(self.cuts[0] * layers / PUBLISHED_LAYERS))
+        if self.tiles == "once" or budget >= tokens or cut >= layers:
+            return fixed_schedule(layers, budget, tokens)
+        first = min(round_half_up(ENTERING * layers * budget / (ENTERING * cut + layers - cut)), tokens)
+        last = max(1, round_half_up((layers * budget - cut * first) / (layers - cut)))
+        return Schedule(layers, ((0, max(first, last)), (cut, last)))
+
+    def observed_layer(self, depth: int) -> int:
+        return depth - 1
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
         signals = image.signals
@@ -69,6 +101,17 @@ class FlowCut(Method):
                 kept.append(members[stay])
                 features[kept[-1]] = signals.project(own).to(features.dtype)
         return Outcome(state.with_features(features).restrict(torch.cat(kept).sort().values))
+
+    def score(self, view: DecoderView) -> Tensor:
+        asking = torch.tensor([view.last_instruction_row], device=view.visual.device)
+        queries, values = (
+            view.queries(asking).float(),
+            view.values(view.visual).float(),
+        )  # [heads, 1, w], [kv heads, K, w]
+        keys = share_groups(view.keys(view.visual).float(), view.decoder.heads)
+        attention = (queries @ keys.transpose(1, 2) / math.sqrt(keys.shape[-1])).softmax(-1).mean((0, 1))
+        own = view.values(asking).float()[:, 0] / math.sqrt(values.shape[-1])
+        return _flow(attention, own, values, of_class=False)
 
 
 def walk(tower: Tower, tile: int, patches: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -47,8 +47,7 @@ class PruneSID(Method):
             "order, not in group order, and the class token sits at the first index that nobody kept. Tiles form one "
             "pool with the class token of the first tile: the original's order on tiles scrambles their places. "
             "Without a class token its place goes to a patch. A budget below 4 has one group, a budget of 1 the class "
-            "token alone. The dynamic variant is not in the authors' code. The eigendecomposition makes it cost "
-            "more than three times CoViST's selection."
+            "token alone. The dynamic variant is not in the authors' code."
         ),
         checked="reference: tests/reference/encoder.py (components, groups, suppression, quotas, kept tokens)",
     )
