@@ -49,7 +49,8 @@ class E2SPruner(DropInside):
             "layer that has just run, and the original positions. Counts keep the proportions of the published list "
             "for the nearest budget and are solved for the layer mean; one token stays where the published count is 0. "
             "Every view has its own 4 x 4 grid. Without text after the image the last prompt token looks at it. At the "
-            "first cut nothing is known, so that Dempster's rule gives the new evidence and no conflict."
+            "first cut nothing is known, so that Dempster's rule gives the new evidence and no conflict. As the "
+            "formula has it, a token that the heads are undecided about is more plausible than one with moderate support."
         ),
         checked="reference: E2S-Pruner (evidence, combination, score and kept tokens of three cuts; published means)",
     )
