@@ -1,4 +1,4 @@
-"""Divisions of an image's token grid: into any number of even cells, or into windows."""
+"""An even division of an image's token grid into any number of cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces that several methods share: signals in content order, ranking, merging, greedy maximum coverage.
+"""Pieces that several methods share: signals in content order, ranking, merging, greedy selection.
 
 On images that are encoded in several tiles, every method here sees all content tokens of the image as one pool and
 reaches the image's budget exactly. Most published codes compress tile by tile instead and drop the newline markers;
@@ -61,6 +61,13 @@ def without(indices: Tensor, total: int) -> Tensor:
     return remaining.nonzero()[:, 0]
 
 
+def stretched(values: Tensor, noise: float = TIE) -> Tensor:
+    """Min-max of values [N]; ones where they differ by no more than `noise`, relative to the largest."""
+    low, high = values.aminmax()
+    differ = high - low > noise * values.abs().max()
+    return torch.where(differ, (values - low) / (high - low), 1.0)
+
+
 def expand(start: Tensor, distance: Tensor, count: int, saliency: Tensor | None = None) -> Tensor:
     """Grow `start` to `count` tokens by saliency [N] times distance [N, N] to the nearest that is chosen."""
     nearest = distance[start].amin(0)
@@ -76,6 +83,15 @@ def expand(start: Tensor, distance: Tensor, count: int, saliency: Tensor | None 
     return torch.stack(chosen)
 
 
+def cluster_means(features: Tensor, cluster: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Mean of the features [N, d] of each cluster in float32 -> ([count, d], member counts [count])."""
+    sizes = cluster.bincount(minlength=count).float()
+    sums = torch.zeros(count, features.shape[1], dtype=torch.float32, device=features.device).index_add_(
+        0, cluster, features.float()
+    )
+    return sums / sizes.clamp(min=1)[:, None], sizes
+
+
 def farthest_points(features: Tensor, start: Tensor, count: int) -> Tensor:
     """Grow `start` [1] to `count` rows of [N, d], each the farthest by Euclid from those before -> in that order."""
     chosen, nearest = [start], torch.full_like(features[:, 0], torch.inf)
@@ -84,15 +100,6 @@ def farthest_points(features: Tensor, start: Tensor, count: int) -> Tensor:
         nearest[chosen[-1]] = -torch.inf
         chosen.append(first_best(nearest)[None])
     return torch.cat(chosen)
-
-
-def cluster_means(features: Tensor, cluster: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Mean of the features [N, d] of each cluster in float32 -> ([count, d], member counts [count])."""
-    sizes = cluster.bincount(minlength=count).float()
-    sums = torch.zeros(count, features.shape[1], dtype=torch.float32, device=features.device).index_add_(
-        0, cluster, features.float()
-    )
-    return sums / sizes.clamp(min=1)[:, None], sizes
 
 
 class Coverage:

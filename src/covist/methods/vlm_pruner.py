@@ -103,13 +103,13 @@ def grown(pivots: Tensor, cosines: Tensor, apart: Tensor, count: int) -> Tensor:
         for number, batch in enumerate(similarities(closest, nearest, chosen).argsort(stable=True).split(BATCH)):
             scores = similarities(closest, nearest, chosen)[batch]
             is_best = scores.argsort(stable=True).argsort() < count - chosen.sum()
-            accepted = batch[(scores < threshold) & is_best]
-            if len(accepted):
-                chosen[accepted] = True
-                closest = torch.maximum(closest, cosines[accepted].amax(0))
-                nearest = torch.minimum(nearest, apart[accepted].amin(0))
-            elif number == 0:
+            accepted = (scores < threshold) & is_best
+            if number == 0 and not bool(accepted.any()):
                 break
+            chosen[batch] |= accepted
+            others = ~accepted[:, None]
+            closest = torch.maximum(closest, cosines[batch].masked_fill(others, -torch.inf).amax(0))
+            nearest = torch.minimum(nearest, apart[batch].masked_fill(others, torch.inf).amin(0))
     return chosen.nonzero()[:, 0]
 
 
