@@ -48,11 +48,7 @@ def apet(features, count, start):
 
 def mob(view, count):
     """(named tokens that stay, all that stay)."""
-    layer = view.decoder.module.layers[view.observed_layer]
-    groups = view.decoder.heads // view.decoder.kv_heads
-    keys = rotated_keys(view)  # of every key head
-    assert keys.shape[1] * groups == layer.self_attn.q_proj.out_features
-    norms = np.abs(keys).sum(1)
+    norms = np.abs(rotated_keys(view)).sum(1)
     with torch.no_grad():
         states = [unit(row) for row in view.decoder.module.norm(view.hidden).double().numpy()]
     visual, text = view.visual.tolist(), view.text.tolist()
@@ -74,7 +70,7 @@ def mob(view, count):
             for i in range(len(visual))
             if i not in chosen
         }
-        chosen.append(first_largest(nearest, nearest, TIE * abs(max(nearest.values()))))
+        chosen.append(first_largest(nearest, nearest, TIE))
     return named, sorted(chosen)
 
 
@@ -89,7 +85,7 @@ def vlm_pruner(view, places, count):
 
     def score(i):
         apart = min(min(math.dist(places[i], places[j]) / math.sqrt(2) for j in chosen), 1)
-        return max(similarity[i, j] for j in chosen) * (1 + 0.5 * apart)
+        return round(max(similarity[i, j] for j in chosen) * (1 + 0.5 * apart), 5)
 
     rounds = 0
     while len(chosen) < count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -49,25 +49,11 @@ def inside_schedule(
     depths = cut_depths(layers, budget, tokens, cuts, share)
     if budget >= tokens or not depths:
         return fixed_schedule(layers, tokens, tokens)
-    return proportional_schedule(layers, budget, tokens, depths, shape[: len(depths)])
-
-
-def stepped_schedule(layers: int, budget: int, tokens: int, cuts: Sequence[int], shape: Sequence[float]) -> Schedule:
-    """Counts in the proportions of `shape` from the `cuts` on, the first of them before the decoder; their layer mean
-    is the budget."""
-    if budget >= tokens:
-        return fixed_schedule(layers, tokens, tokens)
-    return proportional_schedule(layers, budget, tokens, scaled_depths(layers, cuts), shape)
-
-
-def proportional_schedule(
-    layers: int, budget: int, tokens: int, depths: Sequence[int], shape: Sequence[float]
-) -> Schedule:
-    """All tokens up to the first of `depths`, then counts in the proportions of `shape` whose layer mean is the budget,
-    as near as rounding comes."""
+    shape = shape[: len(depths)]
 
     def schedule(scale: float) -> Schedule:
-        return staged(layers, tokens, depths, [round_half_up(scale * part) for part in shape])
+        counts = [min(max(round_half_up(scale * part), 1), tokens) for part in shape]
+        return Schedule(layers, ((0, tokens), *zip(depths, counts, strict=True)))
 
     return solved(schedule, tokens / min(shape), budget)
 
@@ -79,6 +65,19 @@ def solved(schedule: Callable[[float], Schedule], most: float, budget: int) -> S
         middle = (low + high) / 2
         low, high = (middle, high) if schedule(middle).mean <= budget else (low, middle)
     return min(schedule(low), schedule(high), key=lambda candidate: abs(candidate.mean - budget))
+
+
+def stepped_schedule(layers: int, budget: int, tokens: int, cuts: Sequence[int], shape: Sequence[float]) -> Schedule:
+    """Counts in the proportions of `shape` from the `cuts` on, the first of them before the decoder; their layer mean
+    is the budget."""
+    if budget >= tokens:
+        return fixed_schedule(layers, tokens, tokens)
+    depths = scaled_depths(layers, cuts)
+
+    def schedule(scale: float) -> Schedule:
+        return staged(layers, tokens, depths, [round_half_up(scale * part) for part in shape])
+
+    return solved(schedule, tokens / min(shape), budget)
 
 
 def published_schedule(layers: int, tokens: int, cuts: Sequence[int], counts: Sequence[int]) -> Schedule:
@@ -101,11 +100,6 @@ def staged(layers: int, tokens: int, depths: Sequence[int], counts: Sequence[int
         if depth < layers:
             stages[depth] = min(max(count, 1), *stages.values())
     return Schedule(layers, tuple(stages.items()))
-
-
-def nearest_counts(presets: Mapping[int, tuple[float, ...]], budget: int, tokens: int) -> tuple[float, ...]:
-    """The published counts for the budget whose share of its image is the nearest to this one."""
-    return presets[min(presets, key=lambda published: abs(published / PUBLISHED_TOKENS - budget / tokens))]
 
 
 class NominalCounts(Method):
@@ -153,30 +147,40 @@ class ChooseInside(Method):
         """Places [count] of the representatives to keep."""
 
 
-class Stepped(Method):
-    """Reduces before the decoder and again inside it, in fixed proportions."""
+class Proportioned(Method):
+    """Cuts at published layers, with counts in published proportions."""
 
     cuts: ClassVar[tuple[int, ...]]
-    """Layers before which it reduces, in a decoder of 32 layers; the first is 0."""
-    shape: ClassVar[tuple[float, ...]]
-    """Counts after the cuts, in proportion."""
-
-    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
-        return stepped_schedule(layers, budget, tokens, self.cuts, self.shape)
-
-
-class DropInside(ChooseInside):
-    """Keeps every token up to the first cut and drops the ones that `choose` does not name at each cut."""
-
-    cuts: ClassVar[tuple[int, ...]]
-    """Layers before which tokens are dropped, in a decoder of 32 layers."""
+    """Layers before which tokens are dropped, in a decoder of 32 layers; 0 is before the first."""
     shape: ClassVar[tuple[float, ...]] = (1.0,)
     """Counts after the cuts, in proportion."""
+    presets: ClassVar[dict[int, tuple[float, ...]]] = {}
+    """Published counts after the cuts for a budget of 576 tokens: where there are any, those for the nearest budget are
+    the proportions."""
+
+    def proportions(self, budget: int, tokens: int) -> tuple[float, ...]:
+        """Of the counts after the cuts, for a budget."""
+        if not self.presets:
+            return self.shape
+        return self.presets[min(self.presets, key=lambda own: abs(own / PUBLISHED_TOKENS - budget / tokens))]
+
+
+class Stepped(Proportioned):
+    """Reduces before the decoder, and again inside it."""
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        return stepped_schedule(layers, budget, tokens, self.cuts, self.proportions(budget, tokens))
+
+
+class DropInside(ChooseInside, Proportioned):
+    """Keeps every token up to the first cut and drops the ones that `choose` does not name at each cut."""
+
     untouched_share: ClassVar[float] = 0.9
     """Largest share of the budget that the layers before the first cut may take."""
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
-        return inside_schedule(layers, budget, tokens, self.cuts, self.shape, self.untouched_share)
+        shape = self.proportions(budget, tokens)
+        return inside_schedule(layers, budget, tokens, self.cuts, shape, self.untouched_share)
 
 
 class ScoreInside(DropInside):

@@ -7,13 +7,11 @@ first three layers would take more than 3/4 of the budget, the cuts move forward
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 from torch import Tensor
 
 from covist.contract.views import DecoderView
-from covist.methods._inside import ScoreInside, inside_schedule, last_prompt_row, nearest_counts
-from covist.schedule import Schedule
+from covist.methods._inside import ScoreInside, last_prompt_row
 
 PAPER = "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference (ICML 2025)"
 
@@ -23,12 +21,6 @@ class RatedInside(ScoreInside):
 
     cuts = (3, 7, 16)
     untouched_share = 0.75
-    presets: ClassVar[dict[int, tuple[float, ...]]]
-    """Published counts after the cuts for a budget."""
-
-    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
-        shape = nearest_counts(self.presets, budget, tokens)
-        return inside_schedule(layers, budget, tokens, self.cuts, shape, self.untouched_share)
 
     def observed_layer(self, depth: int) -> int:
         return depth - 1

@@ -90,6 +90,15 @@ def expand(start: Tensor, distance: Tensor, count: int, saliency: Tensor | None 
     return torch.stack(chosen)
 
 
+def cluster_means(features: Tensor, cluster: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Mean of the features [N, d] of each cluster in float32 -> ([count, d], member counts [count])."""
+    sizes = cluster.bincount(minlength=count).float()
+    sums = torch.zeros(count, features.shape[1], dtype=torch.float32, device=features.device).index_add_(
+        0, cluster, features.float()
+    )
+    return sums / sizes.clamp(min=1)[:, None], sizes
+
+
 def farthest_points(features: Tensor, start: Tensor, count: int) -> Tensor:
     """Grow `start` [1] to `count` rows of [N, d], each the farthest by Euclid from those before -> in that order."""
     chosen, nearest = [start], torch.full_like(features[:, 0], torch.inf)
@@ -98,15 +107,6 @@ def farthest_points(features: Tensor, start: Tensor, count: int) -> Tensor:
         nearest[chosen[-1]] = -torch.inf
         chosen.append(first_best(nearest)[None])
     return torch.cat(chosen)
-
-
-def cluster_means(features: Tensor, cluster: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Mean of the features [N, d] of each cluster in float32 -> ([count, d], member counts [count])."""
-    sizes = cluster.bincount(minlength=count).float()
-    sums = torch.zeros(count, features.shape[1], dtype=torch.float32, device=features.device).index_add_(
-        0, cluster, features.float()
-    )
-    return sums / sizes.clamp(min=1)[:, None], sizes
 
 
 class Coverage:

@@ -104,9 +104,9 @@ def sampled_basis(features: Tensor, size: int, seed: int) -> Tensor:
 
 
 def approximation_errors(features: Tensor, basis: Tensor) -> Tensor:
-    """Norms [N] of what a ridge regression on the basis leaves of the tokens [N, d]."""
+    """Norms [N] of what a ridge regression on the basis leaves of tokens [N, d], in float32, where copies are equal."""
     features = features.double()
     directions = features[basis]  # [b, d]
     ridge = RIDGE * torch.eye(len(basis), dtype=features.dtype, device=features.device)
     coefficients = torch.linalg.solve(directions @ directions.T + ridge, directions @ features.T)  # [b, N]
-    return (features - coefficients.T @ directions).norm(dim=-1)
+    return (features - coefficients.T @ directions).norm(dim=-1).float()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ PIVOTS = 4
 @register_method
 class Dart(DropInside):
     name = "dart"
-    cuts = (2,)
+    cuts: ClassVar[tuple[int, ...]] = (2,)
     info = MethodInfo(
         paper="Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More (EMNLP 2025)",
         acts="before layer 2/32",

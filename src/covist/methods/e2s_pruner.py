@@ -11,11 +11,10 @@ from torch import Tensor
 from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView
 from covist.formulas.ops import share_groups
-from covist.methods._inside import DropInside, inside_schedule, last_prompt_row, nearest_counts
+from covist.methods._inside import DropInside, last_prompt_row
 from covist.methods._layout import windows
 from covist.methods._shared import largest
 from covist.methods.registry import register_method
-from covist.schedule import Schedule
 from covist.state import VisualState
 
 WINDOWS = 4  # per side
@@ -49,14 +48,11 @@ class E2SPruner(DropInside):
             "layer that has just run, and the original positions. Counts keep the proportions of the published list "
             "for the nearest budget and are solved for the layer mean; one token stays where the published count is 0. "
             "Every view has its own 4 x 4 grid. Without text after the image the last prompt token looks at it. At the "
-            "first cut nothing is known, so that Dempster's rule gives the new evidence and no conflict."
+            "first cut nothing is known, so that Dempster's rule gives the new evidence and no conflict. As the "
+            "formula has it, a token that the heads are undecided about is more plausible than one with some support."
         ),
         checked="reference: E2S-Pruner (evidence, combination, score and kept tokens of three cuts; published means)",
     )
-
-    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
-        shape = nearest_counts(self.presets, budget, tokens)
-        return inside_schedule(layers, budget, tokens, self.cuts, shape, self.untouched_share)
 
     def observed_layer(self, depth: int) -> int:
         return depth - 1

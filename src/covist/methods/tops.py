@@ -16,7 +16,7 @@ from covist.methods._shared import Coverage, cosine, first_best, received_attent
 from covist.methods.registry import register_method
 from covist.state import VisualState
 
-DIVERSITY, COVERAGE, LATE_COVERAGE = 0.5, 0.5, 1.0
+DIVERSITY, COVERAGE, MORE_COVERAGE = 0.5, 0.5, 1.0
 FEW = 1 / 6  # of the tokens, half-way between the budgets 128 and 64 of 576
 COPY = 1 - 1e-5
 SMALLEST = 1e-6
@@ -70,7 +70,7 @@ class TOPS(NominalCounts, Stepped, ChooseInside):
     def coverage_weight(self, view: DecoderView, count: int, tokens: int) -> float:
         """Lambda of the stage before this depth, whose share of the published counts says which budget it is."""
         stages = dict(zip(scaled_depths(view.decoder.layers, self.cuts), self.shape, strict=True))
-        return COVERAGE if count >= stages.get(view.depth, 1.0) * FEW * tokens else LATE_COVERAGE
+        return COVERAGE if count >= stages.get(view.depth, 1.0) * FEW * tokens else MORE_COVERAGE
 
 
 def balanced(relevance: Tensor, similarity: Tensor, count: int, coverage_weight: float) -> Tensor:

@@ -10,14 +10,16 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView
+from covist.formulas.composition import EXACT_DISTANCES
 from covist.methods._inside import DropInside, NominalCounts
 from covist.methods._shared import cosine, farthest_points, first_best, largest, without
 from covist.methods.registry import register_method
 from covist.state import VisualState
 
 PIVOTS, CHANNELS, BATCH = 4, 256, 16
-FIRST_THRESHOLD, THRESHOLD_STEP = 0.8, 0.1
 DISTANCE_WEIGHT = 0.5  # what a whole diagonal adds to a similarity of one
+THRESHOLDS = tuple(0.8 + 0.1 * round_number for round_number in range(9))  # every token passes the last one
+DIGITS = 5  # of a similarity: rounding must not decide between copies
 OWN_SHARE = 0.3
 SMALLEST = 1e-6
 
@@ -52,7 +54,8 @@ class VLMPruner(NominalCounts, DropInside):
             "the next threshold follows until the count is reached. Every view has a diagonal of one, whatever its "
             "shape, and views that are apart or frames far apart in time are one diagonal away at most. The plain "
             "cosine is that of the same 256 channels, and its weight is never below 1e-6. A token that nothing joins "
-            "stays as it is. Keys are read after rotation."
+            "stays as it is. Similarities have five digits, so that the first of several copies comes first. Keys are "
+            "read after rotation."
         ),
         checked="reference: VLM-Pruner (pivots, kept tokens and content; published layer means)",
     )
@@ -87,32 +90,33 @@ def liveliest_channels(states: Tensor) -> Tensor:
 
 def diagonals_apart(places: Tensor) -> Tensor:
     """Distances of places [K, 2 or 3] as a share of the diagonal of a view, at most one [K, K]."""
-    return (torch.cdist(places, places) / math.sqrt(2)).clamp(max=1)
+    return (torch.cdist(places, places, compute_mode=EXACT_DISTANCES) / math.sqrt(2)).clamp(max=1)
 
 
 def grown(pivots: Tensor, cosines: Tensor, apart: Tensor, count: int) -> Tensor:
     """Grow the pivots to `count` tokens by cosines and distances of all pairs [K, K] -> increasing."""
     chosen = torch.zeros_like(cosines[0], dtype=torch.bool).index_fill_(0, pivots, True)
     closest, nearest = cosines[pivots].amax(0), apart[pivots].amin(0)
-    threshold = FIRST_THRESHOLD
-    while int(chosen.sum()) < count:  # at a threshold of 1.6 every token passes
+    for threshold in THRESHOLDS:
+        if int(chosen.sum()) == count:
+            break
         for number, batch in enumerate(similarities(closest, nearest, chosen).argsort(stable=True).split(BATCH)):
             scores = similarities(closest, nearest, chosen)[batch]
             is_best = scores.argsort(stable=True).argsort() < count - chosen.sum()
-            accepted = batch[(scores < threshold) & is_best]
-            if len(accepted):
-                chosen[accepted] = True
-                closest = torch.maximum(closest, cosines[accepted].amax(0))
-                nearest = torch.minimum(nearest, apart[accepted].amin(0))
-            elif number == 0:
+            accepted = (scores < threshold) & is_best
+            if number == 0 and not bool(accepted.any()):
                 break
-        threshold += THRESHOLD_STEP
+            chosen[batch] |= accepted
+            others = ~accepted[:, None]
+            closest = torch.maximum(closest, cosines[batch].masked_fill(others, -torch.inf).amax(0))
+            nearest = torch.minimum(nearest, apart[batch].masked_fill(others, torch.inf).amin(0))
     return chosen.nonzero()[:, 0]
 
 
 def similarities(closest: Tensor, nearest: Tensor, chosen: Tensor) -> Tensor:
     """How similar tokens are to those chosen, by their largest cosine and smallest distance [K]; inf for these."""
-    return (closest * (1 + DISTANCE_WEIGHT * nearest)).masked_fill(chosen, torch.inf)
+    similarity = closest * (1 + DISTANCE_WEIGHT * nearest)
+    return similarity.round(decimals=DIGITS).masked_fill(chosen, torch.inf)
 
 
 def absorbed(state: VisualState, kept: Tensor, channels: Tensor) -> VisualState:

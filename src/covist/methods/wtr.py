@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
-from covist.methods._inside import ChooseInside, inside_schedule, nearest_counts, stepped_schedule
+from covist.methods._inside import ChooseInside, Stepped
 from covist.methods.dart import Dart
 from covist.methods.divprune import DivPrune
 from covist.methods.random import Seeded, drawn
 from covist.methods.registry import register_method
-from covist.schedule import Schedule
 from covist.state import VisualState
 
-PAPER = "WTR (CVPR 2026)"
 OURS = (
     "Counts keep the proportions of the published pair for the nearest budget and are solved for the layer mean, which "
     "gives the published counts at 192 and 64. The original draws without a seed and averages three runs; here the "
@@ -29,20 +26,18 @@ class RandomAtLast(Seeded, ChooseInside):
     """Drops at random at its last cut."""
 
     default_positions = "reindex"
-    presets: ClassVar[dict[int, tuple[float, ...]]]
-    """Published counts after the cuts for a budget."""
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
         return drawn(view.signals, state.count, count, self.seed)
 
 
 @register_method
-class WtrDivPrune(RandomAtLast):
+class WtrDivPrune(RandomAtLast, Stepped):
     name = "wtr-divprune"
     cuts = (0, 20)
     presets = {192: (284, 38), 64: (96, 10)}
     info = MethodInfo(
-        paper=PAPER,
+        paper="WTR (CVPR 2026)",
         acts="before the decoder and before layer 20/32",
         signals="projected embeddings",
         budget="layer average K: about 1.5 K, then K / 5 or less",
@@ -56,9 +51,6 @@ class WtrDivPrune(RandomAtLast):
         ours=OURS,
         checked="reference: WTR (kept tokens; published counts at 192 and 64)",
     )
-
-    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
-        return stepped_schedule(layers, budget, tokens, self.cuts, nearest_counts(self.presets, budget, tokens))
 
     def select(self, image: ImageContext, count: int) -> Tensor:
         return DivPrune().select(image, count)
@@ -86,10 +78,6 @@ class WtrDart(RandomAtLast, Dart):
             "itself is as under dart, pivots counted."
         ),
     )
-
-    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
-        shape = nearest_counts(self.presets, budget, tokens)
-        return inside_schedule(layers, budget, tokens, self.cuts, shape, self.untouched_share)
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
         if state.count == state.grid.size:  # nothing has been dropped yet
