@@ -122,7 +122,7 @@ def test_batch_uses_the_file_and_remembers_it(covist, model_folder, file, image,
     ran = covist(*asked, "--json")
     assert ran.code == 0, ran.stderr
     assert ran.json["tokens_after"] == 288
-    assert json.loads((out / "manifest.json").read_text())["settings"]["calibration"]["kept"][0][1] == 0.5
+    assert json.loads((out / "_manifest.json").read_text())["settings"]["calibration"]["kept"][0][1] == 0.5
     Setup("fitprune", 288).save(file)
     again = covist(*asked)
     assert again.code == 2 and "other settings (calibration" in again.stderr
