@@ -1,9 +1,9 @@
 """How many tokens each decoder layer sees, how a budget is read, and what it costs (Eq. 19)."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from numbers import Integral, Real
 from typing import Any
 
@@ -109,9 +109,7 @@ class Calibration:
     def from_dict(cls, values: Any) -> "Calibration":
         """From the fields of a file."""
         if not isinstance(values, Mapping) or set(values) != {"kept"}:
-            raise CovistError(
-                f"calibration must be an object with kept, as `covist calibrate` writes it, got {values!r}"
-            )
+            raise CovistError("calibration must be an object with `kept` alone, as `covist calibrate` writes it")
         return cls(values["kept"])
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,13 +121,23 @@ class Calibration:
         Level 0 leaves nothing after the first layer and 1 leaves everything; between them lie the fitted budgets,
         evenly and from the smallest on. What is between two of them is mixed of both.
         """
-        depth = len(self.kept[0])
-        ladder = [(1.0, *[0.0] * (depth - 1)), *sorted(self.kept, key=sum), (1.0,) * depth]
+        ladder = _ladder(self.kept, layers)
         place = level * (len(ladder) - 1)
         lower = min(int(place), len(ladder) - 2)
-        mixed = [_between(fewer, more, place - lower) for fewer, more in zip(*ladder[lower : lower + 2], strict=True)]
-        steps = [layer * (depth - 1) / max(1, layers - 1) for layer in range(layers)]
-        return [_between(mixed[int(step)], mixed[min(int(step) + 1, depth - 1)], step % 1) for step in steps]
+        return [_between(*pair, place - lower) for pair in zip(*ladder[lower : lower + 2], strict=True)]
+
+
+@lru_cache(maxsize=16)  # a schedule is solved in many steps
+def _ladder(kept: Sequence[Sequence[float]], layers: int) -> list[list[float]]:
+    """Fitted budgets between nothing after the first layer and everything, in a decoder of `layers` layers."""
+    fitted = sorted((_stretched(row, layers) for row in kept), key=sum)
+    return [[1.0, *[0.0] * (layers - 1)], *fitted, [1.0] * layers]
+
+
+def _stretched(shares: Sequence[float], layers: int) -> list[float]:
+    """What each layer of one decoder sees, over the depth of another one."""
+    steps = [layer * (len(shares) - 1) / max(1, layers - 1) for layer in range(layers)]
+    return [_between(shares[int(step)], shares[math.ceil(step)], step % 1) for step in steps]
 
 
 def _between(low: float, high: float, part: float) -> float:

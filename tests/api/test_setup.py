@@ -6,6 +6,7 @@ import pytest
 
 import covist
 from covist import CovistConfig, CovistError, Setup
+from covist.schedule import Calibration
 from covist.tiny import Size, build_random
 
 SMALL = Size(width=32, heads=2, vision_layers=2, text_layers=1, decoder_layers=4, decoder_mlp=64)
@@ -74,6 +75,8 @@ def test_a_file_of_constants_alone_still_is_one(model, tmp_path):
         ('{"covist_settings": 1, "budget": "auto:2"}', "LEVEL in"),
         ('{"covist_settings": 1, "min_coverage": 2}', "min_coverage must be a share"),
         ('{"covist_settings": 1, "constants": {"nonsense": 1}}', "unknown field nonsense"),
+        ('{"covist_settings": 1, "calibration": [1]}', "calibration must be an object with `kept` alone"),
+        ('{"covist_settings": 1, "calibration": {"kept": [[0.5]]}}', "calibration: the shares that layers see begin"),
         ('{"covist_settings": 1, "origin": 3}', "origin must be an object, got 3"),
         ('{"nonsense": 1}', "unknown field nonsense"),
     ],
@@ -90,6 +93,18 @@ def test_what_is_no_config_at_all_is_refused(model, tmp_path):
         covist.compress(*model[:2], config=tmp_path / "nowhere.json")
     with pytest.raises(CovistError, match="config must be a CovistConfig, a Setup or the path of a file, got int"):
         covist.compress(*model[:2], config=3)
+
+
+def test_a_calibration_goes_to_the_methods_that_take_it(model, tmp_path):
+    setup = Setup("fitprune", 288, calibration=Calibration([[1, 0.5, 0.25, 0.25]]))
+    setup.save(tmp_path / "covist.json")
+    assert Setup.load(tmp_path / "covist.json") == setup
+    for name in ("fitprune", "fitprune+csc", "fastv", None):
+        with covist.compress(*model[:2], config=tmp_path / "covist.json", method=name) as handle:
+            counts = handle.settings.method.schedule(4, 288, 576).tokens_per_layer
+        assert (counts == (576, 288, 144, 144)) is (name != "fastv")
+    with pytest.raises(CovistError, match="calibration must be a Calibration, got list"):
+        Setup(calibration=[1])
 
 
 def test_a_file_says_its_version(file):

@@ -12,11 +12,14 @@ from support.requests import greedy
 import covist
 from covist.errors import CovistError
 from covist.grid import Grid, PartialGrid
+from covist.methods._fitting import Attended
 from covist.methods.clse import CLSE, fine_structure
 from covist.methods.create import create_method
+from covist.methods.fitprune import AttentionProbe, FitPrune
 from covist.methods.priortr import PriorTR
 from covist.methods.transprune import TransPrune
 from covist.methods.v2drop import V2Drop
+from covist.schedule import Calibration
 
 VIEWS = [((5, 7),), ((1, 6),), ((4, 4), (2, 9))]
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
@@ -214,3 +217,86 @@ def test_blocks_are_followed_only_for_methods_that_ask_and_let_go_exactly():
             assert run.report.images[0].tokens_per_layer[-1] < 40
             assert hooks_inside(model) == 2 * len(model.model.language_model.layers)
     assert hooks_inside(model) == 0
+
+
+# -- FitPrune -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 8, 34])
+def test_fitprune_keeps_what_text_and_image_look_at(kv_heads, count, monkeypatch):
+    monkeypatch.setattr("covist.methods.fitprune.ROWS_AT_ONCE", 8)  # several parts, the last one shorter
+    method = FitPrune()
+    state, view = looked_at(method, kv_heads)
+    assert view.observed_layer == view.depth - 1
+    score = [a * b for a, b in zip(*literal.fitprune_received(view), strict=True)]
+    torch.testing.assert_close(method.score(view), torch.tensor(score, dtype=torch.float32), atol=1e-6, rtol=1e-4)
+    assert kept(method, state, view, count) == sorted(ranking(score)[:count])
+
+
+def maps(tokens, seed, layers=5):
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.rand(layers - 1, tokens, generator=generator) ** 4 for _ in range(2))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.05, 0.3, 0.8, 0.999])
+def test_layers_give_up_what_both_sides_can_spare(alpha):
+    """Images of several sizes, and one whose tokens are all the same."""
+    images = [maps(7, 1), maps(12, 2), maps(1, 3), tuple(torch.ones(4, 6) for _ in range(2))]
+    counts = [literal.fitprune_left(*(part.double().tolist() for part in image), alpha) for image in images]
+    expected = np.mean([np.array(own) / own[0] for own in counts], axis=0)
+    np.testing.assert_allclose(Attended.of(images).kept_shares(alpha).numpy(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.31])
+def test_the_search_finds_the_smallest_change_that_reaches_the_budget(share):
+    attended = Attended.of([maps(40, seed) for seed in range(6)])
+    alpha, kept_by_layer = attended.fit(share)
+    assert kept_by_layer[0] == 1 and kept_by_layer == sorted(kept_by_layer, reverse=True)
+    assert share - 0.02 < np.mean(kept_by_layer) <= share
+    assert attended.kept_shares(alpha - 1e-6).mean() > share
+
+
+def test_a_calibration_says_how_many_tokens_each_layer_sees():
+    fitted = FitPrune(Calibration(((1.0, 0.5, 0.25, 0.25), (1.0, 0.9, 0.8, 0.1))))
+    assert fitted.schedule(4, 50, 100).stages == ((0, 100), (1, 50), (2, 25))
+    assert fitted.schedule(4, 70, 100).stages == ((0, 100), (1, 90), (2, 80), (3, 10))
+    between = fitted.schedule(4, 60, 100)
+    assert between.mean == 60 and between.tokens_per_layer == pytest.approx((100, 70, 52.5, 17.5), abs=0.5)
+
+
+def test_a_calibration_is_stretched_over_another_depth():
+    shares = Calibration(((1.0, 0.6, 0.2),)).shares(layers=5, level=0.5)
+    assert shares == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
+    assert Calibration(((1.0, 0.6, 0.2),)).shares(layers=1, level=0.0) == [1.0]
+
+
+@pytest.mark.parametrize(
+    "kept_shares", [[], [[]], [[1.0], [1.0, 0.5]], [[0.9, 0.5]], [[1, 0.2, 0.3]], [[1, -1]], 3, ["ab"]]
+)
+def test_what_is_no_calibration_is_refused(kept_shares):
+    with pytest.raises(CovistError, match="^calibration"):
+        Calibration(kept_shares)
+
+
+def test_fitprune_names_the_command_that_calibrates():
+    with pytest.raises(CovistError, match="covist calibrate --method fitprune"):
+        create_method("fitprune:calibration=mine")
+
+
+def test_the_probe_sees_the_attention_of_the_plain_model():
+    model, inputs, probe = build_llava(), ask(PROMPT, "USER: is this <image> left ? ASSISTANT:"), AttentionProbe()
+    model.set_attn_implementation({"text_config": "eager"})
+    with torch.no_grad():
+        with covist.compress(model, processor(), method=probe) as handle:
+            compressed = greedy(model, inputs, 1)
+        assert handle.report.mean_tokens == handle.report.tokens
+        plain = model(**inputs, output_attentions=True)
+    torch.testing.assert_close(compressed.logits[0], plain.logits[:, -1], atol=1e-4, rtol=1e-4)
+    is_image = inputs["input_ids"] == TOKEN_ID[IMAGE]
+    for row, (cross, own) in enumerate(probe.images):
+        visual = is_image[row].nonzero()[:, 0]
+        assert probe.sizes[row] == (len(visual), 1)
+        for layer in range(len(plain.attentions) - 1):
+            strongest = plain.attentions[layer][row].amax(0)
+            torch.testing.assert_close(cross[layer], strongest[visual[-1] + 1 :, visual].sum(0), atol=1e-4, rtol=1e-3)
+            torch.testing.assert_close(own[layer], strongest[visual][:, visual].mean(0), atol=1e-5, rtol=1e-3)

@@ -118,3 +118,31 @@ def attention_block(decoder, layer, rows):
         return layer.self_attn(given[None], position_embeddings=rotary, attention_mask=mask)[0][0]
 
     return attend
+
+
+def fitprune_received(view):
+    """(from the text, from the image) by the strongest head."""
+    attention = layer_attention(view).max(0)  # [n, n]
+    visual, text = view.visual.tolist(), view.text.tolist()
+    cross = [math.fsum(attention[row, column] for row in text) for column in visual]
+    own = [math.fsum(attention[row, column] for row in visual) / len(visual) for column in visual]
+    return cross, own
+
+
+def fitprune_left(cross, own, alpha):
+    """How many tokens of one image each layer sees, where (cross, own) of every layer but the last is [N]."""
+    left = list(range(len(cross[0])))
+    counts = [len(left)]
+    for masses in zip(cross, own, strict=True):
+        spared = []
+        for mass in masses:
+            candidates, gone = sorted(left, key=lambda i: (mass[i], i)), set()
+            for token in candidates:
+                stays = [i for i in left if i not in gone and i != token]
+                if math.fsum(mass[i] for i in stays) < (1 - alpha) * math.fsum(mass):
+                    break
+                gone.add(token)
+            spared.append(gone)
+        left = [i for i in left if i not in spared[0] & spared[1]]
+        counts.append(len(left))
+    return counts

@@ -57,7 +57,7 @@ def compress(
         "vispruner:important=0.75", "divprune+csc+sca:weight_limit=64" (DivPrune's selection with CoViST's composition
         and attention); see `covist.available_methods()`.
     config: constants of CoViST, for methods that it has a part in; or a whole `Setup`, or a file of either, such as the
-        `covist.json` of `covist tune`. What is given beside a setup comes before it.
+        `covist.json` of `covist tune` or `covist calibrate`. What is given beside a setup comes before it.
     clip: the CLIP checkpoint whose vision tower the model uses (id, directory, or `(CLIPModel, tokenizer)`). Its text
         side is loaded once, in the model's precision and on its device.
     instruction: what is asked about the images, instead of reading it from the prompt.

@@ -32,7 +32,8 @@ class Setup:
     min_coverage: how much of an image must be covered, or else it runs uncompressed
     calibration: how many tokens layers see, for a method that goes by it
 
-    `covist tune` and `covist calibrate` write such files. `covist.compress(..., config="covist.json")` and `--config covist.json` read them.
+    `covist tune` and `covist calibrate` write such files. `covist.compress(..., config="covist.json")` and
+    `--config covist.json` read them.
 
     >>> setup = covist.Setup(method="covist-pro", budget=96, concentration=0.05)
     >>> setup.save("covist.json")

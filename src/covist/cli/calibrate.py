@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from covist.cli import options
-from covist.cli.console import out, percent, print_json, progress, table
+from covist.cli.console import note, out, percent, print_json, progress, table
 from covist.cli.models import Films, load, suite_of
 from covist.units import counted
 
@@ -52,6 +52,8 @@ def calibrate(
     loaded = load(model or asked.model, clip, device)
     with progress() as advance:
         found = measure(method, suite=asked, budgets=budgets, limit=limit, model=loaded, progress=advance)
+    if found.unreachable:
+        note(f"not fitted, because the first layer alone sees more: {', '.join(map(str, found.unreachable))}")
     found.setup.save(file)
     if as_json:
         print_json({**found.to_dict(), "file": str(file)})

@@ -77,7 +77,8 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Method, budget and constants from a file, as `covist tune` saves them; other options come before it.",
+        help="Method, budget and constants from a file, as `covist tune` and `covist calibrate` save them; "
+        "other options come before it.",
         show_default=False,
     ),
 ]

@@ -47,7 +47,8 @@ class Fitted:
 class Calibrated:
     """What `calibrate` found; `setup` is what to save as `covist.json`.
 
-    examples: images with a question, which is one item or several
+    examples: images with a question; an item has one or several
+    unreachable: budgets below what the first layer sees alone, which are not fitted
     """
 
     suite: str
@@ -55,6 +56,7 @@ class Calibrated:
     items: int
     examples: int
     fitted: list[Fitted]
+    unreachable: list[int | str]
     setup: Setup
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,6 +71,7 @@ class Calibrated:
             "items": self.items,
             "examples": self.examples,
             "fitted": rows,
+            "unreachable": self.unreachable,
             "setup": self.setup.to_dict(),
         }
 
@@ -100,11 +103,9 @@ def calibrate(
     asked = load_suite(suite)
     subject, items = Subject.resolve(asked.model if model is None else model), asked.items(limit)
     probe = _looked_at(subject, items, progress)
-    attended = Attended.of(probe.images)
-    fitted = []
-    for budget in wanted:
-        alpha, kept = attended.fit(fmean(resolve_budget(budget, *size) / size[0] for size in probe.sizes))
-        fitted.append(Fitted(budget, round(alpha, _DIGITS), tuple(round(share, _DIGITS) for share in kept)))
+    fitted = _fitted(probe, wanted)
+    if not fitted:
+        raise CovistError("none of the budgets can be reached: the first layer sees all tokens, which is more already")
     origin = {
         "made_by": "covist calibrate",
         "suite": asked.name,
@@ -117,7 +118,8 @@ def calibrate(
     calibration = Calibration(tuple(one.kept for one in fitted))
     single = wanted[0] if len(wanted) == 1 else None
     setup = Setup(name, single, origin=origin, calibration=calibration)
-    return Calibrated(asked.name, asked.unit, len(items), len(probe.sizes), fitted, setup)
+    unreachable = [budget for budget in wanted if budget not in {one.budget for one in fitted}]
+    return Calibrated(asked.name, asked.unit, len(items), len(probe.sizes), fitted, unreachable, setup)
 
 
 def check_calibration(
@@ -133,6 +135,17 @@ def check_calibration(
         raise CovistError("no budget given; name at least one, for example 64")
     check_runs([name], wanted)
     return name, wanted
+
+
+def _fitted(probe: AttentionProbe, budgets: list[int | str]) -> list[Fitted]:
+    """Every budget that leaves something for the layers after the first, which sees all tokens."""
+    attended, found = Attended.of(probe.images), []
+    for budget in budgets:
+        share = fmean(resolve_budget(budget, *size) / size[0] for size in probe.sizes)
+        if share * attended.layers > 1:
+            alpha, kept = attended.fit(share)
+            found.append(Fitted(budget, round(alpha, _DIGITS), tuple(round(one, _DIGITS) for one in kept)))
+    return found
 
 
 def _looked_at(subject: Subject, items: list[Item], progress: Progress | None) -> AttentionProbe:

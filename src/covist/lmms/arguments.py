@@ -26,7 +26,8 @@ class Arguments:
     budget:              visual tokens per image, as `covist.compress` takes them, or "none"
     strategy, method:    CoViST's execution, or another method; settings of a method stand after a colon, with
                          semicolons between them, because lmms-eval splits at commas
-    config:              a file of `covist tune`, or one with constants of CoViST; other arguments come before it
+    config:              a file of `covist tune` or `covist calibrate`, or one with constants of CoViST; other arguments
+                         come before it
     clip:                the CLIP checkpoint of the model's vision tower
     min_coverage:        an image of which the budget covers less runs uncompressed
     concentration:       what to freeze CoViST's reference to, or "running"; by default every task settles its own

@@ -51,10 +51,14 @@ class Attended:
         sizes = torch.tensor([image[0].shape[1] for image in images])
         return cls(cross, own, torch.arange(int(sizes.max())) < sizes[:, None])
 
+    @property
+    def layers(self) -> int:
+        return self.cross.received.shape[1] + 1
+
     def kept_shares(self, alpha: float) -> Tensor:
         """Share of its tokens that each layer sees [layers], mean over images: what both sides can spare is gone."""
         there, seen = self.there, [self.there]
-        for layer in range(self.cross.received.shape[1]):
+        for layer in range(self.layers - 1):
             there = there & ~(self.cross.spares(layer, there, alpha) & self.own.spares(layer, there, alpha))
             seen.append(there)
         return torch.stack([(one.sum(1) / self.there.sum(1)).mean() for one in seen])
