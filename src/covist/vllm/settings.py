@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
+
+import torch
 
 from covist.api.setup import VERSION, VERSION_KEY, Setup
 from covist.contract.method import AttentionRule, Method
 from covist.errors import CovistError
-from covist.formulas.concentration import ConcentrationTracker
 from covist.methods.create import create_method
 from covist.schedule import CoverageBudget, check_budget, resolve_budget
 
@@ -21,6 +23,14 @@ REQUEST = "covist_request"
 """The field of a processed image that holds what its request says."""
 SHAPE = {"layers": 32, "budget": 64, "tokens": 576}
 """Of a model and an image that a schedule is asked for, to see where a method acts."""
+ANY_DECODER: Any = SimpleNamespace(
+    layers=1,
+    heads=1,
+    distance_table=None,
+    layers_without_positions=frozenset(),
+    head_gains=lambda gain_range: torch.ones(1, 1),
+)
+"""What a method's attention rule is asked for, to see which keys and steps it biases."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +53,19 @@ class Serving:
         """From the settings in a model's configuration; whatever is wrong with them is one line."""
         if not isinstance(values, Mapping):
             raise CovistError(
-                'vLLM: give the settings in --hf-overrides as "covist": {"budget": 64}; `covist vllm-args` writes the line'
+                'vLLM: give settings in --hf-overrides as "covist": {"budget": 64}; `covist vllm-args` writes the line'
             )
         own = {name: values[name] for name in ("instruction", "clip", "columns") if name in values}
         setup = Setup.from_dict({VERSION_KEY: VERSION} | {name: values[name] for name in values if name not in own})
         if setup.budget is None:
             raise CovistError('vLLM: "covist" has no budget; give the visual tokens per image, such as "budget": 64')
         if setup.min_coverage is not None:
-            raise CovistError("vLLM: min_coverage is not possible: the prompt's length is fixed before the image is seen")
+            raise CovistError("vLLM: min_coverage is not possible: a prompt's length is fixed before its image is seen")
         check_served_budget(setup.budget)
         name = setup.method or DEFAULT_METHOD
         method = create_method(name, **setup.constants_for(name))
         _require_before_the_decoder(method)
+        require_served_rule(method, method.attention_rule(ANY_DECODER))
         _fix_concentration(method, setup.concentration)
         return cls(method, setup.budget, **_checked(own))
 
