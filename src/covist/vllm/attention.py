@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from vllm.config import VllmConfig
-from vllm.model_executor.layers.attention import Attention
 
 from covist.contract.method import AttentionRule
 from covist.errors import CovistError
 from covist.formulas.cosine_series import CosineSeries, fit_series
 from covist.formulas.wide_heads import COLUMNS, WideHeads, terms_in, widen
 from covist.vllm.rows import Side
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 
 class StepColumns:
@@ -39,25 +40,15 @@ class StepColumns:
 class WideAttention(nn.Module):
     """In place of a layer's `attn`: widens queries and keys, and cuts the output back."""
 
+    scale: Tensor
+
     def __init__(self, attention: Any, step: StepColumns, vllm_config: VllmConfig):
         super().__init__()
         self._heads, self._kv_heads, self._width = attention.num_heads, attention.num_kv_heads, attention.head_size
         self._step, self.scaling = step, attention.impl.scale
         # This rank's heads; the gains are known once the weights are.
         self.register_buffer("scale", torch.ones(self._heads, dtype=torch.float32), persistent=False)
-        # The new module takes the old one's name: caches are bound and kernels are called by it.
-        del vllm_config.compilation_config.static_forward_context[attention.layer_name]
-        self.inner = Attention(
-            self._heads,
-            self._width + step.codec.columns,
-            self.scaling,
-            num_kv_heads=self._kv_heads,
-            cache_config=vllm_config.cache_config,
-            quant_config=attention.quant_config,
-            per_layer_sliding_window=attention.sliding_window,
-            attn_type=attention.attn_type,
-            prefix=attention.layer_name,
-        )
+        self.inner = wider_layer(attention, step.codec.columns, vllm_config)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """[n, heads x width] each, with the heads of keys and values."""
@@ -69,6 +60,25 @@ class WideAttention(nn.Module):
         value = F.pad(value.view(count, self._kv_heads, self._width), (0, further))
         output = self.inner(query.flatten(1), key.flatten(1), value.flatten(1))
         return output.view(count, self._heads, -1)[..., : self._width].flatten(1)
+
+
+def wider_layer(attention: Any, columns: int, vllm_config: VllmConfig) -> nn.Module:
+    """A layer like `attention` whose heads have further dimensions, in its place."""
+    from vllm.model_executor.layers.attention import Attention  # here, so that the rest runs without vLLM
+
+    # It takes the old one's name: caches are bound and kernels are called by it.
+    del vllm_config.compilation_config.static_forward_context[attention.layer_name]
+    return Attention(
+        attention.num_heads,
+        attention.head_size + columns,
+        attention.impl.scale,
+        num_kv_heads=attention.num_kv_heads,
+        cache_config=vllm_config.cache_config,
+        quant_config=attention.quant_config,
+        per_layer_sliding_window=attention.sliding_window,
+        attn_type=attention.attn_type,
+        prefix=attention.layer_name,
+    )
 
 
 def columns_for(attention: Any, wanted: int | None) -> int:
