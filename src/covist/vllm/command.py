@@ -9,17 +9,17 @@ from typing import Any
 
 from covist.api.setup import VERSION_KEY, Setup
 from covist.config import CovistConfig
+from covist.errors import CovistError
 from covist.request.concentration import MEASURED
 from covist.request.loading import EMBEDDED, served_class
-from covist.vllm.architectures import architecture_for
-from covist.vllm.settings import Serving
+from covist.vllm.settings import ARCHITECTURES, Serving
 
 
 @dataclass(frozen=True)
 class ServeCommand:
     """`vllm serve` for one checkpoint.
 
-    overrides: what --hf-overrides says. needs_reference: whether the method wants a concentration reference and has none.
+    overrides: what --hf-overrides says. needs_reference: whether the method lacks a concentration reference.
     """
 
     model: str
@@ -43,8 +43,7 @@ def serve_command(
     columns: int | None = None,
 ) -> ServeCommand:
     """The command for a model by name and a setup; what vLLM would refuse when it starts is refused here."""
-    _, family = served_class(model)
-    architecture = architecture_for(family.name)
+    architecture = _architecture(model)
     own = {"instruction": instruction or None, "clip": clip, "columns": columns}
     settings = _given({**_values(setup), **own})
     tracker = Serving.read(settings).method.tracker
@@ -57,16 +56,28 @@ def serve_command(
     return ServeCommand(str(EMBEDDED.get(model, model)), overrides, needs_reference)
 
 
+def _architecture(model: str) -> str:
+    """The name of the model class that serves a checkpoint."""
+    model_class, family = served_class(model)
+    name, file = f"Covist{model_class.__name__}", family.__module__.rpartition(".")[2]
+    # A family and what serves it are files of the same name; other families may read the same class with other towers.
+    if not ARCHITECTURES.get(name, "").startswith(f"covist.vllm.{file}:"):
+        served = ", ".join(name.removeprefix("Covist") for name in ARCHITECTURES)
+        raise CovistError(
+            f"vLLM: {model_class.__name__} of the family {family.name} is not served with compression, only {served}; "
+            "`covist serve` takes every family"
+        )
+    return name
+
+
 def _values(setup: Setup) -> dict[str, Any]:
-    """The settings of a file that are for a server: a count as a number, and only constants that are not the paper's."""
+    """What a setup says to a server: a count as a number, of the constants those that are not the paper's."""
     values = {name: value for name, value in setup.to_dict().items() if name not in (VERSION_KEY, "origin")}
     if isinstance(setup.budget, str) and setup.budget.strip().isdigit():
         values["budget"] = int(setup.budget)
     if setup.constants is not None:
-        usual = CovistConfig().to_dict()
-        values["constants"] = {
-            name: value for name, value in values["constants"].items() if value != usual[name]
-        } or None
+        usual, own = CovistConfig().to_dict(), values["constants"]
+        values["constants"] = {name: own[name] for name in own if own[name] != usual[name]} or None
     return values
 
 

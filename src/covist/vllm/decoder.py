@@ -54,7 +54,7 @@ class ServedDecoder(Decoder):
             )
         return attention
 
-    # -- positions -------------------------------------------------------------------------------------------------------
+    # -- positions ---------------------------------------------------------------------------------------------------
 
     @property
     def inverse_frequencies(self) -> Tensor:
@@ -69,7 +69,7 @@ class ServedDecoder(Decoder):
     def layers_without_positions(self) -> frozenset[int]:
         return frozenset()
 
-    # -- what layers read ------------------------------------------------------------------------------------------------
+    # -- what layers read --------------------------------------------------------------------------------------------
 
     def first_input(self, embeddings: Tensor) -> Tensor:
         return embeddings
@@ -106,7 +106,7 @@ class ServedDecoder(Decoder):
         heads = self.heads if part == 0 else self.kv_heads
         return self._gather(states.transpose(0, 1).float().contiguous(), heads)
 
-    # -- head gains ------------------------------------------------------------------------------------------------------
+    # -- head gains --------------------------------------------------------------------------------------------------
 
     def head_gains(self, gain_range: tuple[float, float]) -> Tensor:
         """Gains of Eq. 10; ones as long as no weights have been read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
@@ -34,6 +35,12 @@ class ImageRequest:
     def pack(self) -> Tensor:
         """Bytes, because requests carry tensors."""
         return torch.frombuffer(bytearray(json.dumps(astuple(self)).encode()), dtype=torch.uint8)
+
+    def identify(self, image: str) -> str:
+        """The name under which caches keep an image, from the one that it has without a request of its own."""
+        if self == ImageRequest():
+            return image
+        return hashlib.blake2b(f"{image}{astuple(self)}".encode(), digest_size=32).hexdigest()
 
     @classmethod
     def unpack(cls, packed: Tensor) -> ImageRequest:
@@ -73,13 +80,17 @@ class ImageCompressor:
     def _read(self, request: ImageRequest, signals: ImageSignals) -> Instruction:
         tokens = torch.tensor(request.tokens, dtype=torch.long, device=signals.span.device)
         embedded = self._embed(tokens) if len(tokens) else signals.span.new_empty(0, signals.span.shape[1])
-        return Instruction(torch.arange(len(tokens)), len(tokens) - 1, request.text, embedded, lambda: [*request.pieces])
+        return Instruction(
+            torch.arange(len(tokens)), len(tokens) - 1, request.text, embedded, lambda: [*request.pieces]
+        )
 
 
 def _filled(state: VisualState, image: ImageContext, count: int) -> VisualState:
     """A state that a method left short, with the first tokens that it did not choose: the prompt has places for them."""
     if not bool((state.weights == 1).all()):
-        raise CovistError(f"a reduction kept {state.count} of {count} tokens, and they stand for others: none can be added")
+        raise CovistError(
+            f"a reduction kept {state.count} of {count} tokens, and they stand for others: none can be added"
+        )
     whole = image.initial_state()
     chosen = torch.zeros(whole.count, dtype=torch.bool, device=state.indices.device)
     chosen[state.indices] = True

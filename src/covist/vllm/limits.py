@@ -1,11 +1,27 @@
-"""How far positions may reach: prompts keep the positions of the tokens that were removed from them."""
+"""What does not go together with compression in vLLM, and how far positions may reach."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
+from covist.errors import CovistError
+
+OLDEST, NEWEST = "0.32", "0.33"
+"""Versions of vLLM that the model classes were tested on, the newest excluded: its inner parts change."""
 FURTHER = 4
 """Rotary tables reach this many times the longest prompt, as vLLM's own for multidimensional positions do."""
+
+
+def require_tested(version: str) -> None:
+    """Refuse a vLLM whose inner parts may be others."""
+    try:
+        tested = Version(OLDEST) <= Version(version) < Version(NEWEST)
+    except InvalidVersion:
+        tested = False
+    if not tested:
+        raise CovistError(f"covist: vLLM {version} is not supported; install vllm>={OLDEST},<{NEWEST}")
 
 
 def position_room(max_model_len: int) -> int:
@@ -17,8 +33,8 @@ def require_room(shift: int, max_model_len: int) -> None:
     """Refuse a prompt whose images leave more positions empty than the tables have room for."""
     room = position_room(max_model_len) - max_model_len
     if shift > room:
-        raise ValueError(
-            f"covist: the images of this prompt leave {shift} positions empty, at most {room} fit; send fewer images, "
+        raise CovistError(
+            f"the images of this prompt leave {shift} positions empty, at most {room} fit; send fewer images, "
             "or serve with a larger budget, a larger --max-model-len or positions=reindex"
         )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from vllm.config import VllmConfig
 from vllm.distributed import (
     get_tensor_model_parallel_rank,
@@ -19,18 +20,16 @@ from covist.families.text_tower import Home, TextTower
 from covist.vllm.attention import StepColumns, WideAttention, columns_for, extend_rotary
 from covist.vllm.decoder import ServedDecoder
 from covist.vllm.images import ImageCompressor, ImageRequest, split_evenly
+from covist.vllm.limits import position_room
 from covist.vllm.positions import Placed, prompt_positions
 from covist.vllm.rows import Side, side_columns
-from covist.vllm.settings import REQUEST, Serving, require_served_rule
-from covist.vllm.limits import position_room
-
-POST_LAYERNORM = "post_layernorm."
+from covist.vllm.settings import PLACE, REQUEST, Serving, require_served_rule
 
 
 class CompressedModel:
     """Before a vLLM model class: overrides how images are embedded, how rows are merged and where tokens stand.
 
-    A subclass names the family that reads its tower (`served_family`) and says how large images are.
+    A subclass names the family that reads its tower (`served_family`) and says how a batch of images is split.
     """
 
     served_family: ClassVar[Any]
@@ -83,17 +82,13 @@ class CompressedModel:
     def _rotary_of(self, layer: int) -> Any:
         return self._decoder.attention_of(layer).rotary_emb
 
-    # -- weights ---------------------------------------------------------------------------------------------------------
+    # -- weights -----------------------------------------------------------------------------------------------------
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         parent: Any = super()
-        loaded = parent.load_weights(self._renamed(weights))
+        loaded = parent.load_weights(weights)
         self._read_weights()
         return loaded
-
-    def _renamed(self, weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
-        """Weights under the names that vLLM's class expects."""
-        return weights
 
     def _read_weights(self) -> None:
         """The gains of all heads, once the weights are there."""
@@ -108,7 +103,7 @@ class CompressedModel:
             wide = self._decoder.attention_of(layer).attn
             wide.scale.copy_(gains.chunk(world)[rank])
 
-    # -- images ----------------------------------------------------------------------------------------------------------
+    # -- images ------------------------------------------------------------------------------------------------------
 
     def embed_multimodal(self, **kwargs: Any) -> Sequence[Tensor]:
         """[rows, d + side columns] for each image, in micro-batches: vLLM plans batches by the rows that remain."""
@@ -133,7 +128,7 @@ class CompressedModel:
         """The arguments of the tower for some images of a batch."""
         raise NotImplementedError
 
-    # -- the decoder's input ---------------------------------------------------------------------------------------------
+    # -- the decoder's input -----------------------------------------------------------------------------------------
 
     def embed_input_ids(
         self, input_ids: Tensor, multimodal_embeddings: Any = None, *, is_multimodal: Tensor | None = None
@@ -168,16 +163,26 @@ class CompressedModel:
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[Tensor, int]:
         """Positions of a prompt [3, n], and the shift of what is generated after it."""
-        return prompt_positions(len(input_tokens), [self.placed(feature) for feature in mm_features])
+        return prompt_positions(len(input_tokens), [self._placed(feature) for feature in mm_features])
 
-    def placed(self, feature: Any) -> Placed:
-        """Where an image or video stands in the prompt."""
-        raise NotImplementedError
+    def _placed(self, feature: Any) -> Placed:
+        """Where an image or video stands in the prompt; videos are not compressed."""
+        if feature.modality == "image":
+            return Placed(feature.mm_position.offset, *feature.data[PLACE].data.tolist())
+        alone = replace(feature, mm_position=replace(feature.mm_position, offset=0))
+        parent: Any = super()
+        length = feature.mm_position.length
+        positions, shift = parent.get_mrope_input_positions([0] * length, [alone])
+        return Placed(feature.mm_position.offset, length, length + shift, positions)
 
     def get_mm_lora_token_counts(self, *, modality: str, mm_kwargs: Any, num_mm_embeds: int) -> tuple[int, int | None]:
         """Tokens that the tower and the projector compute: those of the whole image."""
         parent: Any = super()
-        whole = num_mm_embeds if mm_kwargs is None else self.image_tokens({n: v.data[None] for n, v in mm_kwargs.items()})[0]
+        whole = (
+            num_mm_embeds
+            if mm_kwargs is None
+            else self.image_tokens({n: v.data[None] for n, v in mm_kwargs.items()})[0]
+        )
         return parent.get_mm_lora_token_counts(modality=modality, mm_kwargs=mm_kwargs, num_mm_embeds=whole)
 
 
@@ -188,13 +193,3 @@ def _gather_heads(own: Tensor, heads: int) -> Tensor:
         return own
     joined = tensor_model_parallel_all_gather(own.contiguous(), 0)
     return joined[:: len(joined) // heads]
-
-
-def keep_post_layernorm(family: Any, weights: Iterable[tuple[str, Tensor]], width: int) -> Iterable[tuple[str, Tensor]]:
-    """Weights on their way to vLLM, of which CLIP's last norm is kept: vLLM leaves it out."""
-    norm = nn.LayerNorm(width)
-    for name, tensor in weights:
-        if POST_LAYERNORM in name:
-            getattr(norm, name.rpartition(".")[2]).data = tensor.clone()
-            family.post_layernorm = norm
-        yield name, tensor

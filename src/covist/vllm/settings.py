@@ -19,8 +19,18 @@ from covist.schedule import CoverageBudget, check_budget, resolve_budget
 DEFAULT_METHOD = "covist-fixed"
 UNCOMPRESSED = "100%"
 """The budget that keeps every token of an image."""
+BUDGET = "covist_budget"
+"""The key of a request's `mm_processor_kwargs` for a budget of its own."""
 REQUEST = "covist_request"
 """The field of a processed image that holds what its request says."""
+PLACE = "covist_place"
+"""The field that holds how many rows remain of it, and how many positions they take."""
+ARCHITECTURES = {
+    "CovistLlavaForConditionalGeneration": "covist.vllm.llava:CovistLlava",
+    "CovistLlavaNextForConditionalGeneration": "covist.vllm.llava_next:CovistLlavaNext",
+    "CovistQwen2_5_VLForConditionalGeneration": "covist.vllm.qwen2_5_vl:CovistQwen25VL",
+}
+"""What to give as "architectures" in --hf-overrides, and the model classes that they stand for."""
 SHAPE = {"layers": 32, "budget": 64, "tokens": 576}
 """Of a model and an image that a schedule is asked for, to see where a method acts."""
 ANY_DECODER: Any = SimpleNamespace(
@@ -53,14 +63,16 @@ class Serving:
         """From the settings in a model's configuration; whatever is wrong with them is one line."""
         if not isinstance(values, Mapping):
             raise CovistError(
-                'vLLM: give settings in --hf-overrides as "covist": {"budget": 64}; `covist vllm-args` writes the line'
+                'vLLM: --hf-overrides needs "covist" with the settings, as in {"budget": 64}; see `covist vllm-args`'
             )
         own = {name: values[name] for name in ("instruction", "clip", "columns") if name in values}
         setup = Setup.from_dict({VERSION_KEY: VERSION} | {name: values[name] for name in values if name not in own})
         if setup.budget is None:
             raise CovistError('vLLM: "covist" has no budget; give the visual tokens per image, such as "budget": 64')
         if setup.min_coverage is not None:
-            raise CovistError("vLLM: min_coverage is not possible: a prompt's length is fixed before its image is seen")
+            raise CovistError(
+                "vLLM: min_coverage is not possible: the prompt's length is fixed before the image is seen"
+            )
         check_served_budget(setup.budget)
         name = setup.method or DEFAULT_METHOD
         method = create_method(name, **setup.constants_for(name))
@@ -81,6 +93,19 @@ def check_served_budget(budget: int | float | str) -> None:
         raise CovistError(
             f"budget={budget!r}: vLLM fixes the prompt's length before the image is seen; give a count or a share"
         )
+
+
+def read_budget(options: Mapping[str, Any]) -> tuple[int | float | str | None, dict[str, Any]]:
+    """The budget that a request's `mm_processor_kwargs` ask for, None for the engine's, and the other options."""
+    unknown = [name for name in options if name.startswith("covist_") and name not in (BUDGET, REQUEST)]
+    if unknown:
+        raise CovistError(
+            f"mm_processor_kwargs: unknown option {', '.join(unknown)}; {BUDGET} is the only one of covist"
+        )
+    budget = options.get(BUDGET)
+    if budget is not None:
+        check_served_budget(budget)
+    return budget, {name: value for name, value in options.items() if name != BUDGET}
 
 
 def require_served_rule(method: Method, rule: AttentionRule | None) -> None:

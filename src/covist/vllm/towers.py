@@ -33,7 +33,7 @@ def joined_projections(output: Any, gather: Gather) -> list[Tensor]:
     return [gather(part.contiguous()) for part in fused.detach().chunk(3, dim=-1)]
 
 
-# -- CLIP ----------------------------------------------------------------------------------------------------------------
+# -- CLIP ------------------------------------------------------------------------------------------------------------
 
 
 class FusedLayerTap:
@@ -129,7 +129,7 @@ class ServedLlavaNext(ServedClipTower, LlavaNext):
         return layout_of(packed[:, 0].long().to(device), side)
 
 
-# -- Qwen ----------------------------------------------------------------------------------------------------------------
+# -- Qwen ------------------------------------------------------------------------------------------------------------
 
 
 class FusedBlockTap:
