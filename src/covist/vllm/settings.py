@@ -52,7 +52,7 @@ class Serving:
         """From the settings in a model's configuration; whatever is wrong with them is one line."""
         if not isinstance(values, Mapping):
             raise CovistError(
-                'vLLM: give the settings in --hf-overrides as "covist": {"budget": 64}; `covist vllm-args` writes the line'
+                'vLLM: --hf-overrides needs "covist" with the settings, as in {"budget": 64}; see `covist vllm-args`'
             )
         own = {name: values[name] for name in ("instruction", "clip", "columns") if name in values}
         setup = Setup.from_dict({VERSION_KEY: VERSION} | {name: values[name] for name in values if name not in own})
