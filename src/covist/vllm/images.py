@@ -86,7 +86,7 @@ class ImageCompressor:
 
 
 def _filled(state: VisualState, image: ImageContext, count: int) -> VisualState:
-    """A state that a method left short, with the first tokens that it did not choose: the prompt has places for them."""
+    """A state that a method left short, with the first tokens that it left out: the prompt has places for them."""
     if not bool((state.weights == 1).all()):
         raise CovistError(
             f"a reduction kept {state.count} of {count} tokens, and they stand for others: none can be added"

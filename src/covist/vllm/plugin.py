@@ -1,4 +1,4 @@
-"""What vLLM calls in every process that it starts: announces the compressed model classes and checks how they are used."""
+"""What vLLM calls in every process that it starts: announces the model classes and checks how they are used."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class FusedLayerTap:
 
 
 class ServedClipTower:
-    """Before a family with a CLIP tower: where vLLM keeps its layers, and how images are read without wrapping calls."""
+    """Before a family with a CLIP tower: where vLLM keeps its layers, and how images are read without wrapped calls."""
 
     model: Any
     gather: Gather
