@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from covist.bench.random_models import _decoder
-from covist.families.registry import geometry_named, preset_named
+from covist.bench.random_models import random_config
+from covist.families.registry import geometry_named
 from covist.vllm.capacity import Card, concurrent_requests, token_bytes
 
 NEXT, QWEN = geometry_named("llava-next-7b"), geometry_named("qwen2.5-vl-7b")
@@ -39,9 +39,7 @@ def test_a_card_that_the_weights_fill_holds_none():
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_the_parameters_are_those_of_the_published_sizes(name):
-    geometry, family = preset_named(name)
-    text = _decoder(geometry, 1.0) | {"vocab_size": VOCABULARIES[name], "tie_word_embeddings": False}
-    config = family.random_config(geometry, text, family.published_tower(geometry, 1.0))
+    config = random_config(name, 1.0, decoder={"vocab_size": VOCABULARIES[name], "tie_word_embeddings": False})
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config)
     assert sum(one.numel() for one in model.parameters()) == pytest.approx(PARAMETERS[name], rel=0.01)
