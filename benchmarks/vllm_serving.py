@@ -42,6 +42,7 @@ CACHE_GIB = 2
 LIMIT = 1.15
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
+    "OMP_WAIT_POLICY": "passive",  # the engine that waits leaves the cores to the other one
     "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GIB),
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
