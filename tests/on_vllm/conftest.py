@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.checkpoints import saved_with
 from support.vllm_engines import Ask, Engine
 
 from covist import tiny
@@ -25,13 +25,7 @@ def engine() -> Iterator[Engine]:
 def embedded(tmp_path_factory) -> tuple[Any, Any, str]:
     """The embedded LLaVA, its processor, and the folder of both."""
     model, processor, _ = tiny.load()
-    return model, processor, saved(model, processor, tmp_path_factory.mktemp("tiny"))
-
-
-def saved(model: Any, processor: Any, folder: Path) -> str:
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return str(folder)
+    return model, processor, saved_with(model, processor, tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")

@@ -55,4 +55,6 @@ def largest_difference(completions: list[Completion], references: list[Expected]
     """Of log-probabilities, if the tokens are the same."""
     assert [one.ids for one in completions] == [ids for ids, _ in references]
     pairs = zip(completions, references, strict=True)
-    return max(float((one.log_probs - log_probs).abs().max()) for one, (_, log_probs) in pairs)
+    largest = max(float((one.log_probs - log_probs).abs().max()) for one, (_, log_probs) in pairs)
+    print(f"{len(completions)} completions, log-probabilities differ by {largest:.1e} at most")
+    return largest

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from vllm.config import VllmConfig
 from vllm.distributed import (
@@ -15,7 +16,6 @@ from vllm.distributed import (
     tensor_model_parallel_all_gather,
 )
 
-from covist.errors import CovistError
 from covist.families.text_tower import Home, TextTower
 from covist.vllm.attention import StepColumns, WideAttention, columns_for, extend_rotary
 from covist.vllm.decoder import ServedDecoder
@@ -44,7 +44,7 @@ class CompressedModel:
         self.serving = Serving.read(getattr(self.config, "covist", None))
         scheduler = vllm_config.scheduler_config
         self._tokens_at_once = scheduler.max_num_batched_tokens
-        self._family = self._bind_family()
+        self._family = self._bind_family(vllm_config)
         module, text = self.language_model.model, self.config.get_text_config()
         axes = self._family.rotary_axes()
         self._decoder = ServedDecoder(module, text, axes, _gather_heads)
@@ -56,7 +56,7 @@ class CompressedModel:
         self._widen_attention(vllm_config, device)
         self._weights_read = False
 
-    def _bind_family(self) -> Any:
+    def _bind_family(self, vllm_config: VllmConfig) -> Any:
         family = self.served_family(self)
         family.gather = tensor_model_parallel_all_gather
         family.exact_attention = False
@@ -107,16 +107,15 @@ class CompressedModel:
 
     def embed_multimodal(self, **kwargs: Any) -> Sequence[Tensor]:
         """[rows, d + side columns] for each image, in micro-batches: vLLM plans batches by the rows that remain."""
-        if any(kwargs.get(name) is not None for name in ("image_embeds", "video_embeds")):
-            raise CovistError("vLLM: embeddings of images cannot be compressed; send the images themselves")
         parent: Any = super()
+        if PLACE not in kwargs:  # videos, which are not compressed
+            return [F.pad(span, (0, self._side.shape[1])) for span in parent.embed_multimodal(**kwargs)]
         rows: list[Tensor] = []
         for part in split_evenly(self.image_tokens(kwargs), self._tokens_at_once):
             arguments = self.part_of(kwargs, part)
             spans = [span.detach() for span in parent.embed_multimodal(**arguments)]
             signals = self._family.read(arguments, spans)
-            requests = kwargs[REQUEST][part] if REQUEST in kwargs else [ImageRequest().pack()] * len(signals)
-            for image, request in zip(signals, requests, strict=True):
+            for image, request in zip(signals, kwargs[REQUEST][part], strict=True):
                 rows.append(self._compressor.rows(image, ImageRequest.unpack(request)))
         return rows
 
@@ -140,7 +139,7 @@ class CompressedModel:
             return parent.embed_input_ids(input_ids, None, is_multimodal=is_multimodal)
         rows = torch.cat([*multimodal_embeddings])
         embeddings, side = rows.split([rows.shape[1] - self._side.shape[1], self._side.shape[1]], dim=1)
-        self._side[: len(input_ids)][is_multimodal.to(self._side.device)] = side.float()
+        self._side[: len(input_ids)][is_multimodal] = side.float()
         return parent.embed_input_ids(input_ids, (embeddings,), is_multimodal=is_multimodal)
 
     def forward(
@@ -163,17 +162,17 @@ class CompressedModel:
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[Tensor, int]:
         """Positions of a prompt [3, n], and the shift of what is generated after it."""
-        return prompt_positions(len(input_tokens), [self._placed(feature) for feature in mm_features])
+        return prompt_positions(len(input_tokens), [self._placed(feature, input_tokens) for feature in mm_features])
 
-    def _placed(self, feature: Any) -> Placed:
+    def _placed(self, feature: Any, prompt: list[int]) -> Placed:
         """Where an image or video stands in the prompt; videos are not compressed."""
+        first, length = feature.mm_position.offset, feature.mm_position.length
         if feature.modality == "image":
-            return Placed(feature.mm_position.offset, *feature.data[PLACE].data.tolist())
+            return Placed(first, *feature.data[PLACE].data.tolist())
         alone = replace(feature, mm_position=replace(feature.mm_position, offset=0))
         parent: Any = super()
-        length = feature.mm_position.length
-        positions, shift = parent.get_mrope_input_positions([0] * length, [alone])
-        return Placed(feature.mm_position.offset, length, length + shift, positions)
+        positions, shift = parent.get_mrope_input_positions(prompt[first : first + length], [alone])
+        return Placed(first, length, length + shift, positions)
 
     def get_mm_lora_token_counts(self, *, modality: str, mm_kwargs: Any, num_mm_embeds: int) -> tuple[int, int | None]:
         """Tokens that the tower and the projector compute: those of the whole image."""

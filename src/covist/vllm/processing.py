@@ -119,25 +119,23 @@ class CompressedProcessor:
 
     def _get_cache_missing_processor_kwargs(self, inputs: Any, mm_is_cached: Mapping[str, list[bool]]) -> Any:
         requests, options = _split(inputs.hf_processor_mm_kwargs)
+        parent: Any = super()
+        options = parent._get_cache_missing_processor_kwargs(
+            replace(inputs, hf_processor_mm_kwargs=options), mm_is_cached
+        )
         cached = mm_is_cached.get(IMAGE, [])
         return {**options, REQUEST: [one for one, known in zip(requests, cached, strict=True) if not known]}
 
     # -- what the Hugging Face processor prepares --------------------------------------------------------------------
 
-    def _call_hf_processor(self, hf_data: Any, hf_kwargs: Any) -> Any:
+    def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Any) -> Any:
+        requests, options = _split(hf_kwargs)
         parent: Any = super()
-        return parent._call_hf_processor(hf_data, _split(hf_kwargs)[1])
-
-    def _postprocess_hf_mm_data(self, mm_inputs: Any, hf_processor_mm_kwargs: Any, processed_data: Any) -> Any:
-        requests, options = _split(hf_processor_mm_kwargs)
-        parent: Any = super()
-        processed = parent._postprocess_hf_mm_data(mm_inputs, options, processed_data)
+        processed = parent._apply_hf_processor_main(mm_items, options)
         if requests:
-            extents = self.extents(processed)
+            extents = zip(self.extents(processed), requests, strict=True)
             processed[REQUEST] = [request.pack() for request in requests]
-            processed[PLACE] = torch.tensor(
-                [self._place(extent, request.budget) for extent, request in zip(extents, requests, strict=True)]
-            )
+            processed[PLACE] = torch.tensor([self._place(extent, request.budget) for extent, request in extents])
         return processed
 
     def _place(self, extent: Extent, budget: int | float | str | None) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from covist.contract.method import Method
@@ -61,12 +62,16 @@ class Side:
 
 
 def image_rows(signals: ImageSignals, state: VisualState, method: Method, budget: int) -> Tensor:
-    """What remains of an image, markers included and in the order of the prompt, [rows, d + columns]."""
+    """What remains of an image, markers included and in the order of the prompt, [rows, d + columns].
+
+    What tokens receive before later layers stands between the embeddings and the columns.
+    """
     places = signals.content_rows[state.indices]  # in the span
     markers = (~signals.content).nonzero()[:, 0]
     order = torch.cat([places, markers]).argsort()
-    own = state.features.to(signals.span)
-    features = torch.cat([own, signals.span[markers]])[order]
+    own = torch.cat([state.features, *(state.companions[layer] for layer in sorted(state.companions))], -1)
+    between = F.pad(signals.span[markers], (0, own.shape[1] - signals.span.shape[1]))
+    features = torch.cat([own.to(between), between])[order]
     reduced = state.count < signals.grid.size
     visual = torch.cat([torch.full_like(places, reduced), torch.zeros_like(markers)])[order].bool()
     log_weight = torch.cat([state.weights.float().log(), torch.zeros_like(markers, dtype=torch.float32)])[order]

@@ -29,6 +29,7 @@ ARCHITECTURES = {
     "CovistLlavaForConditionalGeneration": "covist.vllm.llava:CovistLlava",
     "CovistLlavaNextForConditionalGeneration": "covist.vllm.llava_next:CovistLlavaNext",
     "CovistQwen2_5_VLForConditionalGeneration": "covist.vllm.qwen2_5_vl:CovistQwen25VL",
+    "CovistQwen3VLForConditionalGeneration": "covist.vllm.qwen3_vl:CovistQwen3VL",
 }
 """What to give as "architectures" in --hf-overrides, and the model classes that they stand for."""
 SHAPE = {"layers": 32, "budget": 64, "tokens": 576}

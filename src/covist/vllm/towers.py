@@ -21,6 +21,7 @@ from covist.families.llava_next import NEWLINE, LlavaNext, PackedLayout, layout_
 from covist.families.patch_attention import PatchAttention
 from covist.families.projected import TowerOutput
 from covist.families.qwen2_5_vl import Qwen25VL
+from covist.families.qwen3_vl import Qwen3VL
 from covist.families.qwen_tower import Encoded
 
 Gather = Callable[[Tensor], Tensor]
@@ -72,7 +73,16 @@ class ServedClipTower:
 
     @property
     def encoder_layers(self) -> Sequence[Any]:
-        return self.model.vision_tower.vision_model.encoder.layers
+        return [*self.model.vision_tower.vision_model.encoder.layers, *self.model.further_layers.layers.values()]
+
+    @staticmethod
+    def depths(config: Any, wanted: Sequence[int | float]) -> list[int]:
+        """Which layers of the whole tower a method names by indices or fractions of the depth."""
+        count = config.vision_config.num_hidden_layers
+        return [range(count)[int(depth * count) if isinstance(depth, float) else depth] for depth in wanted]
+
+    def watched_layers(self, wanted: Sequence[int | float]) -> list[int]:
+        return list(dict.fromkeys((*self.feature_layers, *self.depths(self.model.config, wanted))))
 
     @property
     def feature_layers(self) -> list[int]:
@@ -158,21 +168,47 @@ class FusedBlockTap:
         return PatchAttention(*seen["block"], seen["rotary"]), seen["features"]
 
 
-class ServedQwen25VL(Qwen25VL):
-    """Qwen2.5-VL."""
+class ServedQwenTower:
+    """Before a family with Qwen's tower: where vLLM keeps its parts, and how images are read without wrapped calls."""
 
+    model: Any
     gather: Gather
 
     @property
     def base(self) -> Any:
         return self.model
 
+    @property
+    def decoder(self) -> Any:
+        """The layers, and what families read of the rotary module; vLLM has one of its own in every layer."""
+        text = self.model.config.get_text_config()
+        frequencies = range((getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads) // 2)
+        rotary = SimpleNamespace(mrope_section=text.rope_parameters["mrope_section"], inv_freq=frequencies)
+        return SimpleNamespace(layers=self.model.language_model.model.layers, rotary_emb=rotary)
+
     def watch(self, encoder_layers: Sequence[int | float]) -> None:
         """Keep what the tower computes from now on; it has no class token, so `encoder_layers` name nothing here."""
+        family: Any = self
         heads = self.model.config.vision_config.num_heads
-        self._tap = FusedBlockTap(self.model.visual, self.evidence_block, heads, self.gather)
+        self._tap = FusedBlockTap(self.model.visual, family.evidence_block, heads, self.gather)
 
     def read(self, arguments: dict[str, Any], spans: Sequence[Tensor]) -> list[ImageSignals]:
-        """Signals of the images that were just encoded."""
-        pixels, grids = arguments["pixel_values"], arguments["image_grid_thw"]
-        return list(Encoded(self, spans, None, pixels, *self._tap.take()).signals(grids, is_video=False))
+        """Signals of the images that were just encoded; what follows the embeddings in a span is for later layers."""
+        family: Any = self
+        width = self.model.config.get_text_config().hidden_size
+        own = [span[:, :width] for span in spans]
+        seen = Encoded(family, own, spans, arguments["pixel_values"], *self._tap.take())
+        return list(seen.signals(arguments["image_grid_thw"], is_video=False))
+
+
+class ServedQwen25VL(ServedQwenTower, Qwen25VL):
+    """Qwen2.5-VL."""
+
+
+class ServedQwen3VL(ServedQwenTower, Qwen3VL):
+    """Qwen3-VL."""
+
+    def companions(self, output: Sequence[Tensor], number: int) -> dict[int, Tensor]:
+        width = self.model.config.get_text_config().hidden_size
+        _, *levels = output[number].split(width, dim=-1)
+        return {level + 1: features for level, features in enumerate(levels)}
