@@ -73,6 +73,7 @@ def test_a_method_without_a_reference_needs_none(covist, model_folder):
     [
         ("llava-next", "CovistLlavaNextForConditionalGeneration"),
         ("qwen2.5-vl", "CovistQwen2_5_VLForConditionalGeneration"),
+        ("qwen3-vl", "CovistQwen3VLForConditionalGeneration"),
     ],
 )
 def test_the_architecture_follows_from_the_checkpoint(covist, tmp_path, family, architecture):
