@@ -6,8 +6,9 @@
 `make test-vllm` builds the environment. The model has the geometry of LLaVA-1.5 (32 layers, heads of 128, 576 tokens of
 a 336 x 336 image), narrowed to 0.3 billion parameters of the decoder, with random weights: what it answers does not
 matter here. Engines run in processes of their own and take turns. The figures to look at are ratios within a round; a
-CPU's times say little about a GPU's. Ratios are of processor time, that of all threads of an engine's process: on a busy
-machine, seconds on the clock say more about the neighbours. Both are printed. OMP_NUM_THREADS=1 makes them comparable.
+CPU's times say little about a GPU's. Ratios are of processor time, that of all threads of an engine's process: on a
+busy machine, seconds on the clock say more about the neighbours. Both are printed; OMP_NUM_THREADS=1 makes them
+comparable.
 
 overhead: images that were encoded before, in the compressed engine, against as many words in the plain engine: what
 wide heads and rows cost, without the encoder. Exits with 1 if it is above its limit.
