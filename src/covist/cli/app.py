@@ -21,6 +21,7 @@ from covist.cli import (
     batch,
     bench,
     calibrate,
+    concentration,
     evaluate,
     export,
     listing,
@@ -31,6 +32,7 @@ from covist.cli import (
     serve,
     show,
     tune,
+    vllm_args,
 )
 from covist.cli.console import INTERRUPTED, ReaderGone, note, print_line
 from covist.errors import CovistError
@@ -61,6 +63,8 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "reproduce": reproduce.reproduce,
     "batch": batch.batch,
     "serve": serve.serve,
+    "vllm-args": vllm_args.vllm_args,
+    "concentration": concentration.concentration,
     "export": export.export,
 }
 for name, command in COMMANDS.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -16,12 +16,22 @@ from covist.engine.turns import TurnMarkers
 from covist.errors import CovistError
 
 
+class Span(Protocol):
+    """Prompt rows [start, end) of an image."""
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+
 class InstructionReader:
     """Finds the instruction of an image in a prompt, by the marks between turns."""
 
     def __init__(
         self,
-        family: Family,
+        family: Family | type[Family],
         processor: Any | None,
         override: str | None,
         turn_markers: Mapping[str, str | Sequence[str]] | None = None,
@@ -32,7 +42,7 @@ class InstructionReader:
         if processor is None and turn_markers is not None:
             raise CovistError("turn_markers= needs the processor (or the tokenizer) to be found in a prompt")
         self._markers = TurnMarkers.resolve(turn_markers, family, processor)
-        self._embed = family.base.get_input_embeddings
+        self._family = family
         self._override = override
 
     def read(self, ids: Tensor | None, is_text: Tensor, first_image_end: int, embeddings: Tensor) -> Instruction:
@@ -51,8 +61,10 @@ class InstructionReader:
             known = [] if ids is None else ids[chosen].tolist()
             pieces = partial(self._pieces, known)
             return Instruction(chosen, last, self._words(ids, chosen), embeddings[chosen], pieces)
-        tokens = self._tokens(self._override)
-        embedded = self._embed()(torch.tensor(tokens, dtype=torch.long, device=embeddings.device)).to(embeddings)
+        tokens, base = self._tokens(self._override), cast(Any, self._family.base)
+        embedded = base.get_input_embeddings()(torch.tensor(tokens, dtype=torch.long, device=embeddings.device)).to(
+            embeddings
+        )
         return Instruction(chosen, last, self._override, embedded, partial(self._pieces, tokens))
 
     def _tokens(self, text: str) -> list[int]:
@@ -69,6 +81,13 @@ class InstructionReader:
     def has_assistant(self, ids: Tensor | None, start: int, end: int) -> bool:
         """Whether an assistant turn begins between two prompt rows."""
         return self._find(self._markers.assistant_pattern, ids, torch.arange(start, end), first=True) is not None
+
+    def first_of_turn(self, ids: Tensor | None, images: Sequence[Span], number: int) -> int:
+        """The first image of the turn that image `number` belongs to: images of one turn share its instruction."""
+        first = number
+        while first > 0 and not self.has_assistant(ids, images[first - 1].end, images[first].start):
+            first -= 1
+        return first
 
     def latest_turn(self, ids: Tensor | None, is_text: Tensor) -> int:
         """The prompt row where the words of the latest question begin; 0 if there is no mark before them."""

@@ -199,7 +199,7 @@ class _ImageFinder:
         for number, image in enumerate(images):
             if not bool(seen[image.rows[image.signals.content_rows]].any()):
                 continue  # an image that is masked altogether is not there
-            first = images[self._first_of_turn(ids, images, number)]
+            first = images[self._settings.reader.first_of_turn(ids, images, number)]
             asked = max(first.end, latest)
             instruction = self._settings.reader.read(ids, is_text, asked, prompt.embeddings[row])
             sample.images.append(self._begin(row, image, seen, instruction))
@@ -247,15 +247,6 @@ class _ImageFinder:
             "the image features in this prompt did not come from this model's vision tower during this call "
             "(pre-computed features and chunked prefill cannot be compressed); pass pixel_values to one call"
         )
-
-    def _first_of_turn(self, ids: Tensor | None, images: list[PlacedSignals], number: int) -> int:
-        """The first image of the turn that image `number` belongs to: images of one turn share its instruction."""
-        first = number
-        while first > 0:
-            if self._settings.reader.has_assistant(ids, images[first - 1].end, images[first].start):
-                break
-            first -= 1
-        return first
 
     def _begin(self, row: int, placed: PlacedSignals, seen: Tensor, instruction: Instruction) -> ImageInPrompt:
         """`seen` [n] bool: which tokens of the prompt the attention mask shows."""

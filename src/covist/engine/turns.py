@@ -32,7 +32,9 @@ class TurnMarkers:
         return _pattern((*self.assistant, *self.user))
 
     @classmethod
-    def resolve(cls, given: Mapping[str, str | Sequence[str]] | None, family: Family, processor: Any) -> TurnMarkers:
+    def resolve(
+        cls, given: Mapping[str, str | Sequence[str]] | None, family: Family | type[Family], processor: Any
+    ) -> TurnMarkers:
         """What the user gave; else what the chat template writes, beside the marks that the family knows."""
         if given is not None:
             return cls._given(given)

@@ -1,0 +1,111 @@
+"""From what the tower says about an image to the rows that enter the prompt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+
+import torch
+from torch import Tensor
+
+from covist.contract.decoder import Decoder
+from covist.contract.instruction import Instruction, TextSpace
+from covist.contract.signals import ImageSignals
+from covist.contract.views import ImageContext
+from covist.errors import CovistError
+from covist.state import VisualState
+from covist.vllm.rows import image_rows
+from covist.vllm.settings import Serving
+
+
+@dataclass(frozen=True)
+class ImageRequest:
+    """What a request says about an image, as it travels from the front end to a worker.
+
+    budget: None is the engine's. text, tokens, pieces: the question, if it takes part in the selection.
+    """
+
+    budget: int | float | str | None = None
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    pieces: tuple[str, ...] = ()
+
+    def pack(self) -> Tensor:
+        """Bytes, because requests carry tensors."""
+        return torch.frombuffer(bytearray(json.dumps(astuple(self)).encode()), dtype=torch.uint8)
+
+    def identify(self, image: str) -> str:
+        """The name under which caches keep an image, from the one that it has without a request of its own."""
+        if self == ImageRequest():
+            return image
+        return hashlib.blake2b(f"{image}{astuple(self)}".encode(), digest_size=32).hexdigest()
+
+    @classmethod
+    def unpack(cls, packed: Tensor) -> ImageRequest:
+        budget, text, tokens, pieces = json.loads(bytes(packed.cpu().tolist()))
+        return cls(budget, text, tuple(tokens), tuple(pieces))
+
+
+class ImageCompressor:
+    """Reduces images to the rows that their placeholders were counted for."""
+
+    def __init__(self, serving: Serving, decoder: Decoder, embed: Callable[[Tensor], Tensor], axes: int):
+        self._serving, self._decoder, self._embed, self._axes = serving, decoder, embed, axes
+        self.text_tower: TextSpace | None = None
+
+    def rows(self, signals: ImageSignals, request: ImageRequest) -> Tensor:
+        """[count and markers, d + side columns]."""
+        method, count = self._serving.method, self._serving.count(request.budget, signals.grid.size)
+        context = ImageContext(signals, self._positions(signals), self._read(request, signals), self._decoder)
+        context.text_tower = self.text_tower
+        state = method.begin(context, count).state
+        if state.count < count:
+            state = _filled(state, context, count)
+        rows = image_rows(signals, state, method, count)
+        expected = count + int((~signals.content).sum())
+        if len(rows) != expected:  # vLLM cuts what is too long without a word
+            raise CovistError(f"{method.name} kept {len(rows)} rows of an image where the prompt has {expected}")
+        return rows
+
+    def _positions(self, signals: ImageSignals) -> Tensor:
+        """Of the content tokens, relative to the image's first one: [N], or [N, axes] on a grid."""
+        if self._axes == 1:
+            return signals.content_rows
+        (rows, columns), *_ = signals.grid.views
+        index = torch.arange(rows * columns, device=signals.content.device)
+        return torch.stack([index * 0, index // columns, index % columns], -1)
+
+    def _read(self, request: ImageRequest, signals: ImageSignals) -> Instruction:
+        tokens = torch.tensor(request.tokens, dtype=torch.long, device=signals.span.device)
+        embedded = self._embed(tokens) if len(tokens) else signals.span.new_empty(0, signals.span.shape[1])
+        return Instruction(
+            torch.arange(len(tokens)), len(tokens) - 1, request.text, embedded, lambda: [*request.pieces]
+        )
+
+
+def _filled(state: VisualState, image: ImageContext, count: int) -> VisualState:
+    """A state that a method left short, with the first tokens that it left out: the prompt has places for them."""
+    if not bool((state.weights == 1).all()):
+        raise CovistError(
+            f"a reduction kept {state.count} of {count} tokens, and they stand for others: none can be added"
+        )
+    whole = image.initial_state()
+    chosen = torch.zeros(whole.count, dtype=torch.bool, device=state.indices.device)
+    chosen[state.indices] = True
+    missing = (~chosen).nonzero()[: count - state.count, 0]
+    chosen[missing] = True
+    return whole.restrict(chosen.nonzero()[:, 0])
+
+
+def split_evenly(sizes: list[int], limit: int) -> list[slice]:
+    """Consecutive parts of items of some sizes, each of at most `limit` in all or of a single item."""
+    parts: list[slice] = []
+    start = total = 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > limit:
+            parts.append(slice(start, index))
+            start, total = index, 0
+        total += size
+    return [*parts, slice(start, len(sizes))] if sizes else parts

@@ -1,0 +1,68 @@
+"""What does not go together with compression in vLLM, and how far positions may reach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from covist.errors import CovistError
+
+OLDEST, NEWEST = "0.32", "0.33"
+"""Versions of vLLM that the model classes were tested on, the newest excluded: its inner parts change."""
+FURTHER = 4
+"""Rotary tables reach this many times the longest prompt, as vLLM's own for multidimensional positions do."""
+
+
+def require_tested(version: str) -> None:
+    """Refuse a vLLM whose inner parts may be others."""
+    try:
+        tested = Version(OLDEST) <= Version(version) < Version(NEWEST)
+    except InvalidVersion:
+        tested = False
+    if not tested:
+        raise CovistError(f"covist: vLLM {version} is not supported; install vllm>={OLDEST},<{NEWEST}")
+
+
+def position_room(max_model_len: int) -> int:
+    """Positions that rotary tables have."""
+    return FURTHER * max_model_len
+
+
+def require_room(shift: int, max_model_len: int) -> None:
+    """Refuse a prompt whose images leave more positions empty than the tables have room for."""
+    room = position_room(max_model_len) - max_model_len
+    if shift > room:
+        raise CovistError(
+            f"the images of this prompt leave {shift} positions empty, at most {room} fit; send fewer images, "
+            "or serve with a larger budget, a larger --max-model-len or positions=reindex"
+        )
+
+
+def refusals(vllm_config: Any) -> list[str]:
+    """What of an engine's configuration does not go together with compression, one sentence each."""
+    parallel, cache = vllm_config.parallel_config, vllm_config.cache_config
+    multimodal = vllm_config.model_config.multimodal_config
+    speculative = vllm_config.speculative_config
+    compilation = vllm_config.compilation_config
+    found = []
+    if parallel.pipeline_parallel_size > 1:
+        found.append(
+            "pipeline parallelism is not possible, because only the first stage sees the weights of the rows; "
+            "use --tensor-parallel-size"
+        )
+    if str(cache.cache_dtype).startswith(("fp8", "int8", "nvfp4", "turboquant")):
+        found.append(f"a KV cache in {cache.cache_dtype} cannot hold the bias; use --kv-cache-dtype auto")
+    if speculative is not None and speculative.method not in ("ngram", "ngram_gpu", "suffix"):
+        found.append(
+            f"drafts by {speculative.method!r} read image embeddings that carry further columns; use ngram, or none"
+        )
+    if getattr(multimodal, "mm_encoder_tp_mode", "weights") == "data":
+        found.append("the encoder must not be data parallel; leave --mm-encoder-tp-mode at weights")
+    if getattr(multimodal, "enable_mm_embeds", False):
+        found.append("embeddings of images cannot be compressed; leave --enable-mm-embeds out")
+    if getattr(multimodal, "video_pruning_rate", None):
+        found.append("vLLM's own pruning of videos does not go together with it; leave --video-pruning-rate out")
+    if getattr(compilation, "compile_mm_encoder", False):
+        found.append("the encoder must not be compiled, because its attention is read; leave compile_mm_encoder off")
+    return found

@@ -1,0 +1,39 @@
+"""What vLLM calls in every process that it starts: announces the model classes and checks how they are used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import vllm
+from vllm import ModelRegistry
+from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdateConfig
+
+from covist.errors import CovistError
+from covist.vllm.limits import refusals, require_tested
+from covist.vllm.settings import ARCHITECTURES, Serving
+
+
+def register() -> None:
+    """The entry point `vllm.general_plugins`; vLLM may call it more than once."""
+    for architecture, place in ARCHITECTURES.items():
+        ModelRegistry.register_model(architecture, place)
+        MODELS_CONFIG_MAP[architecture] = CompressedConfig
+
+
+class CompressedConfig(VerifyAndUpdateConfig):
+    """What vLLM asks before it builds one of the model classes."""
+
+    @staticmethod
+    def verify_and_update_model_config(model_config: Any) -> None:
+        """Refuse what cannot be served, and ask for positions that the model itself decides."""
+        require_tested(vllm.__version__)
+        Serving.read(getattr(model_config.hf_config, "covist", None))
+        if not model_config.uses_mrope:
+            # The attribute makes vLLM ask the model for positions; `rope_parameters` still say how they are rotated.
+            model_config.hf_text_config.mrope_section = [model_config.get_head_size() // 2, 0, 0]
+
+    @staticmethod
+    def verify_and_update_config(vllm_config: Any) -> None:
+        """Refuse an engine that cannot carry compressed images."""
+        for reason in refusals(vllm_config):
+            raise CovistError(f"covist: {reason}")

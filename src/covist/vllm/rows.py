@@ -1,0 +1,102 @@
+"""An image as the prompt receives it: the rows that remain, and side columns that say where and how heavy they are.
+
+vLLM hands encoder outputs from its cache to the decoder in whatever slices a step needs: parts of an image in chunked
+prefill, the rest of one after a prefix hit, all of it again after a preemption. What belongs to a row must therefore
+travel with it. Each row ends with columns that every dtype carries exactly or nearly so:
+
+    [ visual,  log m rounded,  rest of log m,  offset / 128 and offset % 128 of every axis ]
+
+Whole numbers up to 256 are exact in bfloat16. log m is split as in `formulas.wide_heads`; after both parts an error of
+2^-17 of it is left in bfloat16, and nothing in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from covist.contract.method import Method
+from covist.contract.signals import ImageSignals
+from covist.formulas.positions import compress_positions
+from covist.state import VisualState
+
+BASE = 128
+LARGEST_OFFSET = BASE * 256
+"""Offsets from the first position of an image must stay below."""
+WEIGHT_COLUMNS = 3
+
+
+def side_columns(axes: int) -> int:
+    """How many columns follow the embeddings."""
+    return WEIGHT_COLUMNS + 2 * axes
+
+
+@dataclass(frozen=True)
+class Side:
+    """What rows say beside their embeddings.
+
+    visual: whether a row stands for others, so that it is biased, [n]. log_weight: log m, [n]. offsets: positions
+    relative to the first of the image, [n, axes].
+    """
+
+    visual: Tensor
+    log_weight: Tensor
+    offsets: Tensor
+
+    def pack(self, like: Tensor) -> Tensor:
+        """[n, columns] in the dtype of the embeddings."""
+        rounded = self.log_weight.bfloat16().float()
+        weight = torch.stack([self.visual.float(), rounded, self.log_weight.float() - rounded], -1)
+        digits = torch.stack([self.offsets // BASE, self.offsets % BASE], -1).flatten(1)
+        return torch.cat([weight, digits.to(weight)], -1).to(like)
+
+    @classmethod
+    def unpack(cls, columns: Tensor) -> Side:
+        """From columns [n, columns]; rows of zeros are text."""
+        columns = columns.float()
+        digits = columns[:, WEIGHT_COLUMNS:].long().unflatten(1, (-1, 2))  # [n, axes, 2]
+        return cls(columns[:, 0] > 0, columns[:, 1] + columns[:, 2], digits[..., 0] * BASE + digits[..., 1])
+
+
+def image_rows(signals: ImageSignals, state: VisualState, method: Method, budget: int) -> Tensor:
+    """What remains of an image, markers included and in the order of the prompt, [rows, d + columns].
+
+    What tokens receive before later layers stands between the embeddings and the columns.
+    """
+    places = signals.content_rows[state.indices]  # in the span
+    markers = (~signals.content).nonzero()[:, 0]
+    order = torch.cat([places, markers]).argsort()
+    own = torch.cat([state.features, *(state.companions[layer] for layer in sorted(state.companions))], -1)
+    between = F.pad(signals.span[markers], (0, own.shape[1] - signals.span.shape[1]))
+    features = torch.cat([own.to(between), between])[order]
+    reduced = state.count < signals.grid.size
+    visual = torch.cat([torch.full_like(places, reduced), torch.zeros_like(markers)])[order].bool()
+    log_weight = torch.cat([state.weights.float().log(), torch.zeros_like(markers, dtype=torch.float32)])[order]
+    side = Side(visual, log_weight * visual, _offsets(signals, state, markers, order, method, budget))
+    return torch.cat([features, side.pack(features)], -1)
+
+
+def _offsets(
+    signals: ImageSignals, state: VisualState, markers: Tensor, order: Tensor, method: Method, budget: int
+) -> Tensor:
+    """Positions of the rows relative to the image's first one, [rows, axes], by the method's position rule."""
+    if state.positions.ndim == 2:  # multidimensional positions keep their grid: renumbering would destroy it
+        return state.positions[order]
+    if method.positions == "reindex":
+        return torch.arange(len(order), device=order.device)[:, None]
+    original = torch.cat([state.positions, markers])[order]
+    length = len(signals.content)
+    return compress_positions(original, 0, method.position_span(length, budget), length)[:, None]
+
+
+def occupied_positions(method: Method, length: int, rows: int, budget: int) -> int:
+    """How many positions an image of `length` tokens takes of which `rows` remain; the text after it follows.
+
+    With multidimensional positions the grid decides instead.
+    """
+    if rows == length:
+        return length
+    return rows if method.positions == "reindex" else method.position_span(length, budget)

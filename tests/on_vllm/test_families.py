@@ -1,0 +1,35 @@
+"""Small random models of every family that vLLM serves, on images of different sizes."""
+
+from __future__ import annotations
+
+import pytest
+from support.cases import first_of
+from support.vllm_families import Served, serve
+from support.vllm_reference import largest_difference
+
+pytestmark = pytest.mark.vllm
+
+
+COLUMNS = {"llava-next": 24, "qwen2.5-vl": 24, "qwen3-vl": 16}
+"""What brings the heads of each to a width that the CPU's attention has."""
+
+
+@pytest.fixture(scope="module", params=COLUMNS)
+def served(request, engine, tmp_path_factory) -> Served:
+    family = request.param
+    return serve(engine, first_of(family), COLUMNS[family], tmp_path_factory.mktemp(family))
+
+
+def test_the_same_tokens_and_log_probabilities_as_in_transformers(served):
+    asks = [served.ask("{image} what is the colour of this ?", index) for index in range(3)]
+    asks += [served.ask("{image} {image} what is this and that ?", 2, 0), served.ask("{image} is this that ?", 0)]
+    assert largest_difference(served.generate(asks), served.compressed(asks)) < 1e-3
+
+
+def test_budgets_of_requests_and_text_in_one_batch(served):
+    question = "{image} what is the colour of this ?"
+    text = served.ask("what is the colour of that ?")
+    few, whole = served.ask(question, 1, covist_budget=5), served.ask(question, 1, covist_budget="100%")
+    completions = served.generate([text, few, whole])
+    references = [*served.plain([text]), *served.compressed([few], budget=5), *served.plain([whole])]
+    assert largest_difference(completions, references) < 1e-3

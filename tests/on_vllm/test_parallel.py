@@ -1,0 +1,19 @@
+"""Two processes that share the heads of every layer."""
+
+from __future__ import annotations
+
+import pytest
+from support.cases import CASES
+from support.vllm_families import serve
+from support.vllm_reference import largest_difference
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.mark.parametrize("name", ["llava-next grouped-query", "qwen2.5-vl grouped-query"])
+def test_two_ranks_say_what_one_process_says(engine, tmp_path, name):
+    case = next(case for case in CASES if case.name == name)
+    served = serve(engine, case, 24, tmp_path, tensor_parallel_size=2)
+    asks = [served.ask("{image} what is the colour of this ?", index) for index in range(3)]
+    asks.append(served.ask("{image} {image} what is this and that ?", 2, 0))
+    assert largest_difference(served.generate(asks), served.compressed(asks)) < 1e-3

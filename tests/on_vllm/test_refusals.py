@@ -1,0 +1,40 @@
+"""What does not go together with compression is refused in one sentence, before a model is loaded."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.vllm_engines import EngineError
+
+pytestmark = pytest.mark.vllm
+
+ARCHITECTURE = "CovistLlavaForConditionalGeneration"
+NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
+
+
+@pytest.mark.parametrize(
+    "settings, options, reason",
+    [
+        ({"method": "covist-pro"}, {}, "vLLM has one block table for all layers"),
+        ({"method": "fastv"}, {}, "fastv removes tokens inside the decoder"),
+        ({"budget": "auto"}, {}, "vLLM fixes the prompt's length before the image is seen"),
+        ({"min_coverage": 0.9}, {}, "min_coverage cannot be had"),
+        ({"budget": None}, {}, '"covist" has no budget'),
+        ({"colour": 1}, {}, "unknown setting colour"),
+        ({"clip": "somewhere"}, {}, "clip belongs to the instruction"),
+        ({}, {"pipeline_parallel_size": 2}, "pipeline parallelism is not possible"),
+        ({}, {"kv_cache_dtype": "fp8"}, "a KV cache in fp8 cannot hold the bias"),
+        ({}, {"enable_mm_embeds": True}, "embeddings of images cannot be compressed"),
+        ({}, {"mm_encoder_tp_mode": "data", "tensor_parallel_size": 2}, "the encoder must not be data parallel"),
+        ({"columns": 24}, {}, "CPU_ATTN has no heads of 56 for the bias of heads of 32"),
+    ],
+)
+def test_is_refused(engine, embedded, settings, options, reason):
+    with pytest.raises(EngineError, match=re.escape(reason)):
+        engine.serve(embedded[2], ARCHITECTURE, {"budget": 64, **settings}, **options)
+
+
+def test_drafts_that_look_words_up_are_fine(engine, embedded, asks):
+    served = engine.serve(embedded[2], ARCHITECTURE, {"budget": 64}, speculative_config=NGRAM)
+    assert served.generate(asks[:2])

@@ -1,0 +1,51 @@
+"""Every method that acts before the decoder, on the embedded model."""
+
+from __future__ import annotations
+
+import pytest
+from support.checkpoints import saved_with
+from support.vllm_reference import compressed, largest_difference
+
+import covist
+from covist import tiny
+from covist.vllm.settings import Serving
+
+pytestmark = pytest.mark.vllm
+
+ARCHITECTURE = "CovistLlavaForConditionalGeneration"
+WITH_QUESTION = ("anchorprune", "cdpruner", "mmtok")
+COLUMNS = 32
+
+
+def servable(method: str) -> bool:
+    try:
+        return bool(Serving.read({"method": method, "budget": 40}))
+    except covist.CovistError:
+        return False
+
+
+METHODS = [name for name in covist.available_methods() if servable(name)]
+
+
+def test_no_method_that_acts_before_the_decoder_is_missing():
+    before = {name for name, one in covist.available_methods().items() if one.info.acts == "before the decoder"}
+    assert before == {*METHODS}
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    _, _, (model, tokenizer) = tiny.load()
+    return (model, tokenizer), saved_with(model, tokenizer, tmp_path_factory.mktemp("clip"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_says_what_it_says_in_transformers(engine, embedded, asks, clip, method):
+    model, processor, folder = embedded
+    settings, options = {"method": method, "budget": 40}, {"method": method, "budget": 40}
+    if method in WITH_QUESTION:
+        settings |= {"instruction": True, "clip": clip[1]}
+        options |= {"clip": clip[0], "instruction": None}
+    if covist.create_method(method).tracker is not None:
+        settings["concentration"] = options["concentration"] = 0.05
+    completions = engine.serve(folder, ARCHITECTURE, settings).generate(asks[:6])
+    assert largest_difference(completions, compressed(model, processor, asks[:6], columns=COLUMNS, **options)) < 1e-4
