@@ -76,7 +76,7 @@ class Serving:
             )
         check_served_budget(setup.budget)
         name = setup.method or DEFAULT_METHOD
-        method = create_method(name, **setup.constants_for(name))
+        method = create_method(name, **setup.options_for(name))
         _require_before_the_decoder(method)
         require_served_rule(method, method.attention_rule(ANY_DECODER))
         _fix_concentration(method, setup.concentration)
