@@ -11,15 +11,24 @@ SMALL = ("--max-new-tokens", 2)
 
 
 @pytest.fixture
-def data(tmp_path, image):
-    """Many questions about copies of one image: the same answer everywhere."""
-    rows = []
-    for number in range(18):
-        (tmp_path / f"{number}.png").write_bytes(image.read_bytes())
-        rows.append({"image": f"{number}.png", "question": "where is the blue square?"})
-    path = tmp_path / "mine.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return path
+def questions(tmp_path, image):
+    """Writes so many questions about copies of one image: the same answer everywhere."""
+
+    def write(count):
+        rows = []
+        for number in range(count):
+            (tmp_path / f"{number}.png").write_bytes(image.read_bytes())
+            rows.append({"image": f"{number}.png", "question": "where is the blue square?"})
+        path = tmp_path / "mine.jsonl"
+        path.write_text("\n".join(map(json.dumps, rows)))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def data(questions):
+    return questions(18)
 
 
 @pytest.fixture
@@ -39,9 +48,10 @@ def test_the_smallest_budget_that_passes_is_saved_with_what_it_saves(covist, mod
     assert Setup.load(file).budget == 576
 
 
-def test_when_no_budget_suffices_nothing_is_saved_and_the_code_is_3(covist, model_folder, data, tmp_path):
+def test_when_no_budget_suffices_nothing_is_saved_and_the_code_is_3(covist, model_folder, questions, tmp_path):
+    """Four images show little, however well they are answered."""
     file = tmp_path / "none.json"
-    asked = ("--data", data, "--model", model_folder, "--keep", 99, "--budgets", "576", "--save", file)
+    asked = ("--data", questions(4), "--model", model_folder, "--keep", 99, "--budgets", "576", "--save", file)
     ran = covist("tune", *asked, *SMALL)
     assert ran.code == 3 and not file.exists()
     assert "no budget suffices" in ran.stdout and "even if not a" in ran.stdout

@@ -45,7 +45,14 @@ def test_with_the_same_series_every_rule_is_that_of_an_explicit_bias(model, meth
     torch.testing.assert_close((padded_conversation(model), single_conversation(model)), expected, atol=2e-4, rtol=2e-4)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "grouped" in case.name], ids=lambda case: case.name)
+GROUPED = [case for case in CASES if "grouped" in case.name]
+
+
+@pytest.mark.parametrize(
+    ("case", "strategy"),
+    [pytest.param(case, ("fixed", "pro")[place % 2], id=case.name) for place, case in enumerate(GROUPED)],
+    indirect=["strategy"],
+)
 def test_newlines_and_several_axes_are_served_alike(case, strategy, flash_on, compress, monkeypatch):
     inputs = case.ask("{image} what", "where {image} is {image}")
     compress(case.model, processor=case.processor(), budget=12, strategy=strategy)

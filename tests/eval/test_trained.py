@@ -29,7 +29,7 @@ def test_chosen_tokens_are_clearly_better_than_random_ones(results):
 
 @pytest.fixture(scope="module")
 def hd_results():
-    return evaluate("random", "11.1%", suite="scenes-hd", limit=5)
+    return evaluate("random", "11.1%", suite="scenes-hd", limit=3)
 
 
 def test_the_second_bed_answers_its_suite_by_default(hd_results):

@@ -21,6 +21,8 @@ from covist.serve.server import Extension, build_server
 from covist.serve.service import Service
 
 CONCENTRATION = 0.05
+HTTP = httpx.Client(timeout=300, limits=httpx.Limits(max_keepalive_connections=0))
+"""Made once, because a new one reads all certificates; every request has a connection of its own."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Running:
     def post(self, body: Any, **options: Any) -> httpx.Response:
         """A body as it is, past the checks of the client; JSON unless it is bytes."""
         given = {"content": body} if isinstance(body, bytes) else {"json": body}
-        return httpx.post(f"{self.url}/v1/chat/completions", timeout=300, **given, **options)
+        return HTTP.post(f"{self.url}/v1/chat/completions", **given, **options)
 
 
 @contextmanager

@@ -12,11 +12,15 @@ from torch import nn
 
 from covist.tiny import parallel
 
+# The module by itself: importing the rest of its package would take most of the time.
 PROGRAM = """
-import json, torch
+import json, sys, torch
+from importlib.util import module_from_spec, spec_from_file_location
 from torch import nn
-from covist.tiny import parallel
 
+spec = spec_from_file_location("parallel", sys.argv[1])
+parallel = module_from_spec(spec)
+spec.loader.exec_module(parallel)
 parallel.join()
 rank = parallel.rank()
 used, matrix, unused = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, 3)), nn.Parameter(torch.zeros(4))
@@ -35,7 +39,11 @@ def two_processes():
         port = str(listener.getsockname()[1])
     group = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     started = [
-        subprocess.Popen([sys.executable, "-c", PROGRAM], env={**group, "RANK": str(rank)}, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, parallel.__file__],
+            env={**group, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+        )
         for rank in range(2)
     ]
     try:

@@ -53,6 +53,7 @@ def test_the_demonstration_is_a_held_out_scene_and_is_answered(loaded):
     assert answers(*loaded[:2], image, [question], 3) == [answer]
 
 
+@pytest.mark.slow  # the suite in tests/eval/test_trained.py asks about other held-out scenes
 def test_every_family_is_answered_on_held_out_scenes(loaded):
     hits = defaultdict(list)
     for scene in SCENES:
