@@ -52,6 +52,8 @@ def folder_of(case: Case, folder: Path) -> str:
         videos = {"qwen2.5-vl": "Qwen2VLVideoProcessor", "qwen3-vl": "Qwen3VLVideoProcessor"}[case.family]
         parts = {"video_processor": getattr(transformers, videos)(), "chat_template": processor.chat_template}
         processor = getattr(transformers, name)(processor.image_processor, processor.tokenizer, **parts)
+    if case.family == "qwen3-vl":  # transformers knows, vLLM reads it in the checkpoint
+        case.model.config.text_config.rope_parameters["mrope_interleaved"] = True
     return saved_with(case.model, processor, folder)
 
 

@@ -149,7 +149,9 @@ class FusedBlockTap:
         self._heads, self._gather, self._scratch = heads, gather, Scratch()
         block.attn.register_forward_pre_hook(self._keep_rotary, with_kwargs=True)
         block.attn.qkv.register_forward_hook(self._keep_projections)
-        tower.merger.register_forward_pre_hook(self._keep_features)
+        # vLLM calls the merger past its hooks, but not the norm that it begins with
+        first_norm = getattr(tower.merger, "ln_q", None) or tower.merger.norm
+        first_norm.register_forward_pre_hook(self._keep_features)
 
     def _keep_rotary(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         halves = (kwargs["rotary_pos_emb_cos"], kwargs["rotary_pos_emb_sin"])  # [patches, w / 2] each
