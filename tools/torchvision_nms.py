@@ -1,8 +1,8 @@
 """Lets torchvision be imported beside the CPU build of torch, in the environment of `make test-vllm`.
 
-vLLM imports torchvision, whose wheels carry kernels for a GPU. Without one they do not load, and torchvision's import then
-fails because two operators are missing. Nothing here calls them, so declaring them is enough. The Makefile
-copies this file into the environment, together with a .pth file that imports it in every process.
+vLLM imports torchvision, whose wheels carry kernels for a GPU. Without one they do not load, and torchvision's import
+then fails because two operators are missing. Nothing here calls them, so declaring them is enough. The Makefile copies
+this file into the environment, together with a .pth file that imports it in every process.
 """
 
 import sys

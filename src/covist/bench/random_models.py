@@ -60,18 +60,26 @@ def build_random(
     vision: Mapping[str, Any] | None = None,
 ) -> RandomModel:
     """A random model of the geometry `name`; `decoder` and `vision` override fields of its two configurations."""
-    if not 0 < scale <= 1:
-        raise CovistError(f"scale must be in (0, 1], got {scale:g}")
     geometry, family = preset_named(name)
     torch.manual_seed(seed)
-    text = {**_decoder(geometry, scale), **(decoder or {})}
-    tower = {**family.published_tower(geometry, scale), **(vision or {})}
-    config = family.random_config(geometry, text, tower)
+    config = random_config(name, scale, decoder=decoder, vision=vision)
     model = _model_class(family, config)(config).eval()
     # Stopping by chance would give every method another number of tokens to write.
     model.generation_config.eos_token_id = None
     clip = _text_tower(config.vision_config) if family.needs_clip_text else None
     return RandomModel(model, family, geometry, clip, family.random_tokenizer())
+
+
+def random_config(
+    name: str, scale: float = 0.1, *, decoder: Mapping[str, Any] | None = None, vision: Mapping[str, Any] | None = None
+) -> Any:
+    """The configuration of such a model."""
+    if not 0 < scale <= 1:
+        raise CovistError(f"scale must be in (0, 1], got {scale:g}")
+    geometry, family = preset_named(name)
+    text = {**_decoder(geometry, scale), **(decoder or {})}
+    tower = {**family.published_tower(geometry, scale), **(vision or {})}
+    return family.random_config(geometry, text, tower)
 
 
 def _model_class(family: type[Family], config: Any) -> Any:

@@ -17,7 +17,22 @@ import typer
 from rich.markup import escape
 
 from covist import __version__
-from covist.cli import batch, bench, evaluate, export, listing, options, plan, reproduce, run, serve, show, tune
+from covist.cli import (
+    batch,
+    bench,
+    concentration,
+    evaluate,
+    export,
+    listing,
+    options,
+    plan,
+    reproduce,
+    run,
+    serve,
+    show,
+    tune,
+    vllm_args,
+)
 from covist.cli.console import INTERRUPTED, ReaderGone, note, print_line
 from covist.errors import CovistError
 
@@ -46,6 +61,8 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "reproduce": reproduce.reproduce,
     "batch": batch.batch,
     "serve": serve.serve,
+    "vllm-args": vllm_args.vllm_args,
+    "concentration": concentration.concentration,
     "export": export.export,
 }
 for name, command in COMMANDS.items():

@@ -34,6 +34,19 @@ def check_image(path: str | Path) -> None:
     _from_file(path, _open)
 
 
+def image_files(folder: Path) -> list[Path]:
+    """The images of a folder, in the order of their names with 10 after 9."""
+    endings = Image.registered_extensions()
+    files = [file for file in folder.iterdir() if file.suffix.lower() in endings and not file.name.startswith(".")]
+    return sorted(files, key=lambda file: _natural(file.name))
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """A sorting key in which 10 comes after 9."""
+    parts = re.split(r"(\d+)", name)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
 def _from_file(path: str | Path, read: _Reader) -> Image.Image:
     refuse_url(path)
     path = Path(path)

@@ -72,7 +72,7 @@ def load_model(
             model.set_attn_implementation(attention)
         return LoadedModel(name, model, processor, clip or (text_tower, words))
     try:
-        model_class, family = _served_class(name)
+        model_class, family = served_class(name)
         model = model_class.from_pretrained(name, dtype=stored, attn_implementation=attention).to(place).eval()
         return LoadedModel(name, model, load_processor(family, name), clip)
     except OSError as error:
@@ -89,9 +89,9 @@ def _dtype(name: str, place: torch.device) -> Any:
     return found
 
 
-def _served_class(name: str) -> tuple[Any, type[Family]]:
+def served_class(name: str) -> tuple[Any, type[Family]]:
     """The transformers class of a checkpoint and its family, by its configuration alone, before any weight is read."""
-    config = _read_config(name)
+    config = _read_config(str(EMBEDDED.get(name, name)))
     model_type = config.model_type
     architectures = config.architectures or [image_text_models().get(model_type)]
     served = [architecture for architecture in architectures if architecture in served_classes()]

@@ -7,7 +7,6 @@ with `pip install "covist[video]"`.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from PIL import Image
 
 from covist.errors import CovistError
 from covist.grid import evenly
-from covist.request.images import load_image, refuse_url
+from covist.request.images import image_files, load_image, refuse_url
 from covist.units import counted
 
 FRAMES = 16
@@ -92,12 +91,11 @@ def check_video(path: str | Path) -> None:
 
 
 def frame_files(folder: Path) -> list[Path]:
-    """The images of a folder, in the order of their names with 10 after 9."""
-    endings = Image.registered_extensions()
-    files = [file for file in folder.iterdir() if file.suffix.lower() in endings and not file.name.startswith(".")]
+    """The images of a folder that is a video, in order."""
+    files = image_files(folder)
     if not files:
         raise CovistError(f"video {folder}: the folder holds no image")
-    return sorted(files, key=lambda file: _natural(file.name))
+    return files
 
 
 def _from_folder(folder: Path, wanted: int, rate: float) -> Video:
@@ -109,12 +107,6 @@ def _from_folder(folder: Path, wanted: int, rate: float) -> Video:
             first, own = ("{} x {}".format(*one.size) for one in (images[0], image))
             raise CovistError(f"video {folder}: {files[number].name} is {own}, {files[0].name} {first}; give one size")
     return Video(tuple(images), numbers, len(files), rate)
-
-
-def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """A sorting key in which 10 comes after 9."""
-    parts = re.split(r"(\d+)", name)
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 def _from_file(path: Path, wanted: int) -> Video:

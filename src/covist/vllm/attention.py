@@ -17,6 +17,9 @@ from covist.vllm.rows import Side
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+MOST_COLUMNS = 256
+"""More further dimensions than this are never taken: every cached token pays for them."""
+
 
 class StepColumns:
     """The columns of all tokens of a step, at addresses that stay: graphs and compiled layers read them in place."""
@@ -83,20 +86,16 @@ def wider_layer(attention: Any, columns: int, vllm_config: VllmConfig) -> nn.Mod
 
 def columns_for(attention: Any, wanted: int | None) -> int:
     """How many dimensions to add to the heads of a layer, so that its backend takes them."""
-    width, sizes = attention.head_size, attention.attn_backend.get_supported_head_sizes()
-    if wanted is not None:
-        fitting = [wanted] if not sizes or width + wanted in sizes else []
-    else:
-        fitting = [size - width for size in sizes if size - width >= COLUMNS and (size - width) % 8 == 0] or (
-            [] if sizes else [COLUMNS]
-        )
-    if not fitting:
-        name = attention.attn_backend.get_name()
+    width, backend = attention.head_size, attention.attn_backend
+    choices = range(COLUMNS, MOST_COLUMNS + 1, COLUMNS) if wanted is None else [wanted]
+    fitting = next((columns for columns in choices if backend.supports_head_size(width + columns)), None)
+    if fitting is None:
+        sizes = ", ".join(map(str, backend.get_supported_head_sizes())) or "others"
         raise CovistError(
-            f"vLLM: {name} has no heads of {width + (wanted or COLUMNS)} for the bias of heads of {width}; it takes "
-            f"{', '.join(map(str, sizes))}: set columns accordingly, or use a method without a bias, such as divprune"
+            f"vLLM: {backend.get_name()} has no heads of {width + choices[0]} for the bias of heads of {width}, it "
+            f"takes {sizes}; set columns accordingly, or use a method without a bias, such as divprune"
         )
-    return min(fitting)
+    return fitting
 
 
 def extend_rotary(rotary: Any, positions: int) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
+
+import torch
 
 from covist.api.setup import VERSION, VERSION_KEY, Setup
 from covist.contract.method import AttentionRule, Method
@@ -31,6 +34,14 @@ ARCHITECTURES = {
 """What to give as "architectures" in --hf-overrides, and the model classes that they stand for."""
 SHAPE = {"layers": 32, "budget": 64, "tokens": 576}
 """Of a model and an image that a schedule is asked for, to see where a method acts."""
+ANY_DECODER: Any = SimpleNamespace(
+    layers=1,
+    heads=1,
+    distance_table=None,
+    layers_without_positions=frozenset(),
+    head_gains=lambda gain_range: torch.ones(1, 1),
+)
+"""What a method's attention rule is asked for, to see which keys and steps it biases."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,7 @@ class Serving:
         name = setup.method or DEFAULT_METHOD
         method = create_method(name, **setup.constants_for(name))
         _require_before_the_decoder(method)
+        require_served_rule(method, method.attention_rule(ANY_DECODER))
         _fix_concentration(method, setup.concentration)
         return cls(method, setup.budget, **_checked(own))
 

@@ -91,7 +91,7 @@ class ServedClipTower:
         chosen = [selected] if isinstance(selected, int) else selected
         return [index % (count + 1) - 1 for index in chosen]
 
-    def tap(self, layer: Any) -> FusedLayerTap:
+    def tap(self, layer: Any) -> Any:
         return FusedLayerTap(layer, self.model.config.vision_config.num_attention_heads, self.gather)
 
     def watch(self, encoder_layers: Sequence[int | float]) -> None:
@@ -167,7 +167,8 @@ class FusedBlockTap:
     def take(self) -> tuple[PatchAttention, Tensor]:
         """What the block computed, and the merger's input [patches, v]."""
         seen = self._scratch.take()
-        return PatchAttention(*seen["block"], seen["rotary"]), seen["features"]
+        queries, keys = seen["block"]
+        return PatchAttention(queries, keys, seen["rotary"]), seen["features"]
 
 
 class ServedQwenTower:

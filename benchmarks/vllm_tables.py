@@ -1,0 +1,79 @@
+"""The tables of docs/vllm.md that need neither vLLM nor a model.
+
+    python benchmarks/vllm_tables.py
+
+What the cosine series leaves of the distance factor, by further head dimensions; and how many requests of one image
+fit onto a card of 80 GB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from covist.families.registry import geometry_named
+from covist.formulas.attention import DistanceTable
+from covist.formulas.cosine_series import REACH, CosineSeries, error_bound, fit_series
+from covist.formulas.wide_heads import terms_in
+from covist.vllm.capacity import Card, concurrent_requests, token_bytes
+
+HEAD_WIDTH = 128
+COLUMNS = (8, 16, 32, 64)
+QWEN_AXES = [0] * 16 + [1] * 24 + [2] * 24
+PARAMETERS = {"llava-next-7b": 7.06e9, "qwen2.5-vl-7b": 8.29e9}
+TEXT = 128
+"""Tokens of a request beside its image: question and answer."""
+
+
+def frequencies(base: float) -> Tensor:
+    return base ** (-torch.arange(0, HEAD_WIDTH, 2) / HEAD_WIDTH)
+
+
+TABLES = {
+    "one axis, base 10,000 (LLaVA-1.5, LLaVA-NeXT on Vicuna)": DistanceTable(frequencies(1e4)),
+    "one axis, base 1,000,000 (LLaVA-NeXT on Mistral)": DistanceTable(frequencies(1e6)),
+    "three axes, base 1,000,000 (Qwen2.5-VL)": DistanceTable(frequencies(1e6), QWEN_AXES),
+}
+
+
+def text_errors(series: CosineSeries, table: DistanceTable) -> Tensor:
+    """|series - log(2 - D)| for text that follows an image token by 0 to REACH positions on every axis, [REACH + 1]."""
+    after = torch.arange(REACH + 1)
+    distances = after[:, None].expand(-1, int(table.axes.max()) + 1)
+    given = distances if table.multidimensional else after
+    exact = table.log_factor(given, torch.zeros_like(given[:1]))[:, 0]
+    return (series(distances) - exact).abs()
+
+
+def error_rows() -> Iterator[str]:
+    yield "| positions | further dimensions | cosines | rms | largest from 64 on | largest |"
+    yield "|---|---|---|---|---|---|"
+    for name, table in TABLES.items():
+        for columns in COLUMNS:
+            series = fit_series(table, terms_in(columns))
+            errors = text_errors(series, table)
+            rms, far, bound = errors.square().mean().sqrt(), errors[64:].max(), error_bound(series, table)
+            yield f"| {name} | {columns} | {terms_in(columns)} | {rms:.3f} | {far:.2f} | {bound:.2f} |"
+
+
+def capacity_rows() -> Iterator[str]:
+    yield "| model | visual tokens | head width | bytes per token | tokens per request | requests at once | ratio |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, parameters in PARAMETERS.items():
+        geometry = geometry_named(name)
+        shapes = [(budget, columns) for budget in geometry.budgets for columns in (8, 128)]
+        before = 0
+        for budget, columns in [(geometry.tokens, 0), *shapes]:
+            tokens = budget + geometry.markers + TEXT
+            count = concurrent_requests(geometry, parameters, tokens, columns, Card())
+            before = before or count
+            yield (
+                f"| {name} | {budget:,} | {HEAD_WIDTH + columns} | {token_bytes(geometry, columns):,} | {tokens:,} | "
+                f"{count:,} | {count / before:.1f} |"
+            )
+
+
+if __name__ == "__main__":
+    print(*error_rows(), "", *capacity_rows(), sep="\n")

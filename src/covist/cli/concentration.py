@@ -1,0 +1,46 @@
+"""`covist concentration`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from covist.cli import options
+from covist.cli.console import out, print_json
+from covist.cli.models import load
+
+
+def concentration(
+    images: Annotated[Path, typer.Option("--images", metavar="FOLDER", help="Images like those to be served.")],
+    model: options.Model = "tiny",
+    limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A covist.json, new or old, to keep it in.", show_default=False),
+    ] = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Measure how concentrated a model's encoder attention is: the reference that CoViST compares each image with.
+
+    Frozen to it, the tokens of an image no longer depend on the images before it, as servers want it.
+    """
+    from covist.api.setup import Setup
+    from covist.outputs import writable_file
+    from covist.request.concentration import folder_concentration
+
+    setup = Setup.load(save) if save is not None and writable_file(save).exists() else Setup()
+    measured, count = folder_concentration(load(model, None, device), images, limit)
+    if save is not None:
+        replace(setup, concentration=measured).save(save)
+    if as_json:
+        saved = None if save is None else str(save)
+        print_json({"model": model, "images": count, "concentration": measured, "file": saved})
+    else:
+        place = "" if save is None else f", saved in {escape(str(save))}"
+        out().print(f"concentration [bold]{measured}[/] over {count} images{place}")
