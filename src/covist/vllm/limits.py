@@ -29,7 +29,7 @@ def require_tower(architecture: str, tower: str) -> None:
     """Refuse a LLaVA whose tower has no class token to take evidence from."""
     if "Llava" in architecture and tower != CLIP:
         raise CovistError(
-            f"covist: the vision tower is of the type {tower!r}; in vLLM, LLaVA models with a CLIP tower can be compressed"
+            f"covist: the vision tower is a {tower!r}; in vLLM, LLaVA models with a CLIP tower can be compressed"
         )
 
 
