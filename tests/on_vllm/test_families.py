@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 import pytest
+import torch
 from support.cases import first_of
+from support.families import lively
+from support.matrix.llava_next import llava_next
 from support.vllm_families import Served, serve
 from support.vllm_reference import largest_difference
+from transformers import LlavaNextForConditionalGeneration, MistralConfig
 
 pytestmark = pytest.mark.vllm
 
@@ -33,3 +40,19 @@ def test_budgets_of_requests_and_text_in_one_batch(served):
     completions = served.generate([text, few, whole])
     references = [*served.plain([text]), *served.compressed([few], budget=5), *served.plain([whole])]
     assert largest_difference(completions, references) < 1e-3
+
+
+def test_a_decoder_of_another_kind(engine, tmp_path):
+    """Mistral's, with which LLaVA-NeXT was published too."""
+    case = replace(first_of("llava-next"), name="llava-next mistral", build=mistral)
+    served = serve(engine, case, 24, tmp_path)
+    asks = [served.ask("{image} what is the colour of this ?", index) for index in range(2)]
+    assert largest_difference(served.generate(asks), served.compressed(asks)) < 1e-3
+
+
+def mistral() -> LlavaNextForConditionalGeneration:
+    config = copy.deepcopy(llava_next().config)
+    text = config.text_config.to_dict() | {"model_type": "mistral", "num_key_value_heads": 2, "sliding_window": None}
+    config.text_config = MistralConfig(**text)
+    torch.manual_seed(5)
+    return lively(LlavaNextForConditionalGeneration(config).eval())

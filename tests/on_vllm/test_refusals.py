@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from support.cases import first_of
 from support.vllm_engines import EngineError
+from support.vllm_families import serve
 
 pytestmark = pytest.mark.vllm
 
@@ -19,20 +21,25 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
         ({"method": "covist-pro"}, {}, "vLLM has one block table for all layers"),
         ({"method": "fastv"}, {}, "fastv removes tokens inside the decoder"),
         ({"budget": "auto"}, {}, "vLLM fixes the prompt's length before the image is seen"),
-        ({"min_coverage": 0.9}, {}, "min_coverage cannot be had"),
+        ({"min_coverage": 0.9}, {}, "min_coverage is not possible"),
         ({"budget": None}, {}, '"covist" has no budget'),
         ({"colour": 1}, {}, "unknown setting colour"),
         ({"clip": "somewhere"}, {}, "clip belongs to the instruction"),
         ({}, {"pipeline_parallel_size": 2}, "pipeline parallelism is not possible"),
         ({}, {"kv_cache_dtype": "fp8"}, "a KV cache in fp8 cannot hold the bias"),
         ({}, {"enable_mm_embeds": True}, "embeddings of images cannot be compressed"),
-        ({}, {"mm_encoder_tp_mode": "data", "tensor_parallel_size": 2}, "the encoder must not be data parallel"),
         ({"columns": 24}, {}, "CPU_ATTN has no heads of 56 for the bias of heads of 32"),
     ],
 )
 def test_is_refused(engine, embedded, settings, options, reason):
     with pytest.raises(EngineError, match=re.escape(reason)):
         engine.serve(embedded[2], ARCHITECTURE, {"budget": 64, **settings}, **options)
+
+
+def test_a_tower_that_is_data_parallel_is_refused(engine, tmp_path):
+    parallel = {"mm_encoder_tp_mode": "data", "tensor_parallel_size": 2}
+    with pytest.raises(EngineError, match="the encoder must not be data parallel"):
+        serve(engine, first_of("qwen2.5-vl"), 24, tmp_path, **parallel)
 
 
 def test_drafts_that_look_words_up_are_fine(engine, embedded, asks):

@@ -10,6 +10,7 @@ from covist.errors import CovistError
 
 OLDEST, NEWEST = "0.32", "0.33"
 """Versions of vLLM that the model classes were tested on, the newest excluded: its inner parts change."""
+CLIP = "clip_vision_model"
 FURTHER = 4
 """Rotary tables reach this many times the longest prompt, as vLLM's own for multidimensional positions do."""
 
@@ -22,6 +23,14 @@ def require_tested(version: str) -> None:
         tested = False
     if not tested:
         raise CovistError(f"covist: vLLM {version} is not supported; install vllm>={OLDEST},<{NEWEST}")
+
+
+def require_tower(architecture: str, tower: str) -> None:
+    """Refuse a LLaVA whose tower has no class token to take evidence from."""
+    if "Llava" in architecture and tower != CLIP:
+        raise CovistError(
+            f"covist: the vision tower is a {tower!r}; in vLLM, LLaVA models with a CLIP tower can be compressed"
+        )
 
 
 def position_room(max_model_len: int) -> int:

@@ -9,7 +9,7 @@ from vllm import ModelRegistry
 from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdateConfig
 
 from covist.errors import CovistError
-from covist.vllm.limits import refusals, require_tested
+from covist.vllm.limits import refusals, require_tested, require_tower
 from covist.vllm.settings import ARCHITECTURES, Serving
 
 
@@ -27,6 +27,7 @@ class CompressedConfig(VerifyAndUpdateConfig):
     def verify_and_update_model_config(model_config: Any) -> None:
         """Refuse what cannot be served, and ask for positions that the model itself decides."""
         require_tested(vllm.__version__)
+        require_tower(model_config.architecture, model_config.hf_config.vision_config.model_type)
         Serving.read(getattr(model_config.hf_config, "covist", None))
         if not model_config.uses_mrope:
             # The attribute makes vLLM ask the model for positions; `rope_parameters` still say how they are rotated.
