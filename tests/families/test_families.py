@@ -74,11 +74,11 @@ BATCH = (ONE, "what is this ?", TWO)
 PICTURES = ((0,), (), (1, 2))
 
 
-def test_padded_batch_with_a_text_only_sample_equals_the_prompts_alone(case, strategy, compress):
-    compress(case, budget=12, strategy=strategy)
-    together = step_logits(greedy(case.model, case.ask(*BATCH), 4))
+def test_padded_batch_with_a_text_only_sample_equals_the_prompts_alone(family, strategy, compress):
+    compress(family, budget=12, strategy=strategy)
+    together = step_logits(greedy(family.model, family.ask(*BATCH), 4))
     for index, (question, images) in enumerate(zip(BATCH, PICTURES, strict=True)):
-        alone = step_logits(greedy(case.model, case.ask(question, images=images), 4))
+        alone = step_logits(greedy(family.model, family.ask(question, images=images), 4))
         torch.testing.assert_close(together[:, index], alone[:, 0], atol=1e-4, rtol=1e-4)
 
 
@@ -107,7 +107,11 @@ def test_several_images_have_their_own_state_and_budget(family, strategy, compre
         assert torch.equal(image.stages[0].indices, handle.report.images[0].stages[0].indices)
 
 
-@pytest.mark.parametrize("question", ["{image}", "what is this ?{image}", "what {image}is this ?"])
+@pytest.mark.parametrize(
+    ("question", "strategy"),
+    [("{image}", "fixed"), ("what is this ?{image}", "pro"), ("what {image}is this ?", "fixed"), ("{image}", "pro")],
+    indirect=["strategy"],
+)
 def test_image_at_the_start_in_the_middle_and_at_the_end(family, strategy, compress, question):
     inputs = family.ask(question)
     handle = compress(family, budget=12, strategy=strategy)
@@ -203,26 +207,26 @@ def test_removal_restores_the_model_bit_for_bit(family, strategy, compress):
     assert torch.equal(step_logits(greedy(family.model, inputs)), plain)
 
 
-def test_static_cache_is_refused_with_the_reason(family, strategy, compress):
-    compress(family, budget=12, strategy=strategy)
+def test_static_cache_is_refused_with_the_reason(family, compress):
+    compress(family, budget=12)
     with pytest.raises(ValueError, match="got StaticCache.*Drop `cache_implementation`"):
         greedy(family.model, family.ask(ONE), 2, cache_implementation="static")
 
 
-def test_eager_attention_agrees_with_sdpa(case, strategy, compress, monkeypatch):
-    inputs = case.ask(TWO)
-    compress(case, budget=12, strategy=strategy)
-    expected = greedy(case.model, inputs)
-    monkeypatch.setattr(family_for(case.model).decoder.config, "_attn_implementation", "eager")
-    assert_same(greedy(case.model, inputs), expected, 1e-4)
+def test_eager_attention_agrees_with_sdpa(family, strategy, compress, monkeypatch):
+    inputs = family.ask(TWO)
+    compress(family, budget=12, strategy=strategy)
+    expected = greedy(family.model, inputs)
+    monkeypatch.setattr(family_for(family.model).decoder.config, "_attn_implementation", "eager")
+    assert_same(greedy(family.model, inputs), expected, 1e-4)
 
 
-def test_autocast_does_not_reach_the_states(case, strategy, compress):
+def test_autocast_does_not_reach_the_states(family, strategy, compress):
     """Encoder and decoder run in bfloat16, affinities and weights do not (states check that as they are built)."""
-    inputs = case.ask(TWO)
-    handle = compress(case, budget=12, strategy=strategy)
+    inputs = family.ask(TWO)
+    handle = compress(family, budget=12, strategy=strategy)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = greedy(case.model, inputs, 2)
+        output = greedy(family.model, inputs, 2)
     assert all(torch.isfinite(logits).all() for logits in output.logits)
     assert [image.tokens_per_layer for image in handle.report.images] == [COUNTS[strategy]] * 2
 

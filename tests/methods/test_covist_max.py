@@ -3,7 +3,7 @@
 import pytest
 import reference.covist_max as literal
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.images import image
 
@@ -39,6 +39,7 @@ def test_smaller_counts_keep_some_of_what_larger_ones_keep():
     assert all(fewer < more for fewer, more in zip(kept, kept[1:], strict=False))
 
 
+@settings(max_examples=25)  # the literal version is slow
 @given(seed=st.integers(0, 20), level=st.floats(0, 1), least=st.integers(1, 34), more=st.integers(0, 33))
 def test_the_count_for_a_level_is_the_smallest_that_reaches_it(seed, level, least, more):
     context, most = image(seed=seed), min(least + more, 34)

@@ -125,7 +125,7 @@ def tune(
     >>> from covist.eval import Item, Question, Suite
     >>> image, question, answer = covist.tiny.demo()
     >>> few = Suite.of("few", [Item.of(image, Question(question, answer))] * 20)
-    >>> tuned = covist.eval.tune(80, suite=few, budgets="64,32")
+    >>> tuned = covist.eval.tune(80, suite=few, budgets="32")
     >>> tuned.setup.budget, tuned.curve[0].verdict.value
     (32, 'passes')
     """
