@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -83,16 +84,6 @@ def image(
         query, class_key = torch.randn(2, 1, ENCODER_WIDTH, generator=generator)
         return EncoderLayer(3 * query, class_key, own_keys[None], ENCODER_HEADS)
 
-    def read(wanted: EncoderRead) -> list[Tensor]:
-        own = torch.Generator().manual_seed(1000 + seed)
-        place = torch.arange(tokens) // copies
-        if wanted.what == "received":
-            share = torch.rand(3, tokens, generator=own)[:, place] / tokens
-            return [share[0] + share[1] + class_token * share[2], share[1], class_token * share[2]]
-        if wanted.what == "values":
-            return [torch.randn(tokens, ENCODER_HEADS, ENCODER_WIDTH // ENCODER_HEADS, generator=own)[place]]
-        return [torch.randn(tokens, ENCODER_WIDTH, generator=own)[place] for _ in range(4)]
-
     feeding = layer(keys)
     further = {0: layer(first_keys), 3: layer(rows(ENCODER_WIDTH))} if class_token else {}
     signals = ImageSignals(
@@ -108,7 +99,7 @@ def image(
         text_space=lambda features: features,
         feeding=feeding if class_token else None,
         layers=further,
-        asked={wanted: partial(read, wanted) for wanted in reads_of_methods()},
+        asked=random_reads(torch.arange(tokens) // copies, seed, class_token),
         tower=tower_of(hidden, seed) if class_token else None,
     )
     words = torch.arange(BEFORE + tokens, BEFORE + tokens + len(QUESTION))
@@ -118,10 +109,21 @@ def image(
     return ImageContext(signals, torch.arange(BEFORE, BEFORE + tokens), instruction, decoder(), tower)
 
 
-def reads_of_methods() -> set[EncoderRead]:
-    """All that any method asks of the encoder."""
+def random_reads(place: Tensor, seed: int, class_token: bool) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
+    """All that any method asks of the encoder, for tokens whose content is that of token `place` [N]."""
+
+    def read(wanted: EncoderRead) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(1000 + seed)
+        tokens = len(place)
+        if wanted.what == "received":
+            share = torch.rand(3, tokens, generator=generator)[:, place] / tokens
+            return [share[0] + share[1] + class_token * share[2], share[1], class_token * share[2]]
+        if wanted.what == "values":
+            return [torch.randn(tokens, ENCODER_HEADS, ENCODER_WIDTH // ENCODER_HEADS, generator=generator)[place]]
+        return [torch.randn(tokens, ENCODER_WIDTH, generator=generator)[place] for _ in range(4)]
+
     wishes = (wish for method in available_methods().values() for wish in method.encoder_layers)
-    return {wish for wish in wishes if isinstance(wish, EncoderRead)}
+    return {wish: partial(read, wish) for wish in wishes if isinstance(wish, EncoderRead)}
 
 
 def tower_of(patches: Tensor, seed: int, layers: int = 6, feature_layers: tuple[int, ...] = (4,)) -> Tower:

@@ -109,7 +109,7 @@ class PixtralTowerFamily(PatchTowerFamily):
             grid=grid,
             span=span,
             content=torch.ones(grid.size, dtype=torch.bool, device=span.device),
-            read_attention=lambda: placing.masses(block.incoming(asking())[None]).view(1, 1, -1),
+            read_attention=lambda: placing.masses(placing.incoming(block)[None]).view(1, 1, -1),
             read_keys=lambda: placing.means(block.keys.flatten(1)[None]),
             read_hidden=lambda: placing.states(features[None]),
             pack=torch.arange(grid.size, device=span.device),

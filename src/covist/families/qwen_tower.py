@@ -166,7 +166,7 @@ class Encoded:
         )
 
         def attention() -> Tensor:
-            incoming = torch.stack([frame.incoming(asking()) for frame in block.split(frames)])  # [frames, patches]
+            incoming = torch.stack([placing.incoming(frame) for frame in block.split(frames)])  # [frames, patches]
             return placing.masses(incoming).view(frames, 1, -1)
 
         return ImageSignals(

@@ -147,6 +147,14 @@ class Placing:
         }
         return {read: partial(made[read.what], raw) for read, raw in seen.items() if read.what in made}
 
+    def incoming(self, entry: PatchAttention) -> Tensor:
+        """Attention that each patch of an entry receives, [patches]; padding receives none."""
+        if self.shown is None:
+            return entry.incoming(self.asking())
+        shown = self.shown()
+        seen = entry.of(shown).incoming(self.asking())
+        return seen.new_zeros(len(entry.keys)).index_copy(0, shown, seen)
+
     def _received(self, raw: list[PatchAttention]) -> list[Tensor]:
         shares = [self._shares(entry) for entry in raw]
         return [self.masses(torch.stack(share)) for share in zip(*shares, strict=True)]

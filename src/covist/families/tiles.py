@@ -132,40 +132,36 @@ class TileFamily(Family):
         pixels: Tensor,
         asked: Seen,
     ) -> ImageSignals:
-        side, (tokens, group) = isqrt(len(patches)), patches.shape
-        order = patches.flatten()
-
-        def shown() -> Tensor:
-            """Of padding there is no attention: it neither asks nor receives."""
-            return order[visible[order]]
-
-        def asking() -> list[Tensor]:
-            count = len(shown())
-            exact = self.exact_attention or count < len(order)
-            return patches_that_ask(count, isqrt(group), exact, span.device)
-
-        placing = Placing(
-            asking,
-            masses=lambda per_patch: per_patch[0][patches].sum(1),
-            means=lambda per_patch: per_patch[0][patches].float().mean(1),
-            states=lambda per_patch: per_patch[0][patches].flatten(1),
-            shown=shown,
-        )
-
-        def attention() -> Tensor:
-            incoming = block.of(shown()).incoming(asking())
-            received = incoming.new_zeros(len(order)).index_copy(0, shown(), incoming)
-            return placing.masses(received[None]).view(1, 1, tokens)
-
+        side, tokens, placing = isqrt(len(patches)), len(patches), self._placing(patches, visible)
         return ImageSignals(
             grid=Grid(((side, side),)),
             span=span,
             content=torch.ones(tokens, dtype=torch.bool, device=span.device),
-            read_attention=attention,
+            read_attention=lambda: placing.masses(placing.incoming(block)[None]).view(1, 1, tokens),
             read_keys=lambda: placing.means(block.keys.flatten(1)[None]),
             read_hidden=lambda: features,
             pack=torch.arange(tokens, device=span.device),
             project=self.projector,
             asked=placing.reads(asked),
             read_pixels=lambda: [pixels.cpu()],
+        )
+
+    def _placing(self, patches: Tensor, visible: Tensor) -> Placing:
+        """How the patches [T, patches of a token] of a tile become tokens; those that are not `visible` are padding."""
+        order, merge = patches.flatten(), isqrt(patches.shape[1])
+
+        def shown() -> Tensor:
+            return order[visible[order]]
+
+        def asking() -> list[Tensor]:
+            count = len(shown())
+            exact = self.exact_attention or count < len(order)
+            return patches_that_ask(count, merge, exact, patches.device)
+
+        return Placing(
+            asking,
+            masses=lambda per_patch: per_patch[0][patches].sum(1),
+            means=lambda per_patch: per_patch[0][patches].float().mean(1),
+            states=lambda per_patch: per_patch[0][patches].flatten(1),
+            shown=shown,
         )

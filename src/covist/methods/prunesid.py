@@ -25,7 +25,7 @@ class PruneSID(Method):
     default_positions = "reindex"
     writes_content = True
     info = MethodInfo(
-        paper="PruneSID: Prune Redundancy, Preserve Essence: Vision Token Compression in VLMs (ICLR 2026)",
+        paper="PruneSID (ICLR 2026)",
         acts="before the decoder",
         signals="class attention, encoder and class features, projector",
         budget="exactly K in every layer, the class token counted",
