@@ -15,6 +15,9 @@ pytestmark = pytest.mark.vllm
 ARCHITECTURE = "CovistLlavaForConditionalGeneration"
 WITH_QUESTION = ("anchorprune", "cdpruner", "mmtok")
 COLUMNS = 32
+STABLE = {"vispruner": "vispruner:important=1"}
+"""VisPruner's diverse half begins with an order by attention, parity of places included: noise of 1e-7 changes a third of
+it, in transformers too. What is left without it is compared."""
 
 
 def servable(method: str) -> bool:
@@ -41,7 +44,8 @@ def clip(tmp_path_factory):
 @pytest.mark.parametrize("method", METHODS)
 def test_says_what_it_says_in_transformers(engine, embedded, asks, clip, method):
     model, processor, folder = embedded
-    settings, options = {"method": method, "budget": 40}, {"method": method, "budget": 40}
+    settings = {"method": STABLE.get(method, method), "budget": 40}
+    options = dict(settings)
     if method in WITH_QUESTION:
         settings |= {"instruction": True, "clip": clip[1]}
         options |= {"clip": clip[0], "instruction": None}
