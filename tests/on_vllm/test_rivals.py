@@ -16,8 +16,8 @@ ARCHITECTURE = "CovistLlavaForConditionalGeneration"
 WITH_QUESTION = ("anchorprune", "cdpruner", "mmtok")
 COLUMNS = 32
 STABLE = {"vispruner": "vispruner:important=1"}
-"""VisPruner's diverse half begins with an order by attention, parity of places included: noise of 1e-7 changes a third of
-it, in transformers too. What is left without it is compared."""
+"""VisPruner's diverse half splits an order by attention again and again: noise of 1e-7 changes a third of the tokens, in
+transformers too. What is compared does without that half."""
 
 
 def servable(method: str) -> bool:
