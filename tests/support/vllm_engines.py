@@ -34,14 +34,16 @@ SMALL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Ask:
-    """A prompt, its images, and what its request says beside."""
+    """A prompt, what it shows, and what its request says beside."""
 
     prompt: str
     images: tuple[Any, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    videos: tuple[Any, ...] = ()
 
     def as_vllm(self) -> dict[str, Any]:
-        shown = {"multi_modal_data": {"image": list(self.images)}} if self.images else {}
+        seen = {name: list(own) for name, own in (("image", self.images), ("video", self.videos)) if own}
+        shown = {"multi_modal_data": seen} if seen else {}
         said = {"mm_processor_kwargs": self.options} if self.options else {}
         return {"prompt": self.prompt, **shown, **said}
 
