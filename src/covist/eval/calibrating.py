@@ -16,7 +16,6 @@ from covist.eval.runner import check_runs, method_names, written_budget
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite, load_suite
 from covist.eval.tuning import LADDER
-from covist.methods._fitting import Attended
 from covist.methods.fitprune import AttentionProbe, FitPrune
 from covist.methods.grammar import parse_name
 from covist.request.timing import generate
@@ -139,7 +138,7 @@ def check_calibration(
 
 def _fitted(probe: AttentionProbe, budgets: list[int | str]) -> list[Fitted]:
     """Every budget that leaves something for the layers after the first, which sees all tokens."""
-    attended, found = Attended.of(probe.images), []
+    attended, found = probe.attended, []
     for budget in budgets:
         share = fmean(resolve_budget(budget, *size) / size[0] for size in probe.sizes)
         if share * attended.layers > 1:
