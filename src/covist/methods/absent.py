@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 WHY = {
-    "trained": "it is trained: an unmodified checkpoint cannot run it",
+    "trained": "it is trained, so that an unmodified checkpoint cannot run it",
     "another kind": "it does not choose visual tokens",
     "no public text": "we found no public text beyond its title or abstract",
     "not specified": "what is public does not specify it",
