@@ -78,7 +78,10 @@ def deviation(values: Tensor) -> Tensor:
 def info_over(base: type[Method], published: str, ours: str) -> MethodInfo:
     """What all of them have in common, with what is special about a base."""
     return MethodInfo(
-        paper="Cen-Prune (arXiv 2608.30263)",
+        paper=(
+            "Centering before Pruning: Lightweight Geometry Correction for Diversity-Based Visual Token Pruning in "
+            "LVLMs (arXiv 2608.30263)"
+        ),
         acts="before the decoder",
         signals=f"those of {base.name}, encoder features where a token merges several patches",
         budget="exactly K in every layer",

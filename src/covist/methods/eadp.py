@@ -28,7 +28,7 @@ class EADP(SignedRelevance):
         "beta": "exponent of the demand, at least 0; none: 1 for images in CLIP's text space, else 2",
     }
     info = MethodInfo(
-        paper="EADP (ECCV 2026)",
+        paper="Combating Textual Noise and Redundancy: Entropy-Aware Dense Visual Token Pruning (ECCV 2026)",
         acts="before the decoder",
         signals="projected embeddings, CLIP text or the question's input embeddings",
         budget="exactly K in every layer",

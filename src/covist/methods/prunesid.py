@@ -25,7 +25,10 @@ class PruneSID(Method):
     default_positions = "reindex"
     writes_content = True
     info = MethodInfo(
-        paper="PruneSID: Prune Redundancy, Preserve Essence: Vision Token Compression in VLMs (ICLR 2026)",
+        paper=(
+            "Prune Redundancy, Preserve Essence: Vision Token Compression in VLMs via Synergistic "
+            "Importance-Diversity (ICLR 2026)"
+        ),
         acts="before the decoder",
         signals="class attention, encoder and class features, projector",
         budget="exactly K in every layer, the class token counted",
