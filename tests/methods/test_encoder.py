@@ -190,7 +190,8 @@ def test_hiprune_gives_every_tile_its_share():
 
 def relation_of(context, clip):
     if clip:
-        text = double(FakeText().encode(context.instruction.text))
+        words = len(FakeText().encode(context.instruction.text))
+        text = double(FakeText().encode_padded(context.instruction.text)[0, : 1 + words])  # begin token, no padding
         weight = double(FakeText()._weight)
         return lambda h: literal.cosines(np.concatenate([h @ weight.T, text]))[: len(h), len(h) :]
     words = double(context.instruction.embeddings)
@@ -220,7 +221,7 @@ def test_visiontrim(clip, scores, seed, count):
     if targets:
         expected = context.signals.project(torch.from_numpy(np.array(merged)).float())
         torch.testing.assert_close(contents(state, targets), expected, atol=1e-4, rtol=1e-4)
-        assert state.weights.sum() == 35 - len(dominant) + len(dominant)
+        assert state.weights.sum() == 35
 
 
 def test_visiontrim_splits_64_as_published():
@@ -360,6 +361,9 @@ def test_flowcut_counts_of_tiles_have_the_budget_for_a_layer_mean():
     schedule = FlowCut("twice").schedule(32, 320, 2880)
     assert schedule.stages == ((0, 731), (2, 293)) and abs(schedule.mean - 320) < 0.5
     assert FlowCut().schedule(32, 320, 2880).stages == ((0, 320),)
+    published = FlowCut("twice", counts="nominal").schedule(32, 320, 2880)  # five tiles of 160
+    assert published.stages == ((0, 800), (2, 320)) and published.mean == 350
+    assert FlowCut(counts="nominal").schedule(32, 320, 2880).stages == ((0, 320),)
     for layers, budget, tokens in ((1, 5, 35), (2, 1, 35), (8, 34, 35), (32, 2000, 2880), (3, 20, 35)):
         found = FlowCut("twice").schedule(layers, budget, tokens)
         assert list(found.tokens_per_layer) == sorted(found.tokens_per_layer, reverse=True)
