@@ -95,9 +95,10 @@ def info_over(base: type[Method], published: str, ours: str) -> MethodInfo:
             f"centred; g is the sigmoid of its standard score. {published}"
         ),
         ours=(
-            "From the text of the paper, without code. Every tower whose projector merges patches that lie side by side "
-            "follows the rule for Qwen, all others that for LLaVA. Where all tokens resemble each other alike, g is the same for all. "
-            "Deviations are those of the population. Tiles form one pool; the original keeps the same share of each. "
+            "From the text of the paper, without code. Every tower whose projector merges patches that lie side by "
+            "side follows the rule for Qwen, all others that for LLaVA. Where all tokens resemble each other alike, g "
+            "is the same for all. Deviations are those of the population. Tiles form one pool; the original keeps the "
+            "same share of each. "
             f"{ours}"
         ),
         checked=f"reference: Cen-Prune (kept tokens over {base.name})",

@@ -49,9 +49,8 @@ class PruneSID(Method):
             "go one by one to the groups with most survivors, and round again. A state keeps its tokens in raster "
             "order, not in group order, and the class token sits at the first index that nobody kept. Tiles form one "
             "pool with the class token of the first tile, and K is that of all of them: the original's order on tiles "
-            "scrambles their places. "
-            "Without a class token its place goes to a patch. A budget below 4 has one group, a budget of 1 the class "
-            "token alone. The dynamic variant is not in the authors' code."
+            "scrambles their places. Without a class token its place goes to a patch. A budget below 4 has one group, "
+            "a budget of 1 the class token alone. The dynamic variant is not in the authors' code."
         ),
         checked="reference: tests/reference/encoder.py (components, groups, suppression, quotas, kept tokens)",
     )

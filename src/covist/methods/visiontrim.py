@@ -61,10 +61,11 @@ class VisionTrim(Method):
             "The vision stage alone: the stage inside the language model is not released, and the authors' tables need "
             "it. What the class token gives is no part of the attention received. The text is every state of CLIP's 77 "
             "tokens but padding. The logit scale changes no order and is left out. In every round the tokens so far "
-            "are compared again. Variances are over all entries, positions count rows and columns, and slots outside the view count zero. Raster order; complement tokens sit at their "
-            "own places. Tiles form one pool. Without a class token the mean attention received stands for its "
-            "attention; without CLIP's text space cosines are those of projected tokens and the question's input "
-            "embeddings; without a question the next tokens by score complement, and the features' cosines assign."
+            "are compared again. Variances are over all entries, positions count rows and columns, and slots outside "
+            "the view count zero. Raster order; complement tokens sit at their own places. Tiles form one pool. "
+            "Without a class token the mean attention received stands for its attention; without CLIP's text space "
+            "cosines are those of projected tokens and the question's input embeddings; without a question the next "
+            "tokens by score complement, and the features' cosines assign."
         ),
         checked="reference: tests/reference/encoder.py (both scores, complement, rounds, merged features)",
     )
