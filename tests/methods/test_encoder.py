@@ -189,7 +189,8 @@ def test_hiprune_gives_every_tile_its_share():
 
 def relation_of(context, clip):
     if clip:
-        text = double(FakeText().encode(context.instruction.text))
+        words = len(FakeText().encode(context.instruction.text))
+        text = double(FakeText().encode_padded(context.instruction.text)[0, : 1 + words])  # begin token, no padding
         weight = double(FakeText()._weight)
         return lambda h: literal.cosines(np.concatenate([h @ weight.T, text]))[: len(h), len(h) :]
     words = double(context.instruction.embeddings)

@@ -78,7 +78,10 @@ def deviation(values: Tensor) -> Tensor:
 def info_over(base: type[Method], published: str, ours: str) -> MethodInfo:
     """What all of them have in common, with what is special about a base."""
     return MethodInfo(
-        paper="Cen-Prune (arXiv 2608.30263)",
+        paper=(
+            "Centering before Pruning: Lightweight Geometry Correction for Diversity-Based Visual Token Pruning in "
+            "LVLMs (arXiv 2608.30263)"
+        ),
         acts="before the decoder",
         signals=f"those of {base.name}, encoder features where a token merges several patches",
         budget="exactly K in every layer",
@@ -92,9 +95,10 @@ def info_over(base: type[Method], published: str, ours: str) -> MethodInfo:
             f"centred; g is the sigmoid of its standard score. {published}"
         ),
         ours=(
-            "From the text of the paper, without code. Every tower whose tokens merge patches follows the rule for "
-            "Qwen, all others that for LLaVA. Where all tokens resemble each other alike, g is the same for all. "
-            "Deviations are those of the population. Tiles form one pool; the original keeps the same share of each. "
+            "From the text of the paper, without code. Every tower whose projector merges patches that lie side by "
+            "side follows the rule for Qwen, all others that for LLaVA. Where all tokens resemble each other alike, g "
+            "is the same for all. Deviations are those of the population. Tiles form one pool; the original keeps the "
+            "same share of each. "
             f"{ours}"
         ),
         checked=f"reference: Cen-Prune (kept tokens over {base.name})",

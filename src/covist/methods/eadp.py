@@ -28,7 +28,7 @@ class EADP(SignedRelevance):
         "beta": "exponent of the demand, at least 0; none: 1 for images in CLIP's text space, else 2",
     }
     info = MethodInfo(
-        paper="EADP (ECCV 2026)",
+        paper="Combating Textual Noise and Redundancy: Entropy-Aware Dense Visual Token Pruning (ECCV 2026)",
         acts="before the decoder",
         signals="projected embeddings, CLIP text or the question's input embeddings",
         budget="exactly K in every layer",
@@ -48,9 +48,10 @@ class EADP(SignedRelevance):
             "Every family without CLIP's text space follows the rule for Qwen. `relevance` can turn the sign, which "
             "need not hold for another tower. Padding is token 0, hidden from the others; each segment has a begin and "
             "an end token; the question comes without the benchmarks' answer hints. The min-max adds 1e-6 above the "
-            "line, so that every token has some demand. Each view of the image is smoothed, and missing cells of a "
-            "masked image count for nothing. Tiles form one pool, so that the budget is reached; the original gives "
-            "each its share of the demand, rounded down. Without any question the demand is even."
+            "line, so that every token has some demand. Each view of the image is smoothed as a whole, not each of its "
+            "tiles, and missing cells of a masked image count for nothing. Tiles form one pool, so that the budget is "
+            "reached; the original gives each its share of the demand, rounded down. Without any question the demand "
+            "is even."
         ),
         checked="reference: EADP (demand and kept tokens)",
     )

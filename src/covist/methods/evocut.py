@@ -23,7 +23,10 @@ class EvoCut(Method):
     default_positions = "reindex"
     encoder_layers = (STATES,)
     info = MethodInfo(
-        paper="EvoCut (arXiv 2606.01756)",
+        paper=(
+            "EvoCut: Multi-Layer Evolution-Aware Visual Token Compression for Efficient Large Vision-Language Models "
+            "(arXiv 2606.01756)"
+        ),
         acts="before the decoder",
         signals="hidden states of successive encoder layers",
         budget="exactly K in every layer",

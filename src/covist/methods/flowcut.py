@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -13,7 +14,7 @@ from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import entropy, mass_norm, round_half_up, share_groups
-from covist.methods._inside import PUBLISHED_LAYERS, ScoreInside
+from covist.methods._inside import ChooseInside, NominalCounts, Stepped
 from covist.methods._layout import allot
 from covist.methods._shared import largest, received_attention, tile_numbers
 from covist.methods.registry import register_method
@@ -22,17 +23,17 @@ from covist.state import VisualState
 
 ENTRY, VALUES = EncoderRead("entry"), EncoderRead("values")
 MEMORY = 0.5
-ENTERING = 2.5  # times K, of five tiles with K / 2 each
 Tiles = Literal["once", "twice"]
 
 
 @register_method
-class FlowCut(ScoreInside):
+class FlowCut(NominalCounts, Stepped, ChooseInside):
     name = "flowcut"
     default_positions = "reindex"
     encoder_layers = (ENTRY, VALUES)
     writes_content = True
-    cuts = (2,)
+    cuts = (0, 2)
+    shape = (2.5, 1.0)  # five tiles with K / 2 each, then K
     options: ClassVar = {
         "tiles": "once: tokens leave in the vision tower alone; twice: as published for images of five tiles, where "
         "2.5 times as many enter the decoder as are left after its layer 1"
@@ -42,9 +43,10 @@ class FlowCut(ScoreInside):
         acts="inside the vision tower",
         signals="class attention and values of every encoder layer, projector; with tiles=twice attention and values "
         "of decoder layer 1",
-        budget="exactly K in every layer, or as a layer average with tiles=twice",
+        budget="exactly K in every layer; with tiles=twice layer average K: 2.3 K, then 0.9 K; with counts=nominal too "
+        "2.5 K, then K",
         goes_by="attention",
-        needs=("encoder-layers",),
+        needs=("class-attention", "encoder-layers"),
         licence="Apache-2.0",
         published=(
             "After every layer of a CLIP tower: class attention and the softmax of value products with the class "
@@ -60,11 +62,11 @@ class FlowCut(ScoreInside):
             "the encoder's cost grows where the original's falls, and far beyond three times CoViST's selection. "
             "Entropy and n are over the patches. Tiles walk alone with a share in proportion to their tokens; patches "
             "that are padding or masked leave first. Tokens leave once unless tiles=twice asks for the published "
-            "steps on tiles, whose counts are solved for a layer average of K; they leave after layer 1, as they leave "
-            "after a layer of the tower. In a tower of one layer tokens leave after it. Where the tower has no "
-            "class token, or its patches are merged before the decoder, nothing leaves inside: the score of the layer "
-            "that feeds the projector alone decides, with the attention received and, for the class token's value, "
-            "the mean value under it."
+            "steps on tiles, whose counts are solved for a layer average of K unless counts=nominal; they leave after "
+            "layer 1, as they leave after a layer of the tower. In a tower of one layer tokens leave after it. Where "
+            "the tower has no class token, or its patches are merged before the decoder, nothing leaves inside: the "
+            "score of the layer that feeds the projector alone decides, with the attention received and, for the class "
+            "token's value, the mean value under it."
         ),
         checked="reference: tests/reference/encoder.py (scores, counts after every layer, kept tokens, features)",
     )
@@ -76,12 +78,12 @@ class FlowCut(ScoreInside):
         self.tiles = tiles
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
-        cut = max(1, round_half_up(self.cuts[0] * layers / PUBLISHED_LAYERS))
-        if self.tiles == "once" or budget >= tokens or cut >= layers:
+        if self.tiles == "once":
             return fixed_schedule(layers, budget, tokens)
-        first = min(round_half_up(ENTERING * layers * budget / (ENTERING * cut + layers - cut)), tokens)
-        last = max(1, round_half_up((layers * budget - cut * first) / (layers - cut)))
-        return Schedule(layers, ((0, max(first, last)), (cut, last)))
+        return super().schedule(layers, budget, tokens)
+
+    def nominal_counts(self, budget: int) -> Sequence[int]:
+        return [round_half_up(part * budget) for part in self.shape]
 
     def observed_layer(self, depth: int) -> int:
         return depth - 1
@@ -102,16 +104,13 @@ class FlowCut(ScoreInside):
                 features[kept[-1]] = signals.project(own).to(features.dtype)
         return Outcome(state.with_features(features).restrict(torch.cat(kept).sort().values))
 
-    def score(self, view: DecoderView) -> Tensor:
+    def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
         asking = torch.tensor([view.last_instruction_row], device=view.visual.device)
-        queries, values = (
-            view.queries(asking).float(),
-            view.values(view.visual).float(),
-        )  # [heads, 1, w], [kv heads, K, w]
-        keys = share_groups(view.keys(view.visual).float(), view.decoder.heads)
-        attention = (queries @ keys.transpose(1, 2) / math.sqrt(keys.shape[-1])).softmax(-1).mean((0, 1))
-        own = view.values(asking).float()[:, 0] / math.sqrt(values.shape[-1])
-        return _flow(attention, own, values, of_class=False)
+        keys = share_groups(view.keys(view.visual).float(), view.decoder.heads)  # [heads, K, w]
+        root = math.sqrt(keys.shape[-1])
+        attention = (view.queries(asking).float() @ keys.transpose(1, 2) / root).softmax(-1).mean((0, 1))
+        own, values = view.values(asking).float()[:, 0], view.values(view.visual).float()  # [kv heads, (K,) w]
+        return largest(_flow(attention, own / root, values, of_class=False), count)
 
 
 def walk(tower: Tower, tile: int, patches: Tensor, count: int) -> tuple[Tensor, Tensor]:

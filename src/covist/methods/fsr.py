@@ -25,7 +25,7 @@ class FSR(SignedRelevance):
     writes_content = True
     options: ClassVar = {"focus": "share of the evidence that the focus holds, above 0 and at most 1"}
     info = MethodInfo(
-        paper="FSR: Focus-Scan-Refine (arXiv 2602.05809)",
+        paper="Focus-Scan-Refine: From Human Visual Perception to Efficient Visual Token Pruning (arXiv 2602.05809)",
         acts="before the decoder",
         signals="class attention, projected embeddings, CLIP text",
         budget="exactly K in every layer",

@@ -27,7 +27,9 @@ class HiPrune(Method):
     encoder_layers = (OBJECTS, WHOLE)
     options: ClassVar = {"alpha": "share of the budget for anchors with their neighbours, from 0 to 1"}
     info = MethodInfo(
-        paper="HiPrune: Training-Free Visual Token Pruning via Hierarchical Attention (ACL Findings 2026)",
+        paper=(
+            "HiPrune: Hierarchical Attention for Efficient Token Pruning in Vision-Language Models (ACL Findings 2026)"
+        ),
         acts="before the decoder",
         signals="attention received at two encoder layers",
         budget="exactly K in every layer",

@@ -25,7 +25,10 @@ class PruneSID(Method):
     default_positions = "reindex"
     writes_content = True
     info = MethodInfo(
-        paper="PruneSID (ICLR 2026)",
+        paper=(
+            "Prune Redundancy, Preserve Essence: Vision Token Compression in VLMs via Synergistic "
+            "Importance-Diversity (ICLR 2026)"
+        ),
         acts="before the decoder",
         signals="class attention, encoder and class features, projector",
         budget="exactly K in every layer, the class token counted",
@@ -45,9 +48,9 @@ class PruneSID(Method):
             "without variance (more components than distinct tokens) own no token. Places that the limits leave over "
             "go one by one to the groups with most survivors, and round again. A state keeps its tokens in raster "
             "order, not in group order, and the class token sits at the first index that nobody kept. Tiles form one "
-            "pool with the class token of the first tile: the original's order on tiles scrambles their places. "
-            "Without a class token its place goes to a patch. A budget below 4 has one group, a budget of 1 the class "
-            "token alone. The dynamic variant is not in the authors' code."
+            "pool with the class token of the first tile, and K is that of all of them: the original's order on tiles "
+            "scrambles their places. Without a class token its place goes to a patch. A budget below 4 has one group, "
+            "a budget of 1 the class token alone. The dynamic variant is not in the authors' code."
         ),
         checked="reference: tests/reference/encoder.py (components, groups, suppression, quotas, kept tokens)",
     )

@@ -19,7 +19,7 @@ class SCoRe(Method):
     default_positions = "reindex"
     options: ClassVar = {"alpha": "exponent of the class attention, at least 0; 0 is pure diversity"}
     info = MethodInfo(
-        paper="SCoRe (CVPR 2026)",
+        paper="SCoRe: Salience-Coverage Reduction for Vision Token Pruning in Vision-Language Models (CVPR 2026)",
         acts="before the decoder",
         signals="class attention, encoder features",
         budget="exactly K in every layer",

@@ -59,12 +59,13 @@ class VisionTrim(Method):
         ),
         ours=(
             "The vision stage alone: the stage inside the language model is not released, and the authors' tables need "
-            "it. CLIP's begin token and padding are no part of the text. The logit scale changes no order and is left "
-            "out. In every round the tokens so far are compared again. Variances are over all entries, positions count "
-            "rows and columns, and slots outside the view count zero. Raster order; complement tokens sit at their "
-            "own places. Tiles form one pool. Without a class token the mean attention received stands for its "
-            "attention; without CLIP's text space cosines are those of projected tokens and the question's input "
-            "embeddings; without a question the next tokens by score complement, and the features' cosines assign."
+            "it. What the class token gives is no part of the attention received. The text is every state of CLIP's 77 "
+            "tokens but padding. The logit scale changes no order and is left out. In every round the tokens so far "
+            "are compared again. Variances are over all entries, positions count rows and columns, and slots outside "
+            "the view count zero. Raster order; complement tokens sit at their own places. Tiles form one pool. "
+            "Without a class token the mean attention received stands for its attention; without CLIP's text space "
+            "cosines are those of projected tokens and the question's input embeddings; without a question the next "
+            "tokens by score complement, and the features' cosines assign."
         ),
         checked="reference: tests/reference/encoder.py (both scores, complement, rounds, merged features)",
     )
@@ -126,8 +127,9 @@ def text_relation(image: ImageContext) -> Relation | None:
     """Cosines of features with the tokens of the text, in CLIP's space or the decoder's; None without a text."""
     signals, tower, words = image.signals, image.text_tower, image.text_features
     if tower is not None and words is not None and signals.text_space is not None:
+        states = tower.encode_padded(image.instruction.text)[0, : 1 + len(words)]  # with the begin token
         width = signals.text_space(signals.hidden[:1]).shape[-1]  # several layers may lie side by side
-        return lambda features: cosine(tower.project_patches(features[:, -width:]), words).to(features.device)
+        return lambda features: cosine(tower.project_patches(features[:, -width:]), states).to(features.device)
     embeddings = image.instruction.embeddings
     if not len(embeddings):
         return None

@@ -28,7 +28,10 @@ class ZooPrune(Method):
         "directions": "how many directions the features are moved in, at least 1; cost grows with it",
     }
     info = MethodInfo(
-        paper="ZOO-Prune (CVPR 2026)",
+        paper=(
+            "ZOO-Prune: Training-Free Token Pruning via Zeroth-Order Gradient Estimation in Vision-Language Models "
+            "(CVPR 2026)"
+        ),
         acts="before the decoder",
         signals="encoder features, projector, projected embeddings",
         budget="exactly K in every layer",
