@@ -27,7 +27,7 @@ class ApET(Seeded, Stepped):
     shape = (1.5, 0.5)
     writes_content = True
     info = MethodInfo(
-        paper="ApET (CVPR 2026)",
+        paper="ApET: Approximation-Error Guided Token Compression for Efficient VLMs (CVPR 2026)",
         acts="before the decoder and before layer 16/32",
         signals="encoder features and projector, decoder states",
         budget="layer average K: 1.5 K, then K / 2",
@@ -47,7 +47,8 @@ class ApET(Seeded, Stepped):
             "at most half of the places, so that fewer than 20 kept tokens have a smaller basis, and a single one is "
             "the longest token with all others merged into it. Basis tokens that are not kept themselves are dropped "
             "tokens too and join another one. Errors are computed in float64, where copies in the basis leave the "
-            "system solvable. Other depths scale the layer, and the counts are solved for the layer-mean budget."
+            "system solvable, and ranked in float32, where copies have equal errors and the first of them goes first. "
+            "Other depths scale the layer, and the counts are solved for the layer-mean budget."
         ),
         checked="reference: ApET (basis, errors, kept tokens and content of both stages)",
     )
