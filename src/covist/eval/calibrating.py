@@ -105,18 +105,9 @@ def calibrate(
     fitted = _fitted(probe, wanted)
     if not fitted:
         raise CovistError("none of the budgets can be reached: the first layer sees all tokens, which is more already")
-    origin = {
-        "made_by": "covist calibrate",
-        "suite": asked.name,
-        "suite_version": asked.fingerprint(),
-        "items": len(items),
-        "budgets": {str(one.budget): one.alpha for one in fitted},
-        **subject.identity,
-        "versions": versions(),
-    }
     calibration = Calibration(tuple(one.kept for one in fitted))
     single = wanted[0] if len(wanted) == 1 else None
-    setup = Setup(name, single, origin=origin, calibration=calibration)
+    setup = Setup(name, single, origin=_origin(asked, subject, len(items), fitted), calibration=calibration)
     unreachable = [budget for budget in wanted if budget not in {one.budget for one in fitted}]
     return Calibrated(asked.name, asked.unit, len(items), len(probe.sizes), fitted, unreachable, setup)
 
@@ -134,6 +125,19 @@ def check_calibration(
         raise CovistError("no budget given; name at least one, for example 64")
     check_runs([name], wanted)
     return name, wanted
+
+
+def _origin(suite: Suite, subject: Subject, items: int, fitted: list[Fitted]) -> dict[str, Any]:
+    """Where a calibration comes from, for people."""
+    return {
+        "made_by": "covist calibrate",
+        "suite": suite.name,
+        "suite_version": suite.fingerprint(),
+        "items": items,
+        "alpha": {str(one.budget): one.alpha for one in fitted},
+        **subject.identity,
+        "versions": versions(),
+    }
 
 
 def _fitted(probe: AttentionProbe, budgets: list[int | str]) -> list[Fitted]:

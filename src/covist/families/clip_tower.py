@@ -100,7 +100,11 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
         if entry is None:
             return None
         layers = self.encoder_layers
-        return Tower(entry, lambda number, states: run_layer(layers[number], states), tuple(self.feature_layers))
+        return Tower(entry, lambda number, states: self.run_layer(layers[number], states), tuple(self.feature_layers))
+
+    def run_layer(self, layer: Any, states: Tensor) -> LayerRun:
+        """One layer on some tokens [n, v]."""
+        return run_layer(layer, states)
 
 
 class _LayerTap:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from covist.contract.encoder import EncoderRead, EncoderWish, LayerRun
 from covist.contract.family import Removable
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.families.clip_tower import ClassTokenSeen
@@ -23,6 +24,7 @@ from covist.families.projected import TowerOutput
 from covist.families.qwen2_5_vl import Qwen25VL
 from covist.families.qwen3_vl import Qwen3VL
 from covist.families.qwen_tower import Encoded
+from covist.families.reads import ReadableTower, ReadTaps
 
 Gather = Callable[[Tensor], Tensor]
 """Joins what the ranks hold of the last dimension."""
@@ -32,6 +34,39 @@ def joined_projections(output: Any, gather: Gather) -> list[Tensor]:
     """Queries, keys and values [..., heads x width] of all ranks, from the output of a fused projection."""
     fused = output[0] if isinstance(output, tuple) else output
     return [gather(part.contiguous()) for part in fused.detach().chunk(3, dim=-1)]
+
+
+class FusedAttentionTap:
+    """Keeps queries, keys and values of a block with a fused projection until they are taken.
+
+    The projection's output is [entries, tokens, 3 heads x w], or [tokens, 1, 3 heads x w] in a tower with rotary
+    positions, which packs all images into one row. Nothing is kept while `is_wanted` says no.
+    """
+
+    def __init__(
+        self, attention: Any, projection: Any, heads: int, gather: Gather, is_wanted: Callable[[], bool] | None = None
+    ):
+        self._heads, self._gather, self._scratch = heads, gather, Scratch(is_wanted)
+        self.handles: list[Removable] = [
+            attention.register_forward_pre_hook(self._keep_rotary, with_kwargs=True),
+            projection.register_forward_hook(self._keep_projections),
+        ]
+
+    def _keep_rotary(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        if "rotary_pos_emb_cos" in kwargs:
+            halves = (kwargs["rotary_pos_emb_cos"], kwargs["rotary_pos_emb_sin"])  # [patches, w / 2] each
+            self._scratch.leave("rotary", tuple(torch.cat([half, half], -1) for half in halves))
+
+    def _keep_projections(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self._scratch.leave("projections", joined_projections(output, self._gather))
+
+    def take(self) -> list[PatchAttention]:
+        """One for each entry of the encoder's batch."""
+        seen = self._scratch.take()
+        rotary = seen.get("rotary")
+        parts = [part if rotary is None else part.transpose(0, 1) for part in seen["projections"]]
+        entries = zip(*(part.unflatten(-1, (self._heads, -1)) for part in parts), strict=True)
+        return [PatchAttention(queries, keys, rotary, values) for queries, keys, values in entries]
 
 
 # -- CLIP ------------------------------------------------------------------------------------------------------------
@@ -76,12 +111,13 @@ class ServedClipTower:
         return [*self.model.vision_tower.vision_model.encoder.layers, *self.model.further_layers.layers.values()]
 
     @staticmethod
-    def depths(config: Any, wanted: Sequence[int | float]) -> list[int]:
+    def depths(config: Any, wanted: Sequence[EncoderWish]) -> list[int]:
         """Which layers of the whole tower a method names by indices or fractions of the depth."""
         count = config.vision_config.num_hidden_layers
-        return [range(count)[int(depth * count) if isinstance(depth, float) else depth] for depth in wanted]
+        numbers = [depth for depth in wanted if not isinstance(depth, EncoderRead)]
+        return [range(count)[int(depth * count) if isinstance(depth, float) else depth] for depth in numbers]
 
-    def watched_layers(self, wanted: Sequence[int | float]) -> list[int]:
+    def watched_layers(self, wanted: Sequence[EncoderWish]) -> list[int]:
         return list(dict.fromkeys((*self.feature_layers, *self.depths(self.model.config, wanted))))
 
     @property
@@ -91,13 +127,38 @@ class ServedClipTower:
         chosen = [selected] if isinstance(selected, int) else selected
         return [index % (count + 1) - 1 for index in chosen]
 
-    def tap(self, layer: Any) -> Any:
-        return FusedLayerTap(layer, self.model.config.vision_config.num_attention_heads, self.gather)
+    @property
+    def _heads(self) -> int:
+        return self.model.config.vision_config.num_attention_heads
 
-    def watch(self, encoder_layers: Sequence[int | float]) -> None:
+    def tap(self, layer: Any) -> Any:
+        return FusedLayerTap(layer, self._heads, self.gather)
+
+    def _attention_tap(self, layer: Any, is_wanted: Callable[[], bool]) -> Any:
+        attention = layer.self_attn
+        return FusedAttentionTap(attention, attention.qkv_proj, self._heads, self.gather, is_wanted)
+
+    def run_layer(self, layer: Any, states: Tensor) -> LayerRun:
+        """`clip_tower.run_layer` with a fused projection, of whose heads this rank has some."""
+        attention = layer.self_attn
+        fused, _ = attention.qkv_proj.forward(layer.layer_norm1(states))
+        width = self.model.config.vision_config.hidden_size // self._heads
+        queries, keys, values = (part.unflatten(-1, (-1, width)).transpose(0, 1) for part in fused.chunk(3, -1))
+        weights = (queries @ keys.transpose(1, 2) * width**-0.5).softmax(-1, dtype=torch.float32)  # [heads, n, n]
+        mixed, _ = attention.out_proj((weights.to(values.dtype) @ values).transpose(0, 1).flatten(1))
+        states = states + mixed
+        of_class = self.gather(weights[:, 0].T.contiguous()).T
+        every = self.gather(values.transpose(0, 1).flatten(1)).unflatten(-1, (self._heads, -1)).transpose(0, 1)
+        return LayerRun(states + layer.mlp(layer.layer_norm2(states)), of_class, every)
+
+    def watch(self, encoder_layers: Sequence[EncoderWish]) -> None:
         """Keep what the tower computes from now on."""
         family: Any = self
-        self._taps = {index: self.tap(self.encoder_layers[index]) for index in family.watched_layers(encoder_layers)}
+        layers, count = self.encoder_layers, self.model.config.vision_config.num_hidden_layers
+        self._taps = {index: self.tap(layers[index]) for index in family.watched_layers(encoder_layers)}
+        whole = [*layers, *[None] * (count - len(layers))]  # depths count layers that vLLM leaves out, too
+        tower = ReadableTower(whole, self.feature_layers[-1], self._attention_tap, has_class=True)
+        self._reads = ReadTaps(tower, encoder_layers, None)
         self._scratch = Scratch()
 
         def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -111,8 +172,8 @@ class ServedClipTower:
         if isinstance(pixels, (list, tuple)):  # images of different numbers of tiles
             arguments = arguments | {"pixel_values": torch.cat([*pixels])}
         captured = {index: tap.take() for index, tap in self._taps.items()}
-        family: Any = self
-        return family.images(TowerOutput(arguments, spans, captured, self._scratch.take()["features"]))
+        features, family = self._scratch.take()["features"], cast(Any, self)
+        return family.images(TowerOutput(arguments, spans, captured, features, self._reads.take()))
 
     def tower_signals(self, output: Any, tiles: slice, pack: Tensor) -> dict[str, Any]:
         own: Any = super()
@@ -142,35 +203,6 @@ class ServedLlavaNext(ServedClipTower, LlavaNext):
 # -- Qwen ------------------------------------------------------------------------------------------------------------
 
 
-class FusedBlockTap:
-    """Keeps what a block of Qwen's tower and its merger received until it is taken."""
-
-    def __init__(self, tower: Any, block: Any, heads: int, gather: Gather):
-        self._heads, self._gather, self._scratch = heads, gather, Scratch()
-        block.attn.register_forward_pre_hook(self._keep_rotary, with_kwargs=True)
-        block.attn.qkv.register_forward_hook(self._keep_projections)
-        # vLLM calls the merger past its hooks, but not the norm that it begins with
-        first_norm = getattr(tower.merger, "ln_q", None) or tower.merger.norm
-        first_norm.register_forward_pre_hook(self._keep_features)
-
-    def _keep_rotary(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        halves = (kwargs["rotary_pos_emb_cos"], kwargs["rotary_pos_emb_sin"])  # [patches, w / 2] each
-        self._scratch.leave("rotary", tuple(torch.cat([half, half], -1) for half in halves))
-
-    def _keep_projections(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        queries, keys, _ = joined_projections(output, self._gather)  # [patches, 1, heads x w]
-        self._scratch.leave("block", [part[:, 0].unflatten(-1, (self._heads, -1)) for part in (queries, keys)])
-
-    def _keep_features(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._scratch.leave("features", inputs[0].detach().flatten(0, -2))
-
-    def take(self) -> tuple[PatchAttention, Tensor]:
-        """What the block computed, and the merger's input [patches, v]."""
-        seen = self._scratch.take()
-        queries, keys = seen["block"]
-        return PatchAttention(queries, keys, seen["rotary"]), seen["features"]
-
-
 class ServedQwenTower:
     """Before a family with Qwen's tower: where vLLM keeps its parts, and how images are read without wrapped calls."""
 
@@ -189,18 +221,34 @@ class ServedQwenTower:
         rotary = SimpleNamespace(mrope_section=text.rope_parameters["mrope_section"], inv_freq=frequencies)
         return SimpleNamespace(layers=self.model.language_model.model.layers, rotary_emb=rotary)
 
-    def watch(self, encoder_layers: Sequence[int | float]) -> None:
-        """Keep what the tower computes from now on; it has no class token, so `encoder_layers` name nothing here."""
-        family: Any = self
+    def _block_tap(self, block: Any, is_wanted: Callable[[], bool] | None = None) -> FusedAttentionTap:
         heads = self.model.config.vision_config.num_heads
-        self._tap = FusedBlockTap(self.model.visual, family.evidence_block, heads, self.gather)
+        return FusedAttentionTap(block.attn, block.attn.qkv, heads, self.gather, is_wanted)
+
+    def watch(self, encoder_layers: Sequence[EncoderWish]) -> None:
+        """Keep what the tower computes from now on."""
+        family: Any = self
+        visual, scratch = self.model.visual, Scratch()
+        self._tap, self._scratch = self._block_tap(family.evidence_block), scratch
+        tower = ReadableTower(
+            visual.blocks, len(visual.blocks) - 1, self._block_tap, global_layers=family.global_blocks
+        )
+        self._reads = ReadTaps(tower, encoder_layers, None)
+
+        def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            scratch.leave("features", inputs[0].detach().flatten(0, -2))  # [patches, v]
+
+        # vLLM calls the merger past its hooks, but not the norm that it begins with
+        first_norm = getattr(visual.merger, "ln_q", None) or visual.merger.norm
+        first_norm.register_forward_pre_hook(remember_features)
 
     def read(self, arguments: dict[str, Any], spans: Sequence[Tensor]) -> list[ImageSignals]:
         """Signals of the images that were just encoded; what follows the embeddings in a span is for later layers."""
         family: Any = self
         width = self.model.config.get_text_config().hidden_size
         own = [span[:, :width] for span in spans]
-        seen = Encoded(family, own, spans, arguments["pixel_values"], *self._tap.take())
+        (block,), features = self._tap.take(), self._scratch.take()["features"]
+        seen = Encoded(family, own, spans, arguments["pixel_values"], block, features, self._reads.take())
         return list(seen.signals(arguments["image_grid_thw"], is_video=False))
 
 
