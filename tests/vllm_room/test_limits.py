@@ -5,7 +5,7 @@ from types import SimpleNamespace as Config
 import pytest
 
 from covist.errors import CovistError
-from covist.vllm.limits import position_room, refusals, require_room, require_tested
+from covist.vllm.limits import position_room, refusals, require_room, require_tested, require_tower
 
 
 def engine(**changes):
@@ -84,3 +84,11 @@ def test_the_series_that_was_tested_is_served(version):
 def test_other_releases_are_refused_with_what_to_install(version):
     with pytest.raises(CovistError, match="install vllm>=0.32,<0.33"):
         require_tested(version)
+
+
+def test_llava_needs_its_clip_tower_and_qwen_its_own():
+    require_tower("CovistLlavaForConditionalGeneration", "clip_vision_model")
+    require_tower("CovistQwen2_5_VLForConditionalGeneration", "qwen2_5_vl_vision")
+    for tower in ("siglip_vision_model", "pixtral"):
+        with pytest.raises(CovistError, match=tower):
+            require_tower("CovistLlavaNextForConditionalGeneration", tower)
