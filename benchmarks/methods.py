@@ -154,9 +154,15 @@ class Journey:
     def __call__(self) -> None:
         self.image.notes.clear()  # what a method found out the last time
         state = self.method.begin(self.image, self.schedule.tokens_per_layer[0]).state
+        change = torch.zeros(self.image.grid.size)
+        before = self.schedule.stages[1][0] - 1 if len(self.schedule.stages) > 1 else 0
         for depth, count in self.schedule.stages[1:]:
+            for _ in range(2 * (depth - before) if self.method.follows_blocks else 0):  # attention and feed-forward
+                own = self.states[BEFORE + state.indices]
+                change[state.indices] += self.method.change(own, own)
+            before = depth
             if count < state.count:
-                view = self.view(depth, BEFORE + state.indices)
+                view = replace(self.view(depth, BEFORE + state.indices), change=change[state.indices])
                 state = self.method.reduce(state.with_features(view.hidden[view.visual]), view, count).state
 
     def view(self, depth: int, kept: Tensor) -> DecoderView:

@@ -124,7 +124,8 @@ class Calibration:
         ladder = _ladder(self.kept, layers)
         place = level * (len(ladder) - 1)
         lower = min(int(place), len(ladder) - 2)
-        return [_between(low, high, place - lower) for low, high in zip(*ladder[lower : lower + 2], strict=True)]
+        fewer, more = ladder[lower : lower + 2]
+        return [_between(low, high, place - lower) for low, high in zip(fewer, more, strict=True)]
 
 
 @lru_cache(maxsize=16)  # a schedule is solved in many steps

@@ -5,9 +5,10 @@ import pytest
 import reference.late as literal
 import torch
 from reference.ops import ranking
+from support.cases import FAMILIES
 from support.images import image, inside
 from support.llava import IMAGE, TOKEN_ID, ask, build_llava, processor
-from support.requests import greedy
+from support.requests import assert_same, greedy
 
 import covist
 from covist.errors import CovistError
@@ -300,3 +301,17 @@ def test_the_probe_sees_the_attention_of_the_plain_model():
             strongest = plain.attentions[layer][row].amax(0)
             torch.testing.assert_close(cross[layer], strongest[visual[-1] + 1 :, visual].sum(0), atol=1e-4, rtol=1e-3)
             torch.testing.assert_close(own[layer], strongest[visual][:, visual].mean(0), atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("case", FAMILIES, ids=lambda case: case.name)
+def test_the_probe_leaves_every_family_as_it_is(case):
+    inputs, probe = case.ask("{image} what is this ?", images=(2,)), AttentionProbe()
+    with torch.no_grad():
+        plain = greedy(case.model, inputs, 2)
+        with covist.compress(case.model, case.processor(), method=probe):
+            assert_same(greedy(case.model, inputs, 2), plain)
+    ((cross, own),) = probe.images
+    layers = case.model.config.get_text_config().num_hidden_layers
+    assert cross.shape == own.shape == (layers - 1, probe.sizes[0][0])
+    _, shares = probe.attended.fit(0.6)
+    assert shares == sorted(shares, reverse=True)

@@ -16,7 +16,6 @@ from covist.eval.runner import check_runs, method_names, written_budget
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite, load_suite
 from covist.eval.tuning import LADDER
-from covist.methods._fitting import Attended
 from covist.methods.fitprune import AttentionProbe, FitPrune
 from covist.methods.grammar import parse_name
 from covist.request.timing import generate
@@ -106,18 +105,9 @@ def calibrate(
     fitted = _fitted(probe, wanted)
     if not fitted:
         raise CovistError("none of the budgets can be reached: the first layer sees all tokens, which is more already")
-    origin = {
-        "made_by": "covist calibrate",
-        "suite": asked.name,
-        "suite_version": asked.fingerprint(),
-        "items": len(items),
-        "budgets": {str(one.budget): one.alpha for one in fitted},
-        **subject.identity,
-        "versions": versions(),
-    }
     calibration = Calibration(tuple(one.kept for one in fitted))
     single = wanted[0] if len(wanted) == 1 else None
-    setup = Setup(name, single, origin=origin, calibration=calibration)
+    setup = Setup(name, single, origin=_origin(asked, subject, len(items), fitted), calibration=calibration)
     unreachable = [budget for budget in wanted if budget not in {one.budget for one in fitted}]
     return Calibrated(asked.name, asked.unit, len(items), len(probe.sizes), fitted, unreachable, setup)
 
@@ -137,9 +127,22 @@ def check_calibration(
     return name, wanted
 
 
+def _origin(suite: Suite, subject: Subject, items: int, fitted: list[Fitted]) -> dict[str, Any]:
+    """Where a calibration comes from, for people."""
+    return {
+        "made_by": "covist calibrate",
+        "suite": suite.name,
+        "suite_version": suite.fingerprint(),
+        "items": items,
+        "alpha": {str(one.budget): one.alpha for one in fitted},
+        **subject.identity,
+        "versions": versions(),
+    }
+
+
 def _fitted(probe: AttentionProbe, budgets: list[int | str]) -> list[Fitted]:
     """Every budget that leaves something for the layers after the first, which sees all tokens."""
-    attended, found = Attended.of(probe.images), []
+    attended, found = probe.attended, []
     for budget in budgets:
         share = fmean(resolve_budget(budget, *size) / size[0] for size in probe.sizes)
         if share * attended.layers > 1:

@@ -56,10 +56,10 @@ class CLSE(NominalCounts, ScoreInside):
         ),
         ours=(
             "The counts are solved for a layer mean of prefill unless counts=nominal. The caches are cut once, when "
-            "prefill is over, which leaves in them what three successive cuts would. Every view of any size has its "
-            "own transform, with d in periods per view; masked tokens stand at the mean of the others. Other depths "
-            "scale the layers; the first cut compares the two layers around it. The standard deviation is that of a "
-            "sample, plus 1e-6."
+            "prefill is over, which leaves in them what three successive cuts would, but holds them longer. Every view "
+            "of any size has its own transform, with d in periods per view; masked tokens stand at the mean of the "
+            "others. Other depths scale the layers; the first cut compares the two layers around it. The standard "
+            "deviation is that of a sample, plus 1e-6."
         ),
         checked="reference: CLSE (fine structure, score and kept tokens; published counts and layer means)",
     )

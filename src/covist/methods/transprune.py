@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
@@ -39,19 +39,20 @@ class TransPrune(ScoreInside):
             "Positions are renumbered."
         ),
         ours=(
-            "Presets for other budgets: the proportions stay, and the counts are solved for the layer mean. Where the "
-            "layers before the first drop would take more than half of the budget, the first drop moves forward and "
-            "the others keep their proportions after it. The published setting is reproduced at its own mean. The sum "
-            "begins with the layer before the first drop, wherever that is. Batches of any size and several images; "
-            "without text after an image the last prompt token looks at it."
+            "Layers are counted from one, as the layer mean of 236 says. Presets for other budgets: the proportions "
+            "stay, and the counts are solved for the layer mean. Where the layers before the first drop would take "
+            "more than half of the budget, the first drop moves forward and the others keep their proportions after "
+            "it. The published setting is reproduced at its own mean. The sum begins with the layer before the first "
+            "drop, wherever that is. Batches of any size and several images; without text after an image the last "
+            "prompt token looks at it."
         ),
         checked="reference: TransPrune (change of a block, score and kept tokens; published counts and layer mean)",
     )
 
     def change(self, given: Tensor, made: Tensor) -> Tensor:
-        given, made = given.float(), made.float()
-        grown = made.norm(dim=-1) / given.norm(dim=-1).clamp(min=SMALLEST)
-        return grown * (1 - cosine_similarity(given, made, dim=-1)).softmax(0)
+        before, after = (states.float().norm(dim=-1).clamp(min=SMALLEST) for states in (given, made))
+        cosine = torch.linalg.vecdot(given.float(), made.float()) / (before * after)
+        return after / before * (1 - cosine).softmax(0)
 
     def score(self, view: DecoderView) -> Tensor:
         assert view.change is not None, "the engine follows the blocks before the first reduction"
