@@ -114,7 +114,7 @@ def test_wtr_begins_as_its_base_does(kv_heads, count):
     context = image(seed=4)
     expected = divprune(context.signals.embeddings.double().numpy(), count)
     assert indices(WtrDivPrune().begin(context, count)) == expected
-    state, view = looked_at(WtrDart(), kv_heads)
+    state, view = looked_at(WtrDart(), kv_heads, depth=1)
     assert indices(WtrDart().reduce(state, view, count)) == indices(Dart().reduce(state, view, count))
 
 
@@ -123,13 +123,19 @@ def test_wtr_ends_with_a_random_choice_that_hangs_on_seed_and_image_alone(make):
     drawn = []
     for seed, picture, global_seed in ((0, 0, 1), (0, 0, 2), (1, 0, 1), (0, 5, 1)):
         torch.manual_seed(global_seed)
-        state, view = looked_at(make(), seed=picture)
+        state, view = looked_at(make(), seed=picture, depth=4)
         state = state.restrict(torch.arange(3, 33))
         before = torch.get_rng_state()
         drawn.append(indices(make(seed=seed).reduce(state, view, 8)))
         assert torch.equal(torch.get_rng_state(), before)
         assert len(set(drawn[-1])) == 8 and set(drawn[-1]) <= set(range(3, 33))
     assert drawn[0] == drawn[1] and drawn[0] != drawn[2] and drawn[0] != drawn[3]
+
+
+def test_wtr_ends_at_random_too_where_its_first_cut_keeps_everything():
+    assert WtrDart().schedule(32, 500, 576).tokens_per_layer[19] == 576
+    state, view = looked_at(WtrDart(), depth=4)
+    assert indices(WtrDart().reduce(state, view, 8)) == indices(WtrDivPrune().reduce(state, view, 8))
 
 
 def test_wtrs_random_choice_is_uniform():
@@ -150,7 +156,7 @@ def test_a_seed_is_an_integer(name):
 # -- MoB --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 16, 40, 63])
+@pytest.mark.parametrize("count", [1, 2, 7, 16, 28, 40, 63])
 @pytest.mark.parametrize(("seed", "copies"), [(0, 1), (1, 1), (0, 3)])
 def test_mob_covers_prompt_and_image(kv_heads, count, seed, copies):
     method = MoB()
