@@ -252,6 +252,12 @@ def test_tops_raters_are_read_from_the_states_given():
     torch.testing.assert_close(pointing(picture, text), torch.tensor(sum(rows) / 7, dtype=torch.float32))
 
 
+def test_tops_does_not_mind_how_little_attention_the_image_gets():
+    generator = torch.Generator().manual_seed(1)
+    relevance, similarity = torch.rand(30, generator=generator), cosine(torch.randn(30, 8, generator=generator))
+    assert balanced(1e-7 * relevance, similarity, 20, 0.5).tolist() == balanced(relevance, similarity, 20, 0.5).tolist()
+
+
 def test_tops_takes_copies_by_relevance_alone():
     relevance = torch.tensor([0.1, 0.3, 0.2, 0.3, 0.4])
     assert balanced(relevance, cosine(torch.ones(5, 4096) / 3), 5, 1.0).tolist() == [4, 1, 3, 2, 0]
