@@ -296,8 +296,16 @@ def test_e2s_evidence_is_undecided_where_heads_disagree_or_see_nothing_special()
 
 
 def test_e2s_conflict_raises_the_score():
-    doubted = torch.tensor([[0.0, 0.8, 0.0]])
-    assert retained(combined(torch.tensor([[0.9, 0.0, 0.0]]), doubted)) > retained(doubted)
+    trusted, doubted = torch.tensor([[0.9, 0.0, 0.0]]), torch.tensor([[0.0, 0.8, 0.0]])
+    both = combined(trusted, doubted)
+    torch.testing.assert_close(both, torch.tensor([[0.18 / 0.28, 0.08 / 0.28, 0.72]]))
+    assert retained(doubted) == pytest.approx(0.2)
+    assert retained(both) == pytest.approx(1 - (0.08 / 0.28) * (1 - 0.72))
+
+
+def test_e2s_finds_undecided_tokens_more_plausible_than_those_with_some_support():
+    undecided, supported = torch.zeros(1, 3), head_opinion(torch.tensor([[3.0, 1.0, 1.0, 1.0, 1.0, 1.0]]))[:1]
+    assert supported[0, 0] > supported[0, 1] > 0 and retained(undecided) > retained(supported)
 
 
 def test_e2s_opinions_stay_with_their_image():
