@@ -114,7 +114,7 @@ def test_wtr_begins_as_its_base_does(kv_heads, count):
     context = image(seed=4)
     expected = divprune(context.signals.embeddings.double().numpy(), count)
     assert indices(WtrDivPrune().begin(context, count)) == expected
-    state, view = looked_at(WtrDart(), kv_heads)
+    state, view = looked_at(WtrDart(), kv_heads, depth=1)
     assert indices(WtrDart().reduce(state, view, count)) == indices(Dart().reduce(state, view, count))
 
 
@@ -123,13 +123,19 @@ def test_wtr_ends_with_a_random_choice_that_hangs_on_seed_and_image_alone(make):
     drawn = []
     for seed, picture, global_seed in ((0, 0, 1), (0, 0, 2), (1, 0, 1), (0, 5, 1)):
         torch.manual_seed(global_seed)
-        state, view = looked_at(make(), seed=picture)
+        state, view = looked_at(make(), seed=picture, depth=4)
         state = state.restrict(torch.arange(3, 33))
         before = torch.get_rng_state()
         drawn.append(indices(make(seed=seed).reduce(state, view, 8)))
         assert torch.equal(torch.get_rng_state(), before)
         assert len(set(drawn[-1])) == 8 and set(drawn[-1]) <= set(range(3, 33))
     assert drawn[0] == drawn[1] and drawn[0] != drawn[2] and drawn[0] != drawn[3]
+
+
+def test_wtr_ends_at_random_too_where_its_first_cut_keeps_everything():
+    assert WtrDart().schedule(32, 500, 576).tokens_per_layer[19] == 576
+    state, view = looked_at(WtrDart(), depth=4)
+    assert indices(WtrDart().reduce(state, view, 8)) == indices(WtrDivPrune().reduce(state, view, 8))
 
 
 def test_wtrs_random_choice_is_uniform():
@@ -150,7 +156,7 @@ def test_a_seed_is_an_integer(name):
 # -- MoB --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 16, 40, 63])
+@pytest.mark.parametrize("count", [1, 2, 7, 16, 28, 40, 63])
 @pytest.mark.parametrize(("seed", "copies"), [(0, 1), (1, 1), (0, 3)])
 def test_mob_covers_prompt_and_image(kv_heads, count, seed, copies):
     method = MoB()
@@ -246,6 +252,12 @@ def test_tops_raters_are_read_from_the_states_given():
     torch.testing.assert_close(pointing(picture, text), torch.tensor(sum(rows) / 7, dtype=torch.float32))
 
 
+def test_tops_does_not_mind_how_little_attention_the_image_gets():
+    generator = torch.Generator().manual_seed(1)
+    relevance, similarity = torch.rand(30, generator=generator), cosine(torch.randn(30, 8, generator=generator))
+    assert balanced(1e-7 * relevance, similarity, 20, 0.5).tolist() == balanced(relevance, similarity, 20, 0.5).tolist()
+
+
 def test_tops_takes_copies_by_relevance_alone():
     relevance = torch.tensor([0.1, 0.3, 0.2, 0.3, 0.4])
     assert balanced(relevance, cosine(torch.ones(5, 4096) / 3), 5, 1.0).tolist() == [4, 1, 3, 2, 0]
@@ -284,8 +296,16 @@ def test_e2s_evidence_is_undecided_where_heads_disagree_or_see_nothing_special()
 
 
 def test_e2s_conflict_raises_the_score():
-    doubted = torch.tensor([[0.0, 0.8, 0.0]])
-    assert retained(combined(torch.tensor([[0.9, 0.0, 0.0]]), doubted)) > retained(doubted)
+    trusted, doubted = torch.tensor([[0.9, 0.0, 0.0]]), torch.tensor([[0.0, 0.8, 0.0]])
+    both = combined(trusted, doubted)
+    torch.testing.assert_close(both, torch.tensor([[0.18 / 0.28, 0.08 / 0.28, 0.72]]))
+    assert retained(doubted) == pytest.approx(0.2)
+    assert retained(both) == pytest.approx(1 - (0.08 / 0.28) * (1 - 0.72))
+
+
+def test_e2s_finds_undecided_tokens_more_plausible_than_those_with_some_support():
+    undecided, supported = torch.zeros(1, 3), head_opinion(torch.tensor([[3.0, 1.0, 1.0, 1.0, 1.0, 1.0]]))[:1]
+    assert supported[0, 0] > supported[0, 1] > 0 and retained(undecided) > retained(supported)
 
 
 def test_e2s_opinions_stay_with_their_image():

@@ -15,6 +15,7 @@ BEFORE_TOO = ["apet", "tops", "wtr-divprune"]
         ("apet", 128, ((0, 192), (16, 64))),
         ("apet", 64, ((0, 96), (16, 32))),
         ("wtr-divprune", 192, ((0, 284), (20, 38))),
+        ("wtr-divprune", 128, ((0, 190), (20, 25))),  # in the proportions of 192; none are published
         ("wtr-divprune", 64, ((0, 96), (20, 10))),
         ("wtr-dart", 192, ((0, 576), (2, 252), (20, 38))),
         ("wtr-dart", 64, ((0, 576), (1, 60), (20, 27))),

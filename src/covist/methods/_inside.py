@@ -102,6 +102,11 @@ def staged(layers: int, tokens: int, depths: Sequence[int], counts: Sequence[int
     return Schedule(layers, tuple(stages.items()))
 
 
+def at_first_cut(view: DecoderView, cuts: Sequence[int]) -> bool:
+    """Whether this is where the first of the `cuts` belongs, which may have moved forward, but not past it."""
+    return view.depth <= scaled_depths(view.decoder.layers, cuts)[0]
+
+
 class NominalCounts(Method):
     """Lets a method run at its published counts, whose layer mean is not the budget that they are named after.
 

@@ -11,13 +11,7 @@ from torch import Tensor
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.formulas.ops import round_half_up
-from covist.methods._inside import (
-    PUBLISHED_LAYERS,
-    NominalCounts,
-    ScoreInside,
-    attention_to_image,
-    last_prompt_row,
-)
+from covist.methods._inside import NominalCounts, ScoreInside, at_first_cut, attention_to_image, last_prompt_row
 from covist.methods.registry import register_method
 from covist.schedule import Schedule
 
@@ -34,7 +28,7 @@ class CLSE(NominalCounts, ScoreInside):
     shape = (1.72, 1.09, 0.32)
     counts_prefill = True
     info = MethodInfo(
-        paper="CLSE (ECCV 2026)",
+        paper="Spectral Evolution-Guided Token Pruning in Multimodal Large Language Models (ECCV 2026)",
         acts="before layers 1, 11 and 21 of 32, then in the cache of all layers",
         signals="decoder states before and after the first layer, attention of the last prompt token",
         budget=(
@@ -76,8 +70,7 @@ class CLSE(NominalCounts, ScoreInside):
 
     def score(self, view: DecoderView) -> Tensor:
         attention = attention_to_image(view, last_prompt_row(view))
-        first = max(1, round_half_up(self.cuts[0] * view.decoder.layers / PUBLISHED_LAYERS))
-        return attention * evolution(view) if view.depth <= first else attention
+        return attention * evolution(view) if at_first_cut(view, self.cuts) else attention
 
 
 def evolution(view: DecoderView) -> Tensor:

@@ -36,7 +36,10 @@ class FitPrune(ScoreInside):
         "calibration": "what `covist calibrate` has measured: how many tokens each layer sees; it comes by config="
     }
     info = MethodInfo(
-        paper="Fit and Prune: Fast and Training-free Visual Token Pruning for Multi-modal LLMs (AAAI 2025)",
+        paper=(
+            "Fit and Prune: Fast and Training-free Visual Token Pruning for Multi-modal Large Language Models "
+            "(AAAI 2025)"
+        ),
         acts="after every layer that can spare tokens",
         signals="attention of the text and of the image to the image in the layer before, calibrated counts",
         budget="layer average K: all tokens in the first layer, then counts as calibrated",

@@ -19,7 +19,10 @@ class MoB(NominalCounts, DropInside):
     name = "mob"
     cuts = (2,)
     info = MethodInfo(
-        paper="MoB (NeurIPS 2025)",
+        paper=(
+            "Why 1 + 1 < 1 in Visual Token Pruning: Beyond Naive Integration via Multi-Objective Balanced Covering "
+            "(NeurIPS 2025)"
+        ),
         acts="before layer 2/32",
         signals="keys of the layer before, decoder states after the final norm",
         budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
@@ -40,8 +43,8 @@ class MoB(NominalCounts, DropInside):
             "are left. The original keeps every named token (its cap is never below their number) and adds K - K_p "
             "points whatever the overlap of the anchors. The key norm in the score is read as the anchor's, since the "
             "best over anchors is taken. K_p and k are at least 1. Shorter texts have fewer anchors; without text "
-            "after the image the last prompt token is the anchor. The eta per benchmark of the paper is in no code and "
-            "not here."
+            "after the image the last prompt token is the anchor. Other depths scale the layer. The eta per benchmark "
+            "of the paper is in no code and not here."
         ),
         checked="reference: MoB (named and kept tokens; published layer means)",
     )

@@ -24,7 +24,7 @@ class PriorTR(NominalCounts, ScoreInside):
         "rows": "all: the text after the image looks (LLaVA-1.5); last: the last prompt token alone (LLaVA-1.6)"
     }
     info = MethodInfo(
-        paper="PriorTR (ECCV 2026)",
+        paper="Accelerating Multimodal Large Language Models with Prior-Corrected Token Reduction (ECCV 2026)",
         acts="before layer 3/32",
         signals="attention of the text after the image in the layer before",
         budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
@@ -39,9 +39,9 @@ class PriorTR(NominalCounts, ScoreInside):
         ),
         ours=(
             "The count after the cut is solved for the layer-mean budget unless counts=nominal; other depths scale the "
-            "layer. The rows of the text leave out later images and generated tokens. 1e-10 is added to both sums and "
-            "to both sides of the ratio. Without text after the image the last prompt token is all there is, so that "
-            "no token is better than another and the first ones stay."
+            "layer. Every model has the rows of LLaVA-1.5 unless rows=last; they leave out later images and generated "
+            "tokens. 1e-10 is added to both sums and to both sides of the ratio. Without text after the image the last "
+            "prompt token is all there is, so that no token is better than another and the first ones stay."
         ),
         checked="reference: PriorTR (score and kept tokens; published layer means)",
     )

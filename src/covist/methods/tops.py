@@ -9,7 +9,7 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
-from covist.formulas.ops import round_half_up
+from covist.formulas.ops import mass_norm, round_half_up
 from covist.methods._inside import ChooseInside, NominalCounts, Stepped, attention_to_image, scaled_depths
 from covist.methods._raters import pointed_at_now, raters
 from covist.methods._shared import Coverage, cosine, first_best, received_attention
@@ -29,7 +29,10 @@ class TOPS(NominalCounts, Stepped, ChooseInside):
     cuts = (0, 12, 24)
     shape = (2.0, 1.0, 0.25)
     info = MethodInfo(
-        paper="TOPS (arXiv 2606.27161)",
+        paper=(
+            "TOPS: First-Principles Visual Token Pruning via Constructing Token Optimal Preservation Sets for "
+            "Efficient MLLM Inference (arXiv 2606.27161)"
+        ),
         acts="before the decoder and before layers 12/32 and 24/32",
         signals="class attention, embeddings, attention of the rating text tokens, decoder states",
         budget="layer average K: 1.7 K, 0.8 K and 0.2 K; counts=nominal keeps 2 K, K and K / 4",
@@ -50,8 +53,10 @@ class TOPS(NominalCounts, Stepped, ChooseInside):
             "hidden states, and their attention is that of the layer that runs next. Means are over the tokens that "
             "can still be chosen, as in the algorithm box (the main text has min-max). Lambda changes half-way "
             "between the published budgets, at a sixth of the tokens. Cosines above 1 - 1e-5 count as 1, so that "
-            "rounding does not tell copies apart. Layers, counts and lambda that the paper gives for Qwen2.5-VL are "
-            "not used: other depths scale the layers. Without a class token: the mean attention received."
+            "rounding does not tell copies apart. The paper has other settings for Qwen2.5-VL (layers 12 and 16 of 28; "
+            "512/281/77, 256/139/39 and 128/71/19 tokens; lambda 0.4), which are not used: every decoder has the "
+            "settings of LLaVA, with the layers scaled to its depth. Without a class token: the mean attention "
+            "received. Without text after the image the last prompt token rates it."
         ),
         checked="reference: TOPS (order of choice, raters, kept tokens at every stage; published layer means)",
     )
@@ -75,7 +80,7 @@ class TOPS(NominalCounts, Stepped, ChooseInside):
 
 def balanced(relevance: Tensor, similarity: Tensor, count: int, coverage_weight: float) -> Tensor:
     """Greedy choice by relevance [N] and the cosines of all pairs [N, N] -> [count] in the order of choice."""
-    relevance = relevance.double()
+    relevance = mass_norm(relevance.double()) * len(relevance)  # however little of the attention the image gets
     coverage = Coverage(similarity.masked_fill(similarity > COPY, 1), floor=-1)
     free = torch.ones_like(relevance, dtype=torch.bool)
     chosen = [first_best(relevance)]

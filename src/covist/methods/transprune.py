@@ -23,7 +23,7 @@ class TransPrune(ScoreInside):
     untouched_share = 0.54  # above 7 / 32 * 576 / 236, so that the published setting is left alone
     follows_blocks = True
     info = MethodInfo(
-        paper="TransPrune (CVPR 2026)",
+        paper="TransPrune: Token Transition Pruning for Efficient Large Vision-Language Model (CVPR 2026)",
         acts="before layers 7, 9 and 12 of 32, earlier for small budgets",
         signals="inputs and outputs of attention and feed-forward, attention of the text in the next layer",
         budget="layer average K by our presets: all tokens, then solved counts as 7 : 5 : 1",

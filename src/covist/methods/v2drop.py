@@ -16,7 +16,7 @@ class V2Drop(ScoreInside):
     cuts = (3, 17, 22)
     shape = (1.0, 0.5, 1e-4)  # halves at the second cut; one token is left after the third
     info = MethodInfo(
-        paper="V2Drop (CVPR 2026)",
+        paper="Variation-aware Vision Token Dropping for Faster Large Vision-Language Models (CVPR 2026)",
         acts="before layers 3, 17 and 22 of 32",
         signals="decoder states before and after the layer before",
         budget="layer average K by our presets: all tokens, a solved count, half of it, then one token",

@@ -30,7 +30,10 @@ class VLMPruner(NominalCounts, DropInside):
     cuts = (2,)
     writes_content = True
     info = MethodInfo(
-        paper="VLM-Pruner (CVPR 2026)",
+        paper=(
+            "VLM-Pruner: Buffering for Spatial Sparsity in an Efficient VLM Centrifugal Token Pruning Paradigm "
+            "(CVPR 2026)"
+        ),
         acts="before layer 2/32",
         signals="keys of the layer before, decoder states, places in the image",
         budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
-from covist.methods._inside import ChooseInside, Stepped
+from covist.methods._inside import ChooseInside, Stepped, at_first_cut
 from covist.methods.dart import Dart
 from covist.methods.divprune import DivPrune
 from covist.methods.random import Seeded, drawn
@@ -17,8 +17,9 @@ from covist.state import VisualState
 
 OURS = (
     "Counts keep the proportions of the published pair for the nearest budget and are solved for the layer mean, which "
-    "gives the published counts at 192 and 64. The original draws without a seed and averages three runs; here the "
-    "seed and the image's content draw."
+    "gives the published counts at 192 and 64; 128, for which none are published, has the proportions of 192. Other "
+    "depths scale the layers. The original draws without a seed and averages three runs; here the seed and the image's "
+    "content draw."
 )
 
 
@@ -37,7 +38,7 @@ class WtrDivPrune(RandomAtLast, Stepped):
     cuts = (0, 20)
     presets = {192: (284, 38), 64: (96, 10)}
     info = MethodInfo(
-        paper="WTR (CVPR 2026)",
+        paper=("When Token Pruning is Worse than Random: Understanding Visual Token Information in VLLMs (CVPR 2026)"),
         acts="before the decoder and before layer 20/32",
         signals="projected embeddings",
         budget="layer average K: about 1.5 K, then K / 5 or less",
@@ -80,6 +81,6 @@ class WtrDart(RandomAtLast, Dart):
     )
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
-        if state.count == state.grid.size:  # nothing has been dropped yet
+        if at_first_cut(view, self.cuts):
             return Dart.choose(self, state, view, count)
         return super().choose(state, view, count)
