@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from support.serving import said, shown
+from support.serving import ask_at_once, metric, said, shown, wait_until
 
 from covist import tiny
 from covist.serve.limits import Limits
@@ -37,16 +36,9 @@ def test_a_storm_of_requests_gets_the_answers_of_each_alone(server, count):
         completion = server.ask(**request)
         return completion.choices[0].message.content, completion.usage.model_dump()
 
-    def batches():
-        lines = server.service.metrics.text().decode().splitlines()
-        found = dict(line.split() for line in lines if line.startswith("covist_batch_size_"))
-        return [float(found[f"covist_batch_size_{figure}"]) for figure in ("sum", "count")]
-
-    before = batches()
-    with ThreadPoolExecutor(count) as clients:
-        together = list(clients.map(answer, requests))
-    asked, batched = (after - earlier for after, earlier in zip(batches(), before, strict=True))
-    assert asked == count and batched < count, "nothing was batched"
+    before = metric(server, "covist_batch_size_count")
+    together = ask_at_once(server, answer, requests)
+    assert metric(server, "covist_batch_size_count") - before < count, "nothing was batched"
     assert together == [answer(request) for request in requests]
 
 
@@ -121,15 +113,3 @@ def test_a_request_that_takes_too_long_ends(serve):
     answer = server.post({"model": "small", "messages": [{"role": "user", "content": "where ?"}]})
     assert answer.status_code == 504
     assert answer.json()["error"]["code"] == "timeout"
-
-
-def wait_until(condition) -> None:
-    """Until something that must happen has happened; a test that waits for ever is stopped from outside."""
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.01)
-
-
-def metric(server, name: str) -> float:
-    lines = server.service.metrics.text().decode().splitlines()
-    return next((float(line.split()[1]) for line in lines if line.startswith(name + " ")), 0.0)

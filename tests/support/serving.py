@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
 from time import sleep
@@ -66,6 +67,35 @@ def serving(service: Service, extension: Extension | None = None) -> Iterator[Ru
         finally:
             server.should_exit = True
             thread.join()
+
+
+def ask_at_once(server: Running, ask: Callable[[Any], Any], requests: list[Any]) -> list[Any]:
+    """Answers to requests that all wait before the first batch is made, so that no batch hangs on the clock."""
+    queue, before = server.service._queue, metric(server, "covist_batch_size_sum")
+
+    def all_are_there() -> bool:
+        return len(queue) + metric(server, "covist_batch_size_sum") - before == len(requests)
+
+    usual, queue._limits = queue._limits, replace(queue._limits, batch_milliseconds=600_000)
+    with ThreadPoolExecutor(len(requests)) as clients:
+        answers = [clients.submit(ask, request) for request in requests]
+        wait_until(lambda: all_are_there() or any(answer.done() for answer in answers))  # done so early: refused
+        with queue._changed:
+            queue._limits = usual
+            queue._changed.notify_all()
+        return [answer.result() for answer in answers]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Until something that must happen has happened; a test that waits for ever is stopped from outside."""
+    while not condition():
+        sleep(0.01)
+
+
+def metric(server: Running, name: str) -> float:
+    """A figure of the server's metrics; 0 where there is none yet."""
+    lines = server.service.metrics.text().decode().splitlines()
+    return next((float(line.split()[1]) for line in lines if line.startswith(name + " ")), 0.0)
 
 
 def data_url(image: Image.Image | bytes, kind: str = "png") -> str:
