@@ -139,6 +139,8 @@ def test_prunesid_quotas_as_described():
     assert quotas([40, 20, 4], [10, 5, 1], 10, 9) == [5, 3, 1]  # one each and 6 by 10:5:1, at most 5
     assert quotas([30, 30], [1, 1], 20, 19) == [9, 10]  # limits rise until the budget fits
     assert sum(quotas([100, 0, 3, 50], [20, 0, 1, 2], 64, 63)) == 63
+    crowded = [40, *[3] * 19]  # limits of 5 at 64 do not fill the budget and rise by one; those of 10 at 65 do
+    assert quotas([60] * 20, crowded, 64, 63)[0] == 6 and quotas([60] * 20, crowded, 65, 64)[0] == 10
 
 
 # -- HiPrune -----------------------------------------------------------------------------------------------------------
@@ -255,6 +257,13 @@ def test_evocut(seed, count):
     expected = literal.evocut_scores([double(own) for own in states], first.tolist())
     torch.testing.assert_close(evolution_scores(states, first).double(), torch.from_numpy(expected), atol=1e-6, rtol=0)
     assert begun(EvoCut(), context, count).indices.tolist() == sorted(literal.ranking(expected)[:count])
+
+
+def test_evocut_clusters_of_many_tokens_are_as_far_as_ten_iterations_bring_them():
+    states = list(torch.randn(2, 300, 5, generator=torch.Generator().manual_seed(4)))
+    first = torch.arange(0, 296, 37)
+    expected = literal.evocut_scores([double(own) for own in states], first.tolist())
+    torch.testing.assert_close(evolution_scores(states, first).double(), torch.from_numpy(expected), atol=1e-6, rtol=0)
 
 
 def test_evocut_prefers_tokens_that_move_as_no_others_do():

@@ -141,9 +141,10 @@ def test_flowcut_counts_of_tiles_have_the_budget_for_a_layer_mean():
     schedule = FlowCut("twice").schedule(32, 320, 2880)
     assert schedule.stages == ((0, 731), (2, 293)) and abs(schedule.mean - 320) < 0.5
     assert FlowCut().schedule(32, 320, 2880).stages == ((0, 320),)
-    published = FlowCut("twice", counts="nominal").schedule(32, 320, 2880)  # five tiles of 160
-    assert published.stages == ((0, 800), (2, 320)) and published.mean == 350
-    assert FlowCut(counts="nominal").schedule(32, 320, 2880).stages == ((0, 320),)
+    published = FlowCut("nominal")
+    assert published.schedule(32, 320, 2880).stages == ((0, 800), (2, 320))  # five tiles of 160
+    assert published.schedule(32, 320, 2880).mean == 350 and published.counts == "nominal"
+    assert published.schedule(32, 35, 35).tokens_per_layer == (35,) * 32
     for layers, budget, tokens in ((1, 5, 35), (2, 1, 35), (8, 34, 35), (32, 2000, 2880), (3, 20, 35)):
         found = FlowCut("twice").schedule(layers, budget, tokens)
         assert list(found.tokens_per_layer) == sorted(found.tokens_per_layer, reverse=True)

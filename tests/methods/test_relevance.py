@@ -153,6 +153,9 @@ def test_cen_prune_of_tokens_that_merge_patches_looks_at_these(patches):
     wide = torch.randn(35, patches * 12, generator=torch.Generator().manual_seed(1)) + 2
     context.signals = replace(context.signals, read_hidden=lambda: wide)
     features, rarity = literal.centred_patches(wide.double().numpy().reshape(35, patches, 12))
+    torch.testing.assert_close(
+        centre(context.signals).rarity.double(), torch.tensor(rarity).double(), atol=1e-5, rtol=0
+    )
     for count in (1, 9, 34):
         assert kept(CenPruneDivPrune(), context, count) == literal.cen_prune_divprune(features, rarity, count)
 
@@ -278,6 +281,15 @@ def assert_eadp(method, context, demand):
     torch.testing.assert_close(found.double(), torch.tensor(demand).double(), atol=1e-4, rtol=1e-3)
     for count in (1, 2, 7, context.grid.size - 1):
         assert kept(method, context, count) == literal.eadp(arrays(context)[2], found.tolist(), count)
+
+
+def test_eadp_counts_opposite_tokens_as_uncovered():
+    context = image(seed=7)
+    opposite = torch.randn(35, 16, generator=torch.Generator().manual_seed(8))  # cosines of both signs
+    context.signals = replace(context.signals, span=opposite)
+    for count in (1, 7, 18):
+        demand = EADP().demand(context).tolist()
+        assert kept(EADP(), context, count) == literal.eadp(arrays(context)[2], demand, count)
 
 
 def test_eadp_sharpens_the_demand_of_a_video():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -14,7 +13,7 @@ from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import entropy, mass_norm, round_half_up, share_groups
-from covist.methods._inside import ChooseInside, NominalCounts, Stepped
+from covist.methods._inside import ChooseInside, Stepped, published_schedule
 from covist.methods._layout import allot
 from covist.methods._shared import largest, received_attention, tile_numbers
 from covist.methods.registry import register_method
@@ -23,11 +22,11 @@ from covist.state import VisualState
 
 ENTRY, VALUES = EncoderRead("entry"), EncoderRead("values")
 MEMORY = 0.5
-Tiles = Literal["once", "twice"]
+Tiles = Literal["once", "twice", "nominal"]
 
 
 @register_method
-class FlowCut(NominalCounts, Stepped, ChooseInside):
+class FlowCut(Stepped, ChooseInside):
     name = "flowcut"
     default_positions = "reindex"
     encoder_layers = (ENTRY, VALUES)
@@ -36,14 +35,15 @@ class FlowCut(NominalCounts, Stepped, ChooseInside):
     shape = (2.5, 1.0)  # five tiles with K / 2 each, then K
     options: ClassVar = {
         "tiles": "once: tokens leave in the vision tower alone; twice: as published for images of five tiles, where "
-        "2.5 times as many enter the decoder as are left after its layer 1"
+        "2.5 times as many enter the decoder as are left after its layer 1; nominal: the same with the published "
+        "counts, whose layer mean is above the budget"
     }
     info = MethodInfo(
         paper="FlowCut: Rethinking Redundancy via Information Flow for Efficient Vision-Language Models (NeurIPS 2025)",
         acts="inside the vision tower",
-        signals="class attention and values of every encoder layer, projector; with tiles=twice attention and values "
-        "of decoder layer 1",
-        budget="exactly K in every layer; with tiles=twice layer average K: 2.3 K, then 0.9 K; with counts=nominal too "
+        signals="class attention and values of every encoder layer, projector; with tiles=twice or nominal attention "
+        "and values of decoder layer 1",
+        budget="exactly K in every layer; tiles=twice has a layer average of K: 2.3 K, then 0.9 K; tiles=nominal keeps "
         "2.5 K, then K",
         goes_by="attention",
         needs=("class-attention", "encoder-layers"),
@@ -54,36 +54,37 @@ class FlowCut(NominalCounts, Stepped, ChooseInside):
             "of this and half of what it was. With r layers to go until the one that feeds the projector, n tokens and "
             "r even, round((n - K) / sqrt(r) (1 - (H / ln n)^2)) tokens of the lowest scores leave, H the entropy of "
             "the class attention; with none to go, all but K. Later layers run on the rest and the class token. With "
-            "tiles=twice: every tile keeps K / 2 (2.5 K of five), and decoder layer 1 drops to K by the same score of "
-            "the last instruction token, its products over visual tokens alone and divided by the root of the width."
+            "tiles=nominal: every tile keeps K / 2 (2.5 K of five; the tables of the CoViST paper count 2 K), and "
+            "decoder layer 1 drops to K by the same score of the last instruction token, its products over visual "
+            "tokens alone and divided by the root of the width."
         ),
         ours=(
             "The tower's plain run is there already when the method begins, so that it walks the tower a second time: "
             "the encoder's cost grows where the original's falls, and far beyond three times CoViST's selection. "
             "Entropy and n are over the patches. Tiles walk alone with a share in proportion to their tokens; patches "
-            "that are padding or masked leave first. Tokens leave once unless tiles=twice asks for the published "
-            "steps on tiles, whose counts are solved for a layer average of K unless counts=nominal; they leave after "
-            "layer 1, as they leave after a layer of the tower. In a tower of one layer tokens leave after it. Where "
-            "the tower has no class token, or its patches are merged before the decoder, nothing leaves inside: the "
-            "score of the layer that feeds the projector alone decides, with the attention received and, for the class "
-            "token's value, the mean value under it."
+            "that are padding or masked leave first. Tokens leave once unless tiles asks for the published steps on "
+            "tiles, with twice at counts solved for a layer average of K; they leave after layer 1, as they leave "
+            "after a layer of the tower. In a tower of one layer tokens leave after it. Where the tower has no class "
+            "token, or its patches are merged before the decoder, nothing leaves inside: the score of the layer that "
+            "feeds the projector alone decides, with the attention received and, for the class token's value, the mean "
+            "value under it."
         ),
         checked="reference: tests/reference/encoder.py (scores, counts after every layer, kept tokens, features)",
     )
 
     def __init__(self, tiles: Tiles = "once", **options: Any):
         super().__init__(**options)
-        if tiles not in ("once", "twice"):
-            raise CovistError(f"tiles={tiles!r}: choose once or twice")
+        if tiles not in ("once", "twice", "nominal"):
+            raise CovistError(f"tiles={tiles!r}: choose once, twice or nominal")
         self.tiles = tiles
+        self.counts = "nominal" if tiles == "nominal" else "average"
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         if self.tiles == "once":
             return fixed_schedule(layers, budget, tokens)
-        return super().schedule(layers, budget, tokens)
-
-    def nominal_counts(self, budget: int) -> Sequence[int]:
-        return [round_half_up(part * budget) for part in self.shape]
+        if self.tiles == "twice" or budget >= tokens:
+            return super().schedule(layers, budget, tokens)
+        return published_schedule(layers, tokens, self.cuts, [round_half_up(part * budget) for part in self.shape])
 
     def observed_layer(self, depth: int) -> int:
         return depth - 1
