@@ -1,5 +1,6 @@
 # make demo           install and run the main job on the embedded model
 # make test           install and run everything that must pass: lint, formatting, types, tests, README snippets
+# make docs           the site, in build/site/index.html
 # make test-slow      the long tests
 # make test-order     the tests in random order (SEED=n repeats one)
 # make test-versions  the tests on the lowest, the middle and the newest supported versions, each in its own environment
@@ -20,7 +21,7 @@ INSTALL := $(BIN)/python $(PINNED)
 # Set before torch starts: some CPUs announce bf16 instructions that they do not have.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-slow test-order test-versions test-pythons test-page test-peers test-ray test-lmms lint types clean
+.PHONY: demo test docs test-slow test-order test-versions test-pythons test-page test-peers test-ray test-lmms lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/covist run --compare
@@ -28,6 +29,10 @@ demo: $(VENV)/.installed
 
 test: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "the site is in build/site/index.html"
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
