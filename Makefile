@@ -1,8 +1,10 @@
 # make demo           install and run the main job on the embedded model
 # make test           install and run everything that must pass: lint, formatting, types, tests, README snippets
+# make docs           the site, in build/site/index.html
 # make test-slow      the long tests
 # make test-order     the tests in random order (SEED=n repeats one)
 # make test-versions  the tests on the lowest, the middle and the newest supported versions, each in its own environment
+# make test-pythons   the tests on every declared Python that is here (TESTS=tests/formulas for some; may fetch CUDA)
 # make test-page      the page in a real browser (Debian's chromium), in an environment of its own
 # make test-peers     transformers' own ways to generate, on compressed models of every family
 # make test-ray       replicas and batch jobs on a real Ray, in an environment of its own (2 GB)
@@ -21,7 +23,8 @@ INSTALL := $(BIN)/python $(PINNED)
 # Set before torch starts: some CPUs announce bf16 instructions that they do not have.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-slow test-order test-versions test-page test-peers test-ray test-vllm test-lmms lint types clean
+.PHONY: demo test docs test-slow test-order test-versions test-pythons test-page test-peers test-ray test-vllm test-lmms lint \
+  types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/covist run --compare
@@ -29,6 +32,10 @@ demo: $(VENV)/.installed
 
 test: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "the site is in build/site/index.html"
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
@@ -39,6 +46,10 @@ test-order: $(VENV)/.installed-dev
 
 test-versions: $(BIN)/python
 	$(BIN)/python tools/versions.py
+
+# Any build of torch: most versions of Python have none for CPUs alone.
+test-pythons: $(BIN)/python
+	$(BIN)/python tools/versions.py --pythons --torch-build "" -- $(TESTS)
 
 test-page: $(PAGE)/.installed
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import yaml
 
 import covist
 
@@ -71,13 +73,28 @@ def test_the_wheel_is_typed_and_small_and_carries_the_embedded_model(wheel):
     assert wheel.stat().st_size <= 20e6
 
 
-def test_the_source_distribution_leaves_the_tests_and_their_vectors_out(tmp_path):
+def test_the_metadata_of_the_wheel_says_what_it_is(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+        metadata = Parser().parsestr(archive.read(name).decode())
+    assert metadata["Version"] == covist.__version__
+    assert metadata["Author"] == "covist contributors"
+    extras: dict[str, set[str]] = {}
+    for line in metadata.get_all("Requires-Dist"):
+        package, _, extra = line.partition("; extra == ")
+        extras.setdefault(extra.strip("'"), set()).add(package)
+    for name in ("serve", "page", "ray", "lmms", "video", "docs"):
+        assert extras[name] and extras[name] <= extras["all"]
+
+
+def test_the_source_distribution_holds_what_is_needed_to_build_and_to_read(tmp_path):
     run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path)
     (built,) = tmp_path.glob("covist-*.tar.gz")
     with tarfile.open(built) as archive:
-        names = archive.getnames()
-    assert any(name.endswith("src/covist/api/compress.py") for name in names)
-    assert not any("/tests/" in name or name.endswith(".npz") for name in names)
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    assert {"src/covist/api/compress.py", "docs/method.md", "README.md", "LICENSE", "pyproject.toml"} <= set(names)
+    unwanted = ("tests", "tools", "benchmarks", ".ci", ".github", ".venv", "Makefile", "constraints")
+    assert [name for name in names if name.startswith(unwanted)] == []
 
 
 def test_the_wheel_runs_where_the_source_is_not(wheel, tmp_path):
@@ -101,3 +118,24 @@ def test_the_readme_names_the_lowest_releases_that_are_declared():
     (row,) = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| Python |")]
     for package, lowest in declared.items():
         assert f"`{package}` {lowest} or newer" in row
+
+
+def test_the_citation_names_this_release_and_the_paper_of_the_readme():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    paper = citation["preferred-citation"]
+    assert citation["version"] == covist.__version__
+    released = dict(re.findall(r"^## \[(.+)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M))
+    assert released.get(covist.__version__, str(citation["date-released"])) == str(citation["date-released"])
+    authors = " and ".join(f"{author['given-names']} {author['family-names']}" for author in paper["authors"])
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"title  = {{{paper['title']}}}" in readme
+    assert f"author = {{{authors}}}" in readme
+
+
+def test_integration_and_hooks_run_targets_of_the_makefile():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+    steps = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    commands = [*steps, *(hook["entry"] for repository in hooks for hook in repository["hooks"])]
+    assert {f"make {target}" for target in targets} >= set(commands) >= {"make test", "make lint", "make types"}

@@ -37,9 +37,3 @@ def test_the_commands_run(line, tmp_path, monkeypatch):
     assert name == "covist"
     with pytest.raises(SystemExit, match="^0$"):
         main(arguments)
-
-
-def test_every_relative_link_leads_somewhere():
-    text = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("*.md"))
-    links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
-    assert [link for link in links if not (ROOT / link).exists()] == []

@@ -1,9 +1,11 @@
-"""Run the tests on the declared versions, each combination in an environment of its own: `make test-versions`.
+"""Run the tests on the declared versions, each combination in an environment of its own.
 
-The lowest releases are read from `pyproject.toml`, so what is declared is what is tried. Nothing is skipped in silence:
-an interpreter or a build of torch that is not to be had is named with the reason at the end.
+The lowest releases and the versions of Python are read from `pyproject.toml`, so what is declared is what is tried.
+Nothing is skipped in silence: an interpreter or a build of torch that is not to be had is named with the reason at the
+end.
 
-    python tools/versions.py                          everything
+    python tools/versions.py                          everything (`make test-versions`)
+    python tools/versions.py --pythons                every Python, with the newest releases (`make test-pythons`)
     python tools/versions.py --only 3.12              the environments whose name contains "3.12"
     python tools/versions.py --torch-build "" -- -x   whatever build of torch the index offers; arguments for pytest
 """
@@ -22,12 +24,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = ROOT / ".versions"
 TORCH = re.search(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]  # type: ignore[index]
-OTHER_PYTHONS = ("3.10", "3.12", "3.13")
+DECLARED = (ROOT / "pyproject.toml").read_text()
+PYTHONS = re.findall(r'^  "Programming Language :: Python :: (\d+\.\d+)"', DECLARED, re.MULTILINE)
 
 
 def lowest(package: str) -> str:
     """The lowest release of `package` that pyproject.toml allows."""
-    found = re.search(rf'^  "{package}>=([\d.]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    found = re.search(rf'^  "{package}>=([\d.]+)"', DECLARED, re.MULTILINE)
     if found is None:
         raise SystemExit(f"pyproject.toml declares no lowest release of {package}")
     return found[1]
@@ -51,14 +54,16 @@ class Environment:
         return ENVIRONMENTS / re.sub(r"[ ,]+", "-", self.name)
 
 
-def environments() -> list[Environment]:
+def environments(pythons_only: bool = False) -> list[Environment]:
+    if pythons_only:
+        return [Environment(python, "") for python in PYTHONS]
     ours = ".".join(map(str, sys.version_info[:2]))
     return [
         Environment(ours, f"=={lowest('transformers')}"),
         Environment(ours, "~=5.19.0"),  # vLLM holds transformers below 5.20
         Environment(ours, ""),
         Environment(ours, "", lowest("torch")),
-        *(Environment(python, "") for python in OTHER_PYTHONS if python != ours),
+        *(Environment(python, "") for python in PYTHONS if python != ours),
     ]
 
 
@@ -108,6 +113,7 @@ def run(environment: Environment, build: str, arguments: list[str]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pythons", action="store_true", help="every declared Python, newest releases")
     parser.add_argument("--only", default="", metavar="TEXT", help="environments whose name contains this")
     parser.add_argument(
         "--torch-build", default="+cpu", metavar="TAG", help="local version of torch; empty may fetch gigabytes of CUDA"
@@ -115,7 +121,7 @@ def main() -> int:
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     options = parser.parse_args()
     outcomes = {}
-    for environment in environments():
+    for environment in environments(options.pythons):
         if options.only in environment.name:
             print(f"== {environment.name}", flush=True)
             outcomes[environment.name] = run(environment, options.torch_build, options.pytest)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from covist.methods.registry import available_methods, register_method
     from covist.state import VisualState
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Compression",
     "ConcentrationTracker",

@@ -1,0 +1,186 @@
+"""The site: built strictly without a network, complete in itself, and no link of it or of the root's pages is dead."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from html import unescape
+from html.parser import HTMLParser
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from markdown.extensions.toc import slugify
+
+import covist
+import covist.eval
+import covist.reproduce
+import covist.tiny
+import covist.viz
+from covist.families.registry import preset_named
+from covist.plan import make_plan
+
+ROOT = Path(__file__).parents[1]
+NO_NETWORK = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")}
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass
+class Page(HTMLParser):
+    """What a browser would load for a page, where it links to, and where links can lead."""
+
+    loaded: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    anchors: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag == "link" and "href" in given and given.get("rel") not in ("prev", "next", "canonical"):
+            self.loaded.append(given["href"])
+        self.loaded += [given[name] for name in ("src", "srcset", "data", "poster") if name in given]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, **NO_NETWORK, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site) -> dict[str, Page]:
+    found = {}
+    for path in sorted(site.rglob("*.html")):
+        page = found[path.relative_to(site).as_posix()] = Page()
+        page.feed(path.read_text(encoding="utf-8"))
+    return found
+
+
+def tool(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / "tools" / path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_nothing_is_loaded_from_elsewhere(site, pages):
+    outside = {name: [one for one in page.loaded if urlsplit(one).netloc] for name, page in pages.items()}
+    assert {name: found for name, found in outside.items() if found} == {}
+    styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
+    assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", styles) == []
+
+
+def test_what_pages_load_and_link_to_is_there(site, pages):
+    dead = []
+    for name, page in pages.items():
+        for target in {*page.links, *page.loaded}:
+            parts = urlsplit(target)
+            if name == "404.html" or parts.scheme or parts.netloc:  # that page knows no place that it stands at
+                continue
+            led = (site / name).parent / unquote(parts.path) if parts.path else site / name
+            other = pages.get(os.path.relpath(led, site))
+            if not led.is_file() or (other and parts.fragment and unquote(parts.fragment) not in other.anchors):
+                dead.append(f"{name}: {target}")
+    assert dead == []
+
+
+def test_links_of_the_pages_in_the_root_lead_somewhere(pages):
+    dead = []
+    for path in ROOT.glob("*.md"):
+        text = FENCE.sub("", path.read_text(encoding="utf-8"))
+        own = {slugify(heading, "-") for heading in re.findall(r"^#+ (.+)$", text, re.M)}
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            parts = urlsplit(target)
+            if parts.scheme:
+                continue
+            built = pages.get(Path(parts.path).with_suffix(".html").name) if parts.path.startswith("docs/") else None
+            anchors = own if not parts.path else built.anchors if built else set()
+            if not (ROOT / parts.path).exists() or (parts.fragment and parts.fragment not in anchors):
+                dead.append(f"{path.name}: {target}")
+    assert dead == []
+
+
+def test_the_search_knows_every_page_and_works_from_a_folder(site, pages):
+    index = (site / "search" / "search_index.js").read_text(encoding="utf-8").removeprefix("var __index = ")
+    found = {entry["location"].partition("#")[0] for entry in json.loads(index)["docs"]}
+    assert found >= set(pages) - {"404.html", "index.html"}
+    assert "assets/iframe-worker.js" in pages["index.html"].loaded
+
+
+def test_the_reference_describes_every_public_function_and_class(pages):
+    rooms = (covist, covist.eval, covist.reproduce, covist.tiny, covist.viz)
+    public = {
+        f"{room.__name__}.{name}"
+        for room in rooms
+        for name in room.__all__
+        if not inspect.ismodule(getattr(room, name)) and hasattr(getattr(room, name), "__name__")
+    }
+    assert public <= pages["api.html"].anchors
+
+
+def test_the_page_of_families_is_what_they_say_about_themselves():
+    shown, now = (ROOT / "docs" / "families.md").read_text(encoding="utf-8"), tool("families_page.py").page()
+    pinned = f"\ntransformers=={version('transformers')}\n" in (ROOT / "constraints.txt").read_text()
+    if not pinned:  # which other models there are hangs on the release
+        shown, now = (text.partition("## Not supported")[0] for text in (shown, now))
+    assert shown == now, "run python tools/families_page.py"
+
+
+def test_the_messages_that_are_explained_are_raised_and_shown(site):
+    raised = [message for found in tool("site/messages.py").by_file().values() for message in found]
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    explained = re.findall(r"^\| `(.+?)` \|", page, re.M)
+    assert len(explained) > 30
+    assert [message for message in explained if not any(one.startswith(message) for one in raised)] == []
+    shown = unescape((site / "messages.html").read_text(encoding="utf-8"))
+    assert [message for message in raised if message not in shown] == []
+
+
+def test_messages_are_found_in_every_form_that_the_source_has():
+    source = """
+LIMIT = "nothing may be so long"
+def reason(name):
+    return f"{name} cannot be read here"
+def check(value, name, kind):
+    word = "first choice" if value else "second choice"
+    require(value, "place", f"value must be {value}")
+    if not value:
+        raise CovistError(LIMIT)
+    if kind:
+        raise CovistError(f"{kind}: the {word} of {value!r} " "is wrong") from None
+    raise CovistError(reason(name))
+"""
+    assert set(tool("site/messages.py").messages(ast.parse(source))) == {
+        "nothing may be so long",
+        "…: the first choice of … is wrong",
+        "…: the second choice of … is wrong",
+        "…: value must be …",
+        "… cannot be read here",
+    }
+
+
+def test_the_expected_savings_are_what_plans_compute():
+    page = (ROOT / "docs" / "expectations.md").read_text(encoding="utf-8")
+    asked = re.findall(r"^covist plan --preset (\S+) --budget (\d+)$", page, re.M)
+    plans = [make_plan(preset_named(name)[0], int(budget)).to_dict() for name, budget in asked]
+    shown = [tuple(map(float, found)) for found in re.findall(r"\| ([\d.]+) % \| ([\d.]+) % \|$", page, re.M)]
+    assert shown == [(round(100 * plan["flops_ratio"], 1), round(100 * plan["kv_ratio"], 1)) for plan in plans]
