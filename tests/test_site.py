@@ -184,3 +184,15 @@ def test_the_expected_savings_are_what_plans_compute():
     plans = [make_plan(preset_named(name)[0], int(budget)).to_dict() for name, budget in asked]
     shown = [tuple(map(float, found)) for found in re.findall(r"\| ([\d.]+) % \| ([\d.]+) % \|$", page, re.M)]
     assert shown == [(round(100 * plan["flops_ratio"], 1), round(100 * plan["kv_ratio"], 1)) for plan in plans]
+
+
+def test_the_gallery_draws_every_method_that_it_is_given(tmp_path):
+    gallery = tool("gallery.py")
+    gallery.write(["divprune", "covist-pro"], tmp_path)
+    page = (tmp_path / "gallery.md").read_text(encoding="utf-8")
+    figures = re.findall(r"\((gallery/\S+\.webp)#only-(?:light|dark)\)", page)
+    assert len(figures) == 6 and all((tmp_path / figure).is_file() for figure in figures)
+    reports = gallery.kept_by(["divprune", "covist-pro"], gallery.landscape())
+    drawn = gallery.draw(gallery.landscape(), reports, "dark")
+    titles = [axes.get_title() for axes in drawn.axes if axes.get_title()]
+    assert titles == ["the image", "divprune (128)", f"covist-pro ({len(reports['covist-pro'].stages[-1].kept)})"]
