@@ -35,7 +35,7 @@ def open_table(name: str, settings: Settings | None = None, **only: Any) -> Comp
 
     >>> import covist.reproduce
     >>> len(covist.reproduce.open_table("main").jobs)
-    28
+    34
     """
     if name != EFFICIENCY:
         return compare(name, settings, **only)
