@@ -192,7 +192,8 @@ def test_the_gallery_draws_every_method_that_it_is_given(tmp_path):
     reports = gallery.kept_by(methods, image)
     gallery.images, gallery.kept_by = lambda: {"only": ("An image", image)}, lambda *_: reports
     gallery.write(methods, tmp_path)
-    figures = re.findall(r"\((gallery/\S+)#only-(?:light|dark)\)", (tmp_path / "gallery.md").read_text(encoding="utf-8"))
+    page = (tmp_path / "gallery.md").read_text(encoding="utf-8")
+    figures = re.findall(r"\((gallery/\S+)#only-(?:light|dark)\)", page)
     assert len(figures) == 2 and all((tmp_path / figure).is_file() for figure in figures)
     titles = [axes.get_title() for axes in gallery.draw(image, reports, "dark").axes if axes.get_title()]
     assert titles == ["the image", "divprune (128)", f"covist-pro ({len(reports['covist-pro'].stages[-1].kept)})"]
