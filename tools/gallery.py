@@ -36,8 +36,8 @@ INTRODUCTION = f"""\
 # Gallery
 
 What every method keeps of the same three images at a budget of {BUDGET} of 576 tokens. A disc is a token that stays.
-Size and colour are its weight, which is what it counts for in attention, and threads lead to the tokens that it stands for.
-Numbers are tokens. Methods that act inside the decoder are drawn at their last stage, where they keep fewer than
+Size and colour are its weight, which is what it counts for in attention. Threads lead to the tokens that it stands
+for. Numbers are tokens. Methods that act inside the decoder are drawn at their last stage, where they keep fewer than
 {BUDGET}, because they have shown more to the layers before.
 
 A method that keeps what looks right need not answer right: [Results](results.md) has the measurements.
