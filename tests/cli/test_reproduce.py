@@ -13,6 +13,8 @@ import pytest
 from PIL import Image
 
 from covist.reproduce import Settings, open_table
+from covist.reproduce.paper import load_table
+from covist.reproduce.runs import run_of
 
 FAKE = '''#!{python}
 """Writes what lmms-eval would write. Fails, says nothing, or cuts its file off for the methods that are named so."""
@@ -64,7 +66,8 @@ def test_the_main_table_is_printed_with_the_commands_of_its_rows(covist, tmp_pat
     assert "Lines marked paper are the figures of Table 1 of the paper" in ran.stdout
     assert "VisionTrim (ICLR 2026)" in ran.stdout and "avg. 78" in ran.stdout and "98.0" in ran.stdout
     commands = [shlex.split(line) for line in ran.stdout.splitlines() if line.startswith("lmms-eval ")]
-    assert len(commands) == 28
+    runs = {run_of(load_table("main"), row) for row in load_table("main").rows} - {None}
+    assert len(commands) == len(runs) >= 28
     assert all(command[1:3] == ["--model", "covist"] for command in commands)
 
 
