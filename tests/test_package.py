@@ -87,6 +87,13 @@ def test_the_metadata_of_the_wheel_says_what_it_is(wheel):
         assert extras[name] and extras[name] <= extras["all"]
 
 
+def test_the_description_for_a_package_index_needs_no_file_beside_it(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+        text = Parser().parsestr(archive.read(name).decode()).get_payload()
+    assert "## Ten lines" in text and "](" not in text and "Made by" not in text
+
+
 def test_the_source_distribution_holds_what_is_needed_to_build_and_to_read(tmp_path):
     run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path)
     (built,) = tmp_path.glob("covist-*.tar.gz")

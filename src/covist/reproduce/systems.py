@@ -74,7 +74,4 @@ def method_of(system: str) -> str | None:
     name = SYSTEMS.get(plain_name(system))
     if name is None or name == VANILLA:
         return name
-    method = available_methods().get(name)
-    if method is None:
-        return None
-    return f"{name}:counts=nominal" if "counts" in option_names(method) else name
+    return f"{name}:counts=nominal" if "counts" in option_names(available_methods()[name]) else name
