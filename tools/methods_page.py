@@ -3,14 +3,17 @@
     python tools/methods_page.py            write the page
     python tools/methods_page.py --check    say whether it differs, and write nothing
 
-Nothing is typed here: the registry holds the facts of the methods, `methods/absent.json` those of the missing systems.
+Nothing is typed here: the registry holds the facts of the methods, docs/results.md what was measured of them, and
+`methods/absent.json` the facts of the missing systems.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ from covist.methods.catalogue import WHERE, describe, grouped, setting_text
 from covist.methods.registry import available_methods
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "methods.md"
+RESULTS = PAGE.with_name("results.md")
+BEDS = {"### First test bed": "first test bed", "### Second test bed": "second"}
 COMMAND = "python tools/methods_page.py"
 FACTS = {
     "acts": "Acts",
@@ -37,7 +42,9 @@ INTRODUCTION = """\
 `covist methods` lists them, `covist methods NAME` says what stands here of one, and `--method NAME` uses it. Groups go
 by where tokens are removed, then by what mainly decides which ones stay. *As published* is what the authors' code or
 paper says, *Ours* what differs from it or was left open. *Checked* begins with `golden` where outputs of the authors'
-code are reproduced, with `reference` where a literal version in our tests is.
+code are reproduced, with `reference` where a literal version in our tests is. *Retention* is what it keeps of the
+accuracy of two small models, in percent, by tokens kept; [Results](results.md) has intervals, and says what these figures
+mean.
 
 Settings follow a colon: `--method vispruner:important=0.75`. Every method takes `positions`, whose default is among its
 facts: `keep` leaves tokens at their original positions, `reindex` renumbers the shorter sequence."""
@@ -78,11 +85,35 @@ def _link(name: str) -> str:
 def _section(entry: dict[str, Any]) -> Iterator[str]:
     yield f"#### {entry['name']}"
     yield entry["paper"] if entry["paper"] != "none" else "No paper."
-    yield "\n".join(f"- **{label}.** {entry[fact]}" for fact, label in FACTS.items() if entry[fact])
+    measured = [f"{row} ({bed})" for bed, rows in _measured().items() if (row := rows.get(entry["name"]))]
+    facts = {label: entry[fact] for fact, label in FACTS.items()} | {"Retention": "; ".join(measured)}
+    yield "\n".join(f"- **{label}.** {fact}" for label, fact in facts.items() if fact)
     own = [setting for setting in entry["settings"] if setting["name"] != "positions"]
     if own:
         rows = [[f"`{setting_text(setting)}`", setting["meaning"]] for setting in own]
         yield _table(["setting and default", "meaning"], rows)
+
+
+@cache
+def _measured() -> dict[str, dict[str, str]]:
+    """What docs/results.md says: test bed -> method -> "98.4 at 128, 94.0 at 64", where a budget was reached."""
+    text = RESULTS.read_text(encoding="utf-8")
+    return {bed: _retention(text.partition(heading)[2].partition("\n#")[0]) for heading, bed in BEDS.items()}
+
+
+def _retention(section: str) -> dict[str, str]:
+    """Of the first table of a section, whose columns of budgets have a number for a name."""
+    (_, *budgets), _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")
+    ]
+    return {
+        name.rstrip(" ¹"): ", ".join(
+            f"{found[0]} at {budget}"
+            for cell, budget in zip(cells, budgets, strict=True)
+            if budget.isdecimal() and (found := re.match(r"[\d.]+(?= \[)", cell))
+        )
+        for name, *cells in rows
+    }
 
 
 def _missing() -> Iterator[str]:
