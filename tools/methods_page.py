@@ -43,7 +43,7 @@ INTRODUCTION = """\
 by where tokens are removed, then by what mainly decides which ones stay. *As published* is what the authors' code or
 paper says, *Ours* what differs from it or was left open. *Checked* begins with `golden` where outputs of the authors'
 code are reproduced, with `reference` where a literal version in our tests is. *Retention* is what it keeps of the
-accuracy of two small models, in percent, by tokens kept; [Results](results.md) has intervals, and says what these figures
+accuracy of two small models, in percent, by tokens kept; [Results](results.md) has intervals, and what these figures
 mean.
 
 Settings follow a colon: `--method vispruner:important=0.75`. Every method takes `positions`, whose default is among its
