@@ -35,10 +35,10 @@ INTRODUCTION = f"""\
 
 # Gallery
 
-What every method keeps of the same three images at a budget of {BUDGET} of 576 tokens. Each disc is a token that was kept.
-Its size and colour show its weight, which is how much it counts in attention. Lines lead to the tokens that it stands
-for. Numbers are token counts. Methods that act inside the decoder are drawn at their last stage. There they keep fewer
-than {BUDGET}, because they have shown more tokens to earlier layers.
+What every method keeps of the same three images at a budget of {BUDGET} of 576 tokens. Each disc is a token that was
+kept. Its size and colour show its weight, which is how much it counts in attention. Lines lead to the tokens that it
+stands for. Numbers are token counts. Methods that act inside the decoder are drawn at their last stage. There they keep
+fewer than {BUDGET}, because they have shown more tokens to earlier layers.
 
 A method whose selection looks right does not always answer correctly: [Results](results.md) has the measurements.
 `covist show --method NAME` draws the same for your own image, with the evidence for it."""
