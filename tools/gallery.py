@@ -35,13 +35,13 @@ INTRODUCTION = f"""\
 
 # Gallery
 
-What every method keeps of the same three images at a budget of {BUDGET} of 576 tokens. A disc is a token that stays.
-Size and colour are its weight, which is what it counts for in attention. Threads lead to the tokens that it stands
-for. Numbers are tokens. Methods that act inside the decoder are drawn at their last stage, where they keep fewer than
-{BUDGET}, because they have shown more to the layers before.
+What every method keeps of the same three images at a budget of {BUDGET} of 576 tokens. Each disc is a token that was
+kept. Its size and colour show its weight, which is how much it counts in attention. Lines lead to the tokens that it
+stands for. Numbers are token counts. Methods that act inside the decoder are drawn at their last stage. There they keep
+fewer than {BUDGET}, because they have shown more tokens to earlier layers.
 
-A method that keeps what looks right need not answer right: [Results](results.md) has the measurements.
-`covist show --method NAME` draws the same for an image of yours, with the evidence behind it."""
+A method whose selection looks right does not always answer correctly: [Results](results.md) has the measurements.
+`covist show --method NAME` draws the same for your own image, with the evidence for it."""
 
 
 def landscape(side: int = 336) -> Image.Image:
