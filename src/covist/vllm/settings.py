@@ -100,7 +100,9 @@ def read_budget(options: Mapping[str, Any]) -> tuple[int | float | str | None, d
     """The budget that a request's `mm_processor_kwargs` ask for, None for the engine's, and the other options."""
     unknown = [name for name in options if name.startswith("covist_") and name not in (BUDGET, REQUEST)]
     if unknown:
-        raise CovistError(f"mm_processor_kwargs: unknown option {', '.join(unknown)}; covist has only {BUDGET}")
+        raise CovistError(
+            f"mm_processor_kwargs: unknown option {', '.join(unknown)}; {BUDGET} is the only one of covist's"
+        )
     budget = options.get(BUDGET)
     if budget is not None:
         check_served_budget(budget)
