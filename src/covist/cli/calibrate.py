@@ -22,9 +22,9 @@ def calibrate(
     suite: options.Suite = None,
     data: options.Data = None,
     budgets: Annotated[
-        str | None, typer.Option(help="Budgets to fit, with commas.", show_default="nine from 50% to 2.8%")
+        str | None, typer.Option(help="Budgets to fit, separated by commas.", show_default="nine from 50% to 2.8%")
     ] = None,
-    file: Annotated[Path, typer.Option("--out", help="File for what was found.")] = Path("covist.json"),
+    file: Annotated[Path, typer.Option("--out", help="File for the result.")] = Path("covist.json"),
     limit: Annotated[int, typer.Option(help="Only the first N images.")] = 64,
     model: Annotated[
         str | None, typer.Option("--model", help=options.MODEL_HELP, show_default="the suite's own")
@@ -36,9 +36,9 @@ def calibrate(
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Measure on your images how many tokens each layer of a model needs, for methods that go by it (FitPrune).
+    """Measure on your images how many tokens each layer of a model needs, for methods that use this (FitPrune).
 
-    Answers are not needed. The file is taken by every command as [bold]--config[/].
+    Answers are not needed. Pass the file to other commands as [bold]--config[/].
 
     Example: [bold]covist calibrate --data mine.jsonl --model llava-hf/llava-1.5-7b-hf --out covist.json[/]
     """

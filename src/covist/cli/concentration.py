@@ -20,7 +20,7 @@ def concentration(
     limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A covist.json, new or old, to keep it in.", show_default=False),
+        typer.Option(metavar="FILE", help="New or existing covist.json to save it in.", show_default=False),
     ] = None,
     device: options.Device = "auto",
     as_json: options.Json = False,
@@ -28,7 +28,7 @@ def concentration(
 ) -> None:
     """Measure how concentrated a model's encoder attention is: the reference that CoViST compares each image with.
 
-    Frozen to it, the tokens of an image no longer depend on the images before it, as servers want it.
+    With a frozen reference, the tokens of an image do not depend on earlier images. Servers need this.
     """
     from covist.api.setup import Setup
     from covist.outputs import writable_file

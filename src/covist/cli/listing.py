@@ -43,13 +43,15 @@ def methods(
         typer.Option(
             "--needs",
             metavar="SIGNALS",
-            help=f"Only methods that read all of these, with commas: {', '.join(NEEDS)}; or {NO_NEED}.",
+            help=f"Only methods that read all of these, separated by commas: {', '.join(NEEDS)}; or {NO_NEED}.",
             show_default=False,
         ),
     ] = None,
     licence: Annotated[
         str | None,
-        typer.Option("--licence", help="Only methods whose original code has it: MIT, apache, ...", show_default=False),
+        typer.Option(
+            "--licence", help="Only methods whose original code has this licence: MIT, apache, ...", show_default=False
+        ),
     ] = None,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
@@ -62,7 +64,7 @@ def methods(
     from covist.methods.catalogue import catalogue, describe, matching
 
     if name is not None and (acts, needs, licence) != (None, None, None):
-        raise CovistError("a name and a filter: give one of them")
+        raise CovistError("both a name and a filter: give one of them")
     signals = () if needs is None else options.split(needs, "--needs")
     entries = [describe(name)] if name else matching(catalogue(), acts and acts.value, signals, licence)
     if as_json:
@@ -90,7 +92,7 @@ def _print_all(entries: list[dict[str, Any]]) -> None:
             listed.add_row(*_line(entry))
     console = out()
     console.print(listed)
-    console.print("[dim]before, inside: where tokens are removed, seen from the decoder[/]")
+    console.print("[dim]before, inside: where tokens are removed, relative to the decoder[/]")
     console.print("[dim]goes by: what mainly decides which tokens stay[/]")
     console.print("[dim]checked by: golden outputs of the authors' code, or a literal reference[/]")
     console.print(f"{len(entries)} methods. [bold]covist methods NAME[/] says more; [bold]--method NAME[/] uses one.")
@@ -135,7 +137,7 @@ def _print_one(entry: dict[str, Any]) -> None:
 
 def models(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also what transformers has and covist refuses, with the reason.")
+        bool, typer.Option("--all", help="Also list the models of transformers that covist refuses, and why.")
     ] = False,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
@@ -202,5 +204,5 @@ def doctor(as_json: options.Json = False, verbose: options.Verbose = False) -> i
     for check in found:
         listed.add_row(f"[{styles[check.status]}]{check.status}[/]", check.name, check.found, check.advice)
     out().print(listed)
-    out().print("everything needed is there" if healthy else "[bold red]something is missing[/]")
+    out().print("everything that covist needs is installed" if healthy else "[bold red]something is missing[/]")
     return 0 if healthy else 1

@@ -24,7 +24,7 @@ def plan(
     tokens: Annotated[int | None, typer.Option(help="Visual tokens of the image, if not the preset's.")] = None,
     markers: Annotated[
         int | None,
-        typer.Option("--markers", "--newlines", help="Tokens between those of the image, kept in every layer."),
+        typer.Option("--markers", "--newlines", help="Tokens between those of the image that every layer keeps."),
     ] = None,
     text: Annotated[float, typer.Option(help="Text tokens of the prompt; a mean may be fractional.")] = 64.0,
     as_json: options.Json = False,

@@ -22,15 +22,15 @@ def vllm_args(
     ] = None,
     instruction: Annotated[
         bool,
-        typer.Option("--instruction", help="Let the question take part: every question encodes its images anew."),
+        typer.Option("--instruction", help="Use the question too: every question encodes its images again."),
     ] = False,
     clip: Annotated[
         str | None,
-        typer.Option(help="CLIP checkpoint of the vision tower, to compare question and image in.", show_default=False),
+        typer.Option(help="CLIP checkpoint of the vision tower, to compare question and image.", show_default=False),
     ] = None,
     columns: Annotated[
         int | None,
-        typer.Option(help="Further dimensions of every head, for the bias.", show_default="the fewest that fit"),
+        typer.Option(help="Extra dimensions of every head, for the bias.", show_default="the fewest that fit"),
     ] = None,
     as_json: options.Json = False,
     verbose: options.Verbose = False,

@@ -1,4 +1,4 @@
-"""What does not go together with compression in vLLM, and how far positions may reach."""
+"""What cannot be combined with compression in vLLM, and how far positions may reach."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FURTHER = 4
 
 
 def require_tested(version: str) -> None:
-    """Refuse a vLLM whose inner parts may be others."""
+    """Refuse a vLLM whose inner parts may differ."""
     try:
         tested = Version(OLDEST) <= Version(version) < Version(NEWEST)
     except InvalidVersion:
@@ -29,7 +29,7 @@ def require_tower(architecture: str, tower: str) -> None:
     """Refuse a LLaVA whose tower has no class token to take evidence from."""
     if "Llava" in architecture and tower != CLIP:
         raise CovistError(
-            f"covist: the vision tower is a {tower!r}; in vLLM, LLaVA models with a CLIP tower can be compressed"
+            f"covist: the vision tower is {tower!r}; in vLLM, only LLaVA models with a CLIP tower can be compressed"
         )
 
 
@@ -49,7 +49,7 @@ def require_room(shift: int, max_model_len: int) -> None:
 
 
 def refusals(vllm_config: Any) -> list[str]:
-    """What of an engine's configuration does not go together with compression, one sentence each."""
+    """What in an engine's configuration cannot be combined with compression, one sentence each."""
     parallel, cache = vllm_config.parallel_config, vllm_config.cache_config
     multimodal = vllm_config.model_config.multimodal_config
     speculative = vllm_config.speculative_config
@@ -64,14 +64,14 @@ def refusals(vllm_config: Any) -> list[str]:
         found.append(f"a KV cache in {cache.cache_dtype} cannot hold the bias; use --kv-cache-dtype auto")
     if speculative is not None and speculative.method not in ("ngram", "ngram_gpu", "suffix"):
         found.append(
-            f"drafts by {speculative.method!r} read image embeddings that carry further columns; use ngram, or none"
+            f"drafts by {speculative.method!r} read image embeddings, which carry extra columns; use ngram or none"
         )
     if getattr(multimodal, "mm_encoder_tp_mode", "weights") == "data":
         found.append("the encoder must not be data parallel; leave --mm-encoder-tp-mode at weights")
     if getattr(multimodal, "enable_mm_embeds", False):
-        found.append("embeddings of images cannot be compressed; leave --enable-mm-embeds out")
+        found.append("embeddings of images cannot be compressed; omit --enable-mm-embeds")
     if getattr(multimodal, "video_pruning_rate", None):
-        found.append("vLLM's own pruning of videos does not go together with it; leave --video-pruning-rate out")
+        found.append("vLLM's own pruning of videos cannot be combined with compression; omit --video-pruning-rate")
     if getattr(compilation, "compile_mm_encoder", False):
         found.append("the encoder must not be compiled, because its attention is read; leave compile_mm_encoder off")
     return found

@@ -101,7 +101,7 @@ def read_budget(options: Mapping[str, Any]) -> tuple[int | float | str | None, d
     unknown = [name for name in options if name.startswith("covist_") and name not in (BUDGET, REQUEST)]
     if unknown:
         raise CovistError(
-            f"mm_processor_kwargs: unknown option {', '.join(unknown)}; {BUDGET} is the only one of covist"
+            f"mm_processor_kwargs: unknown option {', '.join(unknown)}; {BUDGET} is the only one of covist's"
         )
     budget = options.get(BUDGET)
     if budget is not None:
