@@ -1,16 +1,14 @@
 """Write docs/families.md: what the families say about themselves, as in `covist models --all`.
 
-    python tools/families_page.py            write the page
-    python tools/families_page.py --check    say whether it differs, and write nothing
+    python tools/families_page.py
 
-Nothing is typed here: the profiles of the families hold the facts, `families/refusals.py` the reasons. Which models are
+A test says when the page is out of date. Nothing is typed here:
+the profiles of the families hold the facts, `families/refusals.py` the reasons. Which models are
 refused hangs on the release of transformers; the page is that of constraints.txt.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,16 +55,5 @@ def _section(entry: dict[str, Any], presets: tuple[Geometry, ...]) -> Iterator[s
     yield "\n".join(f"- **{label}.** {fact}" for label, fact in facts)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare, do not write")
-    if parser.parse_args().check:
-        agrees = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page()
-        print("the page is up to date" if agrees else f"{PAGE.name} differs: run {COMMAND}")
-        return 0 if agrees else 1
-    PAGE.write_text(page(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,17 +1,15 @@
 """Write docs/methods.md: everything that the methods say about themselves, and what of the paper is not here.
 
-    python tools/methods_page.py            write the page
-    python tools/methods_page.py --check    say whether it differs, and write nothing
+    python tools/methods_page.py
 
-Nothing is typed here: the registry holds the facts of the methods, docs/results.md what was measured of them, and
+A test says when the page is out of date. Nothing is typed here:
+the registry holds the facts of the methods, docs/results.md what was measured of them, and
 `methods/absent.json` the facts of the missing systems.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -127,16 +125,5 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |" for cells in lines)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare, do not write")
-    if parser.parse_args().check:
-        agrees = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page()
-        print("the page is up to date" if agrees else f"{PAGE.name} differs: run {COMMAND}")
-        return 0 if agrees else 1
-    PAGE.write_text(page(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    PAGE.write_text(page(), encoding="utf-8")
