@@ -1,23 +1,16 @@
 """docs/methods.md says what the methods say about themselves now."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+from support import tools
 
 from covist import available_methods
 from covist.methods import registry
 from covist.methods.absent import absent_systems
 
-ROOT = Path(__file__).parents[1]
-
 
 @pytest.fixture(scope="module")
 def tool():
-    spec = importlib.util.spec_from_file_location("methods_page", ROOT / "tools" / "methods_page.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tools.tool("methods_page.py")
 
 
 def test_the_page_is_up_to_date(tool):

@@ -73,10 +73,14 @@ def test_the_wheel_is_typed_and_small_and_carries_the_embedded_model(wheel):
     assert wheel.stat().st_size <= 20e6
 
 
-def test_the_metadata_of_the_wheel_says_what_it_is(wheel):
+@pytest.fixture(scope="module")
+def metadata(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
-        metadata = Parser().parsestr(archive.read(name).decode())
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def test_the_metadata_of_the_wheel_says_what_it_is(metadata):
     assert metadata["Version"] == covist.__version__
     assert metadata["Author"] == "covist contributors"
     extras: dict[str, set[str]] = {}
@@ -87,10 +91,8 @@ def test_the_metadata_of_the_wheel_says_what_it_is(wheel):
         assert extras[name] and extras[name] <= extras["all"]
 
 
-def test_the_description_for_a_package_index_needs_no_file_beside_it(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
-        text = Parser().parsestr(archive.read(name).decode()).get_payload()
+def test_the_description_for_a_package_index_needs_no_file_beside_it(metadata):
+    text = metadata.get_payload()
     assert "## Ten lines" in text and "](" not in text and "Made by" not in text
 
 

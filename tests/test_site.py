@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import json
 import os
@@ -15,11 +14,11 @@ from html import unescape
 from html.parser import HTMLParser
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from markdown.extensions.toc import slugify
+from support.tools import tool
 
 import covist
 import covist.eval
@@ -72,14 +71,6 @@ def pages(site) -> dict[str, Page]:
         page = found[path.relative_to(site).as_posix()] = Page()
         page.feed(path.read_text(encoding="utf-8"))
     return found
-
-
-def tool(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / "tools" / path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_nothing_is_loaded_from_elsewhere(site, pages):

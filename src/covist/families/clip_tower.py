@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -103,8 +103,16 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
         return Tower(entry, lambda number, states: self.run_layer(layers[number], states), tuple(self.feature_layers))
 
     def run_layer(self, layer: Any, states: Tensor) -> LayerRun:
-        """One layer on some tokens [n, v]."""
-        return run_layer(layer, states)
+        """One layer on some tokens [n, v]; `forward` leaves out the hooks that are on its projections."""
+        attention = layer.self_attn
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        return run_layer(
+            layer,
+            states,
+            project=lambda normed: [projection.forward(normed) for projection in projections],
+            mix=attention.out_proj,
+            head_width=attention.head_dim,
+        )
 
 
 class _LayerTap:
@@ -135,20 +143,22 @@ class _LayerTap:
 
 
 @torch.no_grad()
-def run_layer(layer: Any, states: Tensor) -> LayerRun:
+def run_layer(
+    layer: Any,
+    states: Tensor,
+    project: Callable[[Tensor], Iterable[Tensor]],
+    mix: Callable[[Tensor], Tensor],
+    head_width: int,
+) -> LayerRun:
     """One layer on some tokens [n, v], written out: its attention is wanted, and no hook may take it for an image.
 
-    Modules with hooks of ours are called by `forward`, which leaves the hooks out.
+    project: normed states to queries, keys and values, [n, heads x width] each; mix: the projection of their attention.
     """
-    attention, normed = layer.self_attn, layer.layer_norm1(states)
-    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     queries, keys, values = (
-        projection.forward(normed).unflatten(-1, (attention.num_heads, -1)).transpose(0, 1)  # [heads, n, w]
-        for projection in projections
-    )
-    weights = (queries @ keys.transpose(1, 2) * attention.scale).softmax(-1, dtype=torch.float32)
-    mixed = (weights.to(values.dtype) @ values).transpose(0, 1).flatten(1)
-    states = states + attention.out_proj(mixed)
+        part.unflatten(-1, (-1, head_width)).transpose(0, 1) for part in project(layer.layer_norm1(states))
+    )  # [heads, n, w]
+    weights = (queries @ keys.transpose(1, 2) * head_width**-0.5).softmax(-1, dtype=torch.float32)
+    states = states + mix((weights.to(values.dtype) @ values).transpose(0, 1).flatten(1))
     return LayerRun(states + layer.mlp(layer.layer_norm2(states)), weights[:, 0], values)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from covist.contract.encoder import EncoderRead, EncoderWish, LayerRun
 from covist.contract.family import Removable
 from covist.contract.signals import EncoderLayer, ImageSignals
-from covist.families.clip_tower import ClassTokenSeen
+from covist.families.clip_tower import ClassTokenSeen, run_layer
 from covist.families.hooks import Scratch
 from covist.families.llava import Llava
 from covist.families.llava_next import NEWLINE, LlavaNext, PackedLayout, layout_of
@@ -139,17 +139,17 @@ class ServedClipTower:
         return FusedAttentionTap(attention, attention.qkv_proj, self._heads, self.gather, is_wanted)
 
     def run_layer(self, layer: Any, states: Tensor) -> LayerRun:
-        """`clip_tower.run_layer` with a fused projection, of whose heads this rank has some."""
-        attention = layer.self_attn
-        fused, _ = attention.qkv_proj.forward(layer.layer_norm1(states))
-        width = self.model.config.vision_config.hidden_size // self._heads
-        queries, keys, values = (part.unflatten(-1, (-1, width)).transpose(0, 1) for part in fused.chunk(3, -1))
-        weights = (queries @ keys.transpose(1, 2) * width**-0.5).softmax(-1, dtype=torch.float32)  # [heads, n, n]
-        mixed, _ = attention.out_proj((weights.to(values.dtype) @ values).transpose(0, 1).flatten(1))
-        states = states + mixed
-        of_class = self.gather(weights[:, 0].T.contiguous()).T
-        every = self.gather(values.transpose(0, 1).flatten(1)).unflatten(-1, (self._heads, -1)).transpose(0, 1)
-        return LayerRun(states + layer.mlp(layer.layer_norm2(states)), of_class, every)
+        """The same with a fused projection, of whose heads this rank has some."""
+        attention, vision = layer.self_attn, self.model.config.vision_config
+        ran = run_layer(
+            layer,
+            states,
+            project=lambda normed: attention.qkv_proj.forward(normed)[0].chunk(3, -1),
+            mix=lambda mixed: attention.out_proj(mixed)[0],
+            head_width=vision.hidden_size // vision.num_attention_heads,
+        )
+        values = self.gather(ran.values.transpose(0, 1).flatten(1)).unflatten(-1, (self._heads, -1)).transpose(0, 1)
+        return LayerRun(ran.states, self.gather(ran.attention.T.contiguous()).T, values)
 
     def watch(self, encoder_layers: Sequence[EncoderWish]) -> None:
         """Keep what the tower computes from now on."""
