@@ -96,7 +96,7 @@ def choose_places(phase: VisionPhase, owners: Tensor, generator: torch.Generator
 
 
 def patch_targets(owners: Tensor, tables: Tensor, places: Tensor, grid: int = GRID) -> dict[str, Tensor]:
-    """Targets of the dense heads for the shown patches, whose `owners` [n, t] are at `places` [n, t] of a square grid."""
+    """Targets of the dense heads for the shown patches: `owners` [n, t] at `places` [n, t] of a square grid."""
     rows = tables.gather(1, owners[..., None].expand(-1, -1, tables.shape[-1]))  # [n, t, columns]
     targets = {name: rows[..., column] for column, name in enumerate(CLASSES)}
     middle = torch.stack([places % grid, places // grid], dim=-1) * PATCH + PATCH / 2
