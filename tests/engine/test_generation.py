@@ -241,7 +241,7 @@ def test_pipeline(multi_head, strategy, compress):
 REFUSALS = {
     "static": (
         {"cache_implementation": "static"},
-        "needs a dynamic cache, got StaticCache.*Drop `cache_implementation`",
+        "needs a dynamic cache, got StaticCache.*omit `cache_implementation`",
     ),
     "offloaded": ({"cache_implementation": "offloaded"}, "not an offloaded one"),
     "chunks": ({"prefill_chunk_size": 50}, "chunked prefill cannot be compressed"),

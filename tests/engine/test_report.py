@@ -87,7 +87,7 @@ def test_contradictory_choices_are_refused(multi_head, compress):
         ({"processor": processor().image_processor}, "pass the model's processor or its tokenizer"),
         ({"config": {"beta": 2}}, "config must be a CovistConfig, a Setup or the path of a file, got dict"),
         ({"positions": "drop"}, "choose 'keep' or 'reindex'"),
-        ({"method": CovistFixed(), "concentration": 0.1}, "has its options already"),
+        ({"method": CovistFixed(), "concentration": 0.1}, "already has its options"),
     ):
         with pytest.raises(ValueError, match=message):
             compress(multi_head, **options)
