@@ -37,19 +37,19 @@ FACTS = {
 INTRODUCTION = """\
 # Methods
 
-`covist methods` lists them, `covist methods NAME` says what stands here of one, and `--method NAME` uses it. Groups go
-by where tokens are removed, then by what mainly decides which ones stay. *As published* is what the authors' code or
-paper says, *Ours* what differs from it or was left open. *Checked* begins with `golden` where outputs of the authors'
-code are reproduced, with `reference` where a literal version in our tests is. *Retention* is what it keeps of the
-accuracy of two small models, in percent, by tokens kept; [Results](results.md) has intervals, and what these figures
-mean.
+`covist methods` lists them, `covist methods NAME` shows what this page says about one, and `--method NAME` uses it. The
+methods are grouped by where tokens are removed, then by what mainly decides which ones stay. *As published* is what the
+authors' code or paper says; *Ours* is what differs from it or was left open. *Checked* begins with `golden` if outputs
+of the authors' code are reproduced, and with `reference` if a literal version in our tests is. *Retention* is the
+percentage of the accuracy of two small models that a method keeps, by tokens kept; [Results](results.md) has intervals
+and explains these figures.
 
-Settings follow a colon: `--method vispruner:important=0.75`. Every method takes `positions`, whose default is among its
-facts: `keep` leaves tokens at their original positions, `reindex` renumbers the shorter sequence."""
+Settings follow a colon: `--method vispruner:important=0.75`. Every method accepts `positions`; its default is listed
+with its facts: `keep` leaves tokens at their original positions, `reindex` renumbers the shorter sequence."""
 MISSING = """\
 ## In the paper, not here
 
-Systems that the paper compares or cites and that cannot be run here. Numbers of tables are those of the preprint."""
+Systems that the paper compares or cites but that cannot be run here. Table numbers are those of the preprint."""
 
 
 def page() -> str:

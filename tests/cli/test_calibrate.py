@@ -75,7 +75,7 @@ def test_a_calibration_does_not_hang_on_what_ran_before(covist, model_folder, da
         (("--method", "nonsense"), "unknown method 'nonsense'"),
         (("--budgets", "0"), "budget must be"),
         (("--budgets", ","), "no budget given"),
-        (("--budgets", "auto"), "does not measure what it covers"),
+        (("--budgets", "auto"), "does not measure coverage"),
         (("--out", "covist.txt"), "its name must end in .json"),
     ],
 )

@@ -63,7 +63,7 @@ def test_numbers_may_be_text():
         ({"strategy": "slow"}, "choose 'fixed' or 'pro'"),
         ({"concentration": "high"}, "concentration must be a number in"),
         ({"concentration": 2}, "concentration must be a number in"),
-        ({"method": "random", "concentration": 0.1}, "leave concentration= out"),
+        ({"method": "random", "concentration": 0.1}, "omit concentration="),
         ({"config": "nowhere.json"}, "config nowhere.json cannot be read"),
     ],
 )
@@ -115,5 +115,5 @@ def test_the_concentration_reference_is_given_running_or_left_to_the_file(given,
 def test_a_budget_may_follow_the_image():
     arguments = Arguments.of({"pretrained": "tiny", "budget": "auto:0.9", "min_coverage": 0.8})
     assert (arguments.wanted_budget, arguments.least_coverage) == ("auto:0.9", 0.8)
-    with pytest.raises(CovistError, match="divprune does not measure what it covers"):
+    with pytest.raises(CovistError, match="divprune does not measure coverage"):
         Arguments.of({"pretrained": "tiny", "budget": "auto", "method": "divprune"})
