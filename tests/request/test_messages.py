@@ -31,11 +31,11 @@ def test_turns_keep_their_order_and_images_their_places():
     [
         ([], "must be a list"),
         ({"role": "user"}, "must be a list"),
-        ([5], "messages.0: a message has a role"),
-        ([{"role": "tool", "content": "x"}], "messages.0: a message has a role"),
+        ([5], "messages.0: a message needs a role"),
+        ([{"role": "tool", "content": "x"}], "messages.0: a message needs a role"),
         ([{"role": "user", "content": None}], "messages.0: the content must be text"),
-        ([user({"type": "audio"})], "messages.0: a part is"),
-        ([user({"type": "image_url", "image_url": "a.png"})], "messages.0: a part is"),
+        ([user({"type": "audio"})], "messages.0: a part must be"),
+        ([user({"type": "image_url", "image_url": "a.png"})], "messages.0: a part must be"),
         ([user({"type": "text", "text": " "})], "messages.0: the message is empty"),
         ([user()], "messages.0: the message is empty"),
         (
