@@ -141,7 +141,7 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(covist, monkeypatch, option)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
         monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waited to ask again"))
-        assert_refused(covist("run", option, "nobody/nothing"), "unknown", "nobody/nothing", "has no answer for it")
+        assert_refused(covist("run", option, "nobody/nothing"), "unknown", "nobody/nothing", "did not provide it")
 
 
 def test_a_text_only_model(covist, tmp_path):
