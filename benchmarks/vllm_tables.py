@@ -2,8 +2,8 @@
 
     python benchmarks/vllm_tables.py
 
-What the cosine series leaves of the distance factor, by further head dimensions; and how many requests of one image
-fit onto a card of 80 GB.
+The error of the cosine series for the distance factor, by extra head dimensions; and how many requests with one image
+fit on a GPU of 80 GB.
 """
 
 from __future__ import annotations
