@@ -24,7 +24,7 @@ COLUMNS = (8, 16, 32, 64)
 QWEN_AXES = [0] * 16 + [1] * 24 + [2] * 24
 PARAMETERS = {"llava-next-7b": 7.06e9, "qwen2.5-vl-7b": 8.29e9}
 TEXT = 128
-"""Tokens of a request beside its image: question and answer."""
+"""Tokens of question and answer in a request."""
 
 
 def frequencies(base: float) -> Tensor:

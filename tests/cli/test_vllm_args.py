@@ -110,4 +110,4 @@ def test_a_family_that_vllm_does_not_serve_is_refused_with_what_it_serves(covist
     first_of(family).model.config.save_pretrained(tmp_path)
     ran = covist("vllm-args", "--model", tmp_path)
     assert ran.code == 2 and ran.stderr.count("\n") == 1
-    assert f"the family {family} is not served with compression, only LlavaForConditionalGeneration" in ran.stderr
+    assert f"the family {family} is not supported with compression, only LlavaForConditionalGeneration" in ran.stderr

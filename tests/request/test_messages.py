@@ -40,7 +40,7 @@ def test_turns_keep_their_order_and_images_their_places():
         ([user()], "messages.0: the message is empty"),
         (
             [user(SHOWN), {"role": "assistant", "content": [SHOWN]}, user(SHOWN)],
-            "messages.1: only messages of the user",
+            "messages.1: only user messages",
         ),
         ([user(SHOWN), {"role": "assistant", "content": "x"}], "the last message must be the user's"),
     ],

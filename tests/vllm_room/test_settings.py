@@ -111,7 +111,7 @@ def test_the_budget_of_a_request_is_taken_out_of_its_options():
     [
         ({"covist_budget": "auto"}, "fixes the prompt's length"),
         ({"covist_budget": -1}, "budget"),
-        ({"covist_method": "divprune"}, "unknown option covist_method; covist_budget is the only one"),
+        ({"covist_method": "divprune"}, "unknown option covist_method; covist has only covist_budget"),
     ],
 )
 def test_wrong_options_of_a_request_are_refused(options, words):

@@ -71,7 +71,7 @@ def reproduce(
     from covist.reproduce import Settings, open_table
     from covist.reproduce.drawing import check_destination, save
 
-    settings = Settings(results, limit, batch_size, tuple(shlex.split(launcher)), model, clip)
+    settings = Settings(results, limit, batch_size, _words(launcher), model, clip)
     only = {"methods": _items(methods, "--methods"), "budgets": _counts(budgets), "tasks": _items(tasks, "--tasks")}
     beside = open_table(table, settings, **only)
     if destination is not None:
@@ -96,6 +96,13 @@ def reproduce(
     else:
         _print(beside)
     return FAILED if failures else 0
+
+
+def _words(launcher: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(launcher))
+    except ValueError as error:  # a quotation mark without its partner
+        raise CovistError(f"--launcher {launcher}: {str(error).lower()}") from None
 
 
 def _items(text: str | None, option: str) -> list[str] | None:

@@ -48,7 +48,7 @@ def tune(
     frames: options.Frames = 16,
     fps: options.Rate = 2.0,
     max_new_tokens: options.AnswerTokens = None,
-    seed: Annotated[int, typer.Option(help="Seed of the order of the images.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of the images.")] = 0,
     clip: options.Clip = None,
     device: options.Device = "auto",
     as_json: options.Json = False,

@@ -58,7 +58,7 @@ def reading_by_layer(suite: str = "scenes", *, limit: int = 8, model: Any = None
 
 @contextmanager
 def image_hidden(layers: Any, image: Tensor) -> Iterator[None]:
-    """Hide the image from the text in some decoder layers; `image` [rows, prompt] says where it stands."""
+    """Hide the image from the text in some decoder layers; `image` [rows, prompt] marks its tokens."""
 
     def mask(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         queries, cache = args[0].shape[1], kwargs.get("past_key_values")

@@ -88,7 +88,7 @@ def _read(
 
 
 def refuse_url(path: str | Path, kind: str = "image") -> None:
-    """Refuse a URL with a message of its own, rather than saying that no such file exists."""
+    """Refuse a URL as such, rather than saying that no such file exists."""
     if _URL.match(str(path)):
         raise CovistError(f"{kind} {path}: URLs are not read; download the {kind} and give the file")
 

@@ -90,7 +90,7 @@ def columns_for(attention: Any, wanted: int | None) -> int:
     choices = range(COLUMNS, MOST_COLUMNS + 1, COLUMNS) if wanted is None else [wanted]
     fitting = next((columns for columns in choices if backend.supports_head_size(width + columns)), None)
     if fitting is None:
-        sizes = ", ".join(map(str, backend.get_supported_head_sizes())) or "others"
+        sizes = ", ".join(map(str, backend.get_supported_head_sizes())) or "other sizes"
         raise CovistError(
             f"vLLM: {backend.get_name()} does not support head size {width + choices[0]} ({width} and the bias), only "
             f"{sizes}; set columns accordingly, or use a method without a bias, such as divprune"

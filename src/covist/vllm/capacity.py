@@ -1,4 +1,4 @@
-"""How many requests fit on a GPU at once: the memory beside the weights, in blocks of cached keys and values."""
+"""How many requests fit on a GPU at once: the memory left by the weights, in blocks of cached keys and values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def token_bytes(geometry: Geometry, columns: int = 0) -> int:
 def concurrent_requests(
     geometry: Geometry, parameters: float, tokens: int, columns: int = 0, card: Card | None = None
 ) -> int:
-    """How many requests of `tokens` tokens each fit beside the weights of a model with so many parameters.
+    """How many requests of `tokens` tokens each fit into memory with the weights of a model of so many parameters.
 
     This ignores activations and the encoder's working memory, which vLLM subtracts.
     """
