@@ -65,7 +65,7 @@ def test_methods_are_filtered(covist):
         (("--needs", "magic"), "class-attention"),
         (("--needs", ""), "--needs is empty"),
         (("--licence", "magic"), "Apache-2.0"),
-        (("vispruner", "--acts", "inside"), "give one of them"),
+        (("vispruner", "--acts", "inside"), "either a name or filters"),
     ],
 )
 def test_impossible_filters_are_refused_in_one_line(covist, arguments, says):

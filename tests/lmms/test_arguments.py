@@ -54,9 +54,9 @@ def test_numbers_may_be_text():
     ("given", "complaint"),
     [
         ({"budgit": 64}, "no model argument 'budgit'"),
-        ({"batch_size": "auto"}, "batch_size must be a number from 1 on, got 'auto'"),
-        ({"batch_size": 0}, "batch_size must be a number from 1 on"),
-        ({"frames": 1.5}, "frames must be a number from 1 on"),
+        ({"batch_size": "auto"}, "batch_size must be a whole number of at least 1, got 'auto'"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
+        ({"frames": 1.5}, "frames must be a whole number of at least 1"),
         ({"budget": "many"}, "budget"),
         ({"method": "nonsense"}, "unknown method 'nonsense'"),
         ({"method": "random", "strategy": "pro"}, "not both"),

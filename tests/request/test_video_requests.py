@@ -147,7 +147,7 @@ def test_a_report_draws_a_video_from_its_frames_or_from_what_the_encoder_saw(tmp
 
 
 def test_a_placeholder_in_a_question_is_refused(loaded):
-    with pytest.raises(CovistError, match="leave it out"):
+    with pytest.raises(CovistError, match="remove it"):
         prepare(loaded, [], f"what {loaded.processor.video_token}", videos=[FILM])
 
 
