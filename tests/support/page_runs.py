@@ -31,10 +31,7 @@ from covist.methods import registry as methods
 from support.pages import ROOT, blocks_of
 from support.programs import hear_ctrl_c
 
-SERVERS = {
-    "covist": "covist",
-    "vllm": "vllm.entrypoints.cli.main",
-}  # programs with a command `serve`, and their modules
+SERVERS = ("covist serve ", "vllm serve ", "python -m vllm.entrypoints.openai.api_server ")
 SHELL = {"|", "||", "&&", ";", "<", ">", ">>"}
 INTERRUPTED = 128 + signal.SIGINT
 USUAL_PORT = "8000"
@@ -89,6 +86,7 @@ def make_stand_ins(folder: Path) -> None:
     for name, lines in (("mine.jsonl", labelled), ("questions.jsonl", rows)):
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     (folder / "checkpoint").symlink_to(tiny.WEIGHTS)  # as `save_pretrained` wrote it
+    (folder / "my_script.py").write_text("import covist\n")
     for name in CLONE:
         (folder / name).symlink_to(ROOT / name)
     (folder / ".curlrc").write_text("silent\nshow-error\nfail-with-body\n")  # otherwise a refusal is a success
@@ -114,7 +112,7 @@ class Reader:
 
     def run(self, command: str) -> None:
         words = shlex.split(command, comments=True)
-        if words[0] in SERVERS and words[1:2] == ["serve"] and "--help" not in words:
+        if f"{' '.join(words)} ".startswith(SERVERS):
             self._serve(words)
         elif words[0] == "covist" and not SHELL & set(words) and "$" not in command:
             with pytest.raises(SystemExit) as exit_:
@@ -130,12 +128,7 @@ class Reader:
             port = str(free.getsockname()[1])
         self._ports = (words[words.index("--port") + 1] if "--port" in words else USUAL_PORT, port)
         with open("server.log", "wb") as log:
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", SERVERS[words[0]], *words[1:], "--port", port],
-                stdout=log,
-                stderr=log,
-                preexec_fn=hear_ctrl_c,
-            )
+            self._server = subprocess.Popen([*words, "--port", port], stdout=log, stderr=log, preexec_fn=hear_ctrl_c)
         while not _answers(port):
             assert self._server.poll() is None, Path("server.log").read_text()
             sleep(0.1)
