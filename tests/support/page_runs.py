@@ -33,7 +33,8 @@ from support.programs import hear_ctrl_c
 
 SERVERS = ("covist serve ", "vllm serve ", "python -m vllm.entrypoints.openai.api_server ")
 SHELL = {"|", "||", "&&", ";", "<", ">", ">>"}
-INTERRUPTED = 128 + signal.SIGINT
+INTERRUPTED = {0, 128 + signal.SIGINT, -signal.SIGINT}
+"""How programs end after Ctrl-C."""
 USUAL_PORT = "8000"
 CLONE = ("benchmarks", "deploy", "examples", "tools")
 """Folders of a clone that commands name."""
@@ -138,7 +139,7 @@ class Reader:
             return
         server, self._server = self._server, None
         server.send_signal(signal.SIGINT)
-        assert server.wait() in (0, INTERRUPTED), Path("server.log").read_text()
+        assert server.wait() in INTERRUPTED, Path("server.log").read_text()
 
 
 def _answers(port: str) -> bool:
