@@ -8,7 +8,8 @@ import pytest
 from support.pages import PAGES, ROOT, blocks_of, prose_of
 from support.spans import mistake_in, spans_of, strings_of
 
-SOURCES = sorted((ROOT / "src" / "covist").rglob("*.py"))
+PYTHON = [path for folder in ("benchmarks", "deploy", "src", "tools") for path in sorted((ROOT / folder).rglob("*.py"))]
+OTHER = [*sorted((ROOT / ".github").rglob("*.yml")), *map(ROOT.joinpath, ("Makefile", "mkdocs.yml", "pyproject.toml"))]
 INDENTED = re.compile(r"\n\n {4,}(?:\$ )?((?:covist|curl|docker|lmms-eval|make|pip|python|ray|torchrun|vllm) .*)")
 
 
@@ -38,7 +39,13 @@ def test_commands_stand_in_blocks_that_are_run_or_are_synopses(page):
 
 
 def test_what_docstrings_and_messages_mention_exists():
-    assert mistakes([span for path in SOURCES for text in strings_of(path) for span in spans_of(text)]) == {}
+    assert mistakes([span for path in PYTHON for text in strings_of(path) for span in spans_of(text)]) == {}
+
+
+@pytest.mark.parametrize("path", OTHER, ids=lambda path: path.name)
+def test_what_other_files_mention_exists(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert mistakes([span for line in lines for span in spans_of(line)]) == {}
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from time import sleep
-from types import TracebackType
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -51,7 +52,7 @@ def run_page(page: str, kinds: set[str], folder: Path, monkeypatch: pytest.Monke
     forget_registrations(monkeypatch)
     make_stand_ins(folder)
     names: dict[str, object] = {"__name__": "__main__"}
-    with Reader() as reader:
+    with closing(Reader()) as reader:
         for block in blocks_of(page):
             if block.kind not in kinds:
                 continue
@@ -79,14 +80,14 @@ def make_stand_ins(folder: Path) -> None:
         tiny.scene_image(scene).save(folder / name, quality=95)
         tiny.scene_image(scene).save(folder / f"frames/{seed}.png")
         asked += [(name, question) for question in tiny.questions_for(scene)[:3]]
-    image, question, _ = tiny.demo()
+    image = tiny.demo()[0]
     image.save(folder / "photo.jpg", quality=95)
     image.save(folder / "photo.png")
     labelled = [{"image": name, "question": one.question, "answer": one.answer} for name, one in asked]
     rows = [{"id": f"{row}", "image": name, "prompt": one.question} for row, (name, one) in enumerate(asked)]
     for name, lines in (("mine.jsonl", labelled), ("questions.jsonl", rows)):
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    (folder / "checkpoint").symlink_to(tiny.WEIGHTS)  # as `save_pretrained` wrote it
+    shutil.copytree(tiny.WEIGHTS, folder / "checkpoint")  # as `save_pretrained` wrote it
     (folder / "my_script.py").write_text("import covist\n")
     for name in CLONE:
         (folder / name).symlink_to(ROOT / name)
@@ -99,12 +100,6 @@ class Reader:
     def __init__(self) -> None:
         self._server: subprocess.Popen[bytes] | None = None
         self._ports: tuple[str, str] = (USUAL_PORT, USUAL_PORT)
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._stop_server()
 
     def redirected(self, code: str) -> str:
         """With the port that the server really has."""
@@ -124,7 +119,7 @@ class Reader:
 
     def _serve(self, words: list[str]) -> None:
         """Start a server as a program of its own and wait until it answers."""
-        self._stop_server()
+        self.close()
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = str(free.getsockname()[1])
         self._ports = (words[words.index("--port") + 1] if "--port" in words else USUAL_PORT, port)
@@ -134,7 +129,8 @@ class Reader:
             assert self._server.poll() is None, Path("server.log").read_text()
             sleep(0.1)
 
-    def _stop_server(self) -> None:
+    def close(self) -> None:
+        """Press Ctrl-C, if a server runs."""
         if self._server is None:
             return
         server, self._server = self._server, None
