@@ -42,6 +42,20 @@ def test_names_neither_overlap_nor_leave_the_figure(name, theme):
     assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)
 
 
+def test_the_summary_says_what_the_tables_of_every_method_say():
+    head, rows = published.table("results.md", "## In short")
+    assert head[1:] == ["CoViST-Max", "CoViST-Fixed", "CoViST-Pro", "best other method", "random"]
+    expected = []
+    for heading in (published.FIRST, published.SECOND):
+        every = published.retention(heading)
+        for budget in every["covist-max"]:
+            at = {name: points[budget].value for name, points in every.items() if budget in points}
+            best = max((name for name in at if name not in figures.OURS), key=lambda name: at[name])
+            ours = [str(at[name]) for name in figures.OURS]
+            expected.append([str(budget), *ours, f"{best} {at[best]}", str(at["random"])])
+    assert [[row[0].split()[0], *row[1:]] for row in rows] == expected
+
+
 @pytest.mark.parametrize("cell", ["", "100", "least 72.9: 92.3", "89.1"])
 def test_a_cell_without_an_interval_is_no_point(cell):
     assert published.measured(cell) is None
