@@ -12,6 +12,7 @@ from covist.bench import protocol
 from covist.cli import console
 from covist.eval.subject import Subject
 from covist.request import answer as asking
+from covist.viz.theme import THEMES
 
 SMALL = ("--max-new-tokens", "2")
 
@@ -123,6 +124,14 @@ def test_show(covist, model_folder, tmp_path, name, start):
     ran = covist("show", "--model", model_folder, "--strategy", "pro", "--out", tmp_path / name, "--json", *SMALL)
     assert ran.json["figure"] == str(tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_show_draws_for_the_page_that_was_asked_for(covist, model_folder, tmp_path, theme):
+    name = tmp_path / "figure.svg"
+    assert covist("show", "--model", model_folder, "--theme", theme, "--out", name, *SMALL).code == 0
+    drawn = name.read_text(encoding="utf-8")
+    assert [name for name, page in THEMES.items() if f"fill: {page.background}" in drawn] == [theme]
 
 
 def test_show_vanilla_has_nothing_to_draw(covist, model_folder, tmp_path):
