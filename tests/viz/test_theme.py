@@ -26,9 +26,7 @@ def contrast(one, other) -> float:
 
 @THEMES
 @pytest.mark.parametrize("counts", [(8,), (12, 6, 2)])
-@pytest.mark.parametrize(
-    "draw, grid", [(draw_report, SQUARE), (draw_overlay, SQUARE), (draw_film, FRAMES)], ids=["report", "overlay", "film"]
-)
+@pytest.mark.parametrize("draw, grid", [(draw_report, SQUARE), (draw_overlay, SQUARE), (draw_film, FRAMES)])
 def test_every_word_can_be_read_on_its_page(theme, draw, grid, counts):
     report = image_report(grid, counts)
     figure = draw(report, seen_views(report), "question", "method", theme=theme)

@@ -165,7 +165,6 @@ def _finish(axes: Axes, video: ImageReport, title: str, theme: Theme) -> None:
     axes.margins(y=0.12)
     axes.locator_params(axis="y", nbins=4, integer=True)
     axes.tick_params(labelsize=8, colors=theme.soft, length=2)
-    axes.set_facecolor(theme.background)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(theme.faint)

@@ -33,9 +33,8 @@ class Sheet:
         self.figure.text(*place, text, color=self.theme.ink, va="center", parse_math=False, **style)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        return self.figure.add_axes(
-            (left / WIDTH, 1 - (top + height) / self.height, width / WIDTH, height / self.height)
-        )
+        place = (left / WIDTH, 1 - (top + height) / self.height, width / WIDTH, height / self.height)
+        return self.figure.add_axes(place, facecolor=self.theme.background)
 
 
 def add_legend(sheet: Sheet, scale: WeightScale, handles: list[Artist]) -> None:
