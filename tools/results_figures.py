@@ -12,7 +12,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
@@ -22,6 +21,7 @@ from matplotlib.figure import Figure
 from published import DOCS, FIRST, SECOND, Measured, measured, retention, table
 
 from covist.eval.plot import spread
+from covist.viz.theme import DARK, LIGHT, Theme
 
 FIGURES = DOCS / "results"
 COMMAND = "python tools/results_figures.py"
@@ -30,26 +30,7 @@ LABEL = 0.17  # inches from one label to the next
 OURS = ("covist-max", "covist-fixed", "covist-pro")
 BASELINE = "random"
 DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
-
-
-class Theme(NamedTuple):
-    """Colours by what they are for; lines take theirs in order."""
-
-    background: str
-    ink: str
-    soft: str
-    faint: str
-    lines: tuple[str, ...]
-
-
-THEMES = {
-    "light": Theme(
-        "white", "#22262e", "#5b6472", "#9aa3b0", ("#c9184a", "#e8590c", "#7b2d8e", "#0b7a75", "#2667c9", "#8a6d00")
-    ),
-    "dark": Theme(
-        "#1e2129", "#d5dae1", "#9aa3b0", "#6b7787", ("#ff5d8f", "#ff9f5a", "#c792ea", "#4fd1c5", "#7fb2ff", "#ffd166")
-    ),
-}
+THEMES = {"light": LIGHT, "dark": DARK}
 
 
 @dataclass(frozen=True)
@@ -119,10 +100,10 @@ def draw(drawing: Drawing, theme: Theme) -> Figure:
     figure = Figure(figsize=SIZE, facecolor=theme.background)
     axes = figure.add_axes(PLOT, facecolor=theme.background)
     axes.axhline(100, color=theme.faint, linestyle=(0, (4, 3)), linewidth=1, zorder=1)
-    colours = iter(theme.lines)
+    colours = iter((*theme.lines, theme.ink))
     labelled = []
     for line in drawing.lines:
-        colour = theme.faint if line.grey else theme.ink if line.name == BASELINE else next(colours)
+        colour = theme.faint if line.grey else theme.soft if line.name == BASELINE else next(colours)
         _draw_line(axes, line, colour, theme.background)
         if not line.grey:
             labelled.append((line, colour))

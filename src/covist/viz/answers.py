@@ -11,6 +11,7 @@ from covist.contract.stages import ImageReport
 from covist.viz.figure import draw_overlay, draw_report
 from covist.viz.film import draw_film
 from covist.viz.layout import seen_views
+from covist.viz.theme import LIGHT, Theme
 
 LINE = 92  # letters of the title that a figure has room for
 
@@ -24,10 +25,12 @@ def draw_answer(
     answer: str,
     overlay: bool = False,
     seconds: Sequence[float] | None = None,
+    theme: Theme = LIGHT,
 ) -> Figure:
     """What the answer to a prompt was based on, for one image or video of it.
 
-    image: the original, or the frames of a video; seconds: when each of the frames that the model sees is shown.
+    image: the original, or the frames of a video; seconds: when each of the frames that the model sees is shown;
+    theme: `LIGHT` or `DARK`.
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -45,8 +48,8 @@ def draw_answer(
     subtitle = f"{method}: {how}{report.summary}"
     views, headline = seen_views(report, image), _headline(prompt, answer)
     if report.is_video:
-        return draw_film(report, views, headline, subtitle, seconds)
-    return (draw_overlay if overlay else draw_report)(report, views, headline, subtitle)
+        return draw_film(report, views, headline, subtitle, seconds, theme)
+    return (draw_overlay if overlay else draw_report)(report, views, headline, subtitle, theme)
 
 
 def _headline(prompt: str, answer: str) -> str:
