@@ -8,20 +8,19 @@ docs/results.md, and the missing systems from `methods/absent.json`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
+
+from published import DOCS, FIRST, SECOND, retention
 
 from covist.contract.kinds import GOES_BY
 from covist.methods.absent import WHY, absent_systems
 from covist.methods.catalogue import WHERE, describe, grouped, setting_text
 from covist.methods.registry import available_methods
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "methods.md"
-RESULTS = PAGE.with_name("results.md")
-BEDS = {"### First test bed": "first test bed", "### Second test bed": "second"}
+PAGE = DOCS / "methods.md"
+BEDS = {FIRST: "first test bed", SECOND: "second"}
 COMMAND = "python tools/methods_page.py"
 FACTS = {
     "acts": "Acts",
@@ -94,22 +93,12 @@ def _section(entry: dict[str, Any]) -> Iterator[str]:
 @cache
 def _measured() -> dict[str, dict[str, str]]:
     """Figures of docs/results.md: test bed -> method -> "98.4 at 128, 94.0 at 64", for budgets that were reached."""
-    text = RESULTS.read_text(encoding="utf-8")
-    return {bed: _retention(text.partition(heading)[2].partition("\n#")[0]) for heading, bed in BEDS.items()}
-
-
-def _retention(section: str) -> dict[str, str]:
-    """Retention by method from the first table of a section; columns named by a number are budgets."""
-    (_, *budgets), _, *rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")
-    ]
     return {
-        name.rstrip(" ¹"): ", ".join(
-            f"{found[0]} at {budget}"
-            for cell, budget in zip(cells, budgets, strict=True)
-            if budget.isdecimal() and (found := re.match(r"[\d.]+(?= \[)", cell))
-        )
-        for name, *cells in rows
+        bed: {
+            method: ", ".join(f"{found.value} at {budget}" for budget, found in row.items())
+            for method, row in retention(heading).items()
+        }
+        for heading, bed in BEDS.items()
     }
 
 

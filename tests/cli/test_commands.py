@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from covist.bench import protocol
 from covist.cli import console
 from covist.eval.subject import Subject
 from covist.request import answer as asking
+from covist.viz.theme import THEMES
 
 SMALL = ("--max-new-tokens", "2")
 
@@ -123,6 +125,14 @@ def test_show(covist, model_folder, tmp_path, name, start):
     ran = covist("show", "--model", model_folder, "--strategy", "pro", "--out", tmp_path / name, "--json", *SMALL)
     assert ran.json["figure"] == str(tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_show_draws_for_the_page_that_was_asked_for(covist, model_folder, tmp_path, theme):
+    name = tmp_path / "figure.svg"
+    assert covist("show", "--model", model_folder, "--theme", theme, "--out", name, *SMALL).code == 0
+    page = re.search(r"fill: (#\w+)", name.read_text(encoding="utf-8"))
+    assert page and page[1] == THEMES[theme].background
 
 
 def test_show_vanilla_has_nothing_to_draw(covist, model_folder, tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covist.cli.console import note
-from covist.cli.options import MetricName
+from covist.cli.options import MetricName, ThemeName
 from covist.errors import CovistError
 
 if TYPE_CHECKING:
@@ -146,10 +146,21 @@ def certificates(answer: Answer) -> list[str]:
     ]
 
 
-def draw(answer: Answer, asked: Question, destination: Path, which: int = 0, overlay: bool = False) -> None:
-    """Write a figure of what was kept of image or video number `which` of the prompt; an HTML page shows them all."""
+def draw(
+    answer: Answer,
+    asked: Question,
+    destination: Path,
+    which: int = 0,
+    overlay: bool = False,
+    theme: ThemeName = ThemeName.light,
+) -> None:
+    """Write a figure of what was kept of image or video number `which` of the prompt.
+
+    An HTML page shows them all, in the colours of the browser.
+    """
     from covist.viz import draw_answer, save_figure
     from covist.viz.files import PAGES
+    from covist.viz.theme import THEMES
 
     if answer.report is None:
         raise CovistError(f"{answer.method} compresses nothing, so there is nothing to draw")
@@ -167,5 +178,6 @@ def draw(answer: Answer, asked: Question, destination: Path, which: int = 0, ove
         answer=answer.text,
         overlay=overlay,
         seconds=asked.seconds(which, drawn.frames),
+        theme=THEMES[theme.value],
     )
     save_figure(figure, destination)

@@ -19,6 +19,13 @@ class Strategy(str, Enum):
     pro = "pro"
 
 
+class ThemeName(str, Enum):
+    """The themes of covist.viz."""
+
+    light = "light"
+    dark = "dark"
+
+
 class MetricName(str, Enum):
     """How answers to `--data` are scored; covist.eval.metrics defines each metric."""
 

@@ -29,6 +29,9 @@ def show(
     min_coverage: options.MinCoverage = None,
     config: options.Config = None,
     which: Annotated[int, typer.Option("--which", min=1, help="Number of the image or video to draw.")] = 1,
+    theme: Annotated[options.ThemeName, typer.Option("--theme", help="The page that a figure is for.")] = (
+        options.ThemeName.light
+    ),
     clip: options.Clip = None,
     device: options.Device = "auto",
     max_new_tokens: options.NewTokens = 128,
@@ -54,7 +57,7 @@ def show(
     writable_file(destination, FIGURES + PAGES)
     loaded = load(model, clip, device)
     answer = ask(loaded, request(loaded, asked), chosen, max_new_tokens)
-    draw(answer, asked, destination, which - 1)
+    draw(answer, asked, destination, which - 1, theme=theme)
     notes = print_notes(reaches(answer, chosen.budget))
     if as_json:
         about = {

@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from covist.methods.grammar import VANILLA
 from covist.schedule import CoverageBudget
 from covist.viz import save_figure
-from covist.viz.panels import FAINT, INK, SOFT
+from covist.viz.theme import LIGHT
 
 if TYPE_CHECKING:
     from covist.eval.results import Results, Score
 
 OURS = "covist"
-COLOURS = ("#c9184a", "#f3722c", "#590d6e", "#0b7a75", "#2667c9")
+COLOURS, INK, SOFT, FAINT = LIGHT.lines, LIGHT.ink, LIGHT.soft, LIGHT.faint
 PLOT, LEFT, BOTTOM, TOP = 5.6, 0.7, 0.6, 0.75  # inches: width of the axes, and what is left around them
 LABEL, LETTER = 0.17, 0.076  # inches of a line and of a letter of the labels
 REMARK, REMARK_LETTER = 0.15, 0.072  # and of the remarks
@@ -60,7 +60,7 @@ def plot_retention(results: Results, path: str | Path) -> None:
     height = max(3.4, 1.15 * LABEL * (len(lines) + 1))
     remarks = _unreached(results.scores, letters=int((width - LEFT) / REMARK_LETTER))
     whole = TOP + REMARK * len(remarks) + height + BOTTOM
-    figure = Figure(figsize=(width, whole))
+    figure = Figure(figsize=(width, whole), facecolor=LIGHT.background)
     axes = figure.add_axes((LEFT / width, BOTTOM / whole, PLOT / width, height / whole))
     for line in lines:
         _draw(axes, line)

@@ -17,8 +17,9 @@ from covist.outputs import writable_file, write_json
 from covist.reproduce.sheet import PAPER, Sheet, SheetLine
 from covist.viz import save_figure
 from covist.viz.files import FIGURES
-from covist.viz.panels import FAINT, INK, SOFT
+from covist.viz.theme import LIGHT
 
+INK, SOFT, FAINT = LIGHT.ink, LIGHT.soft, LIGHT.faint
 TEXTS = (".md", ".tex", ".json")
 ENDINGS = TEXTS + FIGURES
 LETTER, LINE, MARGIN = 0.078, 0.205, 0.3  # inches of a letter and a line, and around the table
@@ -89,7 +90,7 @@ def draw(sheet: Sheet) -> Figure:
     below = [line for text in (sheet.legend, *sheet.notes) for line in wrap(text, int((width - 2 * MARGIN) / 0.066))]
     top, bottom = 0.75, 0.35 + 0.17 * len(below)
     height = top + LINE * len(rows) + bottom
-    figure = Figure(figsize=(width, height))
+    figure = Figure(figsize=(width, height), facecolor=LIGHT.background)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.axis("off")

@@ -11,6 +11,7 @@ from covist.contract.stages import ImageReport
 from covist.viz.figure import draw_overlay, draw_report
 from covist.viz.film import draw_film
 from covist.viz.layout import seen_views
+from covist.viz.theme import LIGHT, Theme
 
 LINE = 92  # letters of a title that fit a figure
 
@@ -24,6 +25,7 @@ def draw_answer(
     answer: str,
     overlay: bool = False,
     seconds: Sequence[float] | None = None,
+    theme: Theme = LIGHT,
 ) -> Figure:
     """Draw what the answer to a prompt was based on, for one of its images or videos.
 
@@ -32,6 +34,7 @@ def draw_answer(
     method, prompt, answer: for the title
     overlay: draw only the representatives on the image, not the evidence maps
     seconds: the time of each frame that the model sees, in a video
+    theme: `LIGHT` or `DARK`
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -49,8 +52,8 @@ def draw_answer(
     subtitle = f"{method}: {how}{report.summary}"
     views, headline = seen_views(report, image), _headline(prompt, answer)
     if report.is_video:
-        return draw_film(report, views, headline, subtitle, seconds)
-    return (draw_overlay if overlay else draw_report)(report, views, headline, subtitle)
+        return draw_film(report, views, headline, subtitle, seconds, theme)
+    return (draw_overlay if overlay else draw_report)(report, views, headline, subtitle, theme)
 
 
 def _headline(prompt: str, answer: str) -> str:

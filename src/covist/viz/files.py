@@ -53,7 +53,7 @@ def save_figure(figure: Figure, path: str | Path) -> None:
         with warnings.catch_warnings(), rc_context({"svg.hashsalt": "covist"}):
             # Letters that the font lacks become boxes; a warning for each of them is of no use.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            figure.savefig(path, dpi=150, facecolor="white", metadata=_UNDATED[ending])
+            figure.savefig(path, dpi=150, facecolor="auto", metadata=_UNDATED[ending])
     except OSError as error:
         raise CovistError(f"cannot write {path}: {error.strerror or error}") from None
 

@@ -8,8 +8,9 @@ from html import escape
 
 from covist.contract.stages import ImageReport
 from covist.viz.layout import View
-from covist.viz.panels import WEIGHT_COLOURS, WeightScale
+from covist.viz.panels import WeightScale
 from covist.viz.svg import define_images, draw_panel
+from covist.viz.theme import LIGHT
 
 # Text inherits its colour. Regions are transparent until the pointer is on one of them; then the others are darkened.
 _STYLE = f"""<style>
@@ -34,7 +35,7 @@ _STYLE = f"""<style>
 .covist circle {{ stroke: #fff; stroke-width: 1px; vector-effect: non-scaling-stroke }}
 .covist .all:hover .one:not(:hover) circle {{ opacity: .35 }}
 .covist .scale {{ display: inline-block; width: 120px; height: 10px; margin: 0 .4em; border-radius: 2px;
-  background: linear-gradient(to right, {", ".join(WEIGHT_COLOURS)}) }}
+  background: linear-gradient(to right, {", ".join(LIGHT.weights)}) }}
 </style>"""
 
 

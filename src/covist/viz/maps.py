@@ -10,8 +10,9 @@ from matplotlib import colormaps
 
 from covist.contract.stages import ImageReport
 from covist.viz.layout import View
-from covist.viz.panels import EVIDENCE, GONE
+from covist.viz.panels import EVIDENCE
 from covist.viz.svg import pixel_data
+from covist.viz.theme import LIGHT
 
 MAP_NAMES = ("attention", "distinctiveness", "instruction", "combined")
 
@@ -63,7 +64,7 @@ def draw_maps(image: ImageReport, views: list[View]) -> str:
 def _draw_map(shown: EvidenceMap, views: list[View]) -> str:
     """The views of one map share a scale."""
     low, high = float(np.nanmin(shown.values)), float(np.nanmax(shown.values))
-    colours = colormaps[EVIDENCE].with_extremes(bad=GONE)
+    colours = colormaps[EVIDENCE].with_extremes(bad=LIGHT.gone)
     scaled = np.ma.masked_invalid((shown.values - low) / (high - low))
     panels = "".join(
         f'<img alt="" style="image-rendering:pixelated;display:block;width:100%" '

@@ -11,7 +11,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from covist.viz.panels import FAINT, INK, WeightScale
+from covist.viz.panels import WeightScale
+from covist.viz.theme import LIGHT, Theme
 
 WIDTH, MARGIN, GAP, BAR = 12.0, 0.25, 0.14, 2.6  # inches: figure, margin, between panels, colour bar
 TITLE, LEGEND = 0.62, 0.72  # inches at the top, at the bottom
@@ -20,26 +21,25 @@ TITLE, LEGEND = 0.62, 0.72  # inches at the top, at the bottom
 class Sheet:
     """A figure of the common width, with a title and a subtitle."""
 
-    def __init__(self, height: float, title: str = "", subtitle: str = ""):
-        self.height = height
-        self.figure = Figure(figsize=(WIDTH, height))
+    def __init__(self, height: float, title: str = "", subtitle: str = "", theme: Theme = LIGHT):
+        self.height, self.theme = height, theme
+        self.figure = Figure(figsize=(WIDTH, height), facecolor=theme.background)
         self.write(title, 0.24, fontsize=13, weight="bold")
         self.write(subtitle, 0.48, fontsize=9.5)
 
     def write(self, text: str, below: float, **style: Any) -> None:
         """A line of text, `below` inches from the top. Dollar signs in a question do not begin a formula."""
         place = MARGIN / WIDTH, 1 - below / self.height
-        self.figure.text(*place, text, color=INK, va="center", parse_math=False, **style)
+        self.figure.text(*place, text, color=self.theme.ink, va="center", parse_math=False, **style)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        return self.figure.add_axes(
-            (left / WIDTH, 1 - (top + height) / self.height, width / WIDTH, height / self.height)
-        )
+        place = (left / WIDTH, 1 - (top + height) / self.height, width / WIDTH, height / self.height)
+        return self.figure.add_axes(place, facecolor=self.theme.background)
 
 
 def add_legend(sheet: Sheet, scale: WeightScale, handles: list[Artist]) -> None:
     """Explain discs, lines, hatching and colours."""
-    figure, height = sheet.figure, sheet.height
+    figure, height, ink = sheet.figure, sheet.height, sheet.theme.ink
     figure.legend(
         handles=handles,
         loc="center left",
@@ -50,23 +50,23 @@ def add_legend(sheet: Sheet, scale: WeightScale, handles: list[Artist]) -> None:
         handletextpad=0.6,
         columnspacing=1.6,
         borderpad=0,
-        labelcolor=INK,
+        labelcolor=ink,
     )
     if len(scale.examples) > 1:
         left, width = WIDTH - MARGIN - BAR, BAR
         bar_axes = figure.add_axes((left / WIDTH, 0.36 / height, width / WIDTH, 0.12 / height))
         bar = figure.colorbar(scale.mappable, cax=bar_axes, orientation="horizontal")
         bar.outline.set_visible(False)
-        bar.ax.tick_params(labelsize=8, colors=INK, length=2)
-        figure.text((left - 0.1) / WIDTH, 0.42 / height, "weight", fontsize=9, color=INK, ha="right", va="center")
+        bar.ax.tick_params(labelsize=8, colors=ink, length=2)
+        figure.text((left - 0.1) / WIDTH, 0.42 / height, "weight", fontsize=9, color=ink, ha="right", va="center")
 
 
-def thread() -> Line2D:
+def thread(theme: Theme) -> Line2D:
     """The legend entry of the lines between tokens."""
-    return Line2D([], [], color=FAINT, linewidth=1.2, label="a token and the representative that stands for it")
+    return Line2D([], [], color=theme.faint, linewidth=1.2, label="a token and the representative that stands for it")
 
 
-def disc(weight: float, scale: WeightScale, cell_points: float) -> Line2D:
+def disc(weight: float, scale: WeightScale, cell_points: float, theme: Theme) -> Line2D:
     """A legend entry: a disc as drawn in cells of `cell_points` points."""
     weights = np.array([weight])
     return Line2D(
@@ -76,6 +76,6 @@ def disc(weight: float, scale: WeightScale, cell_points: float) -> Line2D:
         marker="o",
         markersize=float(np.sqrt(scale.areas(weights, cell_points))[0]),
         markerfacecolor=to_hex(scale.colours(weights)[0]),
-        markeredgecolor="white",
+        markeredgecolor=theme.rim,
         label=f"weight {weight:g}",
     )
