@@ -19,6 +19,7 @@ EVIDENCE = "magma"
 GOLDEN = 0.618034
 MANY_THREADS = 512
 WIDEST_DISC = 24.0  # points, so that it fits into the line of the legend
+NARROWEST_DISC = 0.3  # of a cell
 WIDEST_RIM, THICKEST_RIM = 0.6, 0.1  # points; of the diameter, so that small discs keep their colour
 
 
@@ -43,9 +44,9 @@ class WeightScale:
 
     def areas(self, weights: np.ndarray, cell_points: float) -> np.ndarray:
         """Areas of discs in square points, proportional to the weight: half a cell wide for a weight of one, or less if
-        the largest would otherwise hide its neighbours or the legend."""
+        the largest would otherwise hide its neighbours or the legend, but never too small to be seen."""
         widest = min(0.55 * cell_points * self.largest**0.5, 2.5 * cell_points, WIDEST_DISC)
-        return widest**2 * weights / self.largest
+        return np.maximum(widest**2 * weights / self.largest, (NARROWEST_DISC * cell_points) ** 2)
 
 
 def show_image(axes: Axes, view: View, title: str = "", theme: Theme = LIGHT) -> None:

@@ -19,21 +19,21 @@ TITLE, LEGEND = 0.62, 0.72  # inches at the top, at the bottom
 
 
 class Sheet:
-    """A figure of the common width, with a title and a subtitle."""
+    """A figure, usually of the common width, with a title and a subtitle."""
 
-    def __init__(self, height: float, title: str = "", subtitle: str = "", theme: Theme = LIGHT):
-        self.height, self.theme = height, theme
-        self.figure = Figure(figsize=(WIDTH, height), facecolor=theme.background)
+    def __init__(self, height: float, title: str = "", subtitle: str = "", theme: Theme = LIGHT, width: float = WIDTH):
+        self.height, self.theme, self.width = height, theme, width
+        self.figure = Figure(figsize=(width, height), facecolor=theme.background)
         self.write(title, 0.24, fontsize=13, weight="bold")
         self.write(subtitle, 0.48, fontsize=9.5)
 
-    def write(self, text: str, below: float, **style: Any) -> None:
+    def write(self, text: str, below: float, left: float = MARGIN, **style: Any) -> None:
         """A line of text, `below` inches from the top. Dollar signs in a question do not begin a formula."""
-        place = MARGIN / WIDTH, 1 - below / self.height
-        self.figure.text(*place, text, color=self.theme.ink, va="center", parse_math=False, **style)
+        look = {"color": self.theme.ink, "va": "center", "parse_math": False, **style}
+        self.figure.text(left / self.width, 1 - below / self.height, text, **look)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        place = (left / WIDTH, 1 - (top + height) / self.height, width / WIDTH, height / self.height)
+        place = (left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
         return self.figure.add_axes(place, facecolor=self.theme.background)
 
 
