@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from time import sleep
-from types import TracebackType
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -31,12 +32,10 @@ from covist.methods import registry as methods
 from support.pages import ROOT, blocks_of
 from support.programs import hear_ctrl_c
 
-SERVERS = {
-    "covist": "covist",
-    "vllm": "vllm.entrypoints.cli.main",
-}  # programs with a command `serve`, and their modules
+SERVERS = ("covist serve ", "vllm serve ", "python -m vllm.entrypoints.openai.api_server ")
 SHELL = {"|", "||", "&&", ";", "<", ">", ">>"}
-INTERRUPTED = 128 + signal.SIGINT
+INTERRUPTED = {0, 128 + signal.SIGINT, -signal.SIGINT}
+"""How programs end after Ctrl-C."""
 USUAL_PORT = "8000"
 CLONE = ("benchmarks", "deploy", "examples", "tools")
 """Folders of a clone that commands name."""
@@ -53,7 +52,7 @@ def run_page(page: str, kinds: set[str], folder: Path, monkeypatch: pytest.Monke
     forget_registrations(monkeypatch)
     make_stand_ins(folder)
     names: dict[str, object] = {"__name__": "__main__"}
-    with Reader() as reader:
+    with closing(Reader()) as reader:
         for block in blocks_of(page):
             if block.kind not in kinds:
                 continue
@@ -81,14 +80,15 @@ def make_stand_ins(folder: Path) -> None:
         tiny.scene_image(scene).save(folder / name, quality=95)
         tiny.scene_image(scene).save(folder / f"frames/{seed}.png")
         asked += [(name, question) for question in tiny.questions_for(scene)[:3]]
-    image, question, _ = tiny.demo()
+    image = tiny.demo()[0]
     image.save(folder / "photo.jpg", quality=95)
     image.save(folder / "photo.png")
     labelled = [{"image": name, "question": one.question, "answer": one.answer} for name, one in asked]
     rows = [{"id": f"{row}", "image": name, "prompt": one.question} for row, (name, one) in enumerate(asked)]
     for name, lines in (("mine.jsonl", labelled), ("questions.jsonl", rows)):
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    (folder / "checkpoint").symlink_to(tiny.WEIGHTS)  # as `save_pretrained` wrote it
+    shutil.copytree(tiny.WEIGHTS, folder / "checkpoint")  # as `save_pretrained` wrote it
+    (folder / "my_script.py").write_text("import covist\n")
     for name in CLONE:
         (folder / name).symlink_to(ROOT / name)
     (folder / ".curlrc").write_text("silent\nshow-error\nfail-with-body\n")  # otherwise a refusal is a success
@@ -101,12 +101,6 @@ class Reader:
         self._server: subprocess.Popen[bytes] | None = None
         self._ports: tuple[str, str] = (USUAL_PORT, USUAL_PORT)
 
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._stop_server()
-
     def redirected(self, code: str) -> str:
         """With the port that the server really has."""
         page, real = self._ports
@@ -114,7 +108,7 @@ class Reader:
 
     def run(self, command: str) -> None:
         words = shlex.split(command, comments=True)
-        if words[0] in SERVERS and words[1:2] == ["serve"] and "--help" not in words:
+        if f"{' '.join(words)} ".startswith(SERVERS):
             self._serve(words)
         elif words[0] == "covist" and not SHELL & set(words) and "$" not in command:
             with pytest.raises(SystemExit) as exit_:
@@ -125,27 +119,23 @@ class Reader:
 
     def _serve(self, words: list[str]) -> None:
         """Start a server as a program of its own and wait until it answers."""
-        self._stop_server()
+        self.close()
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = str(free.getsockname()[1])
         self._ports = (words[words.index("--port") + 1] if "--port" in words else USUAL_PORT, port)
         with open("server.log", "wb") as log:
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", SERVERS[words[0]], *words[1:], "--port", port],
-                stdout=log,
-                stderr=log,
-                preexec_fn=hear_ctrl_c,
-            )
+            self._server = subprocess.Popen([*words, "--port", port], stdout=log, stderr=log, preexec_fn=hear_ctrl_c)
         while not _answers(port):
             assert self._server.poll() is None, Path("server.log").read_text()
             sleep(0.1)
 
-    def _stop_server(self) -> None:
+    def close(self) -> None:
+        """Press Ctrl-C, if a server runs."""
         if self._server is None:
             return
         server, self._server = self._server, None
         server.send_signal(signal.SIGINT)
-        assert server.wait() in (0, INTERRUPTED), Path("server.log").read_text()
+        assert server.wait() in INTERRUPTED, Path("server.log").read_text()
 
 
 def _answers(port: str) -> bool:

@@ -69,3 +69,8 @@ def blocks_of(page: str) -> list[Block]:
 
 def pages_with(kind: str) -> list[str]:
     return [page for page in PAGES if any(block.kind == kind for block in blocks_of(page))]
+
+
+def prose_of(page: str) -> str:
+    """A page without its fenced blocks."""
+    return FENCE.sub("", PAGES[page])

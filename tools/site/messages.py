@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "covist"
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE, TROUBLESHOOTING = ROOT / "src" / "covist", ROOT / "docs" / "troubleshooting.md"
 Texts = dict[str, list[str]]  # what a name stands for
 ANYTHING = "…"
 WORDY = 8
@@ -18,9 +20,32 @@ WORDY = 8
 INTRODUCTION = f"""\
 # Every error message
 
-What covist refuses is a `CovistError` of one line, on the command line with exit code 2. `{ANYTHING}` stands for what
-is filled in. [Troubleshooting](troubleshooting.md) explains those that need more words than their own. Refusals of the
-server have a [status](serving.md#limits) as well."""
+covist refuses bad input with a `CovistError` of one line; commands then exit with code 2. Each message states what was
+wrong and what to do. The list below groups all of them by what you were doing. `{ANYTHING}` stands for the part that is
+filled in. Where a message needs more words, its cause follows, as in [Troubleshooting](troubleshooting.md). The server
+also answers with a [status code](serving.md#limits)."""
+ROOMS = {
+    "Compressing a model": ("When `covist.compress` is called, or the compressed model runs.", "api contract engine"),
+    "Methods and budgets": (
+        "When a method, one of its settings, a budget or a constant is outside its range.",
+        "methods formulas checks.py config.py grid.py plan.py schedule.py state.py",
+    ),
+    "Models and checkpoints": ("When a model is loaded, or a family is found for it.", "families tiny plugins.py"),
+    "Images, videos and prompts": ("When a prompt is read, from a command, a request or a row.", "request"),
+    "Command line and output files": (
+        "When options contradict each other, or a file cannot be written.",
+        "cli viz outputs.py",
+    ),
+    "Evaluating and tuning": ("In `covist eval`, `tune`, `calibrate` and `export`.", "eval"),
+    "Benchmarks": ("In `covist bench`.", "bench"),
+    "The paper's tables": ("In `covist reproduce`.", "reproduce"),
+    "lmms-eval": ("When lmms-eval runs covist as its model.", "lmms"),
+    "Server and page": ("When `covist serve` starts, or reads a request.", "serve page"),
+    "Batch jobs": ("In `covist batch`.", "batch"),
+    "Ray": ("With `--ray`.", "cluster"),
+    "vLLM": ("In `covist vllm-args`, and inside an engine with the plugin.", "vllm"),
+}
+"""Heading -> when its messages appear, and the folders and files of the package that raise them."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -30,10 +55,29 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def page() -> str:
-    parts = [INTRODUCTION]
+    parts, causes = [INTRODUCTION], explained()
+    under: dict[str, set[str]] = {heading: set() for heading in ROOMS}
     for file, found in by_file().items():
-        parts += [f"## {file}", "\n".join(f"- `` {one} ``" for one in found)]
+        under[room_of(file)].update(found)
+    for heading, (when, _) in ROOMS.items():
+        parts += [f"## {heading}", when]
+        parts += ["\n".join(f"- `` {message} ``{_cause(message, causes)}" for message in sorted(under[heading]))]
     return "\n\n".join(parts) + "\n"
+
+
+def _cause(message: str, causes: dict[str, str]) -> str:
+    begins = [beginning for beginning in causes if message.startswith(beginning)]
+    return f"<br>{causes[max(begins, key=len)]}" if begins else ""
+
+
+def explained() -> dict[str, str]:
+    """How a message begins -> its cause, from the tables of the page on troubleshooting."""
+    return dict(re.findall(r"^\| `(.+?)` \| (.+) \|$", TROUBLESHOOTING.read_text(encoding="utf-8"), re.M))
+
+
+def room_of(file: str) -> str:
+    """The heading that the messages of a file of the package belong under."""
+    return next(heading for heading, (_, places) in ROOMS.items() if file.partition("/")[0] in places.split())
 
 
 def by_file() -> dict[str, list[str]]:

@@ -26,7 +26,7 @@ PUBLISHED_TOKENS = 576
 
 
 def cut_depths(layers: int, budget: int, tokens: int, cuts: Sequence[int], share: float) -> list[int]:
-    """Where the reductions happen in a decoder of `layers` layers, given their layers in one of 32.
+    """Where each reduction happens in a decoder of `layers` layers, given their layers in one of 32.
 
     The layers before the first cut see all tokens. Where these alone would take more than `share` of the budget, the
     first cut moves forward and the others keep their proportions after it.
@@ -34,8 +34,7 @@ def cut_depths(layers: int, budget: int, tokens: int, cuts: Sequence[int], share
     affordable = math.floor(share * layers * budget / tokens)
     first = max(1, min(round_half_up(cuts[0] * layers / PUBLISHED_LAYERS), affordable))
     after = [(cut - cuts[0]) / (PUBLISHED_LAYERS - cuts[0]) for cut in cuts]
-    depths = [first + round_half_up((layers - first) * part) for part in after]
-    return sorted({depth for depth in depths if depth < layers})
+    return [first + round_half_up((layers - first) * part) for part in after]
 
 
 def inside_schedule(
@@ -47,13 +46,11 @@ def inside_schedule(
     is what the report says.
     """
     depths = cut_depths(layers, budget, tokens, cuts, share)
-    if budget >= tokens or not depths:
+    if budget >= tokens or depths[0] >= layers:
         return fixed_schedule(layers, tokens, tokens)
-    shape = shape[: len(depths)]
 
     def schedule(scale: float) -> Schedule:
-        counts = [min(max(round_half_up(scale * part), 1), tokens) for part in shape]
-        return Schedule(layers, ((0, tokens), *zip(depths, counts, strict=True)))
+        return staged(layers, tokens, depths, [round_half_up(scale * part) for part in shape])
 
     return solved(schedule, tokens / min(shape), budget)
 

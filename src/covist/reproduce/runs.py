@@ -177,7 +177,7 @@ def run_of(table: PaperTable, row: PaperRow) -> Run | None:
     if table.name == "components":
         letter = row.system[1]
         return Run(table.model, _MAIN_ROWS.get(letter, f"covist-row-{letter}"), row.budget)
-    method = method_of(row.system)
+    method = method_of(row.system, table.model)
     if method is None or row.budget is None:
         return None
     counts_after = table.name == "after" and not method.endswith("=nominal")

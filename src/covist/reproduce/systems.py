@@ -53,6 +53,8 @@ SYSTEMS = {
     "ZOO-Prune": "zoo-prune",
 }
 """Every system of the tables that we have."""
+ON_TILES = {"FlowCut": "flowcut:tiles=nominal"}
+"""Systems that were published with further steps for images of several tiles."""
 _MARKS = re.compile(r"(‡|†|\^[A-Z])+$")
 
 
@@ -65,12 +67,16 @@ def plain_name(system: str) -> str:
     return _MARKS.sub("", system)
 
 
-def method_of(system: str) -> str | None:
+def method_of(system: str, model: str = "") -> str | None:
     """Our name for a system of the paper, with the counts that it was published with; None if we lack it.
 
     >>> method_of("FastV"), method_of("PriorTR"), method_of("RoRA")
     ('fastv', 'priortr:counts=nominal', None)
+    >>> method_of("FlowCut"), method_of("FlowCut", "llava-next-7b")
+    ('flowcut', 'flowcut:tiles=nominal')
     """
+    if model.startswith("llava-next") and plain_name(system) in ON_TILES:
+        return ON_TILES[plain_name(system)]
     name = SYSTEMS.get(plain_name(system))
     if name is None or name == VANILLA:
         return name
