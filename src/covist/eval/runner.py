@@ -87,9 +87,25 @@ def evaluate(
         finished = [run for run in runs if answering.is_finished(run)]
         results = Results.build(asked, items, finished, records, seed)
         if out is not None and runs[0] in finished:
-            others = [run for run in records.runs() if run not in runs and answering.is_finished(run)]
+            others = _known([run for run in records.runs() if run not in runs and answering.is_finished(run)])
             _summarise(Results.build(asked, items, [*finished, *others], records, seed), Path(out))
     return results
+
+
+def _known(runs: list[Run]) -> list[Run]:
+    """Runs whose methods can be built here: a script may have registered one that this process does not know."""
+    known, unknown = [], {}
+    for run in runs:
+        try:
+            method_names([run.method])
+            known.append(run)
+        except CovistError:
+            unknown[run.method] = None
+    if unknown:
+        warnings.warn(
+            f"methods that are not known here are left out of the summary: {', '.join(unknown)}", stacklevel=3
+        )
+    return known
 
 
 def _summarise(results: Results, directory: Path) -> None:
