@@ -94,18 +94,19 @@ def evaluate(
 
 def _known(runs: list[Run]) -> list[Run]:
     """Runs whose methods can be built here: a script may have registered one that this process does not know."""
-    known, unknown = [], {}
-    for run in runs:
-        try:
-            method_names([run.method])
-            known.append(run)
-        except CovistError:
-            unknown[run.method] = None
+    unknown = dict.fromkeys(run.method for run in runs if not _is_known(run.method))
     if unknown:
-        warnings.warn(
-            f"methods that are not known here are left out of the summary: {', '.join(unknown)}", stacklevel=3
-        )
-    return known
+        names = ", ".join(unknown)
+        warnings.warn(f"methods that are not known here are left out of the summary: {names}", stacklevel=3)
+    return [run for run in runs if run.method not in unknown]
+
+
+def _is_known(method: str) -> bool:
+    try:
+        method_names([method])
+    except CovistError:
+        return False
+    return True
 
 
 def _summarise(results: Results, directory: Path) -> None:
