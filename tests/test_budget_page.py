@@ -1,8 +1,8 @@
 """What docs/budget.md advises follows from the tables of docs/results.md and of the paper."""
 
-import published
 import pytest
 
+import published
 from covist.families.registry import preset_named
 from covist.reproduce.paper import load_table
 

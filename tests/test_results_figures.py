@@ -3,8 +3,9 @@
 import re
 from itertools import combinations
 
-import published
 import pytest
+
+import published
 import results_figures as figures
 
 DRAWINGS = figures.drawings()

@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from published import DOCS, FIRST, SECOND, retention
-
 from covist.contract.kinds import GOES_BY
 from covist.methods.absent import WHY, absent_systems
 from covist.methods.catalogue import WHERE, describe, grouped, setting_text
 from covist.methods.registry import available_methods
+from published import DOCS, FIRST, SECOND, retention
 
 PAGE = DOCS / "methods.md"
 BEDS = {FIRST: "first test bed", SECOND: "second"}

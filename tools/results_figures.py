@@ -18,10 +18,10 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from published import DOCS, FIRST, SECOND, Measured, measured, retention, table
 
 from covist.eval.plot import spread
 from covist.viz.theme import DARK, LIGHT, Theme
+from published import DOCS, FIRST, SECOND, Measured, measured, retention, table
 
 FIGURES = DOCS / "results"
 COMMAND = "python tools/results_figures.py"

@@ -51,12 +51,13 @@ class Check:
         return asdict(self)
 
 
-def checks() -> list[Check]:
-    """What is installed, what is missing, and how to install it."""
+def checks(model: str | None = None) -> list[Check]:
+    """What is installed, what is missing and how to install it; on request also whether a model is supported."""
     required = [_required(name) for name in REQUIRED]
     if any(check.status == "missing" for check in required):
         return required
-    return [*required, *_embedded_models(), _device(), _attention(), _waiting_threads(), *_extras()]
+    asked = [] if model is None else [_model(model)]
+    return [*required, *_embedded_models(), _device(), _attention(), _waiting_threads(), *_extras(), *asked]
 
 
 def _required(name: str) -> Check:
@@ -137,6 +138,20 @@ def _extras() -> list[Check]:
         else Check(name, "optional", "not installed", f"pip install {name} ({use})")
         for name, use in uses.items()
     ]
+
+
+def _model(name: str) -> Check:
+    """Whether a model can be compressed, by its configuration alone: no weight is read or fetched."""
+    from covist.errors import CovistError
+    from covist.request.loading import EMBEDDED, served_class
+
+    try:
+        model_class, family = served_class(name)
+    except CovistError as error:
+        return Check(f"model {name}", "missing", "cannot be compressed", str(error))
+    wants_clip = family.needs_clip_text and name not in EMBEDDED
+    advice = "give --clip with the CLIP of its vision tower, or use covist-max" if wants_clip else ""
+    return Check(f"model {name}", "ok", f"{model_class.__name__}, family {family.name}", advice)
 
 
 def _version(name: str) -> str | None:

@@ -127,7 +127,7 @@ def test_a_negative_seed(covist, command):
 
 
 def test_a_prompt_without_an_image(covist):
-    assert_refused(covist("run", "--prompt", "where is it?"), "--image")
+    assert_refused(covist("run", "--model", "a/checkpoint", "--prompt", "where is it?"), "--image")
 
 
 def test_an_image_without_a_prompt(covist, image):

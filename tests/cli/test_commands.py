@@ -102,6 +102,11 @@ def test_run_warns_about_words_the_model_does_not_know(covist, model_folder, ima
     assert "zeppelin? [a] zeppelin?" in drawn.stdout and "[a].png" in drawn.stdout
 
 
+def test_an_embedded_model_is_asked_anything_about_the_bundled_image(covist):
+    ran = covist("run", "--prompt", "how many circles are there?", "--json")
+    assert (ran.json["prompt"], ran.json["results"][0]["answer"]) == ("how many circles are there?", "2")
+
+
 def test_run_without_compression_has_nothing_beside_it(covist, model_folder):
     ran = covist("run", "--model", model_folder, "--method", "vanilla", *SMALL)
     assert ran.code == 0 and "vanilla" in ran.stdout

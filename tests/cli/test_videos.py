@@ -82,7 +82,7 @@ def test_a_model_without_videos_names_families_that_take_them(covist, film):
     [
         (("--video", "nowhere.mp4", *PROMPT), "video nowhere.mp4 does not exist"),
         (("--video", "nowhere.mp4"), "--video needs a --prompt"),
-        (("--prompt", "what?"), "--prompt needs an --image or --video"),
+        (("--prompt", "what?", "--model", "a/checkpoint"), "--prompt needs an --image or --video"),
     ],
 )
 def test_a_bad_video_is_one_line(covist, arguments, complaint):

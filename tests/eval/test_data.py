@@ -99,6 +99,12 @@ def test_a_bad_line_is_named_with_its_reason(folder, row, complaint):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("choices", [None, []])
+def test_no_choices_are_none(folder, choices):
+    (item,) = read_data(write(folder, {**GOOD, "choices": choices})).items()
+    assert item.questions[0].choices == ()
+
+
 def test_a_file_without_questions_is_refused(folder):
     with pytest.raises(CovistError, match="mine.jsonl contains no questions"):
         read_data(write(folder, ""))

@@ -7,6 +7,7 @@ import covist
 from covist.errors import CovistError
 from covist.eval import evaluate, load_suite
 from covist.eval.subject import Subject
+from covist.methods import registry
 from covist.request.answer import Configuration, compressed
 
 METHODS = "covist-fixed,random:positions=keep"
@@ -99,6 +100,16 @@ def test_the_summary_covers_what_earlier_calls_have_finished(untrained, tmp_path
     rows = [(row["method"], row["budget"]) for row in summary(tmp_path)["results"]]
     assert rows == [("vanilla", 576), ("uniform", 24), ("random", 24), ("random", 12)]
     assert "| random |" in (tmp_path / "results.md").read_text()
+
+
+def test_the_summary_leaves_out_methods_that_are_registered_elsewhere(untrained, tmp_path, monkeypatch):
+    known = covist.available_methods()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(registry, "_METHODS", {**known, "uniform-again": known["uniform"]})
+        evaluate("uniform-again", "24", limit=1, model=untrained, out=tmp_path)
+    with pytest.warns(UserWarning, match="not known here are left out of the summary: uniform-again$"):
+        evaluate("random", "24", limit=1, model=untrained, out=tmp_path)
+    assert [row["method"] for row in summary(tmp_path)["results"]] == ["vanilla", "random"]
 
 
 def test_fewer_images_leave_the_summary_alone(untrained, tmp_path):

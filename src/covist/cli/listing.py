@@ -194,11 +194,21 @@ def _print_refused(entries: list[dict[str, str]]) -> None:
     out().print(listed)
 
 
-def doctor(as_json: options.Json = False, verbose: options.Verbose = False) -> int:
+def doctor(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Also check whether a model is supported (a folder or a Hugging Face id), by its configuration.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> int:
     """Check the installation: versions, backends, what is missing and how to install it."""
     from covist.environment import checks, machine
 
-    found = checks()
+    found = checks(model)
     healthy = all(check.status != "missing" for check in found)
     if as_json:
         print_json({"healthy": healthy, "checks": [check.to_dict() for check in found], "machine": machine()})
@@ -208,7 +218,8 @@ def doctor(as_json: options.Json = False, verbose: options.Verbose = False) -> i
     for column in listed.columns[1:]:
         column.justify = "left"
     for check in found:
-        listed.add_row(f"[{styles[check.status]}]{check.status}[/]", check.name, check.found, check.advice)
+        words = map(escape, (check.name, check.found, check.advice))
+        listed.add_row(f"[{styles[check.status]}]{check.status}[/]", *words)
     out().print(listed)
-    out().print("everything that covist needs is installed" if healthy else "[bold red]something is missing[/]")
+    out().print("everything that covist needs is there" if healthy else "[bold red]something is missing[/]")
     return 0 if healthy else 1

@@ -71,20 +71,23 @@ def load(name: str, clip: str | None, device: str) -> LoadedModel:
 
 
 def question(images: list[str] | None, prompt: str | None, films: Films = NO_FILMS, model: str = "tiny") -> Question:
-    """The user's images, videos and question, or the bundled example if none is given."""
+    """The user's images, videos and question, or the bundled example if none is given.
+
+    An embedded model can be asked anything about the bundled image; with another one, an image was probably forgotten.
+    """
+    from covist import tiny
     from covist.request.images import load_image
+    from covist.request.loading import EMBEDDED
 
-    if not images and not films.paths and prompt is None:
-        from covist import tiny
-
-        image, asked, _ = tiny.demo("next" if model == "tiny-next" else "tiny")
-        return Question(asked, [image])
     if prompt is not None and not prompt.strip():
         raise CovistError("--prompt is empty")
     if not images and not films.paths:
-        raise CovistError(
-            "--prompt needs an --image or --video to ask about; give none of them for the bundled example"
-        )
+        if prompt is not None and model not in EMBEDDED:
+            raise CovistError(
+                "--prompt needs an --image or --video to ask about; give none of them for the bundled example"
+            )
+        image, asked, _ = tiny.demo("next" if model == "tiny-next" else "tiny")
+        return Question(prompt or asked, [image])
     if prompt is None:
         given = "image" if images else "video"
         raise CovistError(f"--{given} needs a --prompt: the question to ask about the {given}")

@@ -129,7 +129,7 @@ def _question(row: dict[str, Any], metric: str) -> Question:
         answers=_several(row, "answer", _text),
         metric=_field(row, "metric", _text) if "metric" in row else metric,
         family=_field(row, "family", _text) if "family" in row else "",
-        choices=_field(row, "choices", _texts) if "choices" in row else (),
+        choices=() if row.get("choices") in (None, []) else _field(row, "choices", _texts),
     )
 
 

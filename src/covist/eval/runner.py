@@ -88,9 +88,26 @@ def evaluate(
         finished = [run for run in runs if answering.is_finished(run)]
         results = Results.build(asked, items, finished, records, seed)
         if out is not None and runs[0] in finished:
-            others = [run for run in records.runs() if run not in runs and answering.is_finished(run)]
+            others = _known([run for run in records.runs() if run not in runs and answering.is_finished(run)])
             _summarise(Results.build(asked, items, [*finished, *others], records, seed), Path(out))
     return results
+
+
+def _known(runs: list[Run]) -> list[Run]:
+    """Runs whose methods can be built here: a script may have registered one that this process does not know."""
+    unknown = dict.fromkeys(run.method for run in runs if not _is_known(run.method))
+    if unknown:
+        names = ", ".join(unknown)
+        warnings.warn(f"methods that are not known here are left out of the summary: {names}", stacklevel=3)
+    return [run for run in runs if run.method not in unknown]
+
+
+def _is_known(method: str) -> bool:
+    try:
+        method_names([method])
+    except CovistError:
+        return False
+    return True
 
 
 def _summarise(results: Results, directory: Path) -> None:

@@ -12,6 +12,7 @@ from covist.serve.answers import Answer
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
+_SHARES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98)
 
 
 class Metrics:
@@ -36,6 +37,10 @@ class Metrics:
         self._visual = Counter("covist_visual_tokens", "Visual tokens, before and after compression.", ["when"], **own)
         self._saved = Counter("covist_visual_tokens_saved", "Visual tokens that compression removed.", **own)
         self._cache = Counter("covist_cache_bytes", "Cache of prompts, before and after compression.", ["when"], **own)
+        self._coverage = Histogram(
+            "covist_coverage", "Share of an image's evidence that the budget covers.", buckets=_SHARES, **own
+        )
+        self._whole = Counter("covist_whole_images", "Images left uncompressed by min_coverage.", **own)
 
     def watch(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """Add a gauge whose value is read at every scrape."""
@@ -72,6 +77,10 @@ class Metrics:
         self._saved.inc(max(0.0, cost.visual_tokens - cost.visual_tokens_kept))
         self._cache.labels("before").inc(cost.cache_bytes_uncompressed)
         self._cache.labels("after").inc(cost.cache_bytes)
+        for certificate in filter(None, cost.certificates):
+            missed = certificate["missed"]  # what compression would have covered
+            self._coverage.observe(certificate["coverage"] if missed is None else missed)
+            self._whole.inc(missed is not None)
 
     def text(self) -> bytes:
         """Prometheus' text format."""
