@@ -58,7 +58,7 @@ def fixed_schedule(layers: int, budget: int, tokens: int) -> Schedule:
 
 
 def progressive_schedule(layers: int, budget: int, tokens: int, config: CovistConfig | None = None) -> Schedule:
-    """CoViST-Pro: three stages whose layer average is the budget, as far as `tokens` allows."""
+    """CoViST-Pro: three stages whose layer average is the budget, unless `tokens` limits the first stage."""
     _check(layers, budget, tokens)
     config = config or CovistConfig()
     if budget >= tokens:

@@ -33,6 +33,15 @@ _LISTED = 4
 class Report:
     """What the last prefill with images or videos did: tokens kept, memory and operations saved, time spent.
 
+    images: one report for each image, video or segment of a long video
+    text_tokens: number of text tokens of each sample
+    kv_bytes, kv_bytes_uncompressed: size of the cache after prefill, with and without compression
+    flops, flops_uncompressed: operations of the decoder's prefill (Eq. 19), with and without compression
+    seconds: host time for "selection", "composition" and "rest", not synchronised with an accelerator
+    method: name of the method
+    host_bytes: size of the features kept on the host for later questions (`reselect`)
+    asked_again: whether a later question chose the tokens of images of earlier turns
+
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
     >>> image, question, answer = covist.tiny.demo()
@@ -45,16 +54,16 @@ class Report:
     (torch.Size([64]), torch.Size([576]))
     """
 
-    images: tuple[ImageReport, ...]  # one for each image, video or segment of a long video
-    text_tokens: tuple[int, ...]  # per sample
-    kv_bytes: float  # of the cache after prefill
+    images: tuple[ImageReport, ...]
+    text_tokens: tuple[int, ...]
+    kv_bytes: float
     kv_bytes_uncompressed: float
-    flops: float  # decoder prefill, Eq. 19
+    flops: float
     flops_uncompressed: float
-    seconds: dict[str, float]  # selection, composition, rest: host time, not synchronised with an accelerator
+    seconds: dict[str, float]
     method: str = ""
-    host_bytes: int = 0  # of features kept on the host for later questions (`reselect`)
-    asked_again: bool = False  # whether a later question chose the tokens of images of earlier turns
+    host_bytes: int = 0
+    asked_again: bool = False
 
     @cached_property
     def visuals(self) -> tuple[ImageReport, ...]:

@@ -73,7 +73,7 @@ class LlavaOnevision(PatchTowerFamily):
     processor = "LlavaOnevisionProcessor"
     video = "compressed"
     video_stand_in = "LlavaOnevisionVideos"
-    token_count = "up to 7290, plus newlines; 729 beside other images"
+    token_count = "up to 7290, plus newlines; 729 each if a prompt has several images"
     presets = (
         Geometry("llava-onevision-7b", 28, 3584, 18944, 28, 4, **TWO_BY_TWO),
         Geometry("llava-onevision-0.5b", 24, 896, 4864, 14, 2, **TWO_BY_TWO),
