@@ -173,7 +173,7 @@ def test_json_keeps_the_papers_figures_apart(covist, tmp_path):
         (["--out", "table.xlsx"], "must end in .md"),
         (["--out", "nowhere/table.md"], "there is no directory nowhere"),
         (["--results", "a,b"], "splits paths at commas"),
-        (["--model", "a,b"], "cuts model arguments at commas"),
+        (["--model", "a,b"], "splits model arguments at commas"),
         (["--launcher", "accelerate 'launch"], "--launcher accelerate 'launch: no closing quotation"),
         (["--run", "--launcher", "no-such-program"], "program 'no-such-program' was not found"),
         (["--table", "efficiency", "--methods", "scope"], "the efficiency table cannot be restricted"),

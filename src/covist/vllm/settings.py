@@ -147,7 +147,5 @@ def _checked(own: dict[str, Any]) -> dict[str, Any]:
     if own.get("columns") is not None and (own["columns"] <= 0 or own["columns"] % 8):
         raise CovistError(f"vLLM: columns={own['columns']!r}: give a multiple of 8")
     if own.get("clip") and not own.get("instruction"):
-        raise CovistError(
-            'vLLM: clip needs the instruction; add "instruction": true (--instruction), or leave out clip'
-        )
+        raise CovistError('vLLM: clip needs the instruction; add "instruction": true (--instruction) or omit clip')
     return own
