@@ -77,6 +77,7 @@ def test_a_mistake_is_found(span):
         "covist eval --limit N --methods NAME,...",
         "covist methods NAME",
         "make test-NAME",
+        "make test-...",
         "src/covist/methods/NAME.py",
         "src/covist/reproduce/tables/*.json",
         "don't",

@@ -115,7 +115,7 @@ class Reader:
                 main(words[1:])
             assert not exit_.value.code, command
         else:
-            subprocess.run(["bash", "-c", self.redirected(command)], check=True)
+            subprocess.run(["bash", "-o", "pipefail", "-c", self.redirected(command)], check=True)
 
     def _serve(self, words: list[str]) -> None:
         """Start a server as a program of its own and wait until it answers."""
