@@ -59,7 +59,7 @@ def test_attention_is_covists_own():
 
 
 def test_an_option_that_a_method_does_not_have_is_refused():
-    with pytest.raises(ValueError, match="divprune reads no constants of CoViST: leave config= out"):
+    with pytest.raises(ValueError, match="divprune reads no constants of CoViST; omit config="):
         create_method("divprune", config=CovistConfig())
 
 
