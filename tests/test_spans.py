@@ -58,6 +58,7 @@ def test_what_other_files_mention_exists(path):
         "covist plan --preset llava-1.5-7b extra words",
         "make test-nothing",
         "python benchmarks/nothing.py --rows 64",
+        "python benchmarks/batch.py --rose 64",
         "python -m covist.nothing",
         "tests/formulas/test_nothing.py::test_closure",
         "docs/nothing.md",

@@ -44,7 +44,16 @@ def mistake_in(span: str) -> str | None:
         return f"the Makefile has no target {words[1]}"
     if words[:2] == ["python", "-m"] and (module := words[2]).startswith("covist") and find_spec(module) is None:
         return f"there is no module {module}"
-    return next((f"there is no {path}" for path in paths_in(words) if not any(ROOT.glob(path))), None)
+    if missing := [path for path in paths_in(words) if not any(ROOT.glob(path))]:
+        return f"there is no {missing[0]}"
+    return next((mistake_in_script(path, words) for path in paths_in(words) if path.endswith(".py")), None)
+
+
+def mistake_in_script(path: str, words: list[str]) -> str | None:
+    """An option that neither a script nor a module beside it has; scripts cannot be parsed without being run."""
+    source = "".join(one.read_text(encoding="utf-8") for one in (ROOT / path).parent.glob("*.py"))
+    unknown = [word for word in words if word.startswith("--") and f'"{word}"' not in source]
+    return f"{path} has no {unknown[0]}" if unknown else None
 
 
 def mistake_in_covist(arguments: list[str], is_notation: bool = False) -> str | None:
