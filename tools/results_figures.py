@@ -70,11 +70,11 @@ def _bed(heading: str, title: str) -> Drawing:
     rows = {name: points for name, points in retention(heading).items() if points}
     budgets = tuple(rows[OURS[0]])
     rivals = [name for name in rows if name not in OURS]
-    best = [
+    best = {
         max((name for name in rivals if budget in rows[name]), key=lambda name: rows[name][budget].value)
         for budget in budgets
-    ]
-    front = tuple(dict.fromkeys((*OURS, *best, BASELINE)))
+    }
+    front = (*OURS, *sorted(best, reverse=True), BASELINE)  # ToMe comes first and has one colour on both beds
     back = [name for name in rows if name not in front]
     lines = tuple(Line(name, tuple(rows[name].items()), name in back) for name in (*back, *front))
     subtitle = (
