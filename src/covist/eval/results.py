@@ -30,24 +30,38 @@ PREFERRED_REFERENCE = "covist-fixed"
 
 @dataclass(frozen=True)
 class Score:
-    """The score of one method at one budget; accuracy, families and retention in percent, with 95% intervals."""
+    """The score of one method at one budget; accuracy, families and retention in percent, with 95% intervals.
+
+    mean_tokens: visual tokens of prefill, averaged over layers and images
+    mean_cached_tokens: visual tokens in the cache after prefill, averaged in the same way
+    counted_tokens: which of these two the budget counts: mostly the cached ones
+    accuracy: the mean of the families
+    retention: the mean over families of score / score of the uncompressed model
+    families: the score of each family of questions
+    same_answers: the share of questions with exactly the uncompressed model's answer
+    target: the tokens that the budget came to, if it is a share, or a count per frame of a video
+    seconds_per_image: to answer all questions about an image
+    reached: whether the method keeps to the budget; if not, the score is not ranked
+    nominal: whether it uses its published counts, whatever their mean
+    times_mixed: whether its times and vanilla's come from several calls: do not compare them
+    """
 
     method: str
     budget: int | str
-    mean_tokens: float  # visual tokens of prefill, averaged over layers and images
-    mean_cached_tokens: float  # in the cache after it
-    counted_tokens: float  # which of the two the budget counts: mostly the cached ones
-    accuracy: float  # mean of the families
+    mean_tokens: float
+    mean_cached_tokens: float
+    counted_tokens: float
+    accuracy: float
     accuracy_interval: Interval
     retention: float
     retention_interval: Interval
     families: dict[str, float]
-    same_answers: float  # share of questions with exactly the uncompressed model's answer
-    target: float  # tokens that the budget came to, if it is a share, or a count per frame of a video
-    seconds_per_image: float  # to answer all questions about an image
-    reached: bool  # whether the method keeps to the budget; if not, the score is not ranked
-    nominal: bool  # whether it uses its published counts, whatever their mean
-    times_mixed: bool  # whether its times and vanilla's come from several calls: do not compare them
+    same_answers: float
+    target: float
+    seconds_per_image: float
+    reached: bool
+    nominal: bool
+    times_mixed: bool
 
     @property
     def standing(self) -> str:
@@ -107,14 +121,20 @@ class Cost:
 
 @dataclass(frozen=True)
 class Results:
-    """Scores of all finished runs, the uncompressed model ("vanilla") first; what `evaluate` returns."""
+    """What `evaluate` returns: `scores` of all finished runs, the uncompressed model ("vanilla") first.
+
+    unit: what `images` counts: images, videos, or items
+    by_agreement: whether no right answer is known; retention is then agreement with the uncompressed model
+    settings: what the answers depend on besides methods and budgets
+    tallies, same_answers, costs: the figures of each run, from which `scores` and `differences` are computed
+    """
 
     suite: str
     families: tuple[str, ...]
     images: int
-    unit: str  # what `images` counts: images, videos, or items
+    unit: str
     questions: int
-    by_agreement: bool  # whether no right answer is known; retention is then agreement with the uncompressed model
+    by_agreement: bool
     settings: dict[str, Any]
     tallies: dict[Run, Tally]
     same_answers: dict[Run, float]

@@ -75,7 +75,16 @@ class Item:
 
 @dataclass(frozen=True)
 class Suite:
-    """A fixed sequence of items; an item is created when it is needed.
+    """A fixed sequence of items: `Suite.of` makes one from your own items, `read_data` from a file.
+
+    families: the families of questions, in the order of the tables
+    size: the number of items
+    item: creates the item with a number, when it is needed
+    model: the default model
+    one_size: whether all images have the same number of visual tokens, so that a share is a count
+    unit: what tables call an item
+    max_new_tokens: the longest answer; None means that of the longest right one
+    identity: identifies content beyond the items that the fingerprint reads
 
     >>> from covist.eval import Item, Question, Suite
     >>> image, question, answer = covist.tiny.demo()
@@ -88,11 +97,11 @@ class Suite:
     families: tuple[str, ...]
     size: int
     item: Callable[[int], Item]
-    model: str = "tiny"  # the default model
-    one_size: bool = True  # whether all images have the same number of visual tokens, so that a share is a count
-    unit: str = "image"  # what tables call an item
-    max_new_tokens: int | None = None  # longest answer; None: that of the longest right one
-    identity: str = ""  # identifies content beyond the items that the fingerprint reads
+    model: str = "tiny"
+    one_size: bool = True
+    unit: str = "image"
+    max_new_tokens: int | None = None
+    identity: str = ""
 
     @classmethod
     def of(cls, name: str, items: Iterable[Item], unit: str = "image", identity: str = "") -> Suite:

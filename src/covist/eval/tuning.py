@@ -55,6 +55,10 @@ class Tried:
 class Tuned:
     """The result of `tune`.
 
+    keep: the retention to reach, in percent
+    measure: "retention", or "agreement" if no right answers are known
+    unit: what tables call an item
+    items: the number of items
     curve: every budget that was tried, in the order of the trials
     setup: what to save as `covist.json`; None if no budget retains enough
     report: tokens, cache and FLOPs of the first item before and after compression at the chosen budget
