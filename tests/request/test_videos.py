@@ -18,6 +18,12 @@ def test_a_folder_is_read_in_the_order_of_its_numbers(tmp_path):
     assert video.seconds == tuple(number / FOLDER_RATE for number in range(12))
 
 
+def test_files_that_pillow_can_only_write_are_no_frames(tmp_path):
+    folder = write_folder(tmp_path / "film", moving_square(3))
+    (folder / "notes.pdf").write_bytes(b"%PDF-1.7")
+    assert load_video(folder, frames=3).total == 3
+
+
 def test_some_frames_of_a_folder_keep_their_times(tmp_path):
     video = load_video(write_folder(tmp_path / "film", moving_square(11)), frames=3, rate=4)
     assert (video.numbers, video.total, video.seconds) == ((0, 5, 10), 11, (0, 1.25, 2.5))

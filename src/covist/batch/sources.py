@@ -7,16 +7,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from covist.batch.rows import FIELDS, Row, bad_row, read_row
 from covist.errors import CovistError
+from covist.request.images import readable_endings
 
 _PARQUET_ROWS = 64  # decoded at once: a row may contain images
 _CHUNK = 1 << 20
@@ -155,7 +153,7 @@ class ImageFolder(Source):
 
         above: the folders that contain this one; a link back to one of them is not followed
         """
-        endings = _readable_endings()
+        endings = readable_endings()
         try:
             status = os.stat(folder)
             if (here := (status.st_dev, status.st_ino)) in above:
@@ -170,12 +168,6 @@ class ImageFolder(Source):
                 yield from self._names(path, above | {here})
             elif path.suffix.lower() in endings:
                 yield path.relative_to(self.path).as_posix()
-
-
-@cache
-def _readable_endings() -> frozenset[str]:
-    """File endings that Pillow can read; it also registers some that it can only write, such as PDF."""
-    return frozenset(ending for ending, kind in Image.registered_extensions().items() if kind in Image.OPEN)
 
 
 def _parsed(number: int, line: bytes) -> Row:

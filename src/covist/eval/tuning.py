@@ -166,7 +166,7 @@ def _ladder(runs: Sequence[Run], tokens: int, max_budget: int | float | str | No
     sizes = {run: resolve_budget(run.budget, tokens) + _lack(run) for run in runs}
     falling = sorted((run for run in runs if sizes[run] <= most), key=lambda run: -sizes[run])
     if not falling:
-        raise CovistError(f"no budget is at most {max_budget}; give smaller budgets or a larger max_budget")
+        raise CovistError(f"no budget is at most {max_budget}; give smaller budgets or a larger maximum")
     return falling
 
 

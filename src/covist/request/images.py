@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -36,9 +37,15 @@ def check_image(path: str | Path) -> None:
 
 def image_files(folder: Path) -> list[Path]:
     """The images of a folder, sorted by name with 10 after 9."""
-    endings = Image.registered_extensions()
+    endings = readable_endings()
     files = [file for file in folder.iterdir() if file.suffix.lower() in endings and not file.name.startswith(".")]
     return sorted(files, key=lambda file: _natural(file.name))
+
+
+@cache
+def readable_endings() -> frozenset[str]:
+    """File endings that Pillow can read; it also registers some that it can only write, such as PDF."""
+    return frozenset(ending for ending, kind in Image.registered_extensions().items() if kind in Image.OPEN)
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
