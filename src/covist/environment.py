@@ -52,7 +52,7 @@ class Check:
 
 
 def checks(model: str | None = None) -> list[Check]:
-    """What is installed, what is missing and how to install it; on request also whether a model is supported."""
+    """What is installed, what is missing and how to install it; if `model` is given, also whether it is supported."""
     required = [_required(name) for name in REQUIRED]
     if any(check.status == "missing" for check in required):
         return required
@@ -141,7 +141,7 @@ def _extras() -> list[Check]:
 
 
 def _model(name: str) -> Check:
-    """Whether a model can be compressed, by its configuration alone: no weight is read or fetched."""
+    """Whether a model can be compressed, judged by its configuration; no weights are read or downloaded."""
     from covist.errors import CovistError
     from covist.request.loading import EMBEDDED, served_class
 

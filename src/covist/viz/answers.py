@@ -34,7 +34,7 @@ def draw_answer(
     method, prompt, answer: for the title
     overlay: draw only the representatives on the image, not the evidence maps
     seconds: the time of each frame that the model sees, in a video
-    theme: `LIGHT` or `DARK`
+    theme: `covist.viz.LIGHT` or `covist.viz.DARK`
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()

@@ -41,6 +41,7 @@ def draw_report(
 
     image: what was kept of it, from `Report.images`
     views: what to show of the image, from `seen_views`
+    theme: `covist.viz.LIGHT` or `covist.viz.DARK`
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -103,7 +104,7 @@ class _Canvas:
     """
 
     def __init__(self, views: list[View], columns: list[int], sheet: Callable[[float], Sheet], captioned: bool = False):
-        """`sheet` makes one of a height; `captioned` leaves room for captions below the first block."""
+        """`sheet` makes a sheet of a given height; `captioned` leaves room for captions below the first block."""
         self._views = views
         self._shares = [(WIDTH - 2 * MARGIN - (count - 1) * GAP) / count for count in columns]
         self._widths = [self._panel_width(share) for share in self._shares]

@@ -41,6 +41,7 @@ def draw_film(
     video: what was kept of it, from `Report.visuals`
     views: what to show of its frames, from `seen_views`
     seconds: the time of each frame, for the headings; by default frames are numbered from 1
+    theme: `covist.viz.LIGHT` or `covist.viz.DARK`
 
     >>> import covist, torch
     >>> from covist.contract.stages import ImageReport, StageReport

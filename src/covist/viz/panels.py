@@ -56,7 +56,7 @@ def show_image(axes: Axes, view: View, title: str = "", theme: Theme = LIGHT) ->
 
 
 def discarded_look(theme: Theme) -> dict[str, Any]:
-    """How an area looks that no representative stands for."""
+    """The style of an area without a representative."""
     return {"facecolor": theme.gone, "edgecolor": theme.faint, "hatch": "////", "linewidth": 0.0}
 
 
