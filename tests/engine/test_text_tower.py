@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import logging
 import os
 
 import pytest
@@ -89,6 +90,12 @@ def test_vision_tower_is_not_loaded(clip, directory):
     tower = TextTower.resolve(str(directory))
     assert vision_towers() == before
     assert tower.visual_projection.weight.shape == clip[0].visual_projection.weight.shape
+
+
+def test_loading_warns_of_nothing(directory, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    TextTower.load(str(directory))
+    assert caplog.records == []
 
 
 def test_directory_gives_the_same_selection(multi_head, compress, clip, directory):

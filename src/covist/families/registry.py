@@ -36,9 +36,9 @@ def _import_families() -> None:
 
 
 def families() -> list[type[Family]]:
-    """Every family, once each."""
+    """Every family, once each, by name: which module was imported first must not show anywhere."""
     _import_families()
-    return list(dict.fromkeys(_FAMILIES.values()))
+    return sorted(set(_FAMILIES.values()), key=lambda family: family.name)
 
 
 def available_families() -> dict[str, tuple[str, ...]]:
@@ -53,7 +53,7 @@ def available_families() -> dict[str, tuple[str, ...]]:
 def served_classes() -> list[str]:
     """Names of the transformers classes that some family serves."""
     _import_families()
-    return list(dict.fromkeys(model_class for model_class, _ in _FAMILIES))
+    return sorted({model_class for model_class, _ in _FAMILIES})
 
 
 def family_for(model: nn.Module) -> Family:

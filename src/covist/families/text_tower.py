@@ -79,8 +79,13 @@ class TextTower:
         """Load the text tower of a checkpoint and, from the vision tower, only the projection matrix."""
         from transformers import AutoTokenizer, CLIPTextModelWithProjection
 
+        class TextHalf(CLIPTextModelWithProjection):
+            """Without transformers' warning about each tensor of the vision tower."""
+
+            _keys_to_ignore_on_load_unexpected = [r"^vision_model\.", r"^visual_projection\.", "^logit_scale$"]
+
         try:
-            text: Any = CLIPTextModelWithProjection.from_pretrained(name, dtype=home.dtype or "auto")
+            text: Any = TextHalf.from_pretrained(name, dtype=home.dtype or "auto")
         except (OSError, ValueError) as error:
             raise CovistError(
                 f"clip={name!r}: neither a directory with a CLIP checkpoint nor an id that could be loaded from the hub"
