@@ -76,21 +76,39 @@ def test_the_series_in_place_of_the_factor_moves_the_answer_less_than_leaving_th
     assert 0 < moved[0] < 0.5 * moved[1]
 
 
-def test_layers_without_rotary_positions_take_the_weights_alone():
-    table = DistanceTable(torch.tensor([1.0, 0.1]))
-    rule = AttentionRule(torch.tensor([[1.0], [2.0]]), distance=table, layers_without_distance=frozenset({1}))
+TABLE = DistanceTable(torch.tensor([1.0, 0.1]))
+
+
+def added_by(rule, log_weight):
+    """What wide heads add in two layers to the logits of the last of three tokens, the first two of an image."""
     ledger = Ledger.of_text(torch.tensor([[0, 5, 9]]), torch.ones(1, 3, dtype=torch.bool))
-    image, log_weight = torch.tensor([[-1, 0, -1]]), torch.tensor([[0.0, 0.7, 0.0]])
-    ledger.joined = replace(ledger.joined, image=image, log_weight=log_weight)
+    ledger.joined = replace(ledger.joined, image=torch.tensor([[0, 0, -1]]), log_weight=torch.tensor([log_weight]))
     bias = WideBias(ledger, 1, rule, codec_of(rule), prefill=True)
     queries, keys = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 3, 8)
-    added = []
-    for layer in (0, 1):
-        wide_query, wide_key = bias.widen(layer, queries, keys, scaling=0.5)
-        added.append((0.5 * wide_query @ wide_key.mT)[0, 0, 0])
-    factor = fit_series(table, 3)(torch.tensor([4])).item()
-    torch.testing.assert_close(added[0], torch.tensor([0.0, 0.7 + factor, 0.0]))
-    torch.testing.assert_close(added[1], torch.tensor([0.0, 2 * 0.7, 0.0]))
+    wide = [bias.widen(layer, queries, keys, scaling=0.5) for layer in (0, 1)]
+    return [(0.5 * query @ key.mT)[0, 0, 0] for query, key in wide]
+
+
+def test_layers_without_rotary_positions_take_the_weights_alone():
+    rule = AttentionRule(torch.tensor([[1.0], [2.0]]), distance=TABLE, layers_without_distance=frozenset({1}))
+    first, second = added_by(rule, [0.2, 0.7, 0.0])
+    factor = fit_series(TABLE, 3)(torch.tensor([[9], [4]])).float()
+    torch.testing.assert_close(first, torch.tensor([0.2 + factor[0], 0.7 + factor[1], 0.0]))
+    torch.testing.assert_close(second, torch.tensor([2 * 0.2, 2 * 0.7, 0.0]))
+
+
+@pytest.mark.parametrize("without_distance", [frozenset(), frozenset({0}), frozenset({0, 1})])
+def test_a_uniform_first_layer_has_mean_weights_with_and_without_rotary_positions(without_distance):
+    rule = AttentionRule(
+        torch.ones(2, 1), distance=TABLE, layers_without_distance=without_distance, uniform_first_layer=True
+    )
+    mean = float(torch.tensor([0.2, 0.8]).exp().mean().log())
+    factor = fit_series(TABLE, 3)(torch.tensor([[9], [4]])).float()
+    for layer, (added, weights) in enumerate(
+        zip(added_by(rule, [0.2, 0.8, 0.0]), ([mean, mean], [0.2, 0.8]), strict=True)
+    ):
+        distance = torch.zeros(2) if layer in without_distance else factor
+        torch.testing.assert_close(added[:2], torch.tensor(weights) + distance)
 
 
 def test_the_cache_holds_plain_keys(model, strategy, compress, flash_on):

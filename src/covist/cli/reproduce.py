@@ -26,8 +26,8 @@ def reproduce(
     table: Annotated[
         str,
         typer.Option(
-            help="main, 13b, next, qwen, components or efficiency; appendix: fixed, fixed-p, layers, layers-p or after; "
-            "scenes for the embedded model."
+            help="main, 13b, next, qwen, components or efficiency; appendix: fixed, fixed-p, layers, layers-p or after;"
+            " scenes for the embedded model."
         ),
     ] = "main",
     results: Annotated[Path, typer.Option(help="Directory of the results, with a folder for each run.")] = Path(

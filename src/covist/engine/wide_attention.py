@@ -58,18 +58,19 @@ class WideBias:
         positions = ledger.positions if ledger.positions.ndim == 3 else ledger.positions[..., None]
         self._waves = codec.query_waves(positions[:, -queries:], ledger.reach)  # [batch, queries, columns]
         distance = distance_of(rule, prefill) is not None
-        self._keys = self._first_layer_keys = self._key_columns(ledger, positions, distance)  # [batch, keys, columns]
-        if rule.uniform_first_layer and prefill:
-            self._first_layer_keys = self._key_columns(with_mean_weights(ledger), positions, distance)
+        self._keys = self._key_columns(ledger, positions, distance)  # [batch, keys, columns]
+        self._own_keys: dict[int, Tensor] = {}  # of the layers that differ
         if rule.layers_without_distance:
-            self._weight_keys = self._key_columns(ledger, positions, distance=False)
+            weights = self._key_columns(ledger, positions, distance=False)
+            self._own_keys |= dict.fromkeys(rule.layers_without_distance, weights)
+        if rule.uniform_first_layer and prefill:
+            first = distance and 0 not in rule.layers_without_distance
+            self._own_keys[0] = self._key_columns(with_mean_weights(ledger), positions, first)
 
     def widen(self, layer: int, query: Tensor, key: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
         """Queries and keys of a layer whose kernel multiplies their products by `scaling`."""
         columns = self._codec.query_columns(self._rule.scale[layer], self._waves.to(query.device), scaling)
-        keys = self._first_layer_keys if layer == 0 else self._keys
-        if layer in self._rule.layers_without_distance:
-            keys = self._weight_keys
+        keys = self._own_keys.get(layer, self._keys)
         return widen(query, columns), widen(key, keys[:, None])
 
     def _key_columns(self, ledger: Ledger, positions: Tensor, distance: bool) -> Tensor:
