@@ -53,14 +53,16 @@ def test_every_figure_is_there_for_light_and_dark_pages_and_none_is_left_over():
 
 
 def test_methods_are_drawn_in_the_groups_of_what_decides(gallery):
-    names, image = ["divprune", "covist-pro", "uniform"], gallery.images.landscape()
-    reports = gallery.methods.kept_by(names, image)
+    names, still = ["divprune", "covist-pro", "uniform"], gallery.images.stills()["landscape"]
+    reports = gallery.methods.kept_by(names, still)
     before = gallery.methods.by_what_decides(names, ("before",))
     assert before == {"diversity": ["divprune"], "nothing": ["uniform"]}
-    said = words(gallery.methods.draw(image, "An image", reports, before, DARK))
-    assert {"An image", "diversity", "divprune", "nothing", "uniform", "128"} <= set(said) and "covist-pro" not in said
+    said = words(gallery.methods.draw(still, reports, before, DARK))
+    assert {"A landscape", "diversity", "divprune", "nothing", "uniform", "128"} <= set(
+        said
+    ) and "covist-pro" not in said
     inside = gallery.methods.by_what_decides(names, ("inside", "both"))
-    said = words(gallery.methods.draw(image, "An image", reports, inside, LIGHT))
+    said = words(gallery.methods.draw(still, reports, inside, LIGHT))
     assert inside == {"coverage": ["covist-pro"]} and str(len(reports["covist-pro"].kept)) in said
 
 

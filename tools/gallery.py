@@ -75,7 +75,7 @@ def write(names: Sequence[str], docs: Path = DOCS) -> None:
 
 
 def _methods(names: Sequence[str], docs: Path) -> list[str]:
-    shown = [(name, *still, methods.kept_by(names, still[1])) for name, still in images.still_images().items()]
+    shown = [(name, still, methods.kept_by(names, still)) for name, still in images.stills().items()]
     parts = []
     for places, place, introduction in SECTIONS:
         groups = methods.by_what_decides(names, places)
@@ -83,9 +83,9 @@ def _methods(names: Sequence[str], docs: Path) -> list[str]:
             continue
         listed = "\n".join(f"- **{word}**: {', '.join(f'`{name}`' for name in own)}" for word, own in groups.items())
         parts += [f"## {WHERE[place].capitalize()}", introduction, listed]
-        for name, caption, image, reports in shown:
-            draw = partial(methods.draw, image, caption, reports, groups)
-            parts.append(_save(f"{name}-{place}", f"{caption}: what methods keep {WHERE[place]}", draw, docs))
+        for name, still, reports in shown:
+            draw = partial(methods.draw, still, reports, groups)
+            parts.append(_save(f"{name}-{place}", f"{still.caption}: what methods keep {WHERE[place]}", draw, docs))
     return parts
 
 
