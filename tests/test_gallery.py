@@ -113,5 +113,5 @@ def test_what_moves_and_what_rests_is_counted_apart(gallery):
     kept = torch.tensor([0, 1, 2, 4, 6, 11])  # the mover in frame 1, and the lower left in frames 1 and 2
     film = replace(film, stages=(replace(film.stages[0], kept=kept),))
     assert gallery.film.describe(film, moves) == (
-        "1 of 2 tokens on the ball; 2 of 2 still places, 1 of them in more than one frame"
+        "keeps 1 of 2 tokens on the ball and 2 of 2 still places, 1 of them in several frames"
     )
