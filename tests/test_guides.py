@@ -1,49 +1,56 @@
-"""The code in the documentation: what can run here runs, page by page, and the rest says why it does not."""
+"""The code on the pages: each block runs here or in the tests of an extra, or needs a GPU or a network."""
 
 from __future__ import annotations
 
-import re
-import shlex
-from pathlib import Path
+from subprocess import CalledProcessError
 
-import huggingface_hub.constants
 import pytest
+from support.page_runs import run_page
+from support.pages import PAGES, Block, blocks_of, pages_with
 
-import covist
-from covist.cli import main
-from covist.methods import registry
-
-DOCS = Path(__file__).parents[1] / "docs"
-BLOCK = re.compile(r"(?:^<!-- (runnable|not run: [^>]+) -->\n)?^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = {path.name: BLOCK.findall(path.read_text(encoding="utf-8")) for path in sorted(DOCS.glob("*.md"))}
+CODE = {"bash", "python"}
+OTHER = {"", "bibtex", "json", "mermaid", "text", "toml", "yaml"}
 
 
-@pytest.mark.parametrize("page", BLOCKS)
-def test_code_runs_or_says_why_not(page):
-    assert [code for mark, _, code in BLOCKS[page] if not mark] == []
+@pytest.mark.parametrize("page", PAGES)
+def test_code_runs_or_needs_a_gpu_or_a_network(page):
+    blocks = blocks_of(page)
+    assert {block.language for block in blocks} <= CODE | OTHER
+    code = [block for block in blocks if block.language in CODE]
+    assert [block for block in code if block.kind is None and not block.is_excused] == []
+
+
+@pytest.mark.parametrize("mark", ["", "runable", "runnable: soon", "not run: takes minutes", "not run: a synopsis"])
+def test_any_other_mark_is_a_mistake(mark):
+    block = Block(mark, "bash", "covist run")
+    assert block.kind is None and not block.is_excused
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "<!-- runnable -->\n```bash\ncovist plan --preset nothing\n```\n",
+        "<!-- runnable with --preset nothing -->\n```bash\ncovist plan\n```\n",
+        "<!-- runnable -->\n```bash\nfalse | cat\n```\n",
+        "<!-- runnable -->\n```bash\npython -m vllm.entrypoints.openai.api_server --nothing\n```\n",
+        "1. Then:\n\n   <!-- runnable -->\n   ```python\n   assert False\n   ```\n",
+        "<!-- runnable -->\n```bash\ncurl http://127.0.0.1:1/health\n```\n",
+    ],
+)
+def test_a_command_that_fails_fails_the_page(block, tmp_path, monkeypatch):
+    monkeypatch.setitem(PAGES, "page.md", block)
+    with pytest.raises((AssertionError, CalledProcessError)):
+        run_page("page.md", {""}, tmp_path, monkeypatch)
 
 
 @pytest.mark.filterwarnings("ignore:no clip= given")
-@pytest.mark.parametrize("page", [page for page, blocks in BLOCKS.items() if any("runnable" in one for one in blocks)])
+@pytest.mark.parametrize("page", pages_with(""))
 def test_the_code_of_a_page_runs_in_order_in_one_folder(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(registry, "_METHODS", dict(covist.available_methods()))  # a page may register one
-    names: dict[str, object] = {"__name__": "__main__"}
-    for mark, language, code in BLOCKS[page]:
-        if mark == "runnable" and language == "python":
-            exec(compile(code, page, "exec"), names)
-        elif mark == "runnable":
-            for line in code.replace("\\\n", " ").splitlines():
-                run(line)
+    run_page(page, {""}, tmp_path, monkeypatch)
 
 
-def run(line: str) -> None:
-    """A line of the shell, inside this process; other programs than covist are not for pages that are run."""
-    words = shlex.split(line, comments=True)
-    if not words:
-        return
-    assert words[0] == "covist", line
-    with pytest.raises(SystemExit) as exit_:
-        main(words[1:])
-    assert not exit_.value.code, line
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:no clip= given")
+@pytest.mark.parametrize("page", pages_with("slow"))
+def test_the_slow_code_of_a_page_runs_too(page, tmp_path, monkeypatch):
+    run_page(page, {"", "slow"}, tmp_path, monkeypatch)

@@ -83,6 +83,9 @@ def metadata(wheel):
 def test_the_metadata_of_the_wheel_says_what_it_is(metadata):
     assert metadata["Version"] == covist.__version__
     assert metadata["Author"] == "covist contributors"
+    urls = dict(line.split(", ") for line in metadata.get_all("Project-URL"))
+    assert set(urls) == {"Documentation", "Source", "Issues", "Changelog"}
+    assert all(url.startswith(urls["Source"]) for url in urls.values())
     extras: dict[str, set[str]] = {}
     for line in metadata.get_all("Requires-Dist"):
         package, _, extra = line.partition("; extra == ")
@@ -122,11 +125,11 @@ def test_the_wheel_runs_where_the_source_is_not(wheel, tmp_path):
     assert "top-right" in finished.stdout
 
 
-def test_the_readme_names_the_lowest_releases_that_are_declared():
+def test_pages_name_the_lowest_releases_that_are_declared():
     declared = dict(re.findall(r'^  "(torch|transformers)>=([\d.]+)"', (ROOT / "pyproject.toml").read_text(), re.M))
-    (row,) = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| Python |")]
-    for package, lowest in declared.items():
-        assert f"`{package}` {lowest} or newer" in row
+    for page in ("README.md", "docs/limits.md"):
+        words = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        assert [f"`{package}` {lowest} or newer" in words for package, lowest in declared.items()] == [True, True], page
 
 
 def test_the_citation_names_this_release_and_the_paper_of_the_readme():

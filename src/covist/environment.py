@@ -1,4 +1,4 @@
-"""What this machine and this installation are: recorded with every measurement, checked by `covist doctor`."""
+"""Facts about this machine and this installation: recorded with every measurement, checked by `covist doctor`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REQUIRED = ("torch", "transformers", "pillow", "numpy", "pyarrow", "safetensors"
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, covist and everything it computes with."""
+    """Versions of Python, covist and its required packages."""
     return {
         "python": platform.python_version(),
         **{name: _version(name) or "missing" for name in ("covist", *REQUIRED)},
@@ -51,12 +51,13 @@ class Check:
         return asdict(self)
 
 
-def checks() -> list[Check]:
-    """What is there, what is missing, and how to get it."""
+def checks(model: str | None = None) -> list[Check]:
+    """What is installed, what is missing and how to install it; if `model` is given, also whether it is supported."""
     required = [_required(name) for name in REQUIRED]
     if any(check.status == "missing" for check in required):
         return required
-    return [*required, *_embedded_models(), _device(), _attention(), _waiting_threads(), *_extras()]
+    asked = [] if model is None else [_model(model)]
+    return [*required, *_embedded_models(), _device(), _attention(), _waiting_threads(), *_extras(), *asked]
 
 
 def _required(name: str) -> Check:
@@ -64,12 +65,12 @@ def _required(name: str) -> Check:
     if have is None:
         return Check(name, "missing", "not installed", f"pip install '{name}{declared}'")
     if not declared.contains(have, prereleases=True):
-        return Check(name, "missing", f"{have}, which is not {declared}", f"pip install '{name}{declared}'")
+        return Check(name, "missing", f"{have}, but covist needs {declared}", f"pip install '{name}{declared}'")
     return Check(name, "ok", have)
 
 
 def _declared(name: str) -> SpecifierSet:
-    """The range of releases that this installation declares; any release where covist runs from its source."""
+    """The releases that this installation declares; any release if covist runs from source without being installed."""
     try:
         declared = [Requirement(line) for line in requires("covist") or ()]
     except PackageNotFoundError:
@@ -88,7 +89,7 @@ def _embedded_models() -> list[Check]:
 
 
 def _embedded_model(name: str, folder: Path, advice: str) -> Check:
-    """Whether the weights are all there: opening the file reads its index and compares its length."""
+    """Whether the weights are complete: opening the file reads its index and checks its length."""
     from safetensors import SafetensorError, safe_open
 
     weights = folder / "model.safetensors"
@@ -117,7 +118,7 @@ def _attention() -> Check:
 
 
 def _waiting_threads() -> Check:
-    """The command line sets the policy for itself; a script has to do so before it imports torch."""
+    """The command line sets this policy itself; a script must set it before it imports torch."""
     policy = os.environ.get("OMP_WAIT_POLICY", "").lower()
     if policy == "passive":
         return Check("OMP_WAIT_POLICY", "ok", "passive", "in Python: export it as well, see docs/measuring.md")
@@ -137,6 +138,20 @@ def _extras() -> list[Check]:
         else Check(name, "optional", "not installed", f"pip install {name} ({use})")
         for name, use in uses.items()
     ]
+
+
+def _model(name: str) -> Check:
+    """Whether a model can be compressed, judged by its configuration; no weights are read or downloaded."""
+    from covist.errors import CovistError
+    from covist.request.loading import EMBEDDED, served_class
+
+    try:
+        model_class, family = served_class(name)
+    except CovistError as error:
+        return Check(f"model {name}", "missing", "cannot be compressed", str(error))
+    wants_clip = family.needs_clip_text and name not in EMBEDDED
+    advice = "give --clip with the CLIP of its vision tower, or use covist-max" if wants_clip else ""
+    return Check(f"model {name}", "ok", f"{model_class.__name__}, family {family.name}", advice)
 
 
 def _version(name: str) -> str | None:

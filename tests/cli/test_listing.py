@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from itertools import groupby
 
@@ -65,7 +66,7 @@ def test_methods_are_filtered(covist):
         (("--needs", "magic"), "class-attention"),
         (("--needs", ""), "--needs is empty"),
         (("--licence", "magic"), "Apache-2.0"),
-        (("vispruner", "--acts", "inside"), "give one of them"),
+        (("vispruner", "--acts", "inside"), "either a name or filters"),
     ],
 )
 def test_impossible_filters_are_refused_in_one_line(covist, arguments, says):
@@ -164,5 +165,27 @@ def test_doctor_names_a_release_outside_the_declared_range(covist, monkeypatch):
     checks = {check["name"]: check for check in ran.json["checks"]}
     assert ran.code == 1 and checks["torch"]["status"] == "ok"
     assert checks["transformers"]["status"] == "missing"
-    assert "which is not >=1000" in checks["transformers"]["found"]
+    assert "but covist needs >=1000" in checks["transformers"]["found"]
     assert checks["transformers"]["advice"] == "pip install 'transformers>=1000'"
+
+
+@pytest.mark.parametrize(
+    ("config", "status", "words"),
+    [
+        ({"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"]}, "ok", "--clip"),
+        ({"model_type": "qwen2_5_vl", "architectures": ["Qwen2_5_VLForConditionalGeneration"]}, "ok", ""),
+        ({"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}, "missing", "sliding-window"),
+    ],
+)
+def test_doctor_judges_a_model_by_its_configuration_alone(covist, tmp_path, config, status, words):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ran = covist("doctor", "--model", tmp_path, "--json")
+    check = ran.json["checks"][-1]
+    assert (check["name"], check["status"]) == (f"model {tmp_path}", status) and words in check["advice"]
+    assert ran.code == (0 if status == "ok" else 1)
+
+
+def test_doctor_names_a_model_that_is_not_there(covist):
+    ran = covist("doctor", "--model", "nowhere")
+    assert ran.code == 1 and "cannot be compressed" in ran.stdout and "something is missing" in ran.stdout
+    assert covist("doctor", "--model", "tiny", "--json").json["checks"][-1]["advice"] == ""

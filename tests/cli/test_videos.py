@@ -82,7 +82,7 @@ def test_a_model_without_videos_names_families_that_take_them(covist, film):
     [
         (("--video", "nowhere.mp4", *PROMPT), "video nowhere.mp4 does not exist"),
         (("--video", "nowhere.mp4"), "--video needs a --prompt"),
-        (("--prompt", "what?"), "--prompt needs an --image or --video"),
+        (("--prompt", "what?", "--model", "a/checkpoint"), "--prompt needs an --image or --video"),
     ],
 )
 def test_a_bad_video_is_one_line(covist, arguments, complaint):
@@ -93,4 +93,4 @@ def test_a_bad_video_is_one_line(covist, arguments, complaint):
 def test_a_note_counts_a_budget_by_frame(covist, checkpoint, film):
     ran = covist("run", "--model", checkpoint("qwen2-vl"), "--video", film, "--frames", 4, *PROMPT, "--json")
     (note,) = json.loads(ran.stdout)["notes"]
-    assert "64 asked for" in note
+    assert "budget 64" in note

@@ -7,6 +7,7 @@ import covist
 from covist.errors import CovistError
 from covist.eval import evaluate, load_suite
 from covist.eval.subject import Subject
+from covist.methods import registry
 from covist.request.answer import Configuration, compressed
 
 METHODS = "covist-fixed,random:positions=keep"
@@ -101,11 +102,21 @@ def test_the_summary_covers_what_earlier_calls_have_finished(untrained, tmp_path
     assert "| random |" in (tmp_path / "results.md").read_text()
 
 
+def test_the_summary_leaves_out_methods_that_are_registered_elsewhere(untrained, tmp_path, monkeypatch):
+    known = covist.available_methods()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(registry, "_METHODS", {**known, "uniform-again": known["uniform"]})
+        evaluate("uniform-again", "24", limit=1, model=untrained, out=tmp_path)
+    with pytest.warns(UserWarning, match="not known here are left out of the summary: uniform-again$"):
+        evaluate("random", "24", limit=1, model=untrained, out=tmp_path)
+    assert [row["method"] for row in summary(tmp_path)["results"]] == ["vanilla", "random"]
+
+
 def test_fewer_images_leave_the_summary_alone(untrained, tmp_path):
     evaluate("random", "24", limit=2, model=untrained, out=tmp_path)
     names = ("results.json", "results.md", "retention.png")
     before = [(tmp_path / name).read_bytes() for name in names]
-    with pytest.warns(UserWarning, match="cover 2 images and stay as they are; this evaluation has 1"):
+    with pytest.warns(UserWarning, match="cover 2 images and are not replaced; this evaluation has only 1"):
         narrower = evaluate("random,uniform", "24", limit=1, model=untrained, out=tmp_path)
     assert narrower.images == 1 and len(narrower.scores) == 3
     assert [(tmp_path / name).read_bytes() for name in names] == before

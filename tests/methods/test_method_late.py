@@ -171,6 +171,13 @@ def test_transprune_reproduces_its_published_setting():
     assert sum(7 * [576] + 2 * [504] + 3 * [360] + 20 * [72]) / 32 == 236.25
 
 
+def test_transprune_ends_in_its_last_proportion_where_two_cuts_fall_on_one_layer():
+    depths, counts = zip(*TransPrune().schedule(8, 192, 576).stages, strict=True)
+    assert depths == (0, 1, 2)
+    assert counts[2] / counts[1] == pytest.approx(0.125 / 0.875, rel=0.02)
+    assert (576 + counts[1] + 6 * counts[2]) / 8 == pytest.approx(192, abs=0.5)
+
+
 class Notes(TransPrune):
     """Remembers the change that it was shown at each depth."""
 

@@ -39,6 +39,11 @@ def test_methods_with_published_counts_run_them():
     assert parse_name(str(method_of("FastV"))).settings == {}
 
 
+def test_rows_of_images_with_several_tiles_run_the_steps_that_were_published_for_them():
+    runs = {table.name: run_of(table, row) for table, row in ROWS if row.system == "FlowCut"}
+    assert {name: run.method for name, run in runs.items()} == {"fixed": "flowcut", "next": "flowcut:tiles=nominal"}
+
+
 def place(table: PaperTable) -> str:
     return f"{table.number}{f' ({table.panel})' if table.panel else ''}"
 

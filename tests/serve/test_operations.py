@@ -60,6 +60,19 @@ def test_metrics_count_what_happened(serve):
     assert 0 < found['covist_cache_bytes_total{when="after"}'] < found['covist_cache_bytes_total{when="before"}']
 
 
+def test_metrics_show_how_much_of_the_images_a_budget_covers(serve):
+    server = serve(budget=16)
+    covered = []
+    for more in ({}, {"min_coverage": 0.99}, {"method": "divprune"}):  # DivPrune does not measure it
+        content = [shown(IMAGE), said(QUESTION)]
+        answer = server.ask(content, max_tokens=1, extra_body={"covist": more})
+        covered += [one["missed"] or one["coverage"] for one in answer.model_extra["covist"]["certificates"] if one]
+    found = figures(server)
+    assert found["covist_coverage_count"] == len(covered) == 2
+    assert found["covist_coverage_sum"] == pytest.approx(sum(covered))
+    assert found["covist_whole_images_total"] == 1
+
+
 def test_logs_have_figures_and_neither_prompts_nor_keys(serve, caplog):
     server = serve(keys=Keys(["hush-hush"]))
     caplog.set_level(logging.INFO, "covist.serve")

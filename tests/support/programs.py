@@ -27,11 +27,11 @@ def start(*command: object) -> subprocess.Popen:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_hear_ctrl_c,
+        preexec_fn=hear_ctrl_c,
     )
 
 
-def _hear_ctrl_c() -> None:
+def hear_ctrl_c() -> None:
     """A shell makes what it starts in the background deaf to it, and so everything that this starts in turn."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

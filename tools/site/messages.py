@@ -1,8 +1,9 @@
-"""The page of all error messages, read from the source whenever the site is built, so that none is missing or old."""
+"""The page of all error messages, read from the source at every build of the site, so that it is always complete."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
@@ -10,17 +11,41 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "covist"
-Texts = dict[str, list[str]]  # what a name stands for
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE, TROUBLESHOOTING = ROOT / "src" / "covist", ROOT / "docs" / "troubleshooting.md"
+Texts = dict[str, list[str]]  # the texts of a variable
 ANYTHING = "…"
 WORDY = 8
-"""Letters that must be left of a message without what is filled in; those with fewer only pass another one on."""
+"""Fixed letters that a message must have; one with fewer only passes on another message."""
 INTRODUCTION = f"""\
 # Every error message
 
-What covist refuses is a `CovistError` of one line, on the command line with exit code 2. `{ANYTHING}` stands for what
-is filled in. [Troubleshooting](troubleshooting.md) explains those that need more words than their own. Refusals of the
-server have a [status](serving.md#limits) as well."""
+covist refuses bad input with a `CovistError` of one line; commands then exit with code 2. Each message states what was
+wrong and what to do. The list below groups all of them by what you were doing. `{ANYTHING}` stands for the part that is
+filled in. Where a message needs more words, its cause follows, as in [Troubleshooting](troubleshooting.md). The server
+also answers with a [status code](serving.md#limits)."""
+ROOMS = {
+    "Compressing a model": ("When `covist.compress` is called, or the compressed model runs.", "api contract engine"),
+    "Methods and budgets": (
+        "When a method, one of its settings, a budget or a constant is outside its range.",
+        "methods formulas checks.py config.py grid.py plan.py schedule.py state.py",
+    ),
+    "Models and checkpoints": ("When a model is loaded, or a family is found for it.", "families tiny plugins.py"),
+    "Images, videos and prompts": ("When a prompt is read, from a command, a request or a row.", "request"),
+    "Command line and output files": (
+        "When options contradict each other, or a file cannot be written.",
+        "cli viz outputs.py",
+    ),
+    "Evaluating and tuning": ("In `covist eval`, `tune`, `calibrate` and `export`.", "eval"),
+    "Benchmarks": ("In `covist bench`.", "bench"),
+    "The paper's tables": ("In `covist reproduce`.", "reproduce"),
+    "lmms-eval": ("When lmms-eval runs covist as its model.", "lmms"),
+    "Server and page": ("When `covist serve` starts, or reads a request.", "serve page"),
+    "Batch jobs": ("In `covist batch`.", "batch"),
+    "Ray": ("With `--ray`.", "cluster"),
+    "vLLM": ("In `covist vllm-args`, and inside an engine with the plugin.", "vllm"),
+}
+"""Heading -> when its messages appear, and the folders and files of the package that raise them."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -30,14 +55,33 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def page() -> str:
-    parts = [INTRODUCTION]
+    parts, causes = [INTRODUCTION], explained()
+    under: dict[str, set[str]] = {heading: set() for heading in ROOMS}
     for file, found in by_file().items():
-        parts += [f"## {file}", "\n".join(f"- `` {one} ``" for one in found)]
+        under[room_of(file)].update(found)
+    for heading, (when, _) in ROOMS.items():
+        parts += [f"## {heading}", when]
+        parts += ["\n".join(f"- `` {message} ``{_cause(message, causes)}" for message in sorted(under[heading]))]
     return "\n\n".join(parts) + "\n"
 
 
+def _cause(message: str, causes: dict[str, str]) -> str:
+    begins = [beginning for beginning in causes if message.startswith(beginning)]
+    return f"<br>{causes[max(begins, key=len)]}" if begins else ""
+
+
+def explained() -> dict[str, str]:
+    """How a message begins -> its cause, from the tables of the page on troubleshooting."""
+    return dict(re.findall(r"^\| `(.+?)` \| (.+) \|$", TROUBLESHOOTING.read_text(encoding="utf-8"), re.M))
+
+
+def room_of(file: str) -> str:
+    """The heading that the messages of a file of the package belong under."""
+    return next(heading for heading, (_, places) in ROOMS.items() if file.partition("/")[0] in places.split())
+
+
 def by_file() -> dict[str, list[str]]:
-    """The messages of every file of the package that has some."""
+    """The messages of every file of the package, if it has any."""
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         own = sorted(set(messages(ast.parse(path.read_text(encoding="utf-8")))))
@@ -47,7 +91,7 @@ def by_file() -> dict[str, list[str]]:
 
 
 def messages(tree: ast.Module) -> Iterator[str]:
-    """What the functions of a module give to `CovistError`, and to `require`, which puts the place before it."""
+    """The messages that a module's functions pass to `CovistError`, and to `require`, which adds the place."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     returned = {function.name: _returned(function) for function in functions}
     for function in functions:
@@ -73,13 +117,13 @@ def _returned(function: ast.FunctionDef) -> list[str]:
 
 
 def _assigned(nodes: Iterable[ast.AST]) -> Texts:
-    """Variables that stand for one text."""
+    """Variables that are assigned a text."""
     assignments = [node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
     return {node.targets[0].id: text(node.value, {}) for node in assignments}
 
 
 def text(node: ast.expr, named: Texts) -> list[str]:
-    """An expression as readers may see it: one text, or several where a name stands for several."""
+    """The possible texts of an expression: several if a name stands for several texts."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
     if isinstance(node, ast.JoinedStr):

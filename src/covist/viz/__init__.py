@@ -1,4 +1,4 @@
-"""Drawings of what was kept: evidence maps, representatives, and which tokens each one stands for."""
+"""Drawings of what was kept: evidence maps, representatives, and the tokens that each one represents."""
 
 from covist.viz.answers import draw_answer
 from covist.viz.figure import draw_overlay, draw_report

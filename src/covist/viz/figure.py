@@ -1,4 +1,4 @@
-"""Whole figures: what a compression did with one image."""
+"""Whole figures: what compression did to one image."""
 
 from __future__ import annotations
 
@@ -34,10 +34,14 @@ TALLEST = 3.75  # inches of a panel, unless it shares its column with more than 
 def draw_report(
     image: ImageReport, views: list[View], title: str = "", subtitle: str = "", theme: Theme = LIGHT
 ) -> Figure:
-    """The image and its evidence maps above; the representatives of every stage and what became of the image below.
+    """Draw the image and its evidence maps, and below them the representatives of every stage and the rebuilt image.
 
-    Hatched areas were discarded: no representative stands for them. Without evidence maps (a method may have none) the
-    image stands beside its representatives.
+    Hatched areas were discarded: no representative stands for them. If a method has no evidence maps, the image is
+    drawn beside its representatives.
+
+    image: what was kept of it, from `Report.images`
+    views: what to show of the image, from `seen_views`
+    theme: `covist.viz.LIGHT` or `covist.viz.DARK`
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -74,7 +78,7 @@ def draw_report(
 def draw_overlay(
     image: ImageReport, views: list[View], title: str = "", subtitle: str = "", theme: Theme = LIGHT
 ) -> Figure:
-    """Only the representatives on the image, stage by stage.
+    """Draw only the representatives on the image, stage by stage; the parameters are those of `draw_report`.
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -94,13 +98,13 @@ def draw_overlay(
 
 
 class _Canvas:
-    """Places panels: blocks of rows, in each block one row per view, panels of a row equally wide.
+    """Places panels: blocks of rows, with one row per view in each block and panels of equal width in a row.
 
-    A panel stands in the middle of its equal share of the row, so that narrow panels leave room for their headings.
+    A panel is centred in its equal share of the row, so that narrow panels leave room for their headings.
     """
 
     def __init__(self, views: list[View], columns: list[int], sheet: Callable[[float], Sheet], captioned: bool = False):
-        """`sheet` makes one of a height; `captioned` leaves room for captions below the first block."""
+        """`sheet` makes a sheet of a given height; `captioned` leaves room for captions below the first block."""
         self._views = views
         self._shares = [(WIDTH - 2 * MARGIN - (count - 1) * GAP) / count for count in columns]
         self._widths = [self._panel_width(share) for share in self._shares]
@@ -110,7 +114,7 @@ class _Canvas:
         self.sheet = sheet(TITLE + sum(heights) + LEGEND)
 
     def _panel_width(self, share: float) -> float:
-        """As wide as its share of the row, unless a panel would become too tall."""
+        """The share of the row, or less if a panel would become too tall."""
         tallest = TALLEST * min(1, 2 / len(self._views))
         return min(share, *(tallest * view.columns / view.rows for view in self._views))
 
@@ -141,7 +145,7 @@ def _draw_seen(canvas: _Canvas, views: list[View]) -> None:
 
 
 def _view_names(views: list[View]) -> list[str]:
-    """Of two views the finer one is made of tiles; where tiles are views of their own, the whole image is the last."""
+    """Of two views, the finer one consists of tiles; of more views, each is a tile and the last is the whole image."""
     if len(views) == 1:
         return ["what the encoder sees"]
     if len(views) == 2:
@@ -178,7 +182,7 @@ def _draw_regions(
 
 
 def _draw_rebuilt(canvas: _Canvas, image: ImageReport, views: list[View], row: int, first_column: int) -> None:
-    """The image as each stage's representatives show it."""
+    """The image rebuilt from each stage's representatives."""
     for place, stage in enumerate(image.stages):
         kept, owner = stage.kept.numpy(), owners(image, place)
         discarded = image.discarded_at(place).numpy()

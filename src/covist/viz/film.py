@@ -1,4 +1,4 @@
-"""The film strip of a video: what was kept in each frame, and how kept tokens and weight move through time."""
+"""The film strip of a video: what was kept in each frame, and how kept tokens and weight change over time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from covist.viz.panels import WeightScale, show_image, show_representatives
 from covist.viz.sheet import GAP, LEGEND, MARGIN, TITLE, WIDTH, Sheet, add_legend, disc, thread
 from covist.viz.theme import LIGHT, Theme
 
-MOST = 16  # frames of a strip; of more, an even choice
+MOST = 16  # frames of a strip; longer videos are sampled evenly
 WIDEST, NARROWEST = 4, 8  # frames beside each other
-STRIPS = 6.5  # inches for all strips together, if narrower frames can do it
+STRIPS = 6.5  # inches for all strips together, if narrower frames make that possible
 HEADING, TIME, REST = 0.24, 0.23, 0.14  # inches above a strip, above a line of it, below the strip
 CHART, CHART_GAP, SCALE = 0.95, 0.42, 0.5  # inches of a chart, above it, to the left for its numbers
 FRAME_TICKS = 24  # frames that a chart numbers one by one
@@ -34,10 +34,14 @@ def draw_film(
     seconds: Sequence[float] | None = None,
     theme: Theme = LIGHT,
 ) -> Figure:
-    """At most 16 frames of a video, evenly spaced, then the same with the representatives of every stage; below, for
-    all frames, how many tokens were kept and what they count for.
+    """Draw up to 16 evenly spaced frames of a video, and the representatives of every stage on them.
 
-    seconds: when each frame is seen, for the headings; without it frames are numbered from 1.
+    Charts below show, for all frames, how many tokens were kept and how many tokens they count for.
+
+    video: what was kept of it, from `Report.visuals`
+    views: what to show of its frames, from `seen_views`
+    seconds: the time of each frame, for the headings; by default frames are numbered from 1
+    theme: `covist.viz.LIGHT` or `covist.viz.DARK`
 
     >>> import covist, torch
     >>> from covist.contract.stages import ImageReport, StageReport
@@ -64,7 +68,7 @@ def draw_film(
 
 
 class _Strip:
-    """Places the frames of one strip: lines of equally many panels, as wide as the room for all strips allows."""
+    """Places the frames of one strip: lines of equally many panels, as wide as the space for all strips allows."""
 
     def __init__(self, view: View, count: int, strips: int):
         self._shape = view.rows / view.columns
@@ -82,12 +86,12 @@ class _Strip:
         return min(share, STRIPS / 3 / self._shape)
 
     def height_of(self, count: int) -> float:
-        """Inches of a strip, its headings included."""
+        """Inches of a strip, including its headings."""
         lines = -(-count // self.columns)
         return HEADING + lines * (self.width * self._shape + TIME) + REST
 
     def box(self, place: int) -> tuple[float, float, float, float]:
-        """Left, top, width and height of a frame in inches, from the strip's own top."""
+        """Left, top, width and height of a frame in inches, from the strip's top."""
         line, column = divmod(place, self.columns)
         height = self.width * self._shape
         return MARGIN + column * (self.width + GAP), HEADING + TIME + line * (height + TIME), self.width, height
@@ -127,7 +131,7 @@ def _draw_kept(sheet: Sheet, strip: _Strip, video: ImageReport, views: list[View
 
 
 def _draw_over_time(sheet: Sheet, top: float, video: ImageReport, names: list[str], unit: str) -> None:
-    """Two charts with a bar for every frame: tokens kept in every stage, and the weight of those that stay."""
+    """Two charts with a bar for every frame: tokens kept in every stage, and the weight of the final ones."""
     left, width, theme = MARGIN + SCALE, WIDTH - 2 * MARGIN - SCALE, sheet.theme
     kept = sheet.axes(left, top + CHART_GAP, width, CHART)
     stages = len(video.stages)
@@ -145,13 +149,13 @@ def _draw_over_time(sheet: Sheet, top: float, video: ImageReport, names: list[st
     weight.text(
         1,
         1.08,
-        f"dashed: {number(round(video.tokens_per_frame, 1))}, the tokens of a frame",
+        f"dashed: {number(round(video.tokens_per_frame, 1))} tokens, a whole frame",
         transform=weight.transAxes,
         ha="right",
         fontsize=8,
         color=theme.soft,
     )
-    _finish(weight, video, "weight per frame: the tokens that those count for", theme)
+    _finish(weight, video, "weight per frame: how many tokens the kept ones count for", theme)
     ticks = weight.get_xticks().astype(int)
     weight.set_xticks(ticks, [names[tick] for tick in ticks])
     weight.set_xlabel(unit, fontsize=8, color=theme.soft, labelpad=2)

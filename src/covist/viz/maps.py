@@ -19,7 +19,7 @@ MAP_NAMES = ("attention", "distinctiveness", "instruction", "combined")
 
 @dataclass(frozen=True)
 class EvidenceMap:
-    """A map over all original tokens [N], nan where a token was gone."""
+    """A map over all original tokens [N], nan for tokens that were already removed."""
 
     title: str
     caption: str
@@ -27,7 +27,7 @@ class EvidenceMap:
 
 
 def evidence_maps(image: ImageReport) -> list[EvidenceMap]:
-    """The maps of all stages in the order of MAP_NAMES; constant maps say nothing and are left out."""
+    """The maps of all stages in the order of MAP_NAMES, without constant maps."""
     found = []
     for number, stage in enumerate(image.stages):
         for name in sorted(stage.maps, key=lambda name: (MAP_NAMES + (name,)).index(name)):
@@ -43,7 +43,10 @@ def evidence_maps(image: ImageReport) -> list[EvidenceMap]:
 
 
 def draw_maps(image: ImageReport, views: list[View]) -> str:
-    """An HTML fragment with the evidence maps of an image, bright where tokens matter; empty where there are none.
+    """Draw an HTML fragment with the evidence maps of an image, bright where tokens matter; empty without maps.
+
+    image: what was kept of it, from `Report.images`
+    views: what to show of the image, from `seen_views`
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()

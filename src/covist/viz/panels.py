@@ -1,4 +1,4 @@
-"""The panels a figure is made of. Axes are in units of token cells, so a panel has the shape of its view."""
+"""The panels of figures. Axes are in units of token cells, so a panel has the shape of its view."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WeightScale:
 
     @property
     def examples(self) -> list[float]:
-        """Round weights for a legend; only 1 where no token stands for another."""
+        """Round weights for a legend; only 1 if no token stands for another."""
         if self._plain:
             return [1.0]
         return [1.0, *sorted({float(round((1 + self.largest) / 2)), float(round(self.largest))} - {1.0})]
@@ -43,8 +43,8 @@ class WeightScale:
         return self.mappable.to_rgba(weights)
 
     def areas(self, weights: np.ndarray, cell_points: float) -> np.ndarray:
-        """Discs in square points, proportional to the weight: half a cell wide for a weight of one, less where the
-        largest would otherwise hide its neighbours or the legend, but never too small to be seen."""
+        """Areas of discs in square points, proportional to the weight: half a cell wide for a weight of one, or less if
+        the largest would otherwise hide its neighbours or the legend, but never too small to be seen."""
         widest = min(0.55 * cell_points * self.largest**0.5, 2.5 * cell_points, WIDEST_DISC)
         return np.maximum(widest**2 * weights / self.largest, NARROWEST_DISC**2)
 
@@ -56,14 +56,14 @@ def show_image(axes: Axes, view: View, title: str = "", theme: Theme = LIGHT) ->
 
 
 def discarded_look(theme: Theme) -> dict[str, Any]:
-    """How an area looks that no representative stands for."""
+    """The style of an area without a representative."""
     return {"facecolor": theme.gone, "edgecolor": theme.faint, "hatch": "////", "linewidth": 0.0}
 
 
 def show_rebuilt(
     axes: Axes, view: View, painted: np.ndarray, discarded: np.ndarray, title: str = "", theme: Theme = LIGHT
 ) -> None:
-    """A view as its representatives show it; hatched where tokens were discarded [n] and nothing stands for them."""
+    """A view rebuilt from its representatives; hatched where tokens were discarded [n] without a representative."""
     axes.imshow(painted, extent=_extent(view), interpolation="nearest")
     cells = view.cells(discarded[view.holds(discarded)])
     if len(cells):
@@ -75,7 +75,7 @@ def show_rebuilt(
 def show_map(
     axes: Axes, view: View, values: np.ndarray, title: str = "", caption: str = "", theme: Theme = LIGHT
 ) -> None:
-    """An evidence map over all tokens [N]; nan where a token was gone already. The views share one scale."""
+    """An evidence map over all tokens [N], nan for tokens that were already removed. The views share one scale."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     axes.imshow(view.on_grid(values), extent=_extent(view), interpolation="nearest", cmap=EVIDENCE, vmin=low, vmax=high)
     axes.set_facecolor(theme.gone)
@@ -94,7 +94,7 @@ def show_representatives(
     title: str = "",
     theme: Theme = LIGHT,
 ) -> None:
-    """Representatives as discs over the faded image, with a thread to every token that they stand for."""
+    """Representatives as discs over the faded image, with a line to every token that they stand for."""
     grey = view.image @ np.array([0.299, 0.587, 0.114])
     axes.imshow(grey, extent=_extent(view), cmap=theme.faded, vmin=0, vmax=255, interpolation="bilinear")
     if owner is not None:
@@ -140,7 +140,7 @@ def _draw_threads(
     weight_of = dict(zip(kept.tolist(), weights.tolist(), strict=True))
     lines = np.stack([view.centres(tokens), view.centres(owner[tokens])], axis=1)  # [n, 2, 2]
     tints = scale.colours(np.array([weight_of[token] for token in owner[tokens].tolist()]))
-    faint = float(np.clip(MANY_THREADS / len(tokens), 0.12, 1.0))  # thousands of threads must not become a wall
+    faint = float(np.clip(MANY_THREADS / len(tokens), 0.12, 1.0))  # keeps thousands of lines from hiding the image
     axes.add_collection(
         LineCollection(list(lines), colors=tints, linewidths=0.35 + 0.35 * faint, alpha=0.45 * faint, zorder=2)
     )

@@ -1,4 +1,4 @@
-"""The sheet that figures are drawn on: places in inches from the top left, a title, and the legend below."""
+"""The sheet for figures: positions in inches from the top left, a title, and a legend at the bottom."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from matplotlib.lines import Line2D
 from covist.viz.panels import WeightScale
 from covist.viz.theme import LIGHT, Theme
 
-WIDTH, MARGIN, GAP, BAR = 12.0, 0.25, 0.14, 2.6  # inches of the figure, its rim, between panels, of the colour bar
-TITLE, LEGEND = 0.62, 0.72  # inches above all, below all
+WIDTH, MARGIN, GAP, BAR = 12.0, 0.25, 0.14, 2.6  # inches: figure, margin, between panels, colour bar
+TITLE, LEGEND = 0.62, 0.72  # inches at the top, at the bottom
 
 
 class Sheet:
-    """A figure, usually of the common width, with a title and a line below it."""
+    """A figure, usually of the common width, with a title and a subtitle."""
 
     def __init__(self, height: float, title: str = "", subtitle: str = "", theme: Theme = LIGHT, width: float = WIDTH):
         self.height, self.theme, self.width = height, theme, width
@@ -28,7 +28,7 @@ class Sheet:
         self.write(subtitle, 0.48, fontsize=9.5)
 
     def write(self, text: str, below: float, left: float = MARGIN, **style: Any) -> None:
-        """A line of text that many inches below the top; a question may hold dollars, which are no formula."""
+        """A line of text, `below` inches from the top. Dollar signs in a question do not begin a formula."""
         look = {"color": self.theme.ink, "va": "center", "parse_math": False, **style}
         self.figure.text(left / self.width, 1 - below / self.height, text, **look)
 
@@ -38,7 +38,7 @@ class Sheet:
 
 
 def add_legend(sheet: Sheet, scale: WeightScale, handles: list[Artist]) -> None:
-    """What discs, threads, hatching and colours mean."""
+    """Explain discs, lines, hatching and colours."""
     figure, height, ink = sheet.figure, sheet.height, sheet.theme.ink
     figure.legend(
         handles=handles,
@@ -62,12 +62,12 @@ def add_legend(sheet: Sheet, scale: WeightScale, handles: list[Artist]) -> None:
 
 
 def thread(theme: Theme) -> Line2D:
-    """An entry of the legend."""
+    """The legend entry of the lines between tokens."""
     return Line2D([], [], color=theme.faint, linewidth=1.2, label="a token and the representative that stands for it")
 
 
 def disc(weight: float, scale: WeightScale, cell_points: float, theme: Theme) -> Line2D:
-    """An entry of the legend: a disc as it is drawn in cells of that many points."""
+    """A legend entry: a disc as drawn in cells of `cell_points` points."""
     weights = np.array([weight])
     return Line2D(
         [],

@@ -1,4 +1,4 @@
-"""The colours of all figures, for light and for dark pages."""
+"""The colours of all figures, for light and dark pages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours by what they are for; a figure uses those of one theme.
+    """The colours of a figure, by purpose.
 
-    background: the page; ink: titles and labels; soft: captions and remarks; faint: frames and threads
-    gone: where tokens are missing; rim: around discs; shades: black and white of an image under discs
-    weights: from a token that stands for itself to the heaviest; tints: how bright neighbouring regions are
-    bars: of stages in their order; lines: curves that stand out
+    background: the page
+    ink: titles and labels
+    soft: captions and remarks
+    faint: frames, and lines between tokens
+    gone: where tokens are missing
+    rim: around discs
+    shades: black and white of the image under discs
+    weights: from a token that stands for itself to the heaviest
+    tints: brightness of neighbouring regions
+    bars: bars of the stages, in order
+    lines: curves that stand out
     """
 
     background: str
@@ -36,7 +43,7 @@ class Theme:
 
     @cached_property
     def faded(self) -> Colormap:
-        """For the image under discs."""
+        """The colours of the image under discs."""
         return LinearSegmentedColormap.from_list("faded", self.shades)
 
 
