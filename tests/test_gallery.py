@@ -53,14 +53,16 @@ def test_every_figure_is_there_for_light_and_dark_pages_and_none_is_left_over():
 
 
 def test_methods_are_drawn_in_the_groups_of_what_decides(gallery):
-    names, image = ["divprune", "covist-pro", "uniform"], gallery.images.landscape()
-    reports = gallery.methods.kept_by(names, image)
+    names, still = ["divprune", "covist-pro", "uniform"], gallery.images.stills()["landscape"]
+    reports = gallery.methods.kept_by(names, still)
     before = gallery.methods.by_what_decides(names, ("before",))
     assert before == {"diversity": ["divprune"], "nothing": ["uniform"]}
-    said = words(gallery.methods.draw(image, "An image", reports, before, DARK))
-    assert {"An image", "diversity", "divprune", "nothing", "uniform", "128"} <= set(said) and "covist-pro" not in said
+    said = words(gallery.methods.draw(still, reports, before, DARK))
+    assert {"A landscape", "diversity", "divprune", "nothing", "uniform", "128"} <= set(
+        said
+    ) and "covist-pro" not in said
     inside = gallery.methods.by_what_decides(names, ("inside", "both"))
-    said = words(gallery.methods.draw(image, "An image", reports, inside, LIGHT))
+    said = words(gallery.methods.draw(still, reports, inside, LIGHT))
     assert inside == {"coverage": ["covist-pro"]} and str(len(reports["covist-pro"].kept)) in said
 
 
@@ -111,5 +113,5 @@ def test_what_moves_and_what_rests_is_counted_apart(gallery):
     kept = torch.tensor([0, 1, 2, 4, 6, 11])  # the mover in frame 1, and the lower left in frames 1 and 2
     film = replace(film, stages=(replace(film.stages[0], kept=kept),))
     assert gallery.film.describe(film, moves) == (
-        "1 of 2 tokens on the ball; 2 of 2 still places, 1 of them in more than one frame"
+        "keeps 1 of 2 tokens on the ball and 2 of 2 still places, 1 of them in several frames"
     )

@@ -49,10 +49,11 @@ stage. There they keep fewer than {methods.BUDGET} tokens, because they have sho
 SECTIONS = ((("before",), "before", BEFORE), (("inside", "both"), "inside", INSIDE))
 """Where the methods of a section act, the word for it, and what to know about them."""
 FAMILIES = f"""\
-One square image in a model of each [family](families.md); `{families.METHOD}` keeps {families.BUDGET} of the tokens.
-Every token is drawn at the same size. Some families see the image as one grid. Others add tiles in a higher resolution
-to a view of the whole image, or see each tile as a view of its own. All views of an image share its budget. *Marks* are
-newlines, row breaks and the words that announce a tile. They are always kept.
+One square image in a model of each [family](families.md), with the tiles that its image processor makes of it;
+`{families.METHOD}` keeps {families.BUDGET} of the tokens. Every token is drawn at the same size. Some families see the
+image as one grid. Others add tiles in a higher resolution to a view of the whole image, or see each tile as a view of
+its own. All views of an image share its budget. *Marks* are newlines, row breaks and the words that announce a tile.
+They are always kept.
 
 The weights are random, because no checkpoint is included. Grids, tiles and the number of tokens are those of the
 published models. Which tokens are kept follows from the colours of the image and from chance, and shows nothing about
@@ -61,7 +62,8 @@ FILM = """\
 Six frames in which only the ball moves. The weights are those of the embedded model, in the class of LLaVA-NeXT-Video,
 which has the same layers and averages 2 x 2 patches of a frame. The model was not trained on videos, so the strips show
 what is kept, not how well it answers. A video is one state over all frames: a token that was kept in one frame may
-stand for tokens of the others. Lines are drawn only within a frame."""
+stand for tokens of the others. Lines are drawn only within a frame. A token is on the ball if the ball covers half of
+it; at a *still place* this never happens."""
 
 
 def write(names: Sequence[str], docs: Path = DOCS) -> None:
@@ -75,7 +77,7 @@ def write(names: Sequence[str], docs: Path = DOCS) -> None:
 
 
 def _methods(names: Sequence[str], docs: Path) -> list[str]:
-    shown = [(name, *still, methods.kept_by(names, still[1])) for name, still in images.still_images().items()]
+    shown = [(name, still, methods.kept_by(names, still)) for name, still in images.stills().items()]
     parts = []
     for places, place, introduction in SECTIONS:
         groups = methods.by_what_decides(names, places)
@@ -83,9 +85,9 @@ def _methods(names: Sequence[str], docs: Path) -> list[str]:
             continue
         listed = "\n".join(f"- **{word}**: {', '.join(f'`{name}`' for name in own)}" for word, own in groups.items())
         parts += [f"## {WHERE[place].capitalize()}", introduction, listed]
-        for name, caption, image, reports in shown:
-            draw = partial(methods.draw, image, caption, reports, groups)
-            parts.append(_save(f"{name}-{place}", f"{caption}: what methods keep {WHERE[place]}", draw, docs))
+        for name, still, reports in shown:
+            draw = partial(methods.draw, still, reports, groups)
+            parts.append(_save(f"{name}-{place}", f"{still.caption}: what methods keep {WHERE[place]}", draw, docs))
     return parts
 
 
@@ -101,7 +103,7 @@ def _film(docs: Path) -> list[str]:
     frames, moves = images.film()
     reports = film.kept_by(film.METHODS, frames)
     facts = {method: film.describe(report, moves) for method, report in reports.items()}
-    listed = "\n".join(f"- `{method}`: {said}" for method, said in facts.items())
+    listed = "\n".join(f"- `{method}` {said}." for method, said in facts.items())
     plate = _save("film", "What methods keep of each frame", partial(film.draw, frames, reports, facts), docs)
     return ["## A film", FILM, plate, listed]
 

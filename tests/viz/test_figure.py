@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.path import Path
@@ -11,6 +12,7 @@ from support.reports import CAPTION, SQUARE, TALL, TALL_TILES, TILED, WIDE, imag
 
 from covist.grid import Grid
 from covist.viz import draw_answer, draw_overlay, draw_report, save_figure, seen_views
+from covist.viz.panels import WeightScale
 
 
 def titles(figure) -> list[str]:
@@ -89,6 +91,11 @@ def test_views_are_named_after_what_they_show(views, names):
 def test_pruning_without_composition_is_drawn_without_regions():
     shown = titles(draw(image_report(SQUARE, (8,), composed=False)))
     assert shown == ["what the encoder sees", "layers 0-1: 8 representatives", "rebuilt from 8 representatives"]
+
+
+def test_no_disc_is_too_small_to_be_seen():
+    areas = WeightScale(500.0).areas(np.array([1.0, 500.0]), cell_points=5.0)
+    assert areas[0] ** 0.5 > 1.5 and areas[1] ** 0.5 == pytest.approx(12.5)
 
 
 def test_larger_weights_make_larger_discs():

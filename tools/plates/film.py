@@ -82,8 +82,8 @@ def describe(report: ImageReport, moves: np.ndarray) -> str:
     rests = ~moving.reshape(report.frames, per_frame).any(axis=0)  # [places]
     places, times = np.unique(kept[rests[kept % per_frame]] % per_frame, return_counts=True)
     return (
-        f"{int(moving[kept].sum())} of {int(moving.sum())} tokens on the ball; "
-        f"{len(places)} of {int(rests.sum())} still places, {int((times > 1).sum())} of them in more than one frame"
+        f"keeps {int(moving[kept].sum())} of {int(moving.sum())} tokens on the ball and "
+        f"{len(places)} of {int(rests.sum())} still places, {int((times > 1).sum())} of them in several frames"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image
@@ -15,13 +15,23 @@ FRAMES = 6
 FILMED = 2_003_808  # a scene that leaves room for something to pass
 
 
-def still_images() -> dict[str, tuple[str, Image.Image]]:
-    """Name of an image -> what it is, and the image."""
+@dataclass(frozen=True)
+class Still:
+    """An image, what it is, and what is asked about it."""
+
+    caption: str
+    image: Image.Image
+    question: str
+
+
+def stills() -> dict[str, Still]:
+    """By the names of their figures."""
+    image, question, _ = tiny.demo()
     crowded = Image.fromarray(tiny.render(tiny.sample_dense_scene(tiny.HELD_OUT_SEEDS[0])))
     return {
-        "scene": ("A scene of the suite", tiny.demo()[0]),
-        "crowded": ("A crowded scene", crowded),
-        "landscape": ("A landscape", landscape()),
+        "scene": Still("A scene of the suite", image, question),
+        "crowded": Still("A crowded scene", crowded, "where is the blue cross?"),
+        "landscape": Still("A landscape", landscape(), "where is the yellow circle?"),
     }
 
 

@@ -17,10 +17,10 @@ from covist.viz.layout import seen_views
 from covist.viz.panels import show_image
 from covist.viz.sheet import Sheet
 from covist.viz.theme import Theme
+from plates.images import Still
 from plates.plate import BOLD, EDGE, GAP, TEXT, WIDTH, Representatives, explain
 
 BUDGET = 128  # methods that act inside the decoder can reach it
-QUESTION = "where is the blue square?"
 COLUMNS = 4
 SIDE = (WIDTH - 2 * EDGE - (COLUMNS - 1) * GAP) / COLUMNS
 HEADING, TITLE = 0.36, 0.26  # inches above a group, above a row
@@ -28,10 +28,10 @@ Groups = Mapping[str, Sequence[str]]
 
 
 @torch.inference_mode()
-def kept_by(methods: Sequence[str], image: Image.Image) -> dict[str, ImageReport]:
+def kept_by(methods: Sequence[str], still: Still) -> dict[str, ImageReport]:
     """What each method makes of an image on the embedded model."""
     model, processor, clip = tiny.load()
-    inputs = processor(images=image, text=tiny.prompt_for(QUESTION), return_tensors="pt")
+    inputs = processor(images=still.image, text=tiny.prompt_for(still.question), return_tensors="pt")
     reports = {}
     for method in methods:
         with covist.compress(model, processor, method=method, budget=BUDGET, clip=clip) as handle:
@@ -85,24 +85,24 @@ class _Places:
         return EDGE + column * (SIDE + GAP), self._top(row) + above
 
 
-def draw(image: Image.Image, caption: str, reports: Mapping[str, ImageReport], groups: Groups, theme: Theme) -> Figure:
+def draw(still: Still, reports: Mapping[str, ImageReport], groups: Groups, theme: Theme) -> Figure:
     """The image and the legend, then what the methods of each group keep."""
     places = _Places(groups)
     sheet = Sheet(places.height, theme=theme, width=WIDTH)
-    (view,) = seen_views(next(iter(reports.values())), image)
+    (view,) = seen_views(next(iter(reports.values())), still.image)
     show_image(sheet.axes(EDGE, EDGE, SIDE, SIDE), view, theme=theme)
     lines = (
-        f"asked: {QUESTION}",
+        f"asked: {still.question}",
         f"{BUDGET} of 576 tokens per layer; beside each name, the tokens that are left at the end",
     )
-    explain(sheet, EDGE, EDGE + SIDE + 2 * GAP, caption, lines)
+    explain(sheet, EDGE, EDGE + SIDE + 2 * GAP, still.caption, lines)
     for start, (word, names) in zip(places.starts, groups.items(), strict=True):
         left, top = places.heading(start)
         sheet.write(word, top, left, fontsize=BOLD, weight="bold")
         if len(names) > 1:  # a single panel is too narrow for more than the word
             sheet.write(GOES_BY[word], top, left + 0.12 + 0.09 * len(word), fontsize=TEXT, color=theme.soft)
         for cell, name in enumerate(names, start):
-            _show(sheet, *places.panel(cell), name, reports[name], image)
+            _show(sheet, *places.panel(cell), name, reports[name], still.image)
     return sheet.figure
 
 

@@ -19,7 +19,7 @@ EVIDENCE = "magma"
 GOLDEN = 0.618034
 MANY_THREADS = 512
 WIDEST_DISC = 24.0  # points, so that it fits into the line of the legend
-NARROWEST_DISC = 0.3  # of a cell
+NARROWEST_DISC = 1.7  # points
 WIDEST_RIM, THICKEST_RIM = 0.6, 0.1  # points; of the diameter, so that small discs keep their colour
 
 
@@ -46,7 +46,7 @@ class WeightScale:
         """Areas of discs in square points, proportional to the weight: half a cell wide for a weight of one, or less if
         the largest would otherwise hide its neighbours or the legend, but never too small to be seen."""
         widest = min(0.55 * cell_points * self.largest**0.5, 2.5 * cell_points, WIDEST_DISC)
-        return np.maximum(widest**2 * weights / self.largest, (NARROWEST_DISC * cell_points) ** 2)
+        return np.maximum(widest**2 * weights / self.largest, NARROWEST_DISC**2)
 
 
 def show_image(axes: Axes, view: View, title: str = "", theme: Theme = LIGHT) -> None:
