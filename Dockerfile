@@ -1,6 +1,6 @@
 # The server and its page, on a CPU:
 #   docker build -t covist . && docker run -p 8000:8000 covist
-# Where the default index has torch for CUDA only, name PyTorch's index for CPUs: --build-arg PIP_EXTRA_INDEX_URL=...
+# If the default index has only CUDA builds of torch, give PyTorch's index for CPUs: --build-arg PIP_EXTRA_INDEX_URL=...
 FROM python:3.11-slim
 
 # Only the exact pin of torch resolves to the CPU build; the constraints fix everything else.
@@ -13,7 +13,7 @@ RUN pip install --no-cache-dir --constraint constraints-page.txt torch==2.13.0 '
 
 USER covist
 WORKDIR /home/covist
-# Set before torch starts: some CPUs announce bf16 instructions that they do not have.
+# Must be set before torch starts: some CPUs report bf16 instructions that they do not have.
 ENV ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 GRADIO_ANALYTICS_ENABLED=False PYTHONUNBUFFERED=1
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=120s \

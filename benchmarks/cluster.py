@@ -1,8 +1,8 @@
-"""What Ray costs and what more processes bring, as ratios inside one run (needs covist[ray]).
+"""What Ray costs and what more processes gain, as ratios within one run (needs covist[ray]).
 
-workers    rows per second of `covist batch` on the embedded model: without Ray, under Ray with one worker and with two,
+workers    rows per second of `covist batch` on the embedded model: without Ray, and with one worker and two on Ray,
            counted from the first answers on, so that loading is left out
-overhead   microseconds per row of rows that no model sees: reading, Ray, journals and parts, without Ray and with it
+overhead   microseconds per row, for rows that no model sees: reading, Ray, journals and parts, without and with Ray
 replicas   requests per second of `covist serve`: without Ray, with one replica, with two
 
 python benchmarks/cluster.py [--rows 768] [--requests 192] [--clients 16]
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter, sleep
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core for each worker, also for the one without Ray
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core per worker, also without Ray
 
 import httpx
 from batch import SEEDS, write_input
@@ -39,7 +39,7 @@ BAD_ROWS = 20_000
 
 
 class Watched:
-    """A driver that notes when how many answers came back."""
+    """A driver that records the times and numbers of returned answers."""
 
     def __init__(self, driver: Driver):
         self._driver = driver
@@ -67,7 +67,7 @@ def work(path: Path, driver: Driver, skipped: int) -> float:
 
 
 def workers(folder: Path, rows: int) -> None:
-    """The same rows without Ray, and with one worker and two; then rows that cost no work."""
+    """The same rows without Ray, and with one worker and two; then rows without work for the model."""
     from covist.cluster.driver import RayDriver
     from covist.cluster.start import ray_running, share_of
 

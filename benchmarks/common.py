@@ -1,4 +1,4 @@
-"""Timing inside one run: the variants take turns, so that a busy machine slows all of them alike."""
+"""Timing within one run: the variants take turns, so that a busy machine slows all of them equally."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def interleaved(variants: dict[str, Callable[[], object]], repetitions: int = 5)
 
 
 def verdict(name: str, value: float, limit: float | None, at_least: bool = False) -> str:
-    """One line: the figure and, where something was asked of it, the limit and whether it was reached."""
+    """One line: the figure and, if it has a limit, the limit and whether it was reached."""
     line = f"{name:<58} {value:7.3f}"
     if limit is None:
         return line

@@ -1,8 +1,8 @@
-"""What compression adds to a decoding step, counted in operators: no clock, so any machine counts the same.
+"""What compression adds to a decoding step, counted in operators, so that the result is the same on any machine.
 
-A step of a compressed model and a step of the plain model over a cache of the same length are counted with a
-`TorchDispatchMode`, on random models of two depths. The difference per layer and the constant rest follow from the
-two. Views launch nothing on an accelerator and are counted apart; host reads make the host wait for it.
+A `TorchDispatchMode` counts the operators of a step of the compressed model and of the plain model with a cache of the
+same length, on random models of two depths. This gives the difference per layer and the constant rest. Views launch
+nothing on an accelerator and are counted separately; host reads make the host wait for it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def build(layers: int, dtype: torch.dtype = torch.float32) -> LlavaForConditiona
 
 
 def step_operators(model: Any, prompt: dict[str, torch.Tensor]) -> Operators:
-    """Operators of the fourth decoding step after a prompt, called as `generate` calls it: with mask and positions."""
+    """Operators of the fourth decoding step after a prompt, called as in `generate`, with mask and positions."""
     cache = DynamicCache(config=model.config.text_config)
     model(**prompt, past_key_values=cache, use_cache=True)
     mask, length = prompt["attention_mask"], prompt["input_ids"].shape[1]
@@ -87,7 +87,7 @@ def compressed(model: Any, **options: Any) -> Iterator[None]:
 
 
 def prompts() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """A prompt with an image, and one of text with as many tokens as the first has keys after compression."""
+    """A prompt with an image, and a text prompt with as many tokens as the first has keys after compression."""
     torch.manual_seed(1)
     ids = torch.cat([torch.full((1, 3), 4), torch.full((1, TOKENS), IMAGE), torch.randint(1, 60, (1, TEXT))], 1)
     image = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": torch.randn(1, 3, 48, 48)}
@@ -96,7 +96,7 @@ def prompts() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
 
 
 def added(count: Callable[[Operators], int], options: dict[str, Any], dtype: torch.dtype) -> tuple[float, float]:
-    """(per layer, constant): what a compressed step has more than a plain one."""
+    """(per layer, constant): the additional operators of a compressed step."""
     image, text = prompts()
     image["pixel_values"] = image["pixel_values"].to(dtype)
     differences = []

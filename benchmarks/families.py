@@ -1,12 +1,12 @@
-"""What compression costs and saves on the geometry of each family, with decoders of about 1B parameters.
+"""What compression costs and saves with the geometry of each family, with decoders of about 1B parameters.
 
     python benchmarks/families.py --geometry llava-1.5-7b --decoding
     python benchmarks/families.py --geometry llava-next-7b --strategy fixed
     python benchmarks/families.py --geometry qwen2.5-vl-7b --strategy pro --budget 128
     python benchmarks/families.py --geometry qwen2.5-vl-7b --budget 128 --exact-attention
 
-Weights are random and fp32; all figures are ratios inside one run. The image features are encoded once beforehand by a
-shallow tower of the real width, so the tower is not part of any time; building the state from its signals is.
+Weights are random and fp32; all figures are ratios within one run. The image features are encoded once beforehand by a
+shallow tower of the real width. Times exclude the tower, but include building the state from its signals.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ LIMITS = {
     ("qwen3-vl-8b", 128): (1.25, None),
     ("internvl3-8b", 160): (1.2, None),
 }
-"""(geometry, K) -> the most that compressed / plain and the least that vanilla / compressed may be, for Fixed."""
+"""(geometry, K) -> the upper limit of compressed / plain and the lower limit of vanilla / compressed, for Fixed."""
 DECODING_LIMIT = 1.05
 
 
 def decoder_of_a_billion(geometry: Geometry) -> dict[str, Any]:
-    """Fields of a text model with the geometry's share of key heads, and as many layers as make about 1B parameters."""
+    """Fields of a text model with the geometry's share of key heads, and enough layers for about 1B parameters."""
     kv_heads = max(1, round(HEADS * geometry.kv_heads / geometry.heads))
     # queries and outputs, keys and values, and the three matrices of the MLP
     layer = 2 * HIDDEN**2 * (1 + kv_heads / HEADS) + 3 * HIDDEN * INTERMEDIATE
@@ -87,7 +87,7 @@ class Bench:
         return self.model.lm_head(hidden[:, -1:])
 
     def compressed(self, handle: covist.Compression, encoded: dict[str, Any]) -> object:
-        # Every repetition builds the state anew: what is remembered about the image is forgotten first.
+        # Every repetition builds the state again, so cached data about the image is cleared first.
         for signals in handle._hooks.call.encoded.all():
             signals.memo.clear()
             for name in ("attention", "keys", "hidden", "embeddings"):
@@ -95,14 +95,14 @@ class Bench:
         return self.prefill(encoded)
 
     def decode(self, cache: DynamicCache) -> object:
-        """One decoding step; the token is forgotten again, so that every repetition meets the same cache."""
+        """One decoding step; its token is removed again, so that every repetition has the same cache."""
         output = self.model(input_ids=self.request.prompts["input_ids"][:, :1], past_key_values=cache)
         cache.crop(-1)
         return output
 
 
 def measure(bench: Bench, budget: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Median seconds of compressed and plain prefill, and the parts of the state's cost in the last repetition."""
+    """Median seconds of compressed and plain prefill, and the parts of the cost of the state in the last repetition."""
     strategy, repetitions, exact = arguments.strategy, arguments.repetitions, arguments.exact_attention
     with bench.compress(budget, strategy, exact_attention=exact) as handle:
         encoded = bench.encode()
@@ -114,7 +114,7 @@ def measure(bench: Bench, budget: int, arguments: argparse.Namespace) -> dict[st
 
 
 def measure_decoding(bench: Bench, budget: int, strategy: str, repetitions: int) -> float:
-    """Seconds of a decoding step under compression / of a plain one whose cache has the same length."""
+    """Seconds of a decoding step with compression / of a plain one with a cache of the same length."""
     plain = DynamicCache(config=bench.model.config)
     length = bench.length(budget)
     bench.decoder(inputs_embeds=torch.randn(1, length, HIDDEN), past_key_values=plain)
@@ -131,10 +131,10 @@ def main() -> None:
     options.add_argument("--geometry", choices=presets(), default="llava-next-7b")
     options.add_argument("--strategy", choices=("fixed", "pro"), default="fixed")
     options.add_argument("--budget", type=int, action="append", help="default: the smallest and largest of the paper")
-    options.add_argument("--layers", type=int, help="decoder layers; default: as many as make about 1B parameters")
+    options.add_argument("--layers", type=int, help="decoder layers; default: enough for about 1B parameters")
     options.add_argument("--repetitions", type=int, default=3)
     options.add_argument("--decoding", action="store_true", help="measure decoding steps as well")
-    options.add_argument("--exact-attention", action="store_true", help="every patch asks in every head of the tower")
+    options.add_argument("--exact-attention", action="store_true", help="query with every patch in every tower head")
     options.add_argument("--no-vanilla", action="store_true", help="skip the long uncompressed prefill")
     arguments = options.parse_args()
     warnings.simplefilter("ignore")

@@ -1,9 +1,10 @@
-"""What would make an accelerator wait: operators launched and host reads, counted on the CPU.
+"""Operators launched and host reads, which make an accelerator wait, counted on the CPU.
 
     python benchmarks/launches.py
 
-Counts do not depend on the machine. Operators are those that launch work; views, which only rename memory, are counted
-apart. A host read is anything that needs a value, or a size that depends on values. Exits with 1 if a limit is missed.
+Counts do not depend on the machine. Operators are those that launch work; views, which only reinterpret memory, are
+counted separately. A host read is anything that needs a value, or a size that depends on values. Exits with 1 if a
+limit is missed.
 """
 
 import sys
@@ -25,7 +26,7 @@ from covist.methods.create import create_method
 
 HEADS, PATCHES, TEXT_TOKENS, TEXT_WIDTH = 16, 576, 12, 768
 BEFORE = 1902
-"""Operators of the CPU path at (576, 64) before they were counted for the first time; half of them are the limit."""
+"""Operators of the CPU path at (576, 64) when they were first counted; the limit is half of them."""
 BUILDING = [  # path, N, K, most operators, most host reads
     ("accelerator", 576, 64, 700, 10),
     ("accelerator", 2880, 640, 6000, 10),
@@ -54,7 +55,7 @@ class Counter(Launches):
 
 
 class Reads(TorchFunctionMode):
-    """Host reads that no operator shows when the tensor is on the CPU already."""
+    """Host reads without an operator, because the tensor is already on the CPU."""
 
     UNSEEN = ("tolist", "cpu", "numpy")
 
@@ -68,7 +69,7 @@ class Reads(TorchFunctionMode):
 
 
 def counted(run: Callable[[], object]) -> Counter:
-    """Counts of one call, after another one that warms up."""
+    """Counts of one call, after a warm-up call."""
     with torch.no_grad():
         run()
         with Counter() as counter, Reads(counter):
@@ -78,7 +79,7 @@ def counted(run: Callable[[], object]) -> Counter:
 
 @contextmanager
 def path(name: str) -> Iterator[None]:
-    """Run the code of the accelerator, or that of the CPU, whatever the device."""
+    """Use the code path of the accelerator or of the CPU, whatever the device."""
     before, greedy.DENSE = greedy.DENSE, name == "accelerator"
     try:
         yield
@@ -128,7 +129,7 @@ def state_building() -> bool:
 
 
 def greedy_step() -> bool:
-    """Operators that one more step of the accelerator's loop adds."""
+    """Operators per step of the accelerator's loop."""
     generator = torch.Generator().manual_seed(0)
     rows = clustered(PATCHES, 64, generator)
     unit = torch.nn.functional.normalize(rows)
@@ -142,7 +143,7 @@ def greedy_step() -> bool:
 
 
 def decoding() -> bool:
-    """Per decoding step: what compression adds to the plain model over a cache of the same length."""
+    """What compression adds to a decoding step of the plain model with a cache of the same length."""
     print("\nDecoding, added to a step of the plain model\n")
     print("| method | dtype | operators per layer | limit | once per step | limit | host reads |")
     print("| --- | --- | --- | --- | --- | --- | --- |")

@@ -1,11 +1,11 @@
-"""Peak memory of a compressed prefill against the plain model's on the same long prompt.
+"""Peak memory of a compressed prefill, compared with that of the plain model on the same long prompt.
 
     python benchmarks/memory.py
     python benchmarks/memory.py --text 4096 --strategy pro
 
-One image of 576 tokens in front of the text, K = 64, sdpa, a random decoder of two narrow layers with 32 heads. Peaks
-are what torch's allocator held at once beyond the weights, so that nothing else hides the masks. Exits with 1 if a
-compressed prefill needs more than 1.1 times the plain one.
+One image of 576 tokens before the text, K = 64, sdpa, a random decoder of two narrow layers with 32 heads. A peak is
+the most memory that torch's allocator held beyond the weights, so that nothing else hides the masks. Exits with 1 if a
+compressed prefill needs more than 1.1 times the memory of the plain one.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ DECODER = {
     "head_dim": HEAD_WIDTH,
     "max_position_embeddings": 32768,
 }
-"""32 heads and little else: narrow layers make masks weigh most."""
+"""Many heads in narrow layers, so that masks dominate."""
 VISION = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2}
 LIMIT = 1.1
 MIB = 2**20
 
 
 def prefill(model: Any, inputs: dict[str, Tensor]) -> None:
-    """As `generate` does it: logits of the last token only."""
+    """Prefill as in `generate`: only the logits of the last token."""
     with torch.inference_mode():
         model(**inputs, logits_to_keep=1, use_cache=True)
 
 
 def compare(text: int, dtype: torch.dtype, strategy: str) -> bool:
-    """Measure one length; true if the limit is kept."""
+    """Measure one length; returns whether the limit is kept."""
     random = build_random("llava-1.5-7b", decoder=DECODER, vision=VISION)
     model, inputs = random.model.to(dtype), random.request(1, text)
     inputs["pixel_values"] = inputs["pixel_values"].to(dtype)
@@ -67,7 +67,7 @@ def compare(text: int, dtype: torch.dtype, strategy: str) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=int, help="text tokens, in float32 (default: the two cases of the requirement)")
+    parser.add_argument("--text", type=int, help="text tokens, in float32 (default: 8192, and 16384 in bfloat16)")
     parser.add_argument("--strategy", choices=("fixed", "pro"), default="fixed")
     arguments = parser.parse_args()
     cases = CASES if arguments.text is None else [(arguments.text, torch.float32)]

@@ -1,11 +1,11 @@
-"""What the selection of each method costs per image, as a ratio to CoViST's own state building in the same run.
+"""The cost of each method's selection per image, as a ratio to CoViST's own state building in the same run.
 
     python benchmarks/methods.py [--tokens 576 2880] [--methods divprune fastv]
 
 Geometry of a 7B LLaVA: encoder width 1024, decoder width 4096, 32 layers (one set of weights, reused), a ninth of the
-tokens kept. Methods that act before the decoder are compared with CoViST-Fixed, the others with CoViST-Pro: both sum
-everything that happens to an image on its way through the decoder, and nothing else. Text features are ready
-beforehand: encoding the question is not selection.
+tokens kept. Methods that act before the decoder are compared with CoViST-Fixed, the others with CoViST-Pro. The cost is
+everything that a method does to an image on its way through the decoder, and nothing else. Text features are computed
+beforehand: encoding the question is not part of the selection.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def build_decoder() -> FrozenDecoder:
 
 
 def smooth(tokens: int, width: int, generator: torch.Generator) -> Tensor:
-    """Features [tokens, width] of which neighbours resemble each other, as patches do."""
+    """Features [tokens, width] whose neighbours are similar, as those of patches are."""
     blobs = torch.randn(tokens // 12 + 1, width, generator=generator).repeat_interleave(12, 0)[:tokens]
     return blobs + 0.7 * torch.randn(tokens, width, generator=generator)
 
 
 class ReadyText(TextTower):
-    """CLIP's text space with the instruction encoded already."""
+    """CLIP's text space with an instruction that is already encoded."""
 
     def __init__(self, generator: torch.Generator):
         projection = nn.Linear(ENCODER_WIDTH, TEXT_WIDTH, bias=False)
@@ -105,7 +105,7 @@ def build_image(tokens: int, decoder: FrozenDecoder) -> ImageContext:
 
 
 def build_reads(tiles: int, generator: torch.Generator) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
-    """All that methods ask of a CLIP tower: attention is worked out when it is read, as in a model."""
+    """Everything that methods read of a CLIP tower; attention is computed when it is read, as in a model."""
     count = 1 + TILE
     blocks = [
         PatchAttention(*torch.randn(2, count, ENCODER_HEADS, ENCODER_WIDTH // ENCODER_HEADS, generator=generator))
@@ -126,7 +126,7 @@ def build_reads(tiles: int, generator: torch.Generator) -> dict[EncoderRead, Cal
 
 
 def build_tower(tiles: int, generator: torch.Generator) -> Tower:
-    """A tower of 24 layers (one set of weights, reused) to walk."""
+    """A tower of 24 layers (one set of weights, reused) that methods can run layer by layer."""
     config = CLIPVisionConfig(
         hidden_size=ENCODER_WIDTH,
         intermediate_size=4 * ENCODER_WIDTH,
@@ -141,7 +141,7 @@ def build_tower(tiles: int, generator: torch.Generator) -> Tower:
 
 
 class Journey:
-    """One image on its way through the decoder under one method; only the method's own work happens."""
+    """One image on its way through the decoder with one method; only the method's own work is done."""
 
     def __init__(self, method: Method, image: ImageContext):
         self.method, self.image = method, image
@@ -152,7 +152,7 @@ class Journey:
         self.rotary = [part[0] for part in image.decoder.rotary(self.states[None], positions[None])]
 
     def __call__(self) -> None:
-        self.image.notes.clear()  # what a method found out the last time
+        self.image.notes.clear()  # what a method cached the last time
         state = self.method.begin(self.image, self.schedule.tokens_per_layer[0]).state
         change = torch.zeros(self.image.grid.size)
         before = self.schedule.stages[1][0] - 1 if len(self.schedule.stages) > 1 else 0

@@ -1,11 +1,11 @@
-"""Load on one server process: nothing lost, nothing answered twice, latencies, and two ratios of throughput.
+"""Load test of one server process: no request lost or answered twice, latencies, and two ratios of throughput.
 
     python benchmarks/serving.py                                    200 clients, 2,000 requests, the embedded model
-    python benchmarks/serving.py --clients 8 --requests 32          a small try
+    python benchmarks/serving.py --clients 8 --requests 32          a small run
     python benchmarks/serving.py --geometry llava-1.5-7b --scale 0.1 --clients 16 --requests 64
 
-batched / one at a time: the same requests with the server's batches and with batches of one, one after the other.
-2 tokens beside 400: how long a short answer takes while a long one is being written, with and without turns.
+batched / one at a time: the same requests with the server's batches and with batches of one, one after another.
+2 tokens beside 400: how long a short answer takes while a long one is being generated, with and without turns.
 compressed / uncompressed: the same requests with the server's budget and with "none".
 """
 
@@ -41,7 +41,7 @@ from covist.serve.limits import Limits
 from covist.serve.server import build_server
 from covist.serve.service import Service
 
-LONG = 400  # tokens of an answer that others must not have to wait for
+LONG = 400  # tokens of a long answer, which must not delay others
 QUESTIONS = ("is there a square ?", "how many objects are there ?", "what color is the first object ?", "where is it ?")
 
 
@@ -53,7 +53,7 @@ def geometry_model(name: str, scale: float) -> LoadedModel:
     side = config.vision_config.image_size
     processor.image_processor.size = processor.image_processor.crop_size = {"height": side, "width": side}
     processor.patch_size = config.vision_config.patch_size
-    # The placeholder of the embedded tokenizer takes the place of the random model's.
+    # The placeholder of the embedded tokenizer replaces that of the random model.
     config.image_token_id = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
     return LoadedModel(name, random_model.model, processor, random_model.clip)
 
@@ -65,7 +65,7 @@ def data_url(image: Image.Image) -> str:
 
 
 def mixed(number: int, side: int | None, choice: dict[str, Any]) -> dict[str, Any]:
-    """Request number `number`: images, question and answer are short or long, few or many."""
+    """Request number `number`, with random numbers of images and random lengths of question and answer."""
     drawn = random.Random(number)
     parts: list[dict[str, Any]] = []
     for _ in range(drawn.choice((0, 1, 1, 1, 2)) if side is None else 1):
@@ -102,7 +102,7 @@ def serving(loaded: LoadedModel, limits: Limits) -> Iterator[tuple[str, str]]:
 
 
 def storm(loaded: LoadedModel, limits: Limits, requests: list[dict[str, Any]], clients: int) -> dict[str, Any]:
-    """Send all requests from that many clients; every one must be answered once."""
+    """Send all requests from so many clients; each must be answered once."""
     with (
         serving(loaded, limits) as (url, name),
         httpx.Client(timeout=3600, limits=httpx.Limits(max_connections=None)) as http,
@@ -138,7 +138,7 @@ def storm(loaded: LoadedModel, limits: Limits, requests: list[dict[str, Any]], c
 
 
 def blocking(loaded: LoadedModel, batches: int, shorts: int = 20) -> tuple[float, float]:
-    """Median seconds of a short answer alone, and while a long one is being written."""
+    """Median seconds of a short answer alone, and while a long one is being generated."""
     with (
         serving(loaded, Limits(batches=batches, batch_milliseconds=0)) as (url, name),
         httpx.Client(timeout=3600) as http,
@@ -156,14 +156,14 @@ def blocking(loaded: LoadedModel, batches: int, shorts: int = 20) -> tuple[float
         with ThreadPoolExecutor(1) as long_client:
             while len(beside) < shorts:
                 long = long_client.submit(ask, LONG)
-                sleep(5 * alone)  # it has begun
+                sleep(5 * alone)  # until it has begun
                 while not long.done() and len(beside) < shorts:
                     beside.append(ask(2))
         return alone, float(np.median(beside))
 
 
 def memory(name: str, rounds: int = 10) -> list[int]:
-    """MiB that a server of its own process holds after every 100 requests of mixed sizes and settings."""
+    """Memory in MiB of a server in its own process, after every 100 requests of mixed sizes and settings."""
     choices = ({}, {"budget": 16}, {"strategy": "pro"}, {"method": "divprune"}, {"budget": "none"})
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -193,7 +193,7 @@ def memory(name: str, rounds: int = 10) -> list[int]:
 
 
 def resident(process: int | str = "self") -> float:
-    """MiB that a process holds (this one holds the clients too); 0 where the system does not say."""
+    """Memory of a process in MiB (this one includes the clients); 0 if the system does not report it."""
     status = Path(f"/proc/{process}/status")
     lines = status.read_text(encoding="ascii").splitlines() if status.exists() else []
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS")), 0.0)
@@ -231,7 +231,7 @@ def main() -> int:
         tell(name, result)
         return result
 
-    endless = load_model()  # a long answer is as long as it was asked to be
+    endless = load_model()  # a long answer has exactly the requested length
     endless.model.generation_config.eos_token_id = None
     for batches in (Limits().batches, 1):
         by_itself, beside = blocking(endless, batches)

@@ -1,8 +1,8 @@
-"""What building a state costs: greedy coverage against the naive loop, and the whole against its affinity matrix.
+"""The cost of building a state: greedy coverage compared with a naive loop, and the total with an affinity matrix.
 
     python benchmarks/state_building.py
 
-Every figure is a ratio of two things measured in the same run with the same threads. Exits with 1 if one is missed.
+Every figure is a ratio of two measurements in the same run with the same threads. Exits with 1 if a limit is missed.
 """
 
 import sys
@@ -56,7 +56,7 @@ def best_time(run: Callable[[], Result], repeats: int) -> tuple[float, Result]:
 
 
 def naive_greedy(s: Tensor, omega: Tensor, start: Tensor, count: int) -> Tensor:
-    """Every gain from scratch in every step, as one would write it first, in the dtype given -> chosen [N] bool."""
+    """The simplest implementation: every gain from scratch in every step, in the given dtype -> chosen [N] bool."""
     kernel, chosen = s.square(), torch.zeros_like(omega, dtype=torch.bool)
     chosen[start] = True
     covered = kernel[start].amax(0) if len(start) else torch.zeros_like(omega)
@@ -69,7 +69,7 @@ def naive_greedy(s: Tensor, omega: Tensor, start: Tensor, count: int) -> Tensor:
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
-    """Most memory allocated at once by `run`, beyond what was there before."""
+    """Most memory that `run` allocates at once."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         run()
     steps = sorted(

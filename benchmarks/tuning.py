@@ -1,11 +1,11 @@
-"""How often `covist tune` chooses what an evaluation of all budgets on all images would, and at what share of its cost.
+"""How often `covist tune` agrees with an evaluation of all budgets on all images, and at what share of its cost.
 
     python benchmarks/tuning.py RECORDS [--methods covist-fixed,covist-pro] [--limit 160] [--seeds 20] [--keep 90 95 97]
 
-RECORDS is a directory of answers; what it does not hold yet is answered first, once, and kept there, so that a second
-call takes little time (`covist eval --budgets 16,24,32,48,64,96,128,192 --out RECORDS` fills it as well). Answers are
-deterministic, so the race is replayed over them: another seed is another order of the images. Cost counts images x runs
-that must be answered, the uncompressed model among them.
+RECORDS is a directory of answers. Missing answers are computed first and stored there, so that a second call takes
+little time (`covist eval --budgets 16,24,32,48,64,96,128,192 --out RECORDS` fills it too). Answers are deterministic,
+so the race is replayed over them: another seed is another order of the images. The cost is the number of images x runs
+that must be answered, including the uncompressed model.
 """
 
 from __future__ import annotations

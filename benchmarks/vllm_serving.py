@@ -1,17 +1,16 @@
 """vLLM's CPU engine with and without compression: requests per second, time to first token, memory, overhead.
 
     .venv-vllm/bin/python benchmarks/vllm_serving.py
-    .venv-vllm/bin/python benchmarks/vllm_serving.py --scale 0.05 --rounds 1      a quick look
+    .venv-vllm/bin/python benchmarks/vllm_serving.py --scale 0.05 --rounds 1      a quick run
 
 `make test-vllm` builds the environment. The model has the geometry of LLaVA-1.5 (32 layers, heads of 128, 576 tokens of
-a 336 x 336 image), narrowed to 0.3 billion parameters of the decoder, with random weights: what it answers does not
-matter here. Engines run in processes of their own and take turns. The figures to look at are ratios within a round; a
-CPU's times say little about a GPU's. Ratios are of processor time, that of all threads of an engine's process: on a
-busy machine, seconds on the clock say more about the neighbours. Both are printed; OMP_NUM_THREADS=1 makes them
-comparable.
+a 336 x 336 image), narrowed to 0.3 billion parameters of the decoder, with random weights: its answers do not matter.
+Each engine runs in its own process, and they take turns. The figures of interest are ratios within a round; times of a
+CPU say little about those of a GPU. Ratios are of processor time, over all threads of an engine's process: on a busy
+machine, wall-clock time depends on other programs. Both are printed; OMP_NUM_THREADS=1 makes them comparable.
 
-overhead: images that were encoded before, in the compressed engine, against as many words in the plain engine: what
-wide heads and rows cost, without the encoder. Exits with 1 if it is above its limit.
+overhead: images that were encoded before, in the compressed engine, compared with as many words in the plain engine:
+the cost of wide heads and rows, without the encoder. Exits with 1 if it is above its limit.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ CACHE_GIB = 2
 LIMIT = 1.15
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
-    "OMP_WAIT_POLICY": "passive",  # the engine that waits leaves the cores to the other one
+    "OMP_WAIT_POLICY": "passive",  # a waiting engine leaves the cores to the other one
     "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GIB),
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -56,7 +55,7 @@ ENGINE: dict[str, Any] = {
     "dtype": "float32",
     "block_size": 32,
     "max_model_len": 1024,
-    "max_num_batched_tokens": 16384,  # the encoder cache is as large: images that are shown again must be in it
+    "max_num_batched_tokens": 16384,  # the encoder cache has the same size, and repeated images must fit into it
     "max_num_seqs": 32,
     "enable_prefix_caching": False,
     "enforce_eager": True,
@@ -65,7 +64,7 @@ ENGINE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Timed:
-    """Of some requests at once: seconds on the clock and of the processor, and the tokens of the first prompt."""
+    """Wall-clock and processor seconds of a batch of requests, and the tokens of the first prompt."""
 
     seconds: float
     processor: float
@@ -73,7 +72,7 @@ class Timed:
 
 
 class Engine:
-    """An engine in a process of its own."""
+    """An engine in its own process."""
 
     def __init__(self, name: str, **options: Any):
         self.name = name
@@ -93,7 +92,7 @@ class Engine:
 
 
 def _serve(connection: Any, options: dict[str, Any]) -> None:
-    """What the process does."""
+    """The main function of the process."""
     from vllm import LLM, SamplingParams
 
     llm = LLM(**ENGINE, **options)
@@ -144,7 +143,7 @@ def written(seed: int, length: int) -> dict[str, Any]:
 
 
 class Comparison:
-    """Rounds in which every variant has its turn."""
+    """Rounds in which every variant runs once."""
 
     def __init__(self, plain: Engine, compressed: Engine, arguments: argparse.Namespace):
         self._plain, self._compressed, self._arguments = plain, compressed, arguments
@@ -165,14 +164,14 @@ class Comparison:
             ("text of that length, plain", self._plain, texts, given.new),
         ):
             timed = engine.run(prompts, tokens)
-            if number:  # the first round warms up
+            if number:  # the first round is a warm-up
                 self.rounds.setdefault(name, []).append(timed)
 
     def prompt(self, name: str) -> int:
         return self.rounds[name][0].prompt
 
     def ratio(self, above: str, below: str) -> float:
-        """Median over rounds of the ratio within a round; prints those of all rounds."""
+        """Median over rounds of the ratio within a round; prints the ratio of every round."""
         pairs = zip(self.rounds[above], self.rounds[below], strict=True)
         ratios = sorted(a.processor / b.processor for a, b in pairs)
         print(f"({above}) / ({below}): " + ", ".join(f"{ratio:.3f}" for ratio in ratios))
@@ -180,7 +179,7 @@ class Comparison:
 
 
 def report(found: Comparison, plain: Engine, compressed: Engine, new: int) -> bool:
-    """Print the figures; true if the overhead is within its limit."""
+    """Print the figures; returns whether the overhead is within its limit."""
     for name, rounds in found.rounds.items():
         clock, processor = (median(getattr(one, kind) for one in rounds) for kind in ("seconds", "processor"))
         print(f"{name:<28} {clock:8.2f} s, of the processor {processor:8.2f} s, prompts of {found.prompt(name)} tokens")
@@ -201,11 +200,11 @@ def report(found: Comparison, plain: Engine, compressed: Engine, new: int) -> bo
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=0.22, help="of the decoder's width (default 0.22: 0.3 billion)")
+    parser.add_argument("--scale", type=float, default=0.22, help="width of the decoder (default 0.22: 0.3 billion)")
     parser.add_argument("--budget", type=int, default=64)
-    parser.add_argument("--requests", type=int, default=8, help="at once")
-    parser.add_argument("--text", type=int, default=24, help="words of a prompt")
-    parser.add_argument("--new", type=int, default=16, help="tokens that are generated")
+    parser.add_argument("--requests", type=int, default=8, help="requests at a time")
+    parser.add_argument("--text", type=int, default=24, help="words per prompt")
+    parser.add_argument("--new", type=int, default=16, help="generated tokens per request")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     os.environ.update(ENVIRONMENT)

@@ -2,8 +2,8 @@
 
     python benchmarks/vllm_tables.py
 
-What the cosine series leaves of the distance factor, by further head dimensions; and how many requests of one image
-fit onto a card of 80 GB.
+The error of the cosine series for the distance factor, by extra head dimensions; and how many requests with one image
+fit on a GPU of 80 GB.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLUMNS = (8, 16, 32, 64)
 QWEN_AXES = [0] * 16 + [1] * 24 + [2] * 24
 PARAMETERS = {"llava-next-7b": 7.06e9, "qwen2.5-vl-7b": 8.29e9}
 TEXT = 128
-"""Tokens of a request beside its image: question and answer."""
+"""Tokens of question and answer in a request."""
 
 
 def frequencies(base: float) -> Tensor:

@@ -31,8 +31,8 @@ def test_any_other_mark_is_a_mistake(mark):
     [
         "<!-- runnable -->\n```bash\ncovist plan --preset nothing\n```\n",
         "<!-- runnable with --preset nothing -->\n```bash\ncovist plan\n```\n",
-        "<!-- runnable -->\n```bash\ncovist plan | grep nothing\n```\n",
-        "<!-- runnable -->\n```bash\ncovist serve --model nothing\n```\n",
+        "<!-- runnable -->\n```bash\nfalse | cat\n```\n",
+        "<!-- runnable -->\n```bash\npython -m vllm.entrypoints.openai.api_server --nothing\n```\n",
         "1. Then:\n\n   <!-- runnable -->\n   ```python\n   assert False\n   ```\n",
         "<!-- runnable -->\n```bash\ncurl http://127.0.0.1:1/health\n```\n",
     ],

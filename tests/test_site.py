@@ -99,7 +99,7 @@ def test_links_of_the_pages_in_the_root_lead_somewhere(pages):
     for path in ROOT.glob("*.md"):
         text = FENCE.sub("", path.read_text(encoding="utf-8"))
         own = {slugify(heading, "-") for heading in re.findall(r"^#+ (.+)$", text, re.M)}
-        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        for target in re.findall(r"(?:\]\(|src=\"|srcset=\")([^)\s\"]+)", text):
             parts = urlsplit(target)
             if parts.scheme:
                 continue
@@ -176,16 +176,3 @@ def test_the_expected_savings_are_what_plans_compute():
     plans = [make_plan(preset_named(name)[0], int(budget)).to_dict() for name, budget in asked]
     shown = [tuple(map(float, found)) for found in re.findall(r"\| ([\d.]+) % \| ([\d.]+) % \|$", page, re.M)]
     assert shown == [(round(100 * plan["flops_ratio"], 1), round(100 * plan["kv_ratio"], 1)) for plan in plans]
-
-
-def test_the_gallery_draws_every_method_that_it_is_given(tmp_path):
-    gallery = tool("gallery.py")
-    methods, image = ["divprune", "covist-pro"], gallery.landscape()
-    reports = gallery.kept_by(methods, image)
-    gallery.images, gallery.kept_by = lambda: {"only": ("An image", image)}, lambda *_: reports
-    gallery.write(methods, tmp_path)
-    page = (tmp_path / "gallery.md").read_text(encoding="utf-8")
-    figures = re.findall(r"\((gallery/\S+)#only-(?:light|dark)\)", page)
-    assert len(figures) == 2 and all((tmp_path / figure).is_file() for figure in figures)
-    titles = [axes.get_title() for axes in gallery.draw(image, reports, "dark").axes if axes.get_title()]
-    assert titles == ["the image", "divprune (128)", f"covist-pro ({len(reports['covist-pro'].stages[-1].kept)})"]

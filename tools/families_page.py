@@ -1,10 +1,10 @@
-"""Write docs/families.md: what the families say about themselves, as in `covist models --all`.
+"""Write docs/families.md from the profiles of the families, as in `covist models --all`.
 
     python tools/families_page.py
 
-A test says when the page is out of date. Nothing is typed here:
-the profiles of the families hold the facts, `families/refusals.py` the reasons. Which models are
-refused hangs on the release of transformers; the page is that of constraints.txt.
+A test fails if the page is out of date. The facts come from the profiles of the families, the reasons from
+`families/refusals.py`. Which models are refused depends on the release of transformers; the page is for that of
+constraints.txt.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ FACTS = {"signal": "Encoder signal", "tokens": "Visual tokens of an image", "vid
 INTRODUCTION = """\
 # Families
 
-A family is a kind of model that covist can compress, whatever the sizes of its checkpoints. `covist models` lists the
-same, and [Your own method or family](extending.md) says how to add one. *Presets* are published sizes that
-`covist plan --preset` and `covist bench --geometry` know, with decoder layers and visual tokens.
+A family is a kind of model that covist can compress, whatever the sizes of its checkpoints. `covist models` shows the
+same list, and [Your own method or family](extending.md) explains how to add one. *Presets* are published sizes for
+`covist plan --preset` and `covist bench --geometry`, with decoder layers and visual tokens.
 
-The embedded models need no download: `tiny` is of the family llava-1.5, `tiny-next` of the family llava-next."""
+The embedded models need no download: `tiny` belongs to the family llava-1.5, `tiny-next` to llava-next."""
 REFUSED = """\
 ## Not supported
 
-Every other image-text model of transformers, with the reason that `covist.compress` gives. A checkpoint is judged by
-its own configuration, so one of an unlisted shape may get another reason."""
+Every other image-text model of transformers, with the reason that `covist.compress` gives. The reason depends on the
+configuration of a checkpoint, so one of an unlisted shape may get another reason."""
 
 
 def page() -> str:
-    """The whole page. Families of other packages are left out, so that it is the same wherever it is written."""
+    """The whole page, without families of other packages, so that it is the same on every machine."""
     ours = {family.name: family for family in families() if family.__module__.startswith("covist.")}
-    parts = [f"<!-- Written by `{COMMAND}`, from what the families say about themselves. -->", INTRODUCTION]
+    parts = [f"<!-- Written by `{COMMAND}`, from the profiles of the families. -->", INTRODUCTION]
     for entry in catalogue():
         if entry["family"] in ours:
             parts += _section(entry, ours[entry["family"]].presets)

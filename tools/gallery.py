@@ -1,132 +1,119 @@
-"""Write docs/gallery.md: what every registered method keeps of the same three images, in one style, light and dark.
+"""Write docs/gallery.md: what every method keeps of three images, what is kept in every family, and of a film.
 
-    python tools/gallery.py                       write the page and its figures
+    python tools/gallery.py                       write the page, its figures and that of the front page, light and dark
     python tools/gallery.py --methods divprune    only these methods, to look at them quickly
 
-Everything runs on the embedded models, so that the same release draws the same page everywhere.
+Nothing is downloaded: methods and the film run on the embedded model, families on models with random weights. The same
+release draws the same page everywhere.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-import torch
 from matplotlib.figure import Figure
-from PIL import Image
+from transformers.utils import logging
 
-import covist
-from covist import tiny
-from covist.contract.stages import ImageReport
+from covist.methods.catalogue import WHERE
 from covist.methods.registry import available_methods
-from covist.viz.layout import View, owners, seen_views
-from covist.viz.panels import WeightScale, show_image, show_representatives
+from covist.viz import save_figure
+from covist.viz.theme import THEMES, Theme
+from plates import families, film, images, methods, show
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-BUDGET = 128  # methods that act inside the decoder can reach it
-COLUMNS, PANEL, HEADING = 5, 2.0, 0.3  # panels beside each other; inches
-THEMES = {"light": ("white", "#22262e"), "dark": ("#1e2129", "#d5dae1")}  # background, ink
-QUESTION = "where is the blue square?"
-INTRODUCTION = f"""\
-<!-- Written by `python tools/gallery.py`, on the embedded models. -->
+DPI, QUALITY = 150, 72  # a figure is below 400 kB
+INTRODUCTION = """\
+<!-- Written by `python tools/gallery.py`. -->
 
 # Gallery
 
-What every method keeps of the same three images at a budget of {BUDGET} of 576 tokens. Each disc is a token that was
-kept. Its size and colour show its weight, which is how much it counts in attention. Lines lead to the tokens that it
-stands for. Numbers are token counts. Methods that act inside the decoder are drawn at their last stage. There they keep
-fewer than {BUDGET}, because they have shown more tokens to earlier layers.
+What every method keeps of the same three images, what covist keeps in every family, and what it keeps of a film. Each
+disc is a token that was kept. Its size and colour show its weight, which is how much it counts in attention. Lines
+lead to the tokens that it stands for. `covist show --method NAME` draws the same for your own image, with the evidence
+for it.
 
-A method whose selection looks right does not always answer correctly: [Results](results.md) has the measurements.
-`covist show --method NAME` draws the same for your own image, with the evidence for it."""
+A method whose selection looks right does not always answer correctly: [Results](results.md) has the measurements, and
+[Methods](methods.md) describes each method.
 
+Methods and the film run on the embedded model. Methods are grouped by what mainly decides which tokens stay. The
+landscape is rendered, and the model was trained on nothing like it."""
+BEFORE = f"""\
+These methods remove tokens before the first decoder layer, down to {methods.BUDGET} of 576, and every layer sees the
+same ones."""
+INSIDE = f"""\
+These methods remove tokens between decoder layers, some of them also before the first one. They are drawn at their last
+stage. There they keep fewer than {methods.BUDGET} tokens, because they have shown more to earlier layers."""
+SECTIONS = ((("before",), "before", BEFORE), (("inside", "both"), "inside", INSIDE))
+"""Where the methods of a section act, the word for it, and what to know about them."""
+FAMILIES = f"""\
+One square image in a model of each [family](families.md); `{families.METHOD}` keeps {families.BUDGET} of the tokens.
+Every token is drawn at the same size. Some families see the image as one grid. Others add tiles in a higher resolution
+to a view of the whole image, or see each tile as a view of its own. All views of an image share its budget. *Marks* are
+newlines, row breaks and the words that announce a tile. They are always kept.
 
-def landscape(side: int = 336) -> Image.Image:
-    """A photograph-like image: haze, ridges, a low sun and its light on water, with grain everywhere."""
-    draw = np.random.default_rng(7)
-    x, y = np.meshgrid(np.linspace(0, 1, side), np.linspace(0, 1, side))
-    sky, haze = np.array([0.30, 0.46, 0.72]), np.array([0.96, 0.78, 0.58])
-    image = sky + (haze - sky) * np.clip(y / 0.62, 0, 1)[..., None] ** 1.4
-    image += 0.5 * np.exp(-((x - 0.68) ** 2 + (y - 0.40) ** 2) / 0.006)[..., None] * np.array([1.0, 0.9, 0.6])
-    for ridge, (height, shade) in enumerate(((0.44, 0.62), (0.52, 0.42), (0.58, 0.24))):
-        waves = sum(draw.normal() * np.sin(2 * math.pi * (k * x + draw.random())) / k for k in range(1, 40))
-        below = y > height + 0.03 * waves
-        image = np.where(below[..., None], shade * np.array([0.55, 0.62, 0.70]) + 0.03 * ridge, image)
-    water = y > 0.66
-    mirrored = image[np.clip((2 * 0.66 * side - np.arange(side)).astype(int), 0, side - 1)]
-    ripples = 0.06 * np.sin(260 * y * (1 + y)) * np.exp(-(((x - 0.68) / (0.05 + 0.5 * (y - 0.66).clip(0))) ** 2))
-    image = np.where(water[..., None], 0.72 * mirrored + 2.2 * ripples[..., None] * np.array([1.0, 0.85, 0.6]), image)
-    image += draw.normal(scale=0.02, size=image.shape)
-    return Image.fromarray((255 * image.clip(0, 1)).astype(np.uint8))
-
-
-def images() -> dict[str, tuple[str, Image.Image]]:
-    """Name of a figure -> what it shows."""
-    crowded = Image.fromarray(tiny.render(tiny.sample_dense_scene(tiny.HELD_OUT_SEEDS[0])))
-    return {
-        "scene": ("A scene of the suite", tiny.demo()[0]),
-        "crowded": ("A crowded scene", crowded),
-        "landscape": ("A landscape, rendered; the model was trained on nothing like it", landscape()),
-    }
+The weights are random, because no checkpoint is included. Grids, tiles and the number of tokens are those of the
+published models. Which tokens are kept follows from the colours of the image and from chance, and shows nothing about
+a trained model."""
+FILM = """\
+Six frames in which only the ball moves. The weights are those of the embedded model, in the class of LLaVA-NeXT-Video,
+which has the same layers and averages 2 x 2 patches of a frame. The model was not trained on videos, so the strips show
+what is kept, not how well it answers. A video is one state over all frames: a token that was kept in one frame may
+stand for tokens of the others. Lines are drawn only within a frame."""
 
 
-@torch.inference_mode()
-def kept_by(methods: Sequence[str], image: Image.Image) -> dict[str, ImageReport]:
-    """What each method makes of an image on the embedded model."""
-    model, processor, clip = tiny.load()
-    inputs = processor(images=image, text=tiny.prompt_for(QUESTION), return_tensors="pt")
-    reports = {}
-    for method in methods:
-        with covist.compress(model, processor, method=method, budget=BUDGET, clip=clip) as handle:
-            model(**inputs)
-        reports[method] = handle.report.images[0]
-    return reports
-
-
-def draw(image: Image.Image, reports: dict[str, ImageReport], theme: str) -> Figure:
-    """The image, and beside it what each method keeps."""
-    background, ink = THEMES[theme]
-    rows = -(-(1 + len(reports)) // COLUMNS)
-    figure = Figure(figsize=(COLUMNS * PANEL, rows * (PANEL + HEADING)), facecolor=background, layout="constrained")
-    axes = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
-    for unused in axes[1 + len(reports) :]:
-        unused.set_axis_off()
-    show_image(axes[0], _view(next(iter(reports.values())), image), "the image")
-    for place, (method, report) in zip(axes[1:], reports.items(), strict=False):
-        stage = report.stages[-1]
-        weights = stage.weights.float().numpy()
-        owner = owners(report, len(report.stages) - 1)
-        view = _view(report, image)
-        cell = 72 * PANEL / view.columns
-        title = f"{method} ({len(stage.kept)})"
-        scale = WeightScale(float(weights.max()))
-        show_representatives(place, view, stage.kept.numpy(), weights, owner, scale, cell, title)
-    for place in axes:
-        place.title.set_color(ink)
-    return figure
-
-
-def _view(report: ImageReport, image: Image.Image) -> View:
-    (view,) = seen_views(report, image)
-    return view
-
-
-def write(methods: Sequence[str], docs: Path = DOCS) -> None:
+def write(names: Sequence[str], docs: Path = DOCS) -> None:
     """The page and its figures, in both themes."""
     (docs / "gallery").mkdir(exist_ok=True)
-    parts = [INTRODUCTION]
-    for name, (caption, image) in images().items():
-        reports = kept_by(methods, image)
-        parts.append(f"## {caption}")
-        for theme, (background, _) in THEMES.items():
-            path = docs / "gallery" / f"{name}-{theme}.webp"
-            draw(image, reports, theme).savefig(path, dpi=110, facecolor=background, pil_kwargs={"quality": 80})
-        shown = [f"![{caption}, by method](gallery/{name}-{theme}.webp#only-{theme})" for theme in THEMES]
-        parts.append("\n".join(shown))
+    parts = [INTRODUCTION, *_methods(names, docs), *_families(docs), *_film(docs)]
     (docs / "gallery.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    answer = show.answered()
+    for theme, colours in THEMES.items():
+        save_figure(show.draw(answer, colours), docs / f"covist-show-{theme}.png")
+
+
+def _methods(names: Sequence[str], docs: Path) -> list[str]:
+    shown = [(name, *still, methods.kept_by(names, still[1])) for name, still in images.still_images().items()]
+    parts = []
+    for places, place, introduction in SECTIONS:
+        groups = methods.by_what_decides(names, places)
+        if not groups:
+            continue
+        listed = "\n".join(f"- **{word}**: {', '.join(f'`{name}`' for name in own)}" for word, own in groups.items())
+        parts += [f"## {WHERE[place].capitalize()}", introduction, listed]
+        for name, caption, image, reports in shown:
+            draw = partial(methods.draw, image, caption, reports, groups)
+            parts.append(_save(f"{name}-{place}", f"{caption}: what methods keep {WHERE[place]}", draw, docs))
+    return parts
+
+
+def _families(docs: Path) -> list[str]:
+    image = images.landscape(families.SIDE)
+    kept = families.kept_by_family(image)
+    listed = "\n".join(f"- `{one.family}` (`{one.preset}`): {one.facts}" for one in kept)
+    plate = _save("families", "One image in every family", partial(families.draw, image, kept), docs)
+    return ["## Every family", FAMILIES, plate, listed]
+
+
+def _film(docs: Path) -> list[str]:
+    frames, moves = images.film()
+    reports = film.kept_by(film.METHODS, frames)
+    facts = {method: film.describe(report, moves) for method, report in reports.items()}
+    listed = "\n".join(f"- `{method}`: {said}" for method, said in facts.items())
+    plate = _save("film", "What methods keep of each frame", partial(film.draw, frames, reports, facts), docs)
+    return ["## A film", FILM, plate, listed]
+
+
+def _save(name: str, alt: str, draw: Callable[[Theme], Figure], docs: Path) -> str:
+    """Write a figure in both themes -> how the page shows the one that fits."""
+    shown = []
+    for theme, colours in THEMES.items():
+        path = f"gallery/{name}-{theme}.webp"
+        draw(colours).savefig(docs / path, dpi=DPI, facecolor="auto", pil_kwargs={"quality": QUALITY})
+        shown.append(f"![{alt}]({path}#only-{theme})")
+    return "\n".join(shown)
 
 
 def main() -> None:
@@ -134,6 +121,7 @@ def main() -> None:
     parser.add_argument("--methods", help="names with commas; by default every method of this package")
     named = parser.parse_args().methods
     ours = [name for name, method in available_methods().items() if method.__module__.startswith("covist.")]
+    logging.disable_progress_bar()
     write(named.split(",") if named else ours)
 
 

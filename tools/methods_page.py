@@ -1,28 +1,25 @@
-"""Write docs/methods.md: everything that the methods say about themselves, and what of the paper is not here.
+"""Write docs/methods.md: every registered method, and the systems of the paper that are missing.
 
     python tools/methods_page.py
 
-A test says when the page is out of date. Nothing is typed here:
-the registry holds the facts of the methods, docs/results.md what was measured of them, and
-`methods/absent.json` the facts of the missing systems.
+A test fails if the page is out of date. The facts come from the registry of methods, the measured figures from
+docs/results.md, and the missing systems from `methods/absent.json`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from covist.contract.kinds import GOES_BY
 from covist.methods.absent import WHY, absent_systems
 from covist.methods.catalogue import WHERE, describe, grouped, setting_text
 from covist.methods.registry import available_methods
+from published import DOCS, FIRST, SECOND, retention
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "methods.md"
-RESULTS = PAGE.with_name("results.md")
-BEDS = {"### First test bed": "first test bed", "### Second test bed": "second"}
+PAGE = DOCS / "methods.md"
+BEDS = {FIRST: "first test bed", SECOND: "second"}
 COMMAND = "python tools/methods_page.py"
 FACTS = {
     "acts": "Acts",
@@ -37,26 +34,26 @@ FACTS = {
 INTRODUCTION = """\
 # Methods
 
-`covist methods` lists them, `covist methods NAME` says what stands here of one, and `--method NAME` uses it. Groups go
-by where tokens are removed, then by what mainly decides which ones stay. *As published* is what the authors' code or
-paper says, *Ours* what differs from it or was left open. *Checked* begins with `golden` where outputs of the authors'
-code are reproduced, with `reference` where a literal version in our tests is. *Retention* is what it keeps of the
-accuracy of two small models, in percent, by tokens kept; [Results](results.md) has intervals, and what these figures
-mean.
+`covist methods` lists the methods, `covist methods NAME` shows the entry of one, and `--method NAME` uses it. They are
+grouped by where they remove tokens, then by what mainly decides which ones are kept. *As published* is what the
+authors' code or paper says, *Ours* what differs from it or was left open. *Checked* begins with `golden` if outputs of
+the authors' code are reproduced, with `reference` if a literal version in our tests is. *Retention* is the share of the
+accuracy of two small models that the method keeps, in percent, by tokens kept; [Results](results.md) has intervals, and
+explains these figures.
 
-Settings follow a colon: `--method vispruner:important=0.75`. Every method takes `positions`, whose default is among its
-facts: `keep` leaves tokens at their original positions, `reindex` renumbers the shorter sequence."""
+Settings follow a colon: `--method vispruner:important=0.75`. Every method accepts `positions`; its default is listed
+with its facts: `keep` leaves tokens at their original positions, `reindex` renumbers the shorter sequence."""
 MISSING = """\
 ## In the paper, not here
 
-Systems that the paper compares or cites and that cannot be run here. Numbers of tables are those of the preprint."""
+Systems that the paper compares or cites but that cannot be run here. Table numbers are those of the preprint."""
 
 
 def page() -> str:
-    """The whole page. Methods of other packages are left out, so that it is the same wherever it is written."""
+    """The whole page, without methods of other packages, so that it is the same on every machine."""
     ours = [name for name, method in available_methods().items() if method.__module__.startswith("covist.")]
     groups = grouped(map(describe, ours))
-    parts = [f"<!-- Written by `{COMMAND}`, from what the methods say about themselves. -->", INTRODUCTION]
+    parts = [f"<!-- Written by `{COMMAND}`, from the registry of methods. -->", INTRODUCTION]
     parts.append(_overview(groups))
     for where, heading in WHERE.items():
         parts.append(f"## {heading.capitalize()}")
@@ -94,23 +91,13 @@ def _section(entry: dict[str, Any]) -> Iterator[str]:
 
 @cache
 def _measured() -> dict[str, dict[str, str]]:
-    """What docs/results.md says: test bed -> method -> "98.4 at 128, 94.0 at 64", where a budget was reached."""
-    text = RESULTS.read_text(encoding="utf-8")
-    return {bed: _retention(text.partition(heading)[2].partition("\n#")[0]) for heading, bed in BEDS.items()}
-
-
-def _retention(section: str) -> dict[str, str]:
-    """Of the first table of a section, whose columns of budgets have a number for a name."""
-    (_, *budgets), _, *rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")
-    ]
+    """Figures of docs/results.md: test bed -> method -> "98.4 at 128, 94.0 at 64", for budgets that were reached."""
     return {
-        name.rstrip(" ¹"): ", ".join(
-            f"{found[0]} at {budget}"
-            for cell, budget in zip(cells, budgets, strict=True)
-            if budget.isdecimal() and (found := re.match(r"[\d.]+(?= \[)", cell))
-        )
-        for name, *cells in rows
+        bed: {
+            method: ", ".join(f"{found.value} at {budget}" for budget, found in row.items())
+            for method, row in retention(heading).items()
+        }
+        for heading, bed in BEDS.items()
     }
 
 

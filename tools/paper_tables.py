@@ -1,10 +1,10 @@
 """Extract the tables of the paper that `covist reproduce` shows: LaTeX in, src/covist/reproduce/tables/*.json out.
 
     python tools/paper_tables.py covist.tex            write the files
-    python tools/paper_tables.py covist.tex --check    say which of them differ, and write nothing
+    python tools/paper_tables.py covist.tex --check    report which of them differ, and write nothing
 
-No figure is typed by hand. What is written down here is which table has which columns, and what the appendix says
-in words: where the authors took the rows of the other systems from, and so which reference those are divided by.
+No figure is typed by hand. This file only defines which table has which columns, and what the appendix says in words:
+where the rows of other systems come from, and therefore which reference they are divided by.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Paper:
         return plain(braced(before, before.rindex(r"\caption{") + len(r"\caption")))
 
     def number(self, label: str) -> int:
-        """Of a table, counted by captions outside figures."""
+        """The number of a table, counted by captions outside figures."""
         before = self.text[: self.text.index(rf"\label{{{label}}}")]
         without_figures = re.sub(r"(?s)\\begin\{figure\*?\}.*?\\end\{figure\*?\}", "", before)
         return len(re.findall(r"\\caption\{", without_figures))
 
     def body(self, label: str) -> str:
-        """From the label to the end of the table or minipage that it stands in."""
+        """From the label to the end of its table or minipage."""
         after = self.text[self.text.index(rf"\label{{{label}}}") :]
         ends = [after.find(end) for end in (r"\end{minipage}", r"\end{table}", r"\end{longtable}")]
         return after[: min(end for end in ends if end >= 0)]
@@ -69,7 +69,7 @@ class Paper:
 
 
 def braced(text: str, start: int) -> str:
-    """What the braces that open at `start` hold."""
+    """The text inside the braces that open at `start`."""
     depth = 0
     for place in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[place], 0)
@@ -114,7 +114,7 @@ def budget_in(cell: str) -> int | None:
 
 
 def score_rows(paper: Paper, label: str, tasks: list[str], counting: bool = False) -> list[Json]:
-    """Rows of figures; the budget stands over them or, turned by 90 degrees, beside the last one of its block."""
+    """Rows of figures; the budget is above them or, turned by 90 degrees, beside the last row of its block."""
     rows: list[Json] = []
     waiting: list[Json] = []  # for the budget beside the last row of their block
     budget = None
@@ -171,7 +171,7 @@ def bases(paper: Paper) -> tuple[dict[str, str], dict[str, Json]]:
 
 
 def with_references(paper: Paper, rows: list[Json]) -> tuple[list[Json], dict[str, Json]]:
-    """Rows that name the base, the scores of a full model, that they are divided by; and these bases."""
+    """Rows with the name of their base, the scores of the full model that they are divided by; and these bases."""
     sources, scores = bases(paper)
     for row in rows:
         name = re.sub(r"(‡|†|\^[ST])+$", "", row["system"])
@@ -192,7 +192,7 @@ def main_table(paper: Paper) -> Json:
 
 
 def table_13b(paper: Paper) -> Json:
-    """The references stand in the text."""
+    """The references are in the text."""
     start = paper.text.index("FSR reports GQA")
     sentences = paper.text[start : paper.text.index("whereas we evaluate", start)]
     numbers = [figure(one) for one in re.findall(r"\d+(?:\.\d+)?", sentences.replace("VQAv2", "VQA"))]
@@ -208,7 +208,7 @@ def table_13b(paper: Paper) -> Json:
 
 
 def table_next(paper: Paper) -> Json:
-    """A row is ZOO-Prune's report where it has the six scores of that panel; other sources' references are unsaid."""
+    """A row was reported by ZOO-Prune if it has the six scores of that panel; other references are not given."""
     zoo = next(cells for cells in paper.rows("tab:cross-model-bases") if cells[0].endswith("ZOO-Prune (MME-PC)"))
     reported = score_rows(panel(paper, "tab:external-next", "a", "b"), "tab:external-next", SIX)
     known = [(row["system"], row["scores"]) for row in reported]
@@ -230,7 +230,7 @@ def table_qwen(paper: Paper) -> Json:
 
 
 def components(paper: Paper) -> Json:
-    """One row per configuration and budget; the paper gives their retention alone."""
+    """One row per configuration and budget; the paper gives only their retention."""
     rows: list[Json] = []
     head, *lines = [cells for cells in paper.rows("tab:components") if len(cells) == 5]
     for place in (2, 3, 4):

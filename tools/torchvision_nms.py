@@ -1,8 +1,8 @@
-"""Lets torchvision be imported beside the CPU build of torch, in the environment of `make test-vllm`.
+"""Makes torchvision importable with the CPU build of torch, in the environment of `make test-vllm`.
 
-vLLM imports torchvision, whose wheels carry kernels for a GPU. Without one they do not load, and torchvision's import
-then fails because two operators are missing. Nothing here calls them, so declaring them is enough. The Makefile copies
-this file into the environment, together with a .pth file that imports it in every process.
+vLLM imports torchvision, whose wheels contain GPU kernels. Without a GPU they do not load, and the import fails because
+two operators are missing. Nothing calls them here, so it is enough to declare them. The Makefile copies this file into
+the environment, with a .pth file that imports it in every process.
 """
 
 import sys
@@ -10,7 +10,7 @@ from importlib.abc import MetaPathFinder
 
 
 class _DeclareFirst(MetaPathFinder):
-    """Waits for torchvision: importing torch in every process would cost seconds."""
+    """Declares the operators when torchvision is imported: importing torch in every process would take seconds."""
 
     def find_spec(self, name, path=None, target=None):
         if name == "torchvision":
@@ -20,7 +20,7 @@ class _DeclareFirst(MetaPathFinder):
             self.library = torch.library.Library("torchvision", "DEF")
             for operator in ("nms", "qnms"):
                 self.library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            _KEPT.append(self)  # a library takes its operators with it
+            _KEPT.append(self)  # the operators disappear with their library
         return None
 
 

@@ -1,8 +1,7 @@
-"""Run the tests on the declared versions, each combination in an environment of its own.
+"""Run the tests on the declared versions, each combination in its own environment.
 
-The lowest releases and the versions of Python are read from `pyproject.toml`, so what is declared is what is tried.
-Nothing is skipped in silence: an interpreter or a build of torch that is not to be had is named with the reason at the
-end.
+The lowest releases and the versions of Python are read from `pyproject.toml`, so that the declared versions are tested.
+Nothing is skipped silently: an interpreter or a build of torch that is not available is reported at the end.
 
     python tools/versions.py                          everything (`make test-versions`)
     python tools/versions.py --pythons                every Python, with the newest releases (`make test-pythons`)
@@ -38,10 +37,10 @@ def lowest(package: str) -> str:
 
 @dataclass(frozen=True)
 class Environment:
-    """One combination: an interpreter, and the releases that are not left to the resolver."""
+    """One combination: an interpreter, and the releases that the resolver must not choose."""
 
     python: str
-    transformers: str  # a requirement without the name, empty for the newest that this Python can have
+    transformers: str  # a requirement without the name; empty for the newest that this Python supports
     torch: str = TORCH
 
     @property
@@ -60,7 +59,7 @@ def environments(pythons_only: bool = False) -> list[Environment]:
     ours = ".".join(map(str, sys.version_info[:2]))
     return [
         Environment(ours, f"=={lowest('transformers')}"),
-        Environment(ours, "~=5.19.0"),  # vLLM holds transformers below 5.20
+        Environment(ours, "~=5.19.0"),  # vLLM requires transformers below 5.20
         Environment(ours, ""),
         Environment(ours, "", lowest("torch")),
         *(Environment(python, "") for python in PYTHONS if python != ours),
@@ -68,7 +67,7 @@ def environments(pythons_only: bool = False) -> list[Environment]:
 
 
 def interpreter(python: str) -> str | None:
-    """A Python of this minor version. pyenv's shims exist for versions that are not switched on, so each one is run."""
+    """A Python of this minor version. pyenv also has shims for inactive versions, so each candidate is run."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     installed = sorted(pyenv.glob(f"versions/{python}.*/bin/python"), reverse=True)
     for candidate in (shutil.which(f"python{python}"), *map(str, installed)):
@@ -81,12 +80,12 @@ def interpreter(python: str) -> str | None:
 
 
 def install(environment: Environment, python: str, build: str) -> str | None:
-    """Make the environment; the reason if that cannot be done here."""
+    """Create the environment; returns the reason if that is not possible."""
     shutil.rmtree(environment.folder, ignore_errors=True)
     subprocess.run([python, "-m", "venv", environment.folder], check=True)
     pip = [environment.folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
     torch = f"torch=={environment.torch}{build}"
-    # Its dependencies come from the installation below, and without --dry-run a wheel would be fetched twice.
+    # The installation below brings its dependencies; without --dry-run the wheel would be downloaded twice.
     if subprocess.run([*pip, "--dry-run", "--no-deps", torch], capture_output=True).returncode:
         return f"no {torch} for Python {environment.python} in the package index"
     wanted = [torch, f"transformers{environment.transformers}", "--editable", f"{ROOT}[dev]"]
@@ -95,7 +94,7 @@ def install(environment: Environment, python: str, build: str) -> str | None:
 
 
 def run(environment: Environment, build: str, arguments: list[str]) -> str:
-    """What came of one environment, in a line."""
+    """The outcome of one environment, in one line."""
     python = interpreter(environment.python)
     if python is None:
         return f"skipped: no Python {environment.python} on this machine"

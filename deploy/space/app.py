@@ -1,6 +1,6 @@
-"""A Hugging Face Space: the server and its page, on the port that Spaces show.
+"""A Hugging Face Space: the server and its page, on the port that Spaces use.
 
-`python app.py` anywhere does the same; options of `covist serve` may follow (`python app.py --model tiny-next`).
+`python app.py` does the same on any machine; options of `covist serve` may follow (`python app.py --model tiny-next`).
 """
 
 import sys

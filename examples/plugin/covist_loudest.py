@@ -1,4 +1,4 @@
-"""A third-party method and a third-party family: one file, nothing of covist touched."""
+"""A third-party method and a third-party family in one file, without changes to covist."""
 
 from torch import Tensor
 

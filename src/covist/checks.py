@@ -1,4 +1,4 @@
-"""Input checks of the public functions: each failure is one `ValueError` line saying what and where."""
+"""Input checks of the public functions: each failure is a `CovistError` of one line that says what is wrong where."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from covist.errors import CovistError
 
 MOST_TOKENS = 16_384
-"""Tokens of one image whose pairwise affinities are computed: a float32 matrix of them is 1 GiB."""
+"""Most tokens of one image for which pairwise affinities are computed: a float32 matrix of that size is 1 GiB."""
 
 
 def require(condition: bool, where: str, message: str) -> None:
@@ -19,22 +19,22 @@ def require(condition: bool, where: str, message: str) -> None:
 def require_count(where: str, count: int, available: int) -> None:
     """A selection must keep at least one token and no more than there are."""
     require(
-        1 <= count <= available, where, f"count must be between 1 and {available} (the tokens there are), got {count}"
+        1 <= count <= available, where, f"count must be between 1 and {available} (the number of tokens), got {count}"
     )
 
 
 def require_affordable(where: str, tokens: int) -> None:
-    """Pairwise affinities grow with the square of the tokens: beyond a limit, better a sentence than no memory."""
+    """Refuse an image whose pairwise affinities, which grow with the square of its tokens, would exhaust the memory."""
     require(
         tokens <= MOST_TOKENS,
         where,
-        f"{tokens} tokens are too many for pairwise affinities ({4 * tokens**2 / 2**30:.1f} GiB a matrix), "
-        f"the limit is {MOST_TOKENS}; lower the image's resolution or pass it as several images",
+        f"{tokens} tokens are too many for pairwise affinities ({4 * tokens**2 / 2**30:.1f} GiB per matrix; "
+        f"the limit is {MOST_TOKENS} tokens); lower the image's resolution or pass it as several images",
     )
 
 
 def require_shape(where: str, name: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:
-    """`None` stands for any size."""
+    """Require a shape in which `None` stands for any size."""
     fits = tensor.dim() == len(shape) and all(e is None or e == a for e, a in zip(shape, tensor.shape, strict=True))
     expected = "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"
     require(fits, where, f"{name} must have shape {expected}, got {list(tensor.shape)}")
@@ -52,10 +52,10 @@ def require_evidence(where: str, name: str, evidence: Tensor) -> None:
 def require_sound(
     where: str, evidence: dict[str, Tensor], holds: dict[str, Tensor] | None = None, **features: Tensor
 ) -> None:
-    """All must be finite and `evidence` not negative; one pass and one host read for everything together.
+    """Require finite values and non-negative `evidence`, with one pass and one read from the device for all of them.
 
-    holds: conditions [] bool by the complaint that is raised where one is false.
-    Sums are finite unless an element is not, so that a closer look is needed only if one of them is not.
+    holds: message -> condition, [] bool; the message is raised if its condition is false.
+    An element that is not finite makes its sum not finite, so elements are examined only if a sum is not finite.
     """
     conditions = holds or {}
     sums = [tensor.sum(dtype=torch.float32) for tensor in features.values()]

@@ -1,4 +1,4 @@
-"""Every constant of the method by a readable name, with its symbol, its equation and its allowed range."""
+"""Every constant of CoViST: a readable name, its symbol, its equation and its allowed range."""
 
 import json
 import math
@@ -13,7 +13,7 @@ COVERAGE_RESERVE = 0.05
 
 
 class _Part:
-    """Fields of one part of the method; a method that has no such part does not read them."""
+    """Fields of one part of CoViST; a method without that part does not read them."""
 
     def __init__(self, name: str):
         self.name = name
@@ -22,7 +22,7 @@ class _Part:
         return field(default=default, metadata={"doc": doc, "part": self.name, **metadata})
 
     def number(self, default: float, doc: str, low: float = 0.0, high: float = float("inf")) -> Any:
-        """A numeric constant with its documentation and the closed range it must lie in."""
+        """A numeric constant with its documentation and the closed range that it must lie in."""
         return self.documented(default, doc, range=(low, high))
 
     def choice(self, default: Any, doc: str, *choices: Any) -> Any:
@@ -39,9 +39,9 @@ _POSITIONS, _PROGRESS = _Part("positions"), _Part("progressive execution")
 
 @dataclass(frozen=True)
 class CovistConfig:
-    """The constants of CoViST. The defaults are the paper's main configuration, shared by all models.
+    """The constants of CoViST. The defaults are the paper's main configuration, the same for all models.
 
-    `CovistConfig.describe()` lists every field with its meaning; the text lives in the field's metadata.
+    `CovistConfig.describe()` lists every field with its default and its meaning.
 
     >>> config = covist.CovistConfig(weight_limit=64)
     >>> config.save("constants.json")
@@ -49,7 +49,7 @@ class CovistConfig:
     True
     """
 
-    epsilon: float = _ALL.number(1e-8, "numerical constant of every denominator", 1e-12, 1e-3)
+    epsilon: float = _ALL.number(1e-8, "small constant in every denominator", 1e-12, 1e-3)
 
     # Evidence and coverage (Eqs. 3-5)
     evidence_exponent: float = _SELECTION.number(1.5, "beta, Eq. 4: exponent that sharpens the evidence")
@@ -105,7 +105,7 @@ class CovistConfig:
 
     # Progressive execution
     stage_depths: tuple[float, float] = _PROGRESS.documented(
-        (14 / 32, 24 / 32), "depths of the internal reductions, per layer count"
+        (14 / 32, 24 / 32), "depths of the internal reductions, as fractions of the layer count"
     )
     first_stage_ratio: float = _PROGRESS.number(1.5, "K1 / K: count of the first stage", 1.0)
     last_stage_ratio: float = _PROGRESS.number(0.25, "K3 / K: count of the last stage", 0.0, 1.0)
@@ -139,7 +139,7 @@ class CovistConfig:
 
     @classmethod
     def cumulative_row(cls, letter: str) -> "CovistConfig":
-        """The constants of row (a) to (h) of the paper's cumulative study; (g) and (h) are meant for CoViST-Pro."""
+        """The constants of a row, "a" to "h", of the paper's cumulative study; "g" and "h" are for CoViST-Pro."""
         if letter not in tuple("abcdefgh"):
             raise CovistError(f"CovistConfig.cumulative_row: letter must be one of a to h, got {letter!r}")
         if letter in "gh":
@@ -153,7 +153,7 @@ class CovistConfig:
         )
 
     def replace(self, **changes: Any) -> "CovistConfig":
-        """A copy with some fields changed, validated again."""
+        """A copy with some fields changed, checked like a new one."""
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,12 +163,12 @@ class CovistConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "CovistConfig":
         if not isinstance(values, Mapping):
-            raise CovistError(f"CovistConfig: expected the fields by name, got {values!r}")
+            raise CovistError(f"CovistConfig: expected an object with one value per field, got {values!r}")
         if "strategy" in values:
             raise CovistError("CovistConfig holds constants only; choose fixed or pro with strategy= or method=")
         unknown = sorted(set(values) - {item.name for item in fields(cls)})
         if unknown:
-            raise CovistError(f"CovistConfig: unknown field {', '.join(unknown)}")
+            raise CovistError(f"CovistConfig: unknown field {', '.join(unknown)}; CovistConfig.describe() lists all")
         return cls(**values)
 
     def save(self, path: str | Path) -> None:
@@ -181,7 +181,7 @@ class CovistConfig:
 
     @classmethod
     def fields_of(cls, parts: Iterable[str]) -> list[str]:
-        """Names of the fields that methods with these parts read."""
+        """Names of the fields that a method with these parts reads."""
         return [name for name, part in cls.parts().items() if part in {_ALL.name, *parts}]
 
     @classmethod
@@ -229,7 +229,7 @@ def _check_field(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
 
 
 def _check_structured(config: CovistConfig) -> None:
-    """The fields that are more than one number."""
+    """Check the fields that are more than a number in a range."""
     for name in ("regions", "anchor_limit"):
         if not isinstance(getattr(config, name), int):
             _reject(name, getattr(config, name), "an integer")

@@ -1,4 +1,4 @@
-"""What this machine and this installation are: recorded with every measurement, checked by `covist doctor`."""
+"""Facts about this machine and this installation: recorded with every measurement, checked by `covist doctor`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REQUIRED = ("torch", "transformers", "pillow", "numpy", "pyarrow", "safetensors"
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, covist and everything it computes with."""
+    """Versions of Python, covist and its required packages."""
     return {
         "python": platform.python_version(),
         **{name: _version(name) or "missing" for name in ("covist", *REQUIRED)},
@@ -52,7 +52,7 @@ class Check:
 
 
 def checks(model: str | None = None) -> list[Check]:
-    """What is there, what is missing, and how to get it; on request also whether a model is supported."""
+    """What is installed, what is missing and how to install it; on request also whether a model is supported."""
     required = [_required(name) for name in REQUIRED]
     if any(check.status == "missing" for check in required):
         return required
@@ -65,12 +65,12 @@ def _required(name: str) -> Check:
     if have is None:
         return Check(name, "missing", "not installed", f"pip install '{name}{declared}'")
     if not declared.contains(have, prereleases=True):
-        return Check(name, "missing", f"{have}, which is not {declared}", f"pip install '{name}{declared}'")
+        return Check(name, "missing", f"{have}, but covist needs {declared}", f"pip install '{name}{declared}'")
     return Check(name, "ok", have)
 
 
 def _declared(name: str) -> SpecifierSet:
-    """The range of releases that this installation declares; any release where covist runs from its source."""
+    """The releases that this installation declares; any release if covist runs from source without being installed."""
     try:
         declared = [Requirement(line) for line in requires("covist") or ()]
     except PackageNotFoundError:
@@ -89,7 +89,7 @@ def _embedded_models() -> list[Check]:
 
 
 def _embedded_model(name: str, folder: Path, advice: str) -> Check:
-    """Whether the weights are all there: opening the file reads its index and compares its length."""
+    """Whether the weights are complete: opening the file reads its index and checks its length."""
     from safetensors import SafetensorError, safe_open
 
     weights = folder / "model.safetensors"
@@ -118,7 +118,7 @@ def _attention() -> Check:
 
 
 def _waiting_threads() -> Check:
-    """The command line sets the policy for itself; a script has to do so before it imports torch."""
+    """The command line sets this policy itself; a script must set it before it imports torch."""
     policy = os.environ.get("OMP_WAIT_POLICY", "").lower()
     if policy == "passive":
         return Check("OMP_WAIT_POLICY", "ok", "passive", "in Python: export it as well, see docs/measuring.md")

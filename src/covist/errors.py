@@ -1,8 +1,8 @@
-"""What covist raises when it refuses something."""
+"""The exception that covist raises for bad input."""
 
 
 class CovistError(ValueError):
-    """Bad input, in one line that says what was wrong and what to do.
+    """Bad input, reported in one line that says what was wrong and what to do.
 
     >>> try:
     ...     covist.create_method("magic")

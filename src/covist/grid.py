@@ -1,4 +1,4 @@
-"""Where the tokens of one image or video lie: rectangular views, row by row, one after the other."""
+"""Where the tokens of one image or video lie: rectangular views one after another, each row by row."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from torch.nn.functional import avg_pool2d
 from covist.checks import require, require_shape
 
 Relation = Literal["aligned", "apart", "frames"]
-"""How the views of a grid belong together: views of the same area (an overview and a sharper one), parts of an image
-whose arrangement nobody knows, or moments of a video one after the other."""
+"""How the views of a grid are related: "aligned" views show the same area (an overview and a sharper view), views
+"apart" are parts of an image in an unknown arrangement, and "frames" are successive moments of a video."""
 
 Kernel = Callable[[Tensor], Tensor]
-"""What smooths one view: [rows, columns] -> [rows, columns]."""
+"""A function that smooths one view: [rows, columns] -> [rows, columns]."""
 
 FAR = 10.0
-"""Distance between views that are apart, in sides of a view: nothing is near over it."""
+"""Distance between views that are apart, in side lengths of a view: far enough that no tokens of two views are near."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The layout of an image's tokens. `views` holds (rows, columns) of each view in token order."""
+    """The layout of an image's tokens. `views` holds (rows, columns) of each view, in token order."""
 
     views: tuple[tuple[int, int], ...]
     relation: Relation = "aligned"
@@ -43,13 +43,13 @@ class Grid:
 
     @property
     def frames(self) -> int:
-        """Moments of a video; 1 for an image."""
+        """Number of moments of a video; 1 for an image."""
         return len(self.views) if self.relation == "frames" else 1
 
     def coordinates(self, device: torch.device | str = "cpu") -> Tensor:
-        """Cell centres (x, y) in [0, 1]^2 -> [N, 2], and with the time of a video -> [N, 3].
+        """Cell centres (x, y) in [0, 1]^2, [N, 2]; for a video (x, y, time), [N, 3].
 
-        Every view has its own unit square; a video lasts for one unit of time.
+        Every view has its own unit square; a video lasts one unit of time.
         """
         parts = []
         for rows, columns in self.views:
@@ -62,23 +62,23 @@ class Grid:
         return torch.cat([places, (self.view_numbers(device)[:, None] + 0.5) / self.frames], dim=1)
 
     def places(self, device: torch.device | str = "cpu") -> Tensor:
-        """Coordinates whose distances say what is near [N, 2 or 3]: views that are apart do not lie on each other."""
+        """Coordinates for measuring distances, [N, 2 or 3]: views that are apart do not overlap."""
         if self.relation != "apart":
             return self.coordinates(device)
         return torch.cat([self.coordinates(device), FAR * self.view_numbers(device)[:, None]], dim=1)
 
     def view_numbers(self, device: torch.device | str = "cpu") -> Tensor:
-        """The view of each token, [N]."""
+        """The number of each token's view, [N]."""
         sizes = torch.tensor([rows * columns for rows, columns in self.views], device=device)
         return torch.arange(len(self.views), device=device).repeat_interleave(sizes, output_size=self.size)
 
     def smooth(self, values: Tensor, kernel: Kernel | None = None) -> Tensor:
-        """3x3 binomial kernel, renormalised at borders, or another linear one, inside each view: [N] -> [N]."""
+        """Smooth each view with the 3x3 binomial kernel, renormalised at borders, or with `kernel`: [N] -> [N]."""
         require_shape("Grid.smooth", "values", values, (self.size,))
         return torch.cat([(kernel or _binomial)(view).flatten() for view in self.split(values)])
 
     def neighbour_similarity(self, cosines: Tensor) -> Tensor:
-        """Mean cosine to the up/down/left/right neighbours that exist, given all pairs [N, N] -> [N]; 1 without any."""
+        """Mean cosine to the existing neighbours above, below, left and right: [N, N] -> [N]; 1 without neighbours."""
         require_shape("Grid.neighbour_similarity", "cosines", cosines, (self.size, self.size))
         starts = accumulate((rows * columns for rows, columns in self.views), initial=0)
         means = []
@@ -94,12 +94,12 @@ class Grid:
         return [part.unflatten(0, view) for part, view in zip(parts, self.views, strict=True)]
 
     def per_view(self, made: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-        """What a function makes of each view [rows, columns, ...] -> [rows, columns, ...] of values [N, ...]."""
+        """Apply a function [rows, columns, ...] -> [rows, columns, ...] to each view of values [N, ...]."""
         return torch.cat([made(view).flatten(0, 1) for view in self.split(values)])
 
 
 def evenly(total: int, wanted: int) -> tuple[int, ...]:
-    """At most `wanted` of the frames 0 to total - 1, evenly spaced: the first and, of several, the last among them.
+    """At most `wanted` of the frames 0 to total - 1, evenly spaced, with the first and, if several, the last.
 
     >>> evenly(total=100, wanted=4)
     (0, 33, 66, 99)
@@ -109,7 +109,7 @@ def evenly(total: int, wanted: int) -> tuple[int, ...]:
 
 
 def _binomial(image: Tensor) -> Tensor:
-    """(1, 2, 1) is (1, 1) applied twice, in both directions; dividing by the weights present is for the borders."""
+    """(1, 2, 1) is (1, 1) applied twice, in both directions; dividing by the weights inside renormalises borders."""
     layers = torch.stack([image, torch.ones_like(image)])  # [2, rows, columns]
     total, weight = _add_pairs(_add_pairs(layers, (2, 2), padding=(1, 1)), (2, 2), padding=(0, 0))
     return total / weight
@@ -131,15 +131,15 @@ def _mean_over_neighbours(pairs: Tensor) -> Tensor:
 
 
 def _add_pairs(layers: Tensor, window: tuple[int, int], padding: tuple[int, int]) -> Tensor:
-    """Sums of neighbouring cells under a `window` moved by one, zeros around: [layers, rows, columns]."""
+    """Sums over a sliding `window`, with zeros around the border: [layers, rows, columns]."""
     return avg_pool2d(layers, window, stride=1, padding=padding, divisor_override=1)
 
 
 @dataclass(frozen=True)
 class PartialGrid(Grid):
-    """What is left of a grid when some of its tokens are masked. Its tokens form one line; their places stay.
+    """A grid of which some tokens are masked. The remaining tokens form one row but keep their coordinates.
 
-    Use `PartialGrid.of(whole, cells)`; `cells` are the tokens of the whole grid that are left, increasing.
+    Use `PartialGrid.of(whole, cells)`; `cells` are the indices of the remaining tokens, increasing.
     """
 
     whole: Grid = Grid(((1, 1),))
@@ -160,7 +160,7 @@ class PartialGrid(Grid):
         return self.whole.view_numbers(device)[self._index(device)]
 
     def smooth(self, values: Tensor, kernel: Kernel | None = None) -> Tensor:
-        """The same kernel, renormalised at every missing cell as the binomial one is at borders."""
+        """The same kernel, renormalised at every missing cell, as the binomial kernel is at borders."""
         require_shape("Grid.smooth", "values", values, (self.size,))
         sums, shares = (self.whole.smooth(self._spread(part), kernel) for part in (values, torch.ones_like(values)))
         return (sums / shares)[self._index(values.device)]
@@ -175,13 +175,13 @@ class PartialGrid(Grid):
         return (sums / shares).nan_to_num(nan=1.0)  # no neighbour is left
 
     def per_view(self, made: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-        """The same on the views of the whole grid, where missing cells hold the mean of those that are left."""
+        """The same on the views of the whole grid, where missing cells hold the mean of the remaining ones."""
         index = self._index(values.device)
         filled = values.mean(0).repeat(self.whole.size, *[1] * (values.dim() - 1)).index_copy(0, index, values)
         return self.whole.per_view(made, filled)[index]
 
     def _spread(self, values: Tensor) -> Tensor:
-        """Rows of the tokens that are left [V, ...] among those of the whole grid [N, ...], which are zero."""
+        """Put the rows of the remaining tokens [V, ...] into zeros for the whole grid [N, ...]."""
         return values.new_zeros(self.whole.size, *values.shape[1:]).index_copy(0, self._index(values.device), values)
 
     def _index(self, device: torch.device | str) -> Tensor:

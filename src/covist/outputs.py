@@ -1,4 +1,4 @@
-"""Where results go. A place that cannot be written is refused before the work begins, not after it."""
+"""Where results are written. A path that cannot be written is refused before the work begins."""
 
 import json
 import tempfile
@@ -11,7 +11,7 @@ from covist.errors import CovistError
 
 
 def writable_file(path: str | Path, suffixes: tuple[str, ...] = ()) -> Path:
-    """A file that can be created in a directory that is there; a misspelt directory is an error, never made."""
+    """A file that can be created in an existing directory; a missing directory is an error and is not created."""
     path = Path(path)
     if suffixes and path.suffix.lower() not in suffixes:
         raise CovistError(f"cannot write {path}: its name must end in {' or '.join(suffixes)}")
@@ -24,7 +24,7 @@ def writable_file(path: str | Path, suffixes: tuple[str, ...] = ()) -> Path:
 
 
 def writable_directory(path: str | Path) -> Path:
-    """A directory in which files can be created; made if it is not there, but not the directories above it."""
+    """A directory in which files can be created; created if missing, but not the directories above it."""
     path = Path(path)
     if not path.parent.is_dir():
         raise CovistError(f"cannot write to {path}: there is no directory {path.parent}")

@@ -1,4 +1,4 @@
-"""What a budget means for a decoder of a given shape: tokens per layer, FLOPs and cache, without any model."""
+"""What a budget means for a decoder of a given shape, computed without a model: tokens per layer, FLOPs and cache."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ STRATEGIES: dict[str, Callable[[int, int, int], Schedule]] = {
 
 @dataclass(frozen=True)
 class Geometry:
-    """The sizes of a published model that decide its cost, with an input and budgets for it.
+    """The sizes of a published model that determine its cost, with an input and budgets for it.
 
-    Another input of the same model is another geometry: `replace(geometry, name=..., tokens=...)`.
+    A different input for the same model is a different geometry: `replace(geometry, name=..., tokens=...)`.
     """
 
     name: str
@@ -36,9 +36,9 @@ class Geometry:
     budgets: tuple[int, ...] = ()  # counts; per frame for a video
     tiles: int = 1  # squares of one image that the tower encodes
     frames: int = 1  # more than one for a video
-    head_dim: int | None = None  # if not hidden / heads
+    head_dim: int | None = None  # None: hidden / heads
     experts: int = 0  # of a mixture; 0: one MLP for all tokens
-    active_experts: int = 1  # that a token passes through
+    active_experts: int = 1  # experts that a token passes through
 
     @property
     def head_width(self) -> int:
@@ -46,13 +46,13 @@ class Geometry:
 
     @property
     def mlp_width(self) -> int:
-        """What a token meets of the feed-forward layers, for Eq. 19."""
+        """Width of the feed-forward layers that a token passes through, for Eq. 19."""
         return self.active_experts * self.intermediate
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule and its cost next to the uncompressed decoder."""
+    """A schedule and its cost, compared with the uncompressed decoder."""
 
     geometry: str
     method: str
@@ -68,7 +68,7 @@ class Plan:
 
     @property
     def strategy(self) -> str | None:
-        """CoViST's execution, if the method is one."""
+        """`fixed` or `pro` if the method is CoViST."""
         return next((name for name in STRATEGIES if self.method == f"covist-{name}"), None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,9 +104,9 @@ def make_plan(
     markers: int | None = None,
     text: float = 64.0,
 ) -> Plan:
-    """The schedule of one image or video of `tokens` content tokens beside `text` tokens of text (a mean, perhaps).
+    """The plan for one image or video of `tokens` content tokens and `text` text tokens (which may be a mean).
 
-    A budget of all tokens or more leaves the image uncompressed. For a video a count is per frame.
+    A budget of all tokens or more leaves the image uncompressed. For a video, a count is per frame.
     """
     if strategy not in STRATEGIES:
         raise CovistError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
@@ -125,7 +125,7 @@ def plan_of(
     markers: int | None = None,
     text: float = 64.0,
 ) -> Plan:
-    """`make_plan` for any method, given the schedule that it makes of (layers, budget, tokens)."""
+    """`make_plan` for any method, given its schedule as a function of (layers, budget, tokens)."""
     layers = geometry.layers if layers is None else layers
     tokens = geometry.tokens if tokens is None else tokens
     markers = geometry.markers if markers is None else markers

@@ -1,6 +1,6 @@
-"""Modules that register methods and families: ours, and those of other packages, found by their entry points.
+"""Modules that register methods and families: covist's own, and those of other packages, found by entry points.
 
-A package announces modules that register something, under the group `covist.methods` or `covist.families`:
+A package announces such modules under the group `covist.methods` or `covist.families`:
 
     [project.entry-points."covist.methods"]
     loudest = "covist_loudest"
@@ -15,9 +15,9 @@ from importlib.metadata import entry_points
 
 
 def load_modules(package: str) -> None:
-    """Import every module of one of our packages, then what others announce under the entry point of its name.
+    """Import every module of one of covist's packages, then the modules that others announce under its name.
 
-    In that order, so that a name that is taken twice stays ours.
+    This order lets covist's own method or family win if two have the same name.
     """
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
@@ -27,7 +27,7 @@ def load_modules(package: str) -> None:
 def _load_plugins(group: str) -> None:
     """Import every module that installed packages announce under `group`.
 
-    One that fails is left out with a warning that names it: somebody else's package must not keep covist from working.
+    A plugin that fails is left out with a warning that names it, so that covist still works.
     """
     for point in entry_points(group=group):
         try:

@@ -1,4 +1,4 @@
-"""How many tokens each decoder layer sees, how a budget is read, and what it costs (Eq. 19)."""
+"""How many tokens each decoder layer sees, how a budget is parsed, and what it costs (Eq. 19)."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,15 +12,15 @@ from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
 
 AUTO, DEFAULT_LEVEL = "auto", 0.9
-"""The budget that follows the image, and the coverage that it reaches unless it says another one."""
+"""The budget that depends on the image, and the coverage that it reaches by default."""
 
 
 @dataclass(frozen=True)
 class Schedule:
     """`stages` holds (depth, count): before layer `depth` the image is reduced to `count` tokens.
 
-    cache_cut_from: first layer whose cache is cut back to the last count once prefill is done; None leaves in every
-        cache what the layer saw
+    cache_cut_from: first layer whose cache is cut to the last count after prefill; None leaves in every cache the
+        tokens that its layer saw
     """
 
     layers: int
@@ -42,7 +42,7 @@ class Schedule:
 
     @property
     def mean(self) -> float:
-        """Layer average of the tokens that prefill runs over."""
+        """Layer average of the tokens that prefill processes."""
         return sum(self.tokens_per_layer) / self.layers
 
     @property
@@ -58,7 +58,7 @@ def fixed_schedule(layers: int, budget: int, tokens: int) -> Schedule:
 
 
 def progressive_schedule(layers: int, budget: int, tokens: int, config: CovistConfig | None = None) -> Schedule:
-    """CoViST-Pro: three stages whose layer average is the budget, as far as `tokens` allows."""
+    """CoViST-Pro: three stages whose layer average is the budget, unless `tokens` limits the first stage."""
     _check(layers, budget, tokens)
     config = config or CovistConfig()
     if budget >= tokens:
@@ -71,7 +71,7 @@ def progressive_schedule(layers: int, budget: int, tokens: int, config: CovistCo
     middle = min(max(middle, last), first)
     cuts = (0, first_cut, second_cut, layers)
     counts = (first, middle, last)
-    # In very shallow decoders a stage may have no layer at all; then it does not exist.
+    # In a very shallow decoder a stage may have no layer; it is then dropped.
     return Schedule(layers, tuple((cuts[i], counts[i]) for i in range(3) if cuts[i] < cuts[i + 1]))
 
 
@@ -83,9 +83,9 @@ def progressive_cuts(layers: int, config: CovistConfig) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How the tokens of an image run out over the layers of a decoder, as `covist calibrate` measures it.
+    """How many of an image's tokens each decoder layer needs, as `covist calibrate` measures it.
 
-    kept: per budget that was fitted, the share of the tokens that each layer sees; the first one sees all of them
+    kept: for each fitted budget, the share of the tokens that each layer sees; the first layer sees all of them
 
     >>> Calibration(((1.0, 0.6, 0.2),)).shares(layers=3, level=0.5)
     [1.0, 0.6, 0.2]
@@ -102,24 +102,24 @@ class Calibration:
             raise CovistError("calibration: kept must be lists of one length, one share for every layer")
         falling = all(row[0] == 1 and list(row) == sorted(row, reverse=True) and row[-1] >= 0 for row in rows)
         if not falling:
-            raise CovistError("calibration: the shares that layers see begin with 1 and never rise or fall below 0")
+            raise CovistError("calibration: the shares in kept must begin with 1, never rise and never be negative")
         object.__setattr__(self, "kept", rows)
 
     @classmethod
     def from_dict(cls, values: Any) -> "Calibration":
         """From the fields of a file."""
         if not isinstance(values, Mapping) or set(values) != {"kept"}:
-            raise CovistError("calibration must be an object with `kept` alone, as `covist calibrate` writes it")
+            raise CovistError("calibration must be an object with `kept` only, as `covist calibrate` writes it")
         return cls(values["kept"])
 
     def to_dict(self) -> dict[str, Any]:
         return {"kept": [list(row) for row in self.kept]}
 
     def shares(self, layers: int, level: float) -> list[float]:
-        """The share of the tokens that each of `layers` layers sees, growing with the level.
+        """The share of the tokens that each of `layers` layers sees; it grows with the level.
 
-        Level 0 leaves nothing after the first layer and 1 leaves everything; between them lie the fitted budgets,
-        evenly and from the smallest on. What is between two of them is mixed of both.
+        Level 0 leaves nothing after the first layer and level 1 leaves everything. The fitted budgets are spaced
+        evenly between them, smallest first; a level between two of them interpolates linearly.
         """
         ladder = _ladder(self.kept, layers)
         place = level * (len(ladder) - 1)
@@ -130,13 +130,13 @@ class Calibration:
 
 @lru_cache(maxsize=16)  # a schedule is solved in many steps
 def _ladder(kept: Sequence[Sequence[float]], layers: int) -> list[list[float]]:
-    """Fitted budgets between nothing after the first layer and everything, in a decoder of `layers` layers."""
+    """The fitted budgets, with "nothing after the first layer" before them and "everything" after them."""
     fitted = sorted((_stretched(row, layers) for row in kept), key=sum)
     return [[1.0, *[0.0] * (layers - 1)], *fitted, [1.0] * layers]
 
 
 def _stretched(shares: Sequence[float], layers: int) -> list[float]:
-    """What each layer of one decoder sees, over the depth of another one."""
+    """The shares of one decoder's layers, interpolated over the depth of another decoder."""
     steps = [layer * (len(shares) - 1) / max(1, layers - 1) for layer in range(layers)]
     return [_between(shares[int(step)], shares[math.ceil(step)], step % 1) for step in steps]
 
@@ -149,7 +149,7 @@ def _between(low: float, high: float, part: float) -> float:
 class CoverageBudget:
     """As many tokens as each image needs: the fewest whose coverage reaches `level`, within bounds.
 
-    least, most: the bounds, budgets themselves: counts, or shares of the tokens
+    least, most: the bounds; like a budget, each is a count or a share of the tokens
 
     >>> CoverageBudget.read("auto:0.9:16:50%")
     CoverageBudget(level=0.9, least='16', most='50%')
@@ -161,7 +161,7 @@ class CoverageBudget:
 
     @classmethod
     def read(cls, budget: int | float | str) -> "CoverageBudget | None":
-        """The budget that "auto", "auto:LEVEL" or "auto:LEVEL:LEAST:MOST" says; None if it is of another kind."""
+        """Parse "auto", "auto:LEVEL" or "auto:LEVEL:LEAST:MOST"; None for any other kind of budget."""
         if not isinstance(budget, str) or budget.strip().partition(":")[0].strip() != AUTO:
             return None
         _, *parts = (part.strip() for part in budget.split(":"))
@@ -172,29 +172,29 @@ class CoverageBudget:
         return cls(float(level), *parts[1:])
 
     def bounds(self, tokens: int, frames: int = 1) -> tuple[int, int]:
-        """The fewest and the most tokens for an image of `tokens`; the upper bound comes first."""
+        """The fewest and the most tokens for an image of `tokens`; if they conflict, the upper bound wins."""
         least, most = (resolve_budget(bound, tokens, frames) for bound in (self.least, self.most))
         return min(least, most), most
 
 
 def check_budget(budget: int | float | str) -> None:
-    """Refuse what is no budget at all, before any image is there to resolve it for."""
+    """Refuse an invalid budget before there is an image to resolve it for."""
     if CoverageBudget.read(budget) is None:
         resolve_budget(budget, 1)
 
 
 def check_coverage(min_coverage: float | None) -> None:
-    """Refuse what is no share."""
+    """Refuse a coverage that is not a share."""
     is_number = isinstance(min_coverage, Real) and not isinstance(min_coverage, bool)
     if min_coverage is not None and not (is_number and 0 < min_coverage <= 1):
         raise CovistError(f"min_coverage must be a share in (0, 1] (0.9), got {min_coverage!r}")
 
 
 def resolve_budget(budget: int | float | str, tokens: int, frames: int = 1) -> int:
-    """A budget as a token count: `64`, `"64"`, `0.11` or `"11%"` of `tokens`; "auto" as the most that it may come to.
+    """A budget as a token count: `64`, `"64"`, `0.11` or `"11%"` of `tokens`; "auto" gives its upper bound.
 
-    In a video of several frames a count is meant for each frame, a share for all tokens. A budget of all tokens or
-    more leaves the image uncompressed: all of them are kept.
+    In a video of several frames, a count applies to each frame and a share to all tokens. A budget of all tokens or
+    more leaves the image uncompressed.
     """
     needed = CoverageBudget.read(budget)
     if needed is not None:
@@ -207,7 +207,7 @@ def resolve_budget(budget: int | float | str, tokens: int, frames: int = 1) -> i
 
 
 def _number(budget: Any) -> Any:
-    """The count (an integer, numpy's as well) or the share that a budget says; nan if it is neither."""
+    """A budget as a count (any integer type, including numpy's) or a share; nan if it is neither."""
     if isinstance(budget, str):
         text = budget.strip()
         try:
@@ -230,12 +230,12 @@ def _refusal(budget: Any) -> str:
 
 
 def decoder_flops(lengths: Iterable[float], hidden: int, intermediate: int) -> float:
-    """Eq. 19: matrix-product operations of a LLaMA-style decoder over the sequence length of each layer."""
+    """Eq. 19: matrix-product operations of a LLaMA-style decoder, given the sequence length of each layer."""
     return float(sum(8 * n * hidden**2 + 4 * n**2 * hidden + 6 * n * hidden * intermediate for n in lengths))
 
 
 def kv_bytes(lengths: Iterable[float], kv_heads: int, head_dim: int, element_size: int) -> float:
-    """Bytes of the key/value cache over the cached length of each layer."""
+    """Bytes of the key/value cache, given the cached length of each layer."""
     return float(sum(2 * n * kv_heads * head_dim * element_size for n in lengths))
 
 

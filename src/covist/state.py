@@ -12,7 +12,7 @@ from covist.errors import CovistError
 from covist.grid import Grid
 
 VALIDATE = False
-"""Check every state as it is built. Tests and debugging sessions switch it on; production skips the cost."""
+"""Check every state when it is built. On in tests and while debugging; off in production, because it costs time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,13 +23,13 @@ class VisualState:
     indices:   original token index inside the image, [K], increasing
     positions: P, original rotary positions, [K] or [K, axes]
     weights:   m >= 1, [K], float32
-    affinity:  part of G: pairwise affinities s of Eq. 2 among the survivors, [K, K], float32; None where a method
-               that never composes did not compute them
+    affinity:  part of G: pairwise affinities s of Eq. 2 among the survivors, [K, K], float32; None for a method that
+               never composes and does not compute them
     anchors:   part of G: surviving instruction anchors, [K], bool
-    grid:      layout of the original tokens, from which coordinates derive
-    companions: further features that the representatives have yet to receive: decoder layer -> [K, d], added to their
-               hidden states before that layer (DeepStack); they go where the features go
-    carried:   what a method knows about the representatives from one reduction to the next: name -> [K, ...]
+    grid:      layout of the original tokens, which gives their coordinates
+    companions: features that later decoder layers add (DeepStack): decoder layer -> [K, d], added to the hidden
+               states before that layer; they are selected together with the features
+    carried:   what a method remembers about the representatives from one reduction to the next: name -> [K, ...]
 
     >>> import torch
     >>> from covist.grid import Grid
@@ -82,22 +82,22 @@ class VisualState:
 
     @property
     def coordinates(self) -> Tensor:
-        """Normalised image coordinates (x, y) of the representatives, [K, 2]; with the time of a video [K, 3]."""
+        """Normalised image coordinates (x, y) of the representatives, [K, 2]; for a video (x, y, time), [K, 3]."""
         return self.grid.coordinates(self.indices.device)[self.indices]
 
     @property
     def places(self) -> Tensor:
-        """Coordinates of the representatives whose distances say what is near, [K, 2 or 3]."""
+        """Coordinates of the representatives for measuring distances, [K, 2 or 3]."""
         return self.grid.places(self.indices.device)[self.indices]
 
     def require_affinity(self, where: str) -> Tensor:
-        """The affinities [K, K], for functions that cannot do without."""
+        """The affinities [K, K], for functions that cannot work without them."""
         if self.affinity is None:
-            raise CovistError(f"{where}: the state carries no affinities; build it with those of its selection")
+            raise CovistError(f"{where}: the state has no affinities; build it with those of its selection")
         return self.affinity
 
     def restrict(self, kept: Tensor) -> "VisualState":
-        """The state of the tokens `kept` [K'] alone: the one place where all fields are indexed alike."""
+        """The state of the tokens `kept` [K'] only. All fields are indexed here and nowhere else."""
         return VisualState(
             features=self.features.index_select(0, kept),
             indices=self.indices.index_select(0, kept),
@@ -115,7 +115,7 @@ class VisualState:
         return replace(self, features=features)
 
     def entering(self, layer: int, hidden: Tensor) -> "VisualState":
-        """The same representatives with the hidden states [K, d] that enter a layer; what it adds is in there."""
+        """The same representatives with the hidden states [K, d] that enter a layer, its companions already added."""
         ahead = {later: own for later, own in self.companions.items() if later > layer}
         return replace(self, features=hidden, companions=ahead)
 
@@ -123,7 +123,7 @@ class VisualState:
         return replace(self, **changes)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "VisualState":
-        """Move every tensor to `device`; `dtype` is that of features and companions, all else keeps its own."""
+        """Move every tensor to `device`; `dtype` applies to features and companions only."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         moved: dict[str, Any] = {name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)}
         moved["features"] = moved["features"].to(dtype)
@@ -132,7 +132,7 @@ class VisualState:
         return replace(self, **moved)
 
     def validate(self) -> "VisualState":
-        """Raise a `ValueError` unless this is a state in the sense of Eq. 1."""
+        """Raise a `CovistError` unless this is a state in the sense of Eq. 1."""
         where, count = "VisualState", self.count
         require(count >= 1, where, "at least one representative is needed")
         require_shape(where, "features", self.features, (count, None))

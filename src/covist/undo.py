@@ -1,4 +1,4 @@
-"""Changes to a loaded model that can be taken back exactly."""
+"""Changes to a loaded model that can be undone exactly."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class ReplacedMethod:
-    """Puts `wrapper(original)` in the place of `owner.name`, until `remove()`.
+    """Replaces `owner.name` with `wrapper(original)` until `remove()`.
 
-    It is an instance attribute in front of the class's method, so removal is exact. `functools.wraps` keeps the
-    signature visible, because `generate` filters its arguments by it.
+    The replacement is an instance attribute that hides the class's method, so removal is exact. `functools.wraps`
+    keeps the signature visible, because `generate` filters its arguments by it.
     """
 
     def __init__(self, owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]):

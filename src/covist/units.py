@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers formatted for people to read."""
 
 
 def size(count: float) -> str:

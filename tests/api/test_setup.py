@@ -62,9 +62,9 @@ def test_a_file_of_constants_alone_still_is_one(model, tmp_path):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("{", "is no JSON"),
-        ("[1]", "expected settings by name"),
-        ('{"covist_settings": 2}', "covist_settings is 2, this covist reads 1"),
+        ("{", "is not JSON"),
+        ("[1]", "expected an object with one value per setting"),
+        ('{"covist_settings": 2}', "covist_settings is 2, but this covist reads version 1"),
         ('{"covist_settings": 1, "budgte": 3}', "unknown setting budgte"),
         ('{"covist_settings": 1, "budget": "many"}', "budget must be a positive number"),
         ('{"covist_settings": 1, "budget": true}', "budget must be a positive number"),
@@ -75,8 +75,8 @@ def test_a_file_of_constants_alone_still_is_one(model, tmp_path):
         ('{"covist_settings": 1, "budget": "auto:2"}', "LEVEL in"),
         ('{"covist_settings": 1, "min_coverage": 2}', "min_coverage must be a share"),
         ('{"covist_settings": 1, "constants": {"nonsense": 1}}', "unknown field nonsense"),
-        ('{"covist_settings": 1, "calibration": [1]}', "calibration must be an object with `kept` alone"),
-        ('{"covist_settings": 1, "calibration": {"kept": [[0.5]]}}', "calibration: the shares that layers see begin"),
+        ('{"covist_settings": 1, "calibration": [1]}', "calibration must be an object with `kept` only"),
+        ('{"covist_settings": 1, "calibration": {"kept": [[0.5]]}}', "calibration: the shares in kept must begin"),
         ('{"covist_settings": 1, "origin": 3}', "origin must be an object, got 3"),
         ('{"nonsense": 1}', "unknown field nonsense"),
     ],

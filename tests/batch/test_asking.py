@@ -139,7 +139,7 @@ def test_messages_are_turns_with_their_images_in_order(folder):
         ({"image": "zero\0byte.png", "prompt": "what ?"}, "zero"),
         ({"image": "https://a.b/red.png", "prompt": "what ?"}, "URLs are not read"),
         ({"image": "red.png", "images": ["red.png"], "prompt": "what ?"}, "both image and images"),
-        ({"image": "red.png"}, "no prompt; --prompt serves rows"),
+        ({"image": "red.png"}, "no prompt; --prompt gives one to rows"),
         ({"image": "red.png", "prompt": "  "}, "the prompt is empty"),
         ({"image": "red.png", "prompt": 7}, "prompt must be text"),
         ({"image": "red.png", "prompt": "look <image> here"}, "contains '<image>'"),

@@ -158,13 +158,13 @@ def test_an_interrupted_retry_loses_nothing_and_what_failed_again_is_tried_again
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"budget": 32}, "budget: there 64, now 32"),
-        ({"method": "divprune"}, "method: there covist-fixed, now divprune"),
-        ({"max_new_tokens": 2}, "max-new-tokens: there 64, now 2"),
-        ({"prompt": "what ?"}, "prompt: there None, now what ?"),
-        ({"concentration": 0.2}, "concentration: there measured, now 0.2"),
-        ({"model": "tiny-next"}, "model: there tiny, now tiny-next"),
-        ({"part_rows": 5}, "part-rows: there 4, now 5"),
+        ({"budget": 32}, "budget: 64 then, 32 now"),
+        ({"method": "divprune"}, "method: covist-fixed then, divprune now"),
+        ({"max_new_tokens": 2}, "max-new-tokens: 64 then, 2 now"),
+        ({"prompt": "what ?"}, "prompt: None then, what ? now"),
+        ({"concentration": 0.2}, "concentration: measured then, 0.2 now"),
+        ({"model": "tiny-next"}, "model: tiny then, tiny-next now"),
+        ({"part_rows": 5}, "part-rows: 4 then, 5 now"),
     ],
 )
 def test_other_settings_in_the_same_directory_are_refused_by_name(tmp_path, changed, said):
@@ -185,7 +185,7 @@ def test_how_fast_it_runs_may_change_and_so_may_the_place_of_the_input(tmp_path)
 
 def test_another_input_in_the_same_directory_is_refused(tmp_path):
     batch(write_rows(tmp_path / "rows.jsonl", questions(3)), tmp_path / "out", FakeDriver())
-    with pytest.raises(CovistError, match=r"was made from .*rows.jsonl as it was then"):
+    with pytest.raises(CovistError, match=r"the content of .*rows.jsonl is not what .*out was made from"):
         batch(write_rows(tmp_path / "rows.jsonl", questions(4)), tmp_path / "out", FakeDriver())
 
 
@@ -252,11 +252,11 @@ def test_a_folder_of_images_is_a_job_with_the_paths_as_ids(tmp_path):
 
 
 def test_an_empty_input_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(CovistError, match="holds no row"):
+    with pytest.raises(CovistError, match="contains no rows"):
         batch(write_rows(tmp_path / "rows.jsonl", []), tmp_path / "out", FakeDriver())
     assert not (tmp_path / "out").exists()
     (tmp_path / "images").mkdir()
-    with pytest.raises(CovistError, match="holds no image"):
+    with pytest.raises(CovistError, match="contains no images"):
         batch(tmp_path / "images", tmp_path / "out", FakeDriver())
 
 

@@ -59,7 +59,7 @@ def test_a_line_that_is_no_json_is_a_row_with_an_error(tmp_path, line):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"id": "a"}\n' + line + b"\n")
     good, bad = open_source(path).rows()
-    assert good.error is None and "row 2 is no JSON object" in bad.error and "\n" not in bad.error
+    assert good.error is None and "row 2 is not a JSON object" in bad.error and "\n" not in bad.error
 
 
 def test_messages_in_parquet_may_be_json(tmp_path):

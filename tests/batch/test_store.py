@@ -66,7 +66,7 @@ def test_damaged_ids_are_named_and_can_be_deleted(tmp_path):
     ids = out / "_work" / "ids.sqlite"
     whole = ids.read_bytes()
     ids.write_bytes(whole[:4096] + b"\xff" * 4096 + whole[8192:])
-    with pytest.raises(CovistError, match=r"malformed; delete .*ids.sqlite, then the same command goes on"):
+    with pytest.raises(CovistError, match=r"malformed; delete .*ids.sqlite, then run the same command again"):
         batch(path, out, FakeDriver(), part_rows=100)
     ids.unlink()
     assert batch(path, out, FakeDriver(), part_rows=100).tally.answered == 300
@@ -101,7 +101,7 @@ def test_on_a_full_disk_a_job_says_so_and_goes_on_once_there_is_room(tmp_path):
     path, out = write_rows(tmp_path / "rows.jsonl", questions(12)), tmp_path / "out"
     (out / "_work").mkdir(parents=True)
     (out / "_work" / "part-000001.parquet.tmp").symlink_to("/dev/full")
-    with pytest.raises(CovistError, match="no space left on device; free some, then the same command goes on"):
+    with pytest.raises(CovistError, match="no space left on device; free some space, then run the same command again"):
         batch(path, out, FakeDriver())
     assert sorted(file.name for file in out.glob("part-*")) == ["part-000000.parquet"]
     again = FakeDriver()
@@ -122,7 +122,7 @@ def test_a_full_disk_under_the_ids_is_one_line(tmp_path, monkeypatch):
 
 
 def test_two_jobs_cannot_share_a_directory(store):
-    with pytest.raises(CovistError, match="another covist batch is at work in"):
+    with pytest.raises(CovistError, match="another covist batch is running in"):
         Store(store.directory)
 
 

@@ -176,7 +176,7 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_the_next_one_is_smaller
 def test_a_row_that_memory_does_not_hold_alone_is_reported(work, monkeypatch):
     worker = work()
     memory = Memory(worker, 0, torch.OutOfMemoryError(), monkeypatch)
-    assert {answer.error for answer in worker(rows(3))} == {"out of memory, even alone in its batch"}
+    assert {answer.error for answer in worker(rows(3))} == {"out of memory, even in a batch of one row"}
     assert memory.sizes.count(1) == 4
 
 
@@ -221,7 +221,7 @@ def test_a_spec_can_be_sent_and_its_worker_answers_the_same(work, spec, loaded):
 
 def test_a_worker_with_other_weights_refuses_to_work(spec, loaded):
     wanted = look_at(spec, loaded).identity
-    with pytest.raises(CovistError, match=r"begun with another model \(model: there other, here Llava"):
+    with pytest.raises(CovistError, match=r"began with another model \(model: other then, Llava"):
         Worker(replace(spec, identity={**wanted, "model": "other"}), loaded)
 
 

@@ -109,7 +109,7 @@ def test_a_geometry_is_compressed_as_planned():
 
 
 def test_too_many_prompts_for_the_suite(loaded):
-    with pytest.raises(ValueError, match="fewer than"):
+    with pytest.raises(ValueError, match="too few for"):
         scene_workload(loaded, Volume(prompts=100_000, warmup=1))
 
 

@@ -38,11 +38,11 @@ def test_methods_without_coverage_refuse_before_anything_is_loaded(covist, comma
     method = ["--method", "divprune"] if name in ("run", "show", "tune") else []
     budget = "--budget" if name in ("run", "show") else "--budgets"
     ran = covist(name, *rest, *method, budget, "auto:0.9")
-    assert ran.code == 2 and "divprune does not measure what it covers" in ran.stderr
+    assert ran.code == 2 and "divprune does not measure coverage" in ran.stderr
     assert ran.stderr.count("\n") == 1
 
 
 def test_a_plan_says_what_it_cannot_know(covist):
     ran = covist("plan", "--budget", "auto:0.9", "--json")
-    assert "known when it is seen: 16 to 192 here; this is for 192" in ran.stderr
+    assert "known only once it is seen: 16 to 192 here; this plan is for 192" in ran.stderr
     assert ran.json["budget"] == 192

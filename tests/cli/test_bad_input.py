@@ -104,7 +104,7 @@ def test_an_empty_prompt(covist, image, prompt):
 
 def test_a_prompt_with_the_placeholder_of_an_image(covist, model_folder, image):
     asked = ("--image", image, "--prompt", "<image> where is it?")
-    assert_refused(covist("run", "--model", model_folder, *asked), "'<image>'", "leave it out")
+    assert_refused(covist("run", "--model", model_folder, *asked), "'<image>'", "remove it")
 
 
 def test_an_image_that_the_processor_refuses(covist, model_folder, image, monkeypatch):
@@ -119,6 +119,11 @@ def test_an_image_that_the_processor_refuses(covist, model_folder, image, monkey
 def test_wrong_input_is_recognised_without_the_source_at_hand(covist, monkeypatch):
     monkeypatch.setattr(linecache, "getline", lambda *place: "")
     assert_refused(covist("run", "--budget", "0"), "budget must be")
+
+
+@pytest.mark.parametrize("command", ["eval", "tune"])
+def test_a_negative_seed(covist, command):
+    assert_refused(covist(command, "--seed", "-1"), "--seed")
 
 
 def test_a_prompt_without_an_image(covist):
@@ -141,7 +146,7 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(covist, monkeypatch, option)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
         monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waited to ask again"))
-        assert_refused(covist("run", option, "nobody/nothing"), "unknown", "nobody/nothing", "has no answer for it")
+        assert_refused(covist("run", option, "nobody/nothing"), "unknown", "nobody/nothing", "did not provide it")
 
 
 def test_a_text_only_model(covist, tmp_path):

@@ -95,7 +95,7 @@ def test_an_interruption_says_how_to_go_on(covist, fake, rows, tmp_path, monkeyp
     monkeypatch.setattr(fake, "run", interrupted)
     ran = covist("batch", rows, "--out", tmp_path / "out", "--part-rows", 2)
     assert ran.code == 130 and ran.stdout == ""
-    assert f"the same command with --out {tmp_path / 'out'} goes on from there" in ran.stderr
+    assert f"the same command with --out {tmp_path / 'out'} continues from there" in ran.stderr
     assert ran.stderr.endswith("covist: interrupted\n")
     monkeypatch.setattr(fake, "run", original)
     assert covist("batch", rows, "--out", tmp_path / "out", "--part-rows", 2).code == 0
@@ -121,8 +121,8 @@ def test_without_a_terminal_progress_is_lines_with_a_rate(covist, fake, rows, tm
     ("options", "words"),
     [
         (("--workers", 2), "--workers 2 needs --ray (pip install 'covist[ray]')"),
-        (("--batch-size", "many"), "--batch-size 'many': choose auto or a number of rows"),
-        (("--batch-size", "0"), "choose auto or a number of rows"),
+        (("--batch-size", "many"), "--batch-size 'many': give auto or a number of rows"),
+        (("--batch-size", "0"), "give auto or a number of rows"),
         (("--prompt", " "), "--prompt is empty"),
         (("--method", "magic"), "unknown method 'magic'"),
         (("--budget", "0"), "budget"),
@@ -144,7 +144,7 @@ def test_inputs_and_places_that_cannot_be_are_refused(covist, fake, rows, tmp_pa
     refused(covist("batch", tmp_path, "--out", tmp_path / "out"), "a folder of images needs a --prompt")
     refused(covist("batch", rows, "--out", tmp_path / "no" / "out"), "there is no directory")
     covist("batch", rows, "--out", tmp_path / "out")
-    refused(covist("batch", rows, "--out", tmp_path / "out", "--budget", 32), "budget: there 64, now 32")
+    refused(covist("batch", rows, "--out", tmp_path / "out", "--budget", 32), "budget: 64 then, 32 now")
 
 
 def test_rows_of_an_earlier_run_are_no_part_of_the_rate_on_a_terminal():
@@ -182,5 +182,5 @@ def test_a_row_has_as_many_tokens_as_its_image_needs(covist, model_folder, image
     (whole,) = answers_of(tmp_path / "whole")
     assert whole.tokens_after == whole.tokens_before == 576
     refused(
-        covist("batch", path, "--out", tmp_path / "whole", "--budget", 8, *asked), "min-coverage", "there 1", "now None"
+        covist("batch", path, "--out", tmp_path / "whole", "--budget", 8, *asked), "min-coverage: 1.0 then, None now"
     )

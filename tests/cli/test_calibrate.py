@@ -40,7 +40,7 @@ def test_the_counts_of_every_layer_are_measured_and_saved(covist, model_folder, 
     assert ran.code == 0, ran.stderr
     for text in ("1 image, 3 questions", "alpha", "layer 3", "found.json"):
         assert text in ran.stdout
-    assert "not fitted, because the first layer alone sees more: 10%" in ran.stderr
+    assert "budgets not fitted, because the first layer alone exceeds them: 10%" in ran.stderr
     setup = Setup.load(file)
     assert (setup.method, setup.budget, setup.origin["made_by"]) == ("fitprune", None, "covist calibrate")
     for kept, share in zip(setup.calibration.kept, (0.5, 300 / TOKENS), strict=True):
@@ -75,7 +75,7 @@ def test_a_calibration_does_not_hang_on_what_ran_before(covist, model_folder, da
         (("--method", "nonsense"), "unknown method 'nonsense'"),
         (("--budgets", "0"), "budget must be"),
         (("--budgets", ","), "no budget given"),
-        (("--budgets", "auto"), "does not measure what it covers"),
+        (("--budgets", "auto"), "does not measure coverage"),
         (("--out", "covist.txt"), "its name must end in .json"),
     ],
 )
@@ -87,7 +87,7 @@ def test_bad_requests_are_refused_before_a_model_is_loaded(covist, arguments, co
 def test_budgets_that_no_layer_is_left_for_are_refused(covist, model_folder, data, tmp_path):
     file = tmp_path / "none.json"
     ran = covist("calibrate", "--data", data, "--model", model_folder, "--budgets", "64", "--out", file)
-    assert ran.code == 2 and "none of the budgets can be reached" in ran.stderr and not file.exists()
+    assert ran.code == 2 and "no budget can be reached" in ran.stderr and not file.exists()
 
 
 def test_run_eval_and_bench_use_the_file(covist, model_folder, file):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from covist.bench import protocol
 from covist.cli import console
 from covist.eval.subject import Subject
 from covist.request import answer as asking
+from covist.viz.theme import THEMES
 
 SMALL = ("--max-new-tokens", "2")
 
@@ -52,12 +54,12 @@ def test_run_compares_both_models(covist, model_folder):
     assert ran.code == 0 and ran.stderr == ""
     for text in ("where is the blue square?", "uncompressed", "covist-fixed", "576", "64", "11.1 %", "KV cache", "ms"):
         assert text in ran.stdout
-    assert "times: medians of 3 requests after one that warms up" in ran.stdout
+    assert "times: medians of 3 requests after a warm-up request" in ran.stdout
 
 
 def test_run_alone_says_that_nothing_was_warm(covist, model_folder):
     ran = covist("run", "--model", model_folder, *SMALL)
-    assert "times: of a first request; --compare warms up and repeats" in ran.stdout
+    assert "times of a first request; --compare warms up and repeats" in ran.stdout
 
 
 def test_run_takes_a_combination(covist, model_folder):
@@ -93,10 +95,10 @@ def test_run_warns_about_words_the_model_does_not_know(covist, model_folder, ima
     asked = ("--image", image, "--prompt", "is there a zeppelin? [a] zeppelin?")
     ran = covist("run", "--model", model_folder, *asked, *SMALL)
     assert ran.code == 0
-    assert "no word for zeppelin?, [a]\n" in ran.stderr
+    assert "not in the model's vocabulary: zeppelin?, [a]\n" in ran.stderr
     assert "zeppelin? [a] zeppelin?" in ran.stdout
     drawn = covist("show", "--model", model_folder, *asked, "--out", image.parent / "[a].png", *SMALL)
-    assert "no word for zeppelin?, [a]\n" in drawn.stderr
+    assert "not in the model's vocabulary: zeppelin?, [a]\n" in drawn.stderr
     assert "zeppelin? [a] zeppelin?" in drawn.stdout and "[a].png" in drawn.stdout
 
 
@@ -128,6 +130,14 @@ def test_show(covist, model_folder, tmp_path, name, start):
     ran = covist("show", "--model", model_folder, "--strategy", "pro", "--out", tmp_path / name, "--json", *SMALL)
     assert ran.json["figure"] == str(tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_show_draws_for_the_page_that_was_asked_for(covist, model_folder, tmp_path, theme):
+    name = tmp_path / "figure.svg"
+    assert covist("show", "--model", model_folder, "--theme", theme, "--out", name, *SMALL).code == 0
+    page = re.search(r"fill: (#\w+)", name.read_text(encoding="utf-8"))
+    assert page and page[1] == THEMES[theme].background
 
 
 def test_show_vanilla_has_nothing_to_draw(covist, model_folder, tmp_path):
@@ -187,10 +197,10 @@ def test_an_interrupted_eval_says_how_to_go_on(covist, model_folder, tmp_path, m
     arguments = ("eval", "--model", model_folder, "--methods", "random", "--limit", 1)
     kept = covist(*arguments, "--out", tmp_path)
     assert kept.code == 130 and kept.stdout == ""
-    assert f"the same command with --out {tmp_path} goes on from there" in kept.stderr
+    assert f"the same command with --out {tmp_path} continues from there" in kept.stderr
     assert kept.stderr.endswith("covist: interrupted\n")
     lost = covist(*arguments)
-    assert lost.code == 130 and "nothing was kept; with --out DIR" in lost.stderr
+    assert lost.code == 130 and "nothing was saved; with --out DIR" in lost.stderr
 
 
 def test_long_names_give_way_to_numbers_in_a_narrow_window(covist, model_folder, monkeypatch):
@@ -208,7 +218,7 @@ def test_a_narrower_eval_leaves_the_summary_and_says_so(covist, model_folder, tm
     covist(*arguments, "--limit", 2)
     ran = covist(*arguments, "--limit", 1)
     assert "about 1 image\n" in ran.stdout
-    assert "note: results.json" in ran.stderr and "cover 2 images and stay" in ran.stderr
+    assert "note: results.json" in ran.stderr and "cover 2 images and are not replaced" in ran.stderr
 
 
 @pytest.mark.parametrize("command", ["run", "show", "plan", "eval", "bench"])
@@ -257,7 +267,7 @@ def test_a_budget_that_a_method_cannot_reach_is_said(covist, model_folder, image
     }[command]
     option = "--methods" if command in ("eval", "bench") else "--method"
     ran = covist(command, "--model", model_folder, option, "fastv", *more)
-    assert "fastv cannot reach a budget of 64 here: the smallest layer mean it can run at is 144.8" in ran.stderr
+    assert "fastv cannot reach a budget of 64 here: the smallest layer mean it can reach is 144.8" in ran.stderr
     if command == "eval":
         assert "not reachable" in ran.stdout
 

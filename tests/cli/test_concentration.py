@@ -55,7 +55,7 @@ def test_a_file_takes_the_reference_in_and_keeps_what_it_says_besides(covist, fo
 def test_a_folder_without_images_is_refused(covist, tmp_path, name):
     (tmp_path / "empty").mkdir()
     ran = covist("concentration", "--images", tmp_path / name)
-    assert ran.code == 2 and ran.stderr.endswith("is no folder with images in it\n") and ran.stderr.count("\n") == 1
+    assert ran.code == 2 and ran.stderr.endswith("is not a folder with images\n") and ran.stderr.count("\n") == 1
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_a_model_is_loaded(covist, folder, tmp_path):

@@ -66,7 +66,7 @@ def test_methods_are_filtered(covist):
         (("--needs", "magic"), "class-attention"),
         (("--needs", ""), "--needs is empty"),
         (("--licence", "magic"), "Apache-2.0"),
-        (("vispruner", "--acts", "inside"), "give one of them"),
+        (("vispruner", "--acts", "inside"), "either a name or filters"),
     ],
 )
 def test_impossible_filters_are_refused_in_one_line(covist, arguments, says):
@@ -165,7 +165,7 @@ def test_doctor_names_a_release_outside_the_declared_range(covist, monkeypatch):
     checks = {check["name"]: check for check in ran.json["checks"]}
     assert ran.code == 1 and checks["torch"]["status"] == "ok"
     assert checks["transformers"]["status"] == "missing"
-    assert "which is not >=1000" in checks["transformers"]["found"]
+    assert "but covist needs >=1000" in checks["transformers"]["found"]
     assert checks["transformers"]["advice"] == "pip install 'transformers>=1000'"
 
 

@@ -63,7 +63,7 @@ def calls(tmp_path: Path) -> list[dict[str, str]]:
 def test_the_main_table_is_printed_with_the_commands_of_its_rows(covist, tmp_path):
     ran = covist("reproduce", "--table", "main", "--results", tmp_path / "none")
     assert ran.code == 0 and ran.stderr == ""
-    assert "Lines marked paper are the figures of Table 1 of the paper" in ran.stdout
+    assert "Lines marked paper show the figures of Table 1 of the paper" in ran.stdout
     assert "VisionTrim (ICLR 2026)" in ran.stdout and "avg. 78" in ran.stdout and "98.0" in ran.stdout
     commands = [shlex.split(line) for line in ran.stdout.splitlines() if line.startswith("lmms-eval ")]
     runs = {run_of(load_table("main"), row) for row in load_table("main").rows} - {None}
@@ -108,11 +108,11 @@ def test_a_failed_run_is_reported_and_does_not_stop_the_others(covist, tmp_path,
     launcher = ("--launcher", shlex.quote(str(lmms_eval)))
     ran = covist("reproduce", "--run", "--results", out, *launcher, *SOME, "--methods", "scope,mmtok,vscan,covist-pro")
     assert ran.code == 1
-    assert "scope-64 failed: exit code 1, last words: CUDA out of memory" in ran.stderr
+    assert "scope-64 failed: exit code 1, last line of the log: CUDA out of memory" in ran.stderr
     assert "mmtok-64 failed: no results" in ran.stderr
     assert "vscan-64 failed: no results" in ran.stderr
-    assert "20261116_120000_results.json: is not whole JSON; its run was cut off" in ran.stderr
-    assert "To run, 3 of 5" in ran.stdout and "50.0 (2)" in ran.stdout
+    assert "20261116_120000_results.json: is incomplete JSON; its run was interrupted" in ran.stderr
+    assert "Still to run: 3 of 5" in ran.stdout and "50.0 (2)" in ran.stdout
     assert "Traceback" not in ran.stderr
 
 
@@ -120,7 +120,7 @@ def test_limited_and_whole_results_lie_apart(covist, tmp_path, lmms_eval):
     asked = ("--results", tmp_path / "out", "--launcher", shlex.quote(str(lmms_eval)), *SOME, "--methods", "covist-pro")
     limited = covist("reproduce", "--run", "--limit", "4", *asked)
     assert limited.code == 0 and "first 4 questions" in limited.stdout
-    assert "To run, 2 of 2" in covist("reproduce", *asked).stdout
+    assert "Still to run: 2 of 2" in covist("reproduce", *asked).stdout
     assert "is finished" in covist("reproduce", "--limit", "4", *asked).stdout
 
 
@@ -166,16 +166,17 @@ def test_json_keeps_the_papers_figures_apart(covist, tmp_path):
     [
         (["--table", "mian"], "unknown table 'mian'; choose one of main, 13b"),
         (["--methods", "magic"], "no row for these methods and budgets"),
-        (["--budgets", "11%"], "give counts with commas"),
+        (["--budgets", "11%"], "give counts of the table"),
         (["--tasks", "mmmu"], "table main has no task mmmu"),
         (["--limit", "7"], "give an even number"),
         (["--limit", "0"], "--limit must be at least 1"),
         (["--out", "table.xlsx"], "must end in .md"),
         (["--out", "nowhere/table.md"], "there is no directory nowhere"),
-        (["--results", "a,b"], "cuts paths at commas"),
-        (["--model", "a,b"], "cuts model arguments at commas"),
-        (["--run", "--launcher", "no-such-program"], "there is no program 'no-such-program'"),
-        (["--table", "efficiency", "--methods", "scope"], "the efficiency table is whole"),
+        (["--results", "a,b"], "splits paths at commas"),
+        (["--model", "a,b"], "splits model arguments at commas"),
+        (["--launcher", "accelerate 'launch"], "--launcher accelerate 'launch: no closing quotation"),
+        (["--run", "--launcher", "no-such-program"], "program 'no-such-program' was not found"),
+        (["--table", "efficiency", "--methods", "scope"], "the efficiency table cannot be restricted"),
     ],
 )
 def test_wrong_input_is_refused_in_one_line(covist, arguments, words):

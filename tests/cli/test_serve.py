@@ -58,7 +58,7 @@ def test_the_page_is_no_way_around_the_keys(covist, monkeypatch, tmp_path):
     (tmp_path / "keys").write_text("secret")
     ran = covist("serve", "--page", "--api-key-file", tmp_path / "keys")
     assert ran.code == 2
-    assert ran.stderr == "covist: --page asks visitors for no key; leave out --page or --api-key-file\n"
+    assert ran.stderr == "covist: --page cannot ask visitors for a key; leave out --page or --api-key-file\n"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_page_is_no_way_around_the_keys(covist, monkeypatch, tmp_path):
     [
         (("--replicas", 2), "--replicas needs --ray"),
         (("--autoscale", "1:2"), "--autoscale needs --ray"),
-        (("--ray", "--page"), "--page draws what the model in this process kept; leave out --page or --ray"),
+        (("--ray", "--page"), "--page needs the model in this process; leave out --page or --ray"),
         (("--ray", "--replicas", 2, "--autoscale", "1:2"), "give either --replicas or --autoscale, not both"),
         (
             ("--ray", "ray://head:10001"),

@@ -93,4 +93,4 @@ def test_a_bad_video_is_one_line(covist, arguments, complaint):
 def test_a_note_counts_a_budget_by_frame(covist, checkpoint, film):
     ran = covist("run", "--model", checkpoint("qwen2-vl"), "--video", film, "--frames", 4, *PROMPT, "--json")
     (note,) = json.loads(ran.stdout)["notes"]
-    assert "64 asked for" in note
+    assert "budget 64" in note

@@ -92,7 +92,7 @@ def test_the_architecture_follows_from_the_checkpoint(covist, tmp_path, family, 
         (("--method", "nonsense"), "nonsense"),
         (("--budget", "auto"), "fixes the prompt's length before the image is seen"),
         (("--budget", "-3"), "budget"),
-        (("--clip", "somewhere"), "clip belongs to the instruction"),
+        (("--clip", "somewhere"), "clip needs the instruction"),
         (("--columns", "12"), "give a multiple of 8"),
         (("--concentration", "2"), "concentration must be a number in [0, 1]"),
         (("--model", "nowhere/nothing"), "unknown model"),
@@ -110,4 +110,4 @@ def test_a_family_that_vllm_does_not_serve_is_refused_with_what_it_serves(covist
     first_of(family).model.config.save_pretrained(tmp_path)
     ran = covist("vllm-args", "--model", tmp_path)
     assert ran.code == 2 and ran.stderr.count("\n") == 1
-    assert f"the family {family} is not served with compression, only LlavaForConditionalGeneration" in ran.stderr
+    assert f"the family {family} is not supported with compression, only LlavaForConditionalGeneration" in ran.stderr

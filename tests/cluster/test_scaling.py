@@ -15,9 +15,9 @@ def test_a_number_of_replicas_is_that_number():
     ("replicas", "autoscale", "words"),
     [
         (2, "1:2", "either --replicas or --autoscale"),
-        (None, "many", "write MIN:MAX"),
-        (None, "1:2,", "write MIN:MAX"),
-        (None, "1:2,delay", "write MIN:MAX"),
+        (None, "many", "give MIN:MAX"),
+        (None, "1:2,", "give MIN:MAX"),
+        (None, "1:2,delay", "give MIN:MAX"),
         (None, "0:2", "MIN must be at least 1"),
         (None, "3:2", "at most MAX"),
     ],

@@ -24,7 +24,7 @@ def test_settings_after_the_colon_and_as_keywords_mean_the_same(multi_head, clip
     ("options", "message"),
     [
         ({"method": "random", "concentration": 0.1}, "random has no concentration reference to freeze"),
-        ({"method": "random", "config": CovistConfig()}, "random reads no constants of CoViST: leave config= out"),
+        ({"method": "random", "config": CovistConfig()}, "random reads no constants of CoViST; omit config="),
         ({"method": "random", "important": 0.5}, "random has no option 'important'; it takes seed, positions"),
         ({"method": "vanilla"}, "vanilla is the uncompressed model"),
         ({"important": 0.5}, "covist-fixed has no option 'important'"),
@@ -40,5 +40,5 @@ def test_what_would_be_ignored_is_refused(multi_head, options, message):
 
 
 def test_a_clip_that_cannot_serve_the_family_is_refused(clip):
-    with pytest.raises(covist.CovistError, match="qwen2.5-vl has no CLIP vision tower, so clip= cannot serve it"):
+    with pytest.raises(covist.CovistError, match="qwen2.5-vl has no CLIP vision tower, so it cannot use clip="):
         covist.compress(qwen(), clip=clip)

@@ -75,7 +75,7 @@ def test_a_higher_level_keeps_more(multi_head, compress):
 @pytest.mark.parametrize("method", ["divprune", "divprune+csc+sca", "fastv", "restore-divprune"])
 @pytest.mark.parametrize("asked", [{"budget": "auto"}, {"budget": 24, "min_coverage": 0.9}])
 def test_methods_that_measure_no_coverage_refuse_in_one_line(multi_head, compress, method, asked):
-    with pytest.raises(CovistError, match="does not measure what it covers, which (budget='auto'|min_coverage) goes"):
+    with pytest.raises(CovistError, match="does not measure coverage, which (budget='auto'|min_coverage) needs"):
         compress(multi_head, method=method, concentration=None, **asked)
 
 
@@ -128,7 +128,7 @@ def test_compressed_and_uncompressed_images_share_a_batch(multi_head, compress):
     found = handle.report.images
     assert [len(image.kept) for image in found] == [12 if one >= between else TOKENS for one in coverages]
     assert [image.missed for image in found] == [None if one >= between else pytest.approx(one) for one in coverages]
-    assert "whole: too little would have been covered" in handle.report.summary
+    assert "uncompressed: coverage would have been too low" in handle.report.summary
     for index, images in enumerate(IMAGES):
         alone = step_logits(greedy(multi_head, sample_of(inputs, index, images), 3))
         torch.testing.assert_close(together[:, index], alone[:, 0], atol=1e-4, rtol=1e-4)

@@ -241,12 +241,12 @@ def test_pipeline(multi_head, strategy, compress):
 REFUSALS = {
     "static": (
         {"cache_implementation": "static"},
-        "needs a dynamic cache, got StaticCache.*Drop `cache_implementation`",
+        "needs a dynamic cache, got StaticCache.*omit `cache_implementation`",
     ),
     "offloaded": ({"cache_implementation": "offloaded"}, "not an offloaded one"),
-    "chunks": ({"prefill_chunk_size": 50}, "prefill in chunks cannot be compressed"),
-    "other encoder layer": ({"vision_feature_layer": -1}, "vision_feature_layer=-1: .* must use the model's own, -2"),
-    "one chunk": ({"prefill_chunk_size": 500}, "prefill in chunks cannot be compressed"),
+    "chunks": ({"prefill_chunk_size": 50}, "chunked prefill cannot be compressed"),
+    "other encoder layer": ({"vision_feature_layer": -1}, "vision_feature_layer=-1: .* the model's own setting, -2"),
+    "one chunk": ({"prefill_chunk_size": 500}, "chunked prefill cannot be compressed"),
 }
 
 
@@ -262,7 +262,7 @@ def test_what_cannot_work_is_refused_and_leaves_the_model_usable(multi_head, str
     assert_same(greedy(multi_head, inputs, 2), expected, 0)
 
 
-COMPILED = "torch.compile cannot follow a prompt whose length changes between layers"
+COMPILED = "torch.compile does not support a prompt whose length changes between layers"
 
 
 def test_compiled_model_is_refused(compress):

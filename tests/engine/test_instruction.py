@@ -139,7 +139,7 @@ def test_images_of_one_turn_share_the_instruction(multi_head, compress, clip):
 
 
 def test_clip_checkpoint_is_asked_for_once(multi_head):
-    with pytest.warns(UserWarning, match="no clip= given: instruction and image meet in the decoder") as log:
+    with pytest.warns(UserWarning, match="no clip= given: instruction and image are compared in the decoder") as log:
         handle = covist.compress(multi_head, processor(), budget=24)
         for _ in range(2):
             multi_head(**ask("<image> what color ?"))

@@ -85,7 +85,7 @@ def test_wrapped_method_that_was_wrapped_before(multi_head, compress):
 def test_second_compression_says_how_to_replace_the_first(multi_head, compress):
     first = compress(multi_head, budget=24)
     before = fingerprint(multi_head)
-    with pytest.raises(ValueError, match=r"compressed already.*\.remove\(\)"):
+    with pytest.raises(ValueError, match=r"already compressed.*\.remove\(\)"):
         compress(multi_head, budget=32)
     assert fingerprint(multi_head) == before
     assert covist.Compression.of(multi_head) is first

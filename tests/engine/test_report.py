@@ -83,11 +83,11 @@ def test_contradictory_choices_are_refused(multi_head, compress):
         ({"strategy": "medium"}, "choose 'fixed' or 'pro'"),
         ({"strategy": "pro", "method": "covist-fixed"}, "not both"),
         ({"method": "nonsense"}, "unknown method 'nonsense'"),
-        ({"processor": "llava"}, "processor=str: give the model's processor or its tokenizer"),
-        ({"processor": processor().image_processor}, "give the model's processor or its tokenizer"),
+        ({"processor": "llava"}, "processor=str: pass the model's processor or its tokenizer"),
+        ({"processor": processor().image_processor}, "pass the model's processor or its tokenizer"),
         ({"config": {"beta": 2}}, "config must be a CovistConfig, a Setup or the path of a file, got dict"),
         ({"positions": "drop"}, "choose 'keep' or 'reindex'"),
-        ({"method": CovistFixed(), "concentration": 0.1}, "has its options already"),
+        ({"method": CovistFixed(), "concentration": 0.1}, "already has its options"),
     ):
         with pytest.raises(ValueError, match=message):
             compress(multi_head, **options)
@@ -269,7 +269,7 @@ def test_what_cannot_be_written_is_one_clear_line(multi_head, compress, tmp_path
         ("kept.gif", {}, r"must end in \.html, \.png, \.svg or \.pdf"),
         ("kept", {}, "must end in"),
         ("kept.png", {"which": 1}, "which=1: the report has 1 image, counted from 0"),
-        ("kept.html", {"image": [image, image]}, "the report has 1 image, got 2; give one for each"),
+        ("kept.html", {"image": [image, image]}, "the report has 1 image, got 2; pass one for each"),
     ):
         with pytest.raises(covist.CovistError, match=message):
             handle.report.save(tmp_path / name, **options)

@@ -145,10 +145,10 @@ def failing(self, hidden_states, **options):
 @pytest.mark.parametrize(
     "forward, reason",
     [
-        (odd_input, "OddAttention reads something else than the layer's input after its norm"),
-        (odd_queries, "OddAttention makes its queries, keys or values in a way that covist does not know"),
+        (odd_input, "OddAttention does not read the layer's input after its norm"),
+        (odd_queries, "OddAttention computes its queries, keys or values in a way that covist does not know"),
         (no_interface, "LlamaDecoderLayer cannot be read: its attention does not go through transformers' attention"),
-        (failing, "LlamaDecoderLayer cannot be read, a trial run failed: KeyError: 'missing'"),
+        (failing, "LlamaDecoderLayer cannot be read: a trial run failed with KeyError: 'missing'"),
     ],
 )
 def test_an_attention_that_differs_from_every_recipe_is_refused(compress, forward, reason):

@@ -103,7 +103,7 @@ def test_directory_gives_the_same_selection(multi_head, compress, clip, director
 
 @pytest.mark.parametrize("wrong", [3, ("a", "b"), torch.nn.Linear(2, 2)])
 def test_anything_else_is_refused(multi_head, compress, wrong):
-    with pytest.raises(ValueError, match="give a CLIP checkpoint"):
+    with pytest.raises(ValueError, match="pass a CLIP checkpoint"):
         compress(multi_head, clip=wrong)
 
 

@@ -27,5 +27,5 @@ def test_every_level_stands_beside_a_fixed_budget_of_as_many_tokens(untrained, t
 
 
 def test_a_method_without_coverage_is_refused(untrained):
-    with pytest.raises(CovistError, match="random does not measure what it covers"):
+    with pytest.raises(CovistError, match="random does not measure coverage"):
         evaluate("random", "auto", limit=1, model=untrained)

@@ -74,7 +74,7 @@ GOOD = {"image": "0.png", "question": "what?"}
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ("{nonsense", "no JSON object"),
+        ("{nonsense", "not a JSON object"),
         ('["a"]', "expected an object with the fields of a question"),
         ({"question": "what?"}, "no image, images, video or videos"),
         ({"image": "0.png"}, "no question"),
@@ -88,9 +88,9 @@ GOOD = {"image": "0.png", "question": "what?"}
         ({**GOOD, "image": "nowhere.png"}, "nowhere.png does not exist"),
         ({**GOOD, "image": "words.png"}, "words.png is not an image"),
         ({**GOOD, "image": "https://example.com/a.png"}, "https://example.com/a.png: URLs are not read"),
-        ({"video": "empty", "question": "what?"}, "the folder holds no image"),
+        ({"video": "empty", "question": "what?"}, "the folder contains no images"),
         ({"video": "nowhere.mp4", "question": "what?"}, "nowhere.mp4 does not exist"),
-        ({**GOOD, "choices": ["a", "b"], "answer": "c"}, "the answer 'c' is no choice"),
+        ({**GOOD, "choices": ["a", "b"], "answer": "c"}, "the answer 'c' is not a choice"),
     ],
 )
 def test_a_bad_line_is_named_with_its_reason(folder, row, complaint):
@@ -106,7 +106,7 @@ def test_no_choices_are_none(folder, choices):
 
 
 def test_a_file_without_questions_is_refused(folder):
-    with pytest.raises(CovistError, match="mine.jsonl holds no question"):
+    with pytest.raises(CovistError, match="mine.jsonl contains no questions"):
         read_data(write(folder, ""))
     with pytest.raises(CovistError, match="cannot read .*nowhere.jsonl"):
         read_data(folder / "nowhere.jsonl")
@@ -121,7 +121,7 @@ def test_a_damaged_image_is_named_with_its_line_when_it_is_read(folder):
 
 
 def test_fields_that_nothing_reads_are_noted(folder):
-    with pytest.warns(UserWarning, match="fields that are not read: anwser"):
+    with pytest.warns(UserWarning, match="ignored fields: anwser"):
         read_data(write(folder, {**GOOD, "anwser": "red"}, {**GOOD, "anwser": "blue"}))
     assert "anwser" not in KEYS
 

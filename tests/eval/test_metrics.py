@@ -183,9 +183,9 @@ def test_a_metric_is_chosen_by_what_is_given(fields, metric):
         ),
         ({"metric": "exact"}, "metric exact needs an answer to compare with; without one use agreement"),
         ({"metric": "vqa", "answers": ["red"] * 3}, "metric vqa needs the answers of 4 people or more"),
-        ({"answers": "green", "choices": COLOURS}, "the answer 'green' is no choice: give one of red, blue, dark blue"),
-        ({"answers": "green", "metric": "choice"}, "the answer 'green' is no choice: give a letter"),
-        ({"answers": "A", "choices": ["red"] * 27}, "27 choices are more than there are letters"),
+        ({"answers": "green", "choices": COLOURS}, "'green' is not a choice; give one of red, blue, dark blue"),
+        ({"answers": "green", "metric": "choice"}, "the answer 'green' is not a choice; give a letter"),
+        ({"answers": "A", "choices": ["red"] * 27}, "27 choices are too many; at most 26"),
         ({"question": " "}, "the question is empty"),
     ],
 )

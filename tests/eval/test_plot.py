@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 
 from covist.eval import plot
 from covist.eval.plot import COLOURS, plot_retention, spread
-from covist.viz.panels import FAINT
+from covist.viz.theme import LIGHT
 
 
 def score(method, budget, retention):
@@ -62,7 +62,7 @@ def test_names_neither_overlap_nor_leave_the_figure(drawn, count):
 def test_covist_is_in_colour_and_the_others_are_grey(drawn):
     axes = drawn(["divprune", "covist-fixed", "covist-pro", "tome"])
     colours = [to_hex(container.lines[0].get_color()) for container in axes.containers]
-    assert colours == [FAINT, FAINT, *COLOURS[:2]]  # CoViST is drawn last, on top
+    assert colours == [LIGHT.faint, LIGHT.faint, *COLOURS[:2]]  # CoViST is drawn last, on top
     named = {text.get_text().split()[0]: to_hex(text.get_color()) for text in axes.texts}
     assert (named["covist-fixed"], named["covist-pro"]) == COLOURS[:2]
 

@@ -137,7 +137,7 @@ def test_files_are_json_markdown_and_a_plot(results, tmp_path):
     assert set(row["families"]) == set(SUITE.families)
     assert row["ci"]["retention"][0] < row["retention"] < row["ci"]["retention"][1]
     table = (tmp_path / "results.md").read_text()
-    assert "not corrected for many comparisons" in table and "1 comparison of this table taken into account" in table
+    assert "not corrected for multiple comparisons" in table and "for the 1 comparison in this table" in table
     assert f"| random | {results.scores[2].retention:.1f} [" in table
     with Image.open(tmp_path / "retention.png") as plot:
         assert plot.size[0] > 400

@@ -116,7 +116,7 @@ def test_fewer_images_leave_the_summary_alone(untrained, tmp_path):
     evaluate("random", "24", limit=2, model=untrained, out=tmp_path)
     names = ("results.json", "results.md", "retention.png")
     before = [(tmp_path / name).read_bytes() for name in names]
-    with pytest.warns(UserWarning, match="cover 2 images and stay as they are; this evaluation has 1"):
+    with pytest.warns(UserWarning, match="cover 2 images and are not replaced; this evaluation has only 1"):
         narrower = evaluate("random,uniform", "24", limit=1, model=untrained, out=tmp_path)
     assert narrower.images == 1 and len(narrower.scores) == 3
     assert [(tmp_path / name).read_bytes() for name in names] == before

@@ -209,7 +209,7 @@ def test_removal_restores_the_model_bit_for_bit(family, strategy, compress):
 
 def test_static_cache_is_refused_with_the_reason(family, compress):
     compress(family, budget=12)
-    with pytest.raises(ValueError, match="got StaticCache.*Drop `cache_implementation`"):
+    with pytest.raises(ValueError, match="got StaticCache.*omit `cache_implementation`"):
         greedy(family.model, family.ask(ONE), 2, cache_implementation="static")
 
 

@@ -85,12 +85,12 @@ def test_families_of_one_class_are_told_apart_by_the_vision_tower(one_class_two_
         return registry.find_family(["ToyForConditionalGeneration"], config)[1].name
 
     assert (found("blurry_vision_model"), found("clip_vision_model")) == ("blurry", "toy")
-    with pytest.raises(ValueError, match="with a 'dino' vision tower is not supported; with these it is: blurry_vis"):
+    with pytest.raises(ValueError, match="with a 'dino' vision tower is not supported; supported towers: blurry_vis"):
         found("dino")
 
 
 def test_a_class_and_tower_cannot_be_served_twice(toy_family):
-    with pytest.raises(ValueError, match="LlavaNextForConditionalGeneration is served already, by the family llava-n"):
+    with pytest.raises(ValueError, match="LlavaNextForConditionalGeneration is already served by the family llava-n"):
         registry.register_family(type("Again", (LlavaNext,), {"name": "again"}))
 
 

@@ -127,7 +127,7 @@ def test_lists_are_taken_as_tuples():
 
 
 def test_unknown_fields_are_refused():
-    with pytest.raises(ValueError, match="expected the fields by name, got 64"):
+    with pytest.raises(ValueError, match="expected an object with one value per field, got 64"):
         CovistConfig.from_dict(64)
     with pytest.raises(ValueError, match="unknown field budget"):
         CovistConfig.from_dict({"budget": 64})

@@ -75,7 +75,7 @@ def test_conversion_touches_the_dtype_of_features_only():
 def test_composing_without_affinities_is_refused():
     state = random_state(5).replace(affinity=None)
     assert state.restrict(torch.tensor([1, 3])).affinity is None
-    with pytest.raises(ValueError, match="compose: the state carries no affinities"):
+    with pytest.raises(ValueError, match="compose: the state has no affinities"):
         compose(state, torch.tensor([1, 3]), torch.ones(5), CovistConfig())
 
 

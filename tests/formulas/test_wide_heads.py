@@ -167,7 +167,7 @@ def test_columns_come_in_multiples_of_eight(columns):
 
 
 def test_a_series_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="8 columns hold 3 cosines, the series has 4"):
+    with pytest.raises(ValueError, match="8 columns hold 3 cosines, but the series has 4"):
         WideHeads(fit_series(TABLE, 4, reach=50))
     assert WideHeads(fit_series(TABLE, 4, reach=50), 16).columns == 16
     assert [terms_in(columns) for columns in (8, 16, 32)] == [3, 7, 15]

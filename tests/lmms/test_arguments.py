@@ -54,16 +54,16 @@ def test_numbers_may_be_text():
     ("given", "complaint"),
     [
         ({"budgit": 64}, "no model argument 'budgit'"),
-        ({"batch_size": "auto"}, "batch_size must be a number from 1 on, got 'auto'"),
-        ({"batch_size": 0}, "batch_size must be a number from 1 on"),
-        ({"frames": 1.5}, "frames must be a number from 1 on"),
+        ({"batch_size": "auto"}, "batch_size must be a whole number of at least 1, got 'auto'"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
+        ({"frames": 1.5}, "frames must be a whole number of at least 1"),
         ({"budget": "many"}, "budget"),
         ({"method": "nonsense"}, "unknown method 'nonsense'"),
         ({"method": "random", "strategy": "pro"}, "not both"),
         ({"strategy": "slow"}, "choose 'fixed' or 'pro'"),
         ({"concentration": "high"}, "concentration must be a number in"),
         ({"concentration": 2}, "concentration must be a number in"),
-        ({"method": "random", "concentration": 0.1}, "leave concentration= out"),
+        ({"method": "random", "concentration": 0.1}, "omit concentration="),
         ({"config": "nowhere.json"}, "config nowhere.json cannot be read"),
     ],
 )
@@ -115,5 +115,5 @@ def test_the_concentration_reference_is_given_running_or_left_to_the_file(given,
 def test_a_budget_may_follow_the_image():
     arguments = Arguments.of({"pretrained": "tiny", "budget": "auto:0.9", "min_coverage": 0.8})
     assert (arguments.wanted_budget, arguments.least_coverage) == ("auto:0.9", 0.8)
-    with pytest.raises(CovistError, match="divprune does not measure what it covers"):
+    with pytest.raises(CovistError, match="divprune does not measure coverage"):
         Arguments.of({"pretrained": "tiny", "budget": "auto", "method": "divprune"})

@@ -69,7 +69,7 @@ def test_the_fingerprint_is_that_of_what_is_shown():
     ("part", "complaint"),
     [
         ({"type": "audio", "url": "a.wav"}, "shows audio"),
-        ({"type": "video", "url": "a.mp4", "start_time": 1.0}, "a part of a video"),
+        ({"type": "video", "url": "a.mp4", "start_time": 1.0}, "shows part of a video"),
         ({"type": "image", "url": "nowhere.png"}, "does not exist"),
     ],
 )

@@ -59,7 +59,7 @@ def test_attention_is_covists_own():
 
 
 def test_an_option_that_a_method_does_not_have_is_refused():
-    with pytest.raises(ValueError, match="divprune reads no constants of CoViST: leave config= out"):
+    with pytest.raises(ValueError, match="divprune reads no constants of CoViST; omit config="):
         create_method("divprune", config=CovistConfig())
 
 
@@ -67,8 +67,8 @@ def test_an_option_that_a_method_does_not_have_is_refused():
     ("name", "message"),
     [
         ("visionzip+csc", "visionzip writes the content"),
-        ("covist-fixed+csc", "covist-fixed has CoViST's composition and attention already"),
-        ("covist-pro+sca", "covist-pro has CoViST's composition and attention already"),
+        ("covist-fixed+csc", "covist-fixed already has CoViST's composition and attention"),
+        ("covist-pro+sca", "covist-pro already has CoViST's composition and attention"),
         ("divprune+xyz", "not 'xyz'"),
         ("nonsense+csc", "unknown method 'nonsense'"),
         ("prumerge+", "not ''"),

@@ -77,7 +77,7 @@ def test_what_was_not_encoded_for_a_method_is_refused():
     context = image()
     bare = replace(context, signals=replace(context.signals, asked={}, tower=None))
     for name in ("hiprune", "visiontrim", "flowcut", "evocut"):
-        with pytest.raises(CovistError, match="encode it in a call that runs the method"):
+        with pytest.raises(CovistError, match="encode it in a call that runs this method"):
             create_method(name).begin(bare, 9)
 
 

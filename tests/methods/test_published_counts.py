@@ -71,7 +71,7 @@ def test_what_is_neither_average_nor_nominal_is_refused():
 def test_a_plan_says_what_published_counts_come_to():
     found = reach("priortr:counts=nominal", 192, tokens=576, layers=32)
     assert not found.is_reached and found.nominal
-    assert found.note == "priortr:counts=nominal runs its published counts for 192: a layer mean of 228.0"
+    assert found.note == "priortr:counts=nominal uses its published counts for 192: a layer mean of 228.0"
     assert reach("priortr", 192, tokens=576, layers=32).note is None
 
 

@@ -82,7 +82,7 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_no_process(tmp_path, small_model):
     job.wait_for_rows(1)
     job.process.send_signal(signal.SIGINT)
     code, complaint = job.finish()
-    assert code == 130 and "goes on from there" in " ".join(complaint.split())
+    assert code == 130 and "continues from there" in " ".join(complaint.split())
     assert "Traceback" not in complaint
     assert job.leaves_nothing_behind()
 
@@ -91,5 +91,5 @@ def test_a_model_that_workers_do_not_have_is_named_in_one_line(tmp_path):
     job = Batch(scenes(tmp_path, 1), tmp_path / "out", "--model", tmp_path / "nowhere", "--ray")
     code, complaint = job.finish()
     assert code == 2
-    assert complaint.startswith("covist: a worker of --ray could not begin: unknown model ")
+    assert complaint.startswith("covist: a worker of --ray could not start: unknown model ")
     assert complaint.count("\n") == 1

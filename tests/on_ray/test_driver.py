@@ -111,6 +111,6 @@ def test_an_input_that_breaks_off_is_reported_after_what_was_read(running, spec)
 
 def test_a_worker_that_cannot_begin_ends_the_job_with_its_reason(running, spec, tmp_path):
     missing = WorkerSpec(model=str(tmp_path / "nowhere"), concentration=0.05)
-    with pytest.raises(CovistError, match="the workers of --ray ended: unknown model") as refusal:
+    with pytest.raises(CovistError, match="the workers of --ray stopped: unknown model") as refusal:
         list(running.run(missing, [Block(0, rows(0, 1))]))
     assert "\n" not in str(refusal.value)

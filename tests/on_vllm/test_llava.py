@@ -100,7 +100,7 @@ def test_a_request_that_cannot_be_is_refused_and_the_engine_goes_on(served, asks
 
 def test_a_prompt_whose_images_leave_too_many_positions_empty_is_refused(served, asks):
     many = Ask("USER: " + "<image>\n" * 13 + "is there a square ? ASSISTANT:", asks[0].images * 13)
-    with pytest.raises(EngineError, match="leave 6656 positions empty, at most 6144 fit"):
+    with pytest.raises(EngineError, match="leave 6656 positions empty, more than 6144"):
         served.generate([many])
 
 

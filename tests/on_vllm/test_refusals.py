@@ -25,11 +25,11 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
         ({"min_coverage": 0.9}, {}, "min_coverage is not possible"),
         ({"budget": None}, {}, '"covist" has no budget'),
         ({"colour": 1}, {}, "unknown setting colour"),
-        ({"clip": "somewhere"}, {}, "clip belongs to the instruction"),
+        ({"clip": "somewhere"}, {}, "clip needs the instruction"),
         ({}, {"pipeline_parallel_size": 2}, "pipeline parallelism is not possible"),
         ({}, {"kv_cache_dtype": "fp8"}, "a KV cache in fp8 cannot hold the bias"),
         ({}, {"enable_mm_embeds": True}, "embeddings of images cannot be compressed"),
-        ({"columns": 24}, {}, "CPU_ATTN has no heads of 56 for the bias of heads of 32"),
+        ({"columns": 24}, {}, "CPU_ATTN does not support head size 56"),
     ],
 )
 def test_is_refused(engine, embedded, settings, options, reason):

@@ -128,7 +128,7 @@ def test_an_unexpected_error_is_a_sentence_without_its_text(service, demo_file, 
 
     monkeypatch.setattr(service, "admit", broken)
     (reply,) = ask(service, request(service, demo_file))[-1]
-    assert reply.refusal == "Unexpected error in the server; its log names the place."
+    assert reply.refusal == "Unexpected error in the server; see its log."
 
 
 def test_sentences_do_not_speak_of_fields():

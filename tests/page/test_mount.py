@@ -27,7 +27,7 @@ def test_images_are_not_fetched_from_addresses(paged):
 
     from covist.page.image import uploaded_image
 
-    with pytest.raises(gr.Error, match="uploaded, not fetched"):
+    with pytest.raises(gr.Error, match="uploaded; URLs are not fetched"):
         asyncio.run(uploaded_image().async_move_resource_to_block_cache(f"{paged.url}/favicon.ico"))
 
 
@@ -51,7 +51,7 @@ def test_an_upload_above_the_limit_of_the_server_is_refused(serve):
 
 
 def test_limits_that_the_pages_own_example_exceeds_are_one_line(serve):
-    words = r"^--page: the limits refuse its own example \(image 1 .*pixels"
+    words = r"^--page: the limits refuse the page's own example \(image 1 .*pixels"
     with pytest.raises(CovistError, match=words), serve(image_pixels=100):
         pass
 

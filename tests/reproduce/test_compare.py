@@ -179,7 +179,7 @@ def test_what_the_table_does_not_have_is_refused():
         compare("main", methods=["magic"])
     with pytest.raises(CovistError, match="table main has no task mmmu; it has gqa, mmb, mme"):
         compare("main", tasks=["mmmu"])
-    with pytest.raises(CovistError, match="cuts paths at commas"):
+    with pytest.raises(CovistError, match="splits paths at commas"):
         Settings(results="a,b")
     with pytest.raises(CovistError, match="--limit must be at least 1"):
         Settings(limit=0)
@@ -213,7 +213,7 @@ def test_bench_results_stand_beside_the_papers(tmp_path):
     for broken, said in (
         (json.dumps({**content, "complete": False}), "holds an interrupted run, not 100 prompts"),
         (json.dumps({**content, "protocol": {"prompts": 3}}), "holds 3 prompts, not 100 prompts"),
-        (json.dumps(content)[:-3], "is not a whole file of covist bench"),
+        (json.dumps(content)[:-3], "is not a complete file of covist bench"),
     ):
         path.write_text(broken)
         found = efficiency(Settings(results=tmp_path))

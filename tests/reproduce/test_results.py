@@ -93,15 +93,15 @@ def test_splits_of_pope_without_whole_samples_are_reported(settings, content):
     found = read(settings)
     assert "pope" not in found.scores
     assert found.problems == (
-        f"{path}: POPE needs whole samples of pope_adv in {DATE}_samples_pope_adv.jsonl: run with --log_samples",
+        f"{path}: POPE needs complete samples of pope_adv in {DATE}_samples_pope_adv.jsonl: run with --log_samples",
     )
 
 
 @pytest.mark.parametrize(
     "content, said",
     [
-        ("", "is not whole JSON; its run was cut off"),
-        ('{"results": {"gqa": {"exact_mat', "is not whole JSON; its run was cut off"),
+        ("", "is incomplete JSON; its run was interrupted"),
+        ('{"results": {"gqa": {"exact_mat', "is incomplete JSON; its run was interrupted"),
         ("[]", "is not a results file of lmms-eval"),
         ('{"results": {}}', "is not a results file of lmms-eval"),
         ('{"results": {"gqa": 3}, "config": {}}', "is not a results file of lmms-eval"),

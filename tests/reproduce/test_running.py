@@ -21,14 +21,14 @@ def test_what_a_program_says_goes_into_its_log(tmp_path):
     assert run_job(job) == 3
     assert set((job.folder / LOG).read_text().split()) == {"out", "err"}
     said = failure(job, 3, is_finished=False)
-    assert said is not None and said.startswith("model/method-64 failed: exit code 3, last words: ")
+    assert said is not None and said.startswith("model/method-64 failed: exit code 3, last line of the log: ")
 
 
 def test_an_end_without_results_is_a_failure_and_one_with_results_is_none(tmp_path):
     job = python("print('Error during evaluation')", tmp_path)
     assert run_job(job) == 0
     assert failure(job, 0, is_finished=True) is None
-    assert "no results, last words: Error during evaluation" in (failure(job, 0, is_finished=False) or "")
+    assert "no results, last line of the log: Error during evaluation" in (failure(job, 0, is_finished=False) or "")
 
 
 def test_an_interruption_ends_the_program_too(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ def test_all_tokens_or_more_leave_the_image_uncompressed(method, budget):
     found = reach(method, budget, tokens=576, layers=8)
     assert not found.is_compressed and found.is_reached
     assert found.mean == 576
-    assert found.note == f"a budget of all tokens or more leaves the image uncompressed ({budget} asked for, 576 there)"
+    assert found.note == f"a budget of all tokens or more leaves the image uncompressed (budget {budget}, 576 tokens)"
 
 
 def test_a_method_that_keeps_all_tokens_in_one_of_eight_layers_cannot_reach_64():
@@ -23,7 +23,7 @@ def test_a_method_that_keeps_all_tokens_in_one_of_eight_layers_cannot_reach_64()
     assert not found.is_reached
     assert found.mean == (576 + 7) / 8
     assert found.note == (
-        "fastv cannot reach a budget of 64 here: the smallest layer mean it can run at is 72.9 visual tokens"
+        "fastv cannot reach a budget of 64 here: the smallest layer mean it can reach is 72.9 visual tokens"
     )
     assert reach("fastv", 73, tokens=576, layers=8).is_reached
     assert reach("fastv", 64, tokens=576, layers=32).is_reached

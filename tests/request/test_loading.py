@@ -63,5 +63,5 @@ def test_a_tower_that_no_family_reads_is_refused_before_its_weights_are_read(tmp
     config = transformers.LlavaConfig(vision_config=transformers.SiglipVisionConfig())
     config.architectures = ["LlavaForConditionalGeneration"]
     config.save_pretrained(tmp_path)
-    with pytest.raises(CovistError, match="with a 'siglip_vision_model' vision tower is not supported; with these"):
+    with pytest.raises(CovistError, match="with a 'siglip_vision_model' vision tower is not supported; supported"):
         load_model(str(tmp_path))

@@ -43,5 +43,5 @@ def test_a_template_with_system_gets_all_turns():
 
 @pytest.mark.parametrize("word", ["<image>", "<video>"])
 def test_a_question_may_not_bring_placeholders(word):
-    with pytest.raises(CovistError, match="leave it out"):
+    with pytest.raises(CovistError, match="remove it"):
         chat_prompt(Processor(), f"what is {word}?")

@@ -142,12 +142,12 @@ def test_a_report_draws_a_video_from_its_frames_or_from_what_the_encoder_saw(tmp
     report = ask(loaded, prepare(loaded, [], QUESTIONS[0], videos=[FILM]), Configuration("covist-fixed", 2), 1).report
     for image in (None, list(FILM.frames), [list(FILM.frames)]):
         report.save(tmp_path / "film.png", image=image)
-    with pytest.raises(CovistError, match="the report has 1 video of 3 frames, got 2; give one for each"):
+    with pytest.raises(CovistError, match="the report has 1 video of 3 frames, got 2; pass one for each"):
         report.save(tmp_path / "film.png", image=[list(FILM.frames)] * 2)
 
 
 def test_a_placeholder_in_a_question_is_refused(loaded):
-    with pytest.raises(CovistError, match="leave it out"):
+    with pytest.raises(CovistError, match="remove it"):
         prepare(loaded, [], f"what {loaded.processor.video_token}", videos=[FILM])
 
 

@@ -61,7 +61,7 @@ def test_a_truncated_file_shows_what_is_left_or_says_so(tmp_path):
 def test_a_file_that_is_no_video_is_one_line(tmp_path, content):
     pytest.importorskip("av", reason="video files need PyAV (the extra `video`)")
     (tmp_path / "film.mp4").write_bytes(content)
-    with pytest.raises(CovistError, match=r"is damaged, or no video that PyAV can read \([^\n]+\)$"):
+    with pytest.raises(CovistError, match=r"is damaged, or not a video that PyAV can read \([^\n]+\)$"):
         load_video(tmp_path / "film.mp4")
 
 
@@ -72,7 +72,7 @@ def test_a_file_without_a_picture_is_one_line(tmp_path):
         frame = av.AudioFrame(format="s16", layout="mono", samples=800)
         frame.sample_rate = 8000
         container.mux(stream.encode(frame))
-    with pytest.raises(CovistError, match="holds no video stream$"):
+    with pytest.raises(CovistError, match="contains no video stream$"):
         load_video(tmp_path / "sound.wav")
 
 
@@ -95,7 +95,7 @@ def test_without_pyav_a_file_names_the_command_that_helps(tmp_path, monkeypatch)
     [
         ("nowhere.mp4", r"nowhere\.mp4 does not exist$"),
         ("empty.mp4", r"is empty \(0 bytes\)$"),
-        ("blank", "the folder holds no image$"),
+        ("blank", "the folder contains no images$"),
         ("https://example.com/film.mp4", "URLs are not read; download the video"),
     ],
 )

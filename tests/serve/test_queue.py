@@ -59,7 +59,7 @@ def test_whoever_is_longer_than_a_batch_may_be_runs_alone():
 
 def test_a_full_queue_refuses_with_a_time_to_come_back():
     queue = filled(waiting(), waiting(), queue=2)
-    with pytest.raises(Refusal, match="2 answers are waiting") as refused:
+    with pytest.raises(Refusal, match="2 answers are already waiting") as refused:
         queue.put([waiting()])
     assert refused.value.status == 429
     assert int(refused.value.headers["Retry-After"]) >= 1

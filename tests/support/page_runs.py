@@ -70,19 +70,15 @@ def forget_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_stand_ins(folder: Path) -> None:
-    """What pages take for granted: images, questions about them, a video, a checkpoint, and the folders of a clone."""
+    """What pages take for granted: images, questions about them, a checkpoint, a script, and the folders of a clone."""
     (folder / "photos").mkdir()
-    (folder / "frames").mkdir()
     asked = []
     for seed in range(4):
         scene = tiny.sample_scene(seed)
         name = f"photos/{seed}.jpg"
         tiny.scene_image(scene).save(folder / name, quality=95)
-        tiny.scene_image(scene).save(folder / f"frames/{seed}.png")
         asked += [(name, question) for question in tiny.questions_for(scene)[:3]]
-    image = tiny.demo()[0]
-    image.save(folder / "photo.jpg", quality=95)
-    image.save(folder / "photo.png")
+    tiny.demo()[0].save(folder / "photo.jpg", quality=95)
     labelled = [{"image": name, "question": one.question, "answer": one.answer} for name, one in asked]
     rows = [{"id": f"{row}", "image": name, "prompt": one.question} for row, (name, one) in enumerate(asked)]
     for name, lines in (("mine.jsonl", labelled), ("questions.jsonl", rows)):
@@ -91,7 +87,7 @@ def make_stand_ins(folder: Path) -> None:
     (folder / "my_script.py").write_text("import covist\n")
     for name in CLONE:
         (folder / name).symlink_to(ROOT / name)
-    (folder / ".curlrc").write_text("silent\nshow-error\nfail-with-body\n")  # otherwise a refusal is a success
+    (folder / ".curlrc").write_text("silent\nshow-error\nfail\n")  # otherwise a refusal is a success
 
 
 class Reader:
@@ -115,7 +111,7 @@ class Reader:
                 main(words[1:])
             assert not exit_.value.code, command
         else:
-            subprocess.run(["bash", "-c", self.redirected(command)], check=True)
+            subprocess.run(["bash", "-o", "pipefail", "-c", self.redirected(command)], check=True)
 
     def _serve(self, words: list[str]) -> None:
         """Start a server as a program of its own and wait until it answers."""

@@ -40,11 +40,20 @@ def mistake_in(span: str) -> str | None:
         return None
     if words[:1] == ["covist"] and len(words) > 1:
         return mistake_in_covist(words[1:], is_notation=NOTATION.search(span) is not None)
-    if words[:1] == ["make"] and len(words) > 1 and not has_placeholder(words[1]) and words[1] not in make_targets():
+    if words[:1] == ["make"] and len(words) > 1 and not is_open(words[1]) and words[1] not in make_targets():
         return f"the Makefile has no target {words[1]}"
     if words[:2] == ["python", "-m"] and (module := words[2]).startswith("covist") and find_spec(module) is None:
         return f"there is no module {module}"
-    return next((f"there is no {path}" for path in paths_in(words) if not any(ROOT.glob(path))), None)
+    if missing := [path for path in paths_in(words) if not any(ROOT.glob(path))]:
+        return f"there is no {missing[0]}"
+    return next((mistake_in_script(path, words) for path in paths_in(words) if path.endswith(".py")), None)
+
+
+def mistake_in_script(path: str, words: list[str]) -> str | None:
+    """An option that neither a script nor a module beside it has; scripts cannot be parsed without being run."""
+    source = "".join(one.read_text(encoding="utf-8") for one in (ROOT / path).parent.glob("*.py"))
+    unknown = [word for word in words if word.startswith("--") and f'"{word}"' not in source]
+    return f"{path} has no {unknown[0]}" if unknown else None
 
 
 def mistake_in_covist(arguments: list[str], is_notation: bool = False) -> str | None:
@@ -71,14 +80,15 @@ def mistake_in_covist(arguments: list[str], is_notation: bool = False) -> str | 
     return None
 
 
-def has_placeholder(word: str) -> bool:
-    return any(map(METAVAR.fullmatch, re.split(r"[-_/.]", word)))
+def is_open(word: str) -> bool:
+    """Whether a part of a name is left to the reader."""
+    return NOTATION.search(word) is not None or any(map(METAVAR.fullmatch, re.split(r"[-_/.]", word)))
 
 
 def paths_in(words: list[str]) -> Iterator[str]:
     for word in words:
         path = word.partition("::")[0].rstrip("/.,:")
-        if FOLDER.match(word) and not has_placeholder(path) and not NOTATION.search(path):
+        if FOLDER.match(path) and not is_open(path):
             yield path
 
 

@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {**GROUPED, "head_dim": 8, "layer_types": ["full_attention"] * 8},
         "Gemma2Attention caps its attention logits",
     ),
-    "differential": ("DiffLlamaConfig", GROUPED, "DiffLlamaAttention makes its queries, keys or values in a way"),
+    "differential": ("DiffLlamaConfig", GROUPED, "DiffLlamaAttention computes its queries, keys or values in a way"),
 }
 
 

@@ -101,7 +101,7 @@ def test_discarded_tokens_are_marked_and_no_representative_claims_them():
     report = image_report(SQUARE, (8,), composed=False)
     (panel,) = panels(page(report))
     (gone,) = [group for group in panel.iter("g") if group.get("class") == "gone"]
-    assert gone.find("title").text == "discarded: nothing stands for these 28 tokens"
+    assert gone.find("title").text == "discarded: no representative stands for these 28 tokens"
     own = [cells(group) for group in representatives(panel)]
     assert all(len(one) == 1 for one in own)
     assert cells(gone) == set(panel_cells(SQUARE).values()) - set.union(*own)

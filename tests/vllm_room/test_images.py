@@ -200,7 +200,7 @@ def test_representatives_of_others_cannot_be_joined_by_further_tokens():
     loaded, request = embedded("tiny")
     made = compressor(loaded, {"budget": 5})
     object.__setattr__(made._serving, "method", ShortAndHeavy())
-    with pytest.raises(CovistError, match="kept 2 of 5 tokens, and they stand for others"):
+    with pytest.raises(CovistError, match="kept 2 of 5 tokens, which stand for others"):
         made.rows(encoded_images(loaded, request)[0].signals, ImageRequest())
 
 

@@ -71,7 +71,7 @@ def test_several_reasons_are_all_said():
 def test_a_prompt_may_leave_as_many_positions_empty_as_the_tables_have_room_for():
     room = position_room(1000) - 1000
     require_room(room, 1000)
-    with pytest.raises(ValueError, match=f"leave {room + 1} positions empty, at most {room} fit"):
+    with pytest.raises(ValueError, match=f"leave {room + 1} positions empty, more than {room};"):
         require_room(room + 1, 1000)
 
 

@@ -54,7 +54,7 @@ def test_everything_that_can_be_said_arrives():
         ({"budget": 64, "method": "restore-divprune"}, "biases prefill and decoding differently"),
         ({"budget": 64, "instruction": "yes"}, "instruction='yes'"),
         ({"budget": 64, "instruction": True, "clip": 3}, "clip=3"),
-        ({"budget": 64, "clip": "somewhere"}, "clip belongs to the instruction"),
+        ({"budget": 64, "clip": "somewhere"}, "clip needs the instruction"),
         ({"budget": 64, "columns": "8"}, "columns='8'"),
         ({"budget": 64, "columns": True}, "columns=True"),
         ({"budget": 64, "columns": 12}, "multiple of 8"),
@@ -111,7 +111,7 @@ def test_the_budget_of_a_request_is_taken_out_of_its_options():
     [
         ({"covist_budget": "auto"}, "fixes the prompt's length"),
         ({"covist_budget": -1}, "budget"),
-        ({"covist_method": "divprune"}, "unknown option covist_method; covist_budget is the only one"),
+        ({"covist_method": "divprune"}, "unknown option covist_method; covist has only covist_budget"),
     ],
 )
 def test_wrong_options_of_a_request_are_refused(options, words):

@@ -1,4 +1,4 @@
-"""How the site reads our docstrings: lines `name: meaning` are a list of parameters, examples are code."""
+"""How the site reads docstrings: lines `name: meaning` become a list of parameters, examples become code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PARAMETERS = re.compile(r"^(\w+(?:, \w+)*): ")
 
 
 class PlainDocstrings(Extension):
-    """Turns a docstring into the Markdown that it would be on a page."""
+    """Turns docstrings into Markdown."""
 
     def on_instance(self, *, obj: Object, **_: Any) -> None:
         if obj.docstring is not None:
@@ -19,7 +19,7 @@ class PlainDocstrings(Extension):
 
 
 def parameters_of(obj: Object) -> set[str]:
-    """The parameters of a function, or those that a class is made with."""
+    """The parameters of a function, or of the constructor of a class."""
     if isinstance(obj, Function):
         return {parameter.name.lstrip("*") for parameter in obj.parameters}
     if isinstance(obj, Class):
@@ -44,7 +44,7 @@ def _block(block: str, parameters: set[str]) -> str:
 
 
 def _named(line: str, parameters: set[str]) -> str | None:
-    """A line that begins what is said about a parameter, as an item of a list; None for any other line."""
+    """A line that starts the description of a parameter, as a list item; None for any other line."""
     found = PARAMETERS.match(line)
     if found is None or not parameters.issuperset(found[1].split(", ")):
         return None

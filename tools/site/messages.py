@@ -1,4 +1,4 @@
-"""The page of all error messages, read from the source whenever the site is built, so that none is missing or old."""
+"""The page of all error messages, read from the source at every build of the site, so that it is always complete."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE, TROUBLESHOOTING = ROOT / "src" / "covist", ROOT / "docs" / "troubleshooting.md"
-Texts = dict[str, list[str]]  # what a name stands for
+Texts = dict[str, list[str]]  # the texts of a variable
 ANYTHING = "…"
 WORDY = 8
-"""Letters that must be left of a message without what is filled in; those with fewer only pass another one on."""
+"""Fixed letters that a message must have; one with fewer only passes on another message."""
 INTRODUCTION = f"""\
 # Every error message
 
@@ -81,7 +81,7 @@ def room_of(file: str) -> str:
 
 
 def by_file() -> dict[str, list[str]]:
-    """The messages of every file of the package that has some."""
+    """The messages of every file of the package, if it has any."""
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         own = sorted(set(messages(ast.parse(path.read_text(encoding="utf-8")))))
@@ -91,7 +91,7 @@ def by_file() -> dict[str, list[str]]:
 
 
 def messages(tree: ast.Module) -> Iterator[str]:
-    """What the functions of a module give to `CovistError`, and to `require`, which puts the place before it."""
+    """The messages that a module's functions pass to `CovistError`, and to `require`, which adds the place."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     returned = {function.name: _returned(function) for function in functions}
     for function in functions:
@@ -117,13 +117,13 @@ def _returned(function: ast.FunctionDef) -> list[str]:
 
 
 def _assigned(nodes: Iterable[ast.AST]) -> Texts:
-    """Variables that stand for one text."""
+    """Variables that are assigned a text."""
     assignments = [node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
     return {node.targets[0].id: text(node.value, {}) for node in assignments}
 
 
 def text(node: ast.expr, named: Texts) -> list[str]:
-    """An expression as readers may see it: one text, or several where a name stands for several."""
+    """The possible texts of an expression: several if a name stands for several texts."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
     if isinstance(node, ast.JoinedStr):

@@ -1,4 +1,4 @@
-"""Pages of the site that stand in the root of the repository: the changelog, and how to contribute."""
+"""Pages of the site from the root of the repository: the changelog, and how to contribute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def inside_the_site(text: str, files: Files) -> str:
-    """Links as they are below docs/; what the site does not have is named instead."""
+    """Rewrite links for the site; a target that the site does not have becomes plain text."""
 
     def moved(link: re.Match[str]) -> str:
         words, target = link.groups()

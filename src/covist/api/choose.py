@@ -1,4 +1,4 @@
-"""A method from what a caller says: a strategy, a name with settings, or a method that exists already."""
+"""Turn a caller's choice into a method: a strategy, a name with settings, or an existing `Method` object."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from covist.schedule import CoverageBudget, check_budget, check_coverage
 
 DEFAULT_METHOD, DEFAULT_BUDGET = "covist-fixed", 64
 PLAIN = "none"
-"""The budget that leaves the model as it is, where one can be chosen for single calls or runs."""
+"""The budget that runs the plain model, where a budget can be chosen for single calls or runs."""
 
 
 def choose_method(
@@ -23,7 +23,7 @@ def choose_method(
     concentration: float | None,
     options: dict[str, Any],
 ) -> Method:
-    """The method of `compress()`; see there for the arguments. What is given by itself comes before the setup."""
+    """The method for the arguments of `compress()`. Arguments take precedence over the setup."""
     if strategy not in (None, "fixed", "pro"):
         raise CovistError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
     if method is not None and strategy is not None:
@@ -31,8 +31,8 @@ def choose_method(
     if isinstance(method, Method):
         if setup != Setup() or concentration is not None or options:
             raise CovistError(
-                "a Method object has its options already: give them to its constructor, and freeze its tracker in "
-                "place of concentration="
+                "a Method object already has its options: pass them to its constructor, and call tracker.freeze() "
+                "instead of passing concentration="
             )
         return method
     named = None if strategy is None else f"covist-{strategy}"
@@ -42,29 +42,29 @@ def choose_method(
         concentration = setup.concentration
     if concentration is not None:
         if chosen.tracker is None:
-            raise CovistError(f"{chosen.name} has no concentration reference to freeze; leave concentration= out")
+            raise CovistError(f"{chosen.name} has no concentration reference to freeze; omit concentration=")
         chosen.tracker.freeze(concentration)
     return chosen
 
 
 def choose_budget(given: int | float | str | None, setup: Setup) -> int | float | str:
-    """The budget that is given by itself, else that of the setup, else the usual one."""
+    """The given budget, else the setup's, else the default."""
     return next(one for one in (given, setup.budget, DEFAULT_BUDGET) if one is not None)
 
 
 def check_budget_of(method: Method, budget: int | float | str, min_coverage: float | None) -> None:
-    """Refuse a budget or a least coverage that is none, or that a method cannot keep to."""
+    """Refuse an invalid budget or minimum coverage, and one that the method cannot honour."""
     check_budget(budget)
     check_coverage(min_coverage)
     needs = "min_coverage" if min_coverage is not None else "budget='auto'" if CoverageBudget.read(budget) else None
     if needs is not None and not method.measures_coverage:
         raise CovistError(
-            f"{method.name} does not measure what it covers, which {needs} goes by; choose one of CoViST's own methods"
+            f"{method.name} does not measure coverage, which {needs} needs; choose one of CoViST's own methods"
         )
 
 
 def check_run(name: str, budget: int | float | str, min_coverage: float | None = None) -> None:
-    """`check_budget_of` for a method's name, before anything is loaded; the plain model takes any budget."""
+    """`check_budget_of` for a method's name, before anything is loaded; the plain model accepts any budget."""
     if is_vanilla(name):
         check_budget(budget)
     else:
@@ -72,6 +72,6 @@ def check_run(name: str, budget: int | float | str, min_coverage: float | None =
 
 
 def _options(setup: Setup, name: str) -> dict[str, Any]:
-    """Constants alone are meant for the method that is asked for; those of a setup only if it reads them."""
+    """The setup's options for a method. Constants given without a method must suit it; others apply if it reads any."""
     alone = {"config": setup.constants} if setup.method is None and setup.constants is not None else {}
     return alone | setup.options_for(name)

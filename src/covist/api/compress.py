@@ -1,4 +1,4 @@
-"""`covist.compress`: the one call that turns compression on."""
+"""`covist.compress`: the call that turns compression on."""
 
 from __future__ import annotations
 
@@ -47,40 +47,40 @@ def compress(
     """Compress the visual tokens of every image that `model` sees, until the handle is removed.
 
     model: a supported vision-language model (see `covist.available_families()`), unmodified.
-    processor: its processor or tokenizer; needed to read the instruction's text and to find the assistant turn.
+    processor: the model's processor or tokenizer; needed to read the instruction and to find the assistant turn.
     budget: visual tokens per image, as a count (64, the default), a fraction (0.11) or a percentage ("11%"); a layer
         mean for methods that reduce inside the decoder. A budget of all tokens or more leaves the image uncompressed.
-        "auto" gives each image as many as it needs: the fewest that cover nine tenths of it, between a thirty-sixth
-        and a third of its tokens; "auto:0.8" says another level, "auto:0.8:16:192" other bounds too.
+        "auto" gives each image as many tokens as it needs: the fewest that cover 90 % of it, between 1/36 and 1/3 of
+        its tokens. "auto:0.8" sets another level, "auto:0.8:16:192" other bounds as well.
     strategy: "fixed" (default) or "pro", CoViST's two executions.
     method: another method by name, or a `Method` object. Names are those of the command line: "vispruner",
         "vispruner:important=0.75", "divprune+csc+sca:weight_limit=64" (DivPrune's selection with CoViST's composition
         and attention); see `covist.available_methods()`.
-    config: constants of CoViST, for methods that it has a part in; or a whole `Setup`, or a file of either, such as the
-        `covist.json` of `covist tune` or `covist calibrate`. What is given beside a setup comes before it.
+    config: constants of CoViST for methods that use parts of it, or a whole `Setup`, or the path of a file with either,
+        such as the `covist.json` that `covist tune` and `covist calibrate` write. Other arguments take precedence.
     clip: the CLIP checkpoint whose vision tower the model uses (id, directory, or `(CLIPModel, tokenizer)`). Its text
-        side is loaded once, in the model's precision and on its device.
-    instruction: what is asked about the images, instead of reading it from the prompt.
-    turn_markers: the text (or texts) that begins a turn of each role in the prompts, for templates of your own:
+        tower is loaded once, in the model's precision and on its device.
+    instruction: the question about the images; by default it is read from the prompt.
+    turn_markers: the text (or texts) that begins a turn of each role, for custom templates:
         `{"user": "[INST]", "assistant": "[/INST]"}`. The instruction of an image ends where an assistant turn begins,
-        and images of different turns have different instructions. Without it the processor's chat template is asked,
-        beside the marks of widely used templates.
+        and images of different turns have different instructions. By default the markers come from the processor's
+        chat template and from a list of widely used templates.
     concentration: freeze CoViST's running concentration reference to this number, so that the result for an image
         does not depend on the images before it.
-    min_coverage: an image of which the budget (at most the upper bound of "auto") covers less runs uncompressed, and
-        its report says so.
-    reselect: let the latest question choose the tokens of images of earlier turns too, not only the question that they
-        came with. A cache that is continued then runs its whole conversation through the decoder once more at every
-        question, from the encoder's features; they are kept on the host with the cache (`report.host_bytes`).
-    certify: put the bound of the paper's Proposition 1 into the certificate of every image, which costs the keys and
-        values of one layer for all its tokens.
-    exact_attention: let every patch of a large image say what it attends to. By default half of them do in each head
-        where an encoder has no class token and an image has more than 2,048 patches, about 630 x 630
-        pixels; all other attention is exact anyway.
-    per_call: keep what any method may want to read of the encoder, so that `handle.using()` can choose every method
-        for single calls. Without it `using()` takes methods that read what this one reads.
-    options: settings of the method by name, as after the colon of its name: `positions="keep"`, `important=0.75`, or
-        single constants of CoViST such as `weight_limit=64`.
+    min_coverage: run an image uncompressed, and say so in its report, if the budget (for "auto" its upper bound) would
+        cover less than this share of it.
+    reselect: let the latest question also choose the tokens of images from earlier turns, which are otherwise chosen by
+        the question they came with. A continued cache then runs its whole conversation through the decoder again at
+        every question; the encoder's features for this are kept on the host with the cache (`report.host_bytes`).
+    certify: add the bound of the paper's Proposition 1 to the certificate of every image. This computes the keys and
+        values of one layer for all of its tokens.
+    exact_attention: read the attention of every patch of a large image. By default, if the encoder has no class token
+        and the image has more than 2,048 patches (about 630 x 630 pixels), each head reads half of the patches. All
+        other attention is always exact.
+    per_call: record everything that any method reads from the encoder, so that `handle.using()` can choose any method
+        for single calls. Without it, `using()` accepts only methods that read nothing more than this one.
+    options: settings of the method by name, like those after the colon in its name: `positions="keep"`,
+        `important=0.75`, or single constants of CoViST such as `weight_limit=64`.
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -99,20 +99,20 @@ def compress(
     least = setup.min_coverage if min_coverage is None else min_coverage
     check_budget_of(chosen, wanted, least)
     if clip is not None and not family.needs_clip_text:
-        raise CovistError(f"{family.name} has no CLIP vision tower, so clip= cannot serve it; leave it out")
+        raise CovistError(f"{family.name} has no CLIP vision tower, so it cannot use clip=; omit it")
     text_tower = TextTower.resolve(clip, Home.of(family.model))
     if text_tower is not None:
         text_tower.require_width(family.model.config.vision_config.hidden_size)
     if chosen.uses_clip_text and family.needs_clip_text and text_tower is None:
         warnings.warn(
-            "no clip= given: instruction and image meet in the decoder's space, not in CLIP's (weaker, and without "
-            "CoViST's anchors); pass the CLIP checkpoint of the vision tower for the published route",
+            "no clip= given: instruction and image are compared in the decoder's space, not in CLIP's (weaker, and "
+            "without CoViST's anchors); pass the CLIP checkpoint of the vision tower for the published route",
             stacklevel=2,
         )
     if reselect and processor is None:
         raise CovistError("reselect= needs the processor (or the tokenizer) to find the latest question")
     if instruction is not None and processor is None and text_tower is None:
-        raise CovistError("instruction= needs the processor (or clip=) to be read")
+        raise CovistError("instruction= needs the processor (or clip=) to read it")
     settings = Settings(
         family=family,
         method=chosen,

@@ -31,14 +31,14 @@ _ACTIVE: WeakKeyDictionary[nn.Module, ReferenceType[Compression]] = WeakKeyDicti
 
 @dataclass
 class Run:
-    """What `Compression.using` did."""
+    """The result of a `Compression.using` block."""
 
     report: Report | None = None
     """What the last prefill with images in this block did; None for the plain model."""
 
 
 class Compression:
-    """Visual token compression on one model, active from construction until `remove()` or the end of a `with` block.
+    """Visual token compression of one model, active from construction until `remove()` or the end of a `with` block.
 
     >>> model, processor, clip = covist.tiny.load()
     >>> handle = covist.compress(model, processor, budget=64, clip=clip)
@@ -51,7 +51,7 @@ class Compression:
     def __init__(self, family: Family, settings: Settings, encoder_layers: Sequence[EncoderWish]):
         if Compression.of(family.model) is not None:
             raise CovistError(
-                "this model is compressed already; to replace that, call .remove() on its handle first "
+                "this model is already compressed; call .remove() on its handle first "
                 "(covist.Compression.of(model) finds it)"
             )
         self.settings = settings
@@ -60,7 +60,7 @@ class Compression:
         self._model = family.model
         self._encoder_layers = frozenset(encoder_layers)
         self._hooks = Hooks(family, Variant.of(settings, self._write_report), encoder_layers)
-        self._methods: dict[Hashable, Variant] = {}  # those that `using` was asked for by name
+        self._methods: dict[Hashable, Variant] = {}  # those that `using` has built
         self._building = Lock()
         _ACTIVE[family.model] = ref(self)
 
@@ -86,10 +86,11 @@ class Compression:
         min_coverage: float | None = None,
         **options: Any,
     ) -> Iterator[Run]:
-        """Run the calls of this thread with other settings, for the length of a `with` block.
+        """Run this thread's calls with other settings for the duration of a `with` block.
 
-        What is not given stays as the handle has it; `budget="none"` runs the plain model. Other threads do not
-        notice, so that a server can serve every request its own way with one model. The block's `Run` has the report.
+        Arguments that are not given keep the handle's values; `budget="none"` runs the plain model. Other threads are
+        not affected, so a server can give each request its own settings on one model. `report` of the object that
+        the block yields is the report of its last call.
 
         >>> import covist
         >>> model, processor, clip = covist.tiny.load()
@@ -119,25 +120,25 @@ class Compression:
     def _variant(
         self, strategy: str | None, method: str | Method | None, concentration: float | None, options: dict[str, Any]
     ) -> Variant:
-        """The variant of a method; one that was asked for before goes on, with what it remembers."""
+        """The variant of a method; a variant that was used before is reused, with what it remembers."""
         key = (strategy, method, concentration, tuple(sorted(options.items())))
         with self._building:
             if key not in self._methods:
                 chosen = choose_method(strategy, method, Setup(), concentration, options)
                 if not self._encoder_layers.issuperset(chosen.encoder_layers):
                     raise CovistError(
-                        f"{chosen.name} reads further layers of the encoder, which this handle does not keep; "
-                        "give per_call=True to compress()"
+                        f"{chosen.name} reads encoder layers that this handle does not record; "
+                        "pass per_call=True to compress()"
                     )
                 settings = replace(self.settings, method=chosen)
                 self._methods[key] = self._hooks.add(Variant.of(settings, self._write_report))
             return self._methods[key]
 
     def refresh(self) -> None:
-        """Read head gains and distance tables again after the model's weights changed.
+        """Compute head gains and distance tables again after the model's weights have changed.
 
-        A prefill does this by itself when adapters were switched, merged or disabled, and when weights were trained,
-        loaded or replaced. Writes through `.data` leave no trace that could be seen without reading the weights: call
+        A prefill does this automatically after adapters were switched, merged or disabled, and after weights were
+        trained, loaded or replaced. Writes through `.data` cannot be detected without reading the weights, so call
         this after them. Hooks and report stay as they are.
 
         >>> import covist
@@ -154,7 +155,7 @@ class Compression:
             raise CovistError("this handle has been removed; compress the model again")
 
     def remove(self) -> None:
-        """Take every hook off; the model is bit for bit what it was. A second call does nothing."""
+        """Remove every hook; the model is then bit for bit what it was before. A second call does nothing."""
         self._hooks.remove()
         if self.is_active:
             del _ACTIVE[self._model]
@@ -166,7 +167,7 @@ class Compression:
         return f"Compression of {type(self._model).__name__} by {how} ({state})\n  {last}"
 
     def _repr_html_(self) -> str | None:
-        """The report of the last call under the handle's own line; a notebook prints text where there is none."""
+        """The handle's first line and the report of the last call; without a report, notebooks print the text."""
         if self.report is None:
             return None
         return f"<p>{escape(repr(self).splitlines()[0])}</p>{self.report._repr_html_()}"

@@ -1,4 +1,4 @@
-"""What a prefill did: tokens per layer, states, and what was saved."""
+"""The report of a prefill: tokens per layer, states, and savings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,16 @@ _LISTED = 4
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Report:
-    """What the last prefill with images or videos did.
+    """What the last prefill with images or videos did: tokens kept, memory and operations saved, time spent.
+
+    images: one report for each image, video or segment of a long video
+    text_tokens: number of text tokens of each sample
+    kv_bytes, kv_bytes_uncompressed: size of the cache after prefill, with and without compression
+    flops, flops_uncompressed: operations of the decoder's prefill (Eq. 19), with and without compression
+    seconds: host time for "selection", "composition" and "rest", not synchronised with an accelerator
+    method: name of the method
+    host_bytes: size of the features kept on the host for later questions (`reselect`)
+    asked_again: whether a later question chose the tokens of images of earlier turns
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -45,20 +54,20 @@ class Report:
     (torch.Size([64]), torch.Size([576]))
     """
 
-    images: tuple[ImageReport, ...]  # a long video is several of them, one for each segment
-    text_tokens: tuple[int, ...]  # per sample
-    kv_bytes: float  # of the cache when prefill is done
+    images: tuple[ImageReport, ...]
+    text_tokens: tuple[int, ...]
+    kv_bytes: float
     kv_bytes_uncompressed: float
-    flops: float  # decoder prefill, Eq. 19
+    flops: float
     flops_uncompressed: float
-    seconds: dict[str, float]  # selection, composition, rest: host time, not synchronised with an accelerator
+    seconds: dict[str, float]
     method: str = ""
-    host_bytes: int = 0  # of features that are kept on the host for later questions (`reselect`)
-    asked_again: bool = False  # whether a later question about images of earlier turns has chosen their tokens
+    host_bytes: int = 0
+    asked_again: bool = False
 
     @cached_property
     def visuals(self) -> tuple[ImageReport, ...]:
-        """What the prompts show, in order: images and whole videos, whose segments are joined."""
+        """The images and whole videos of the prompts, in order; the segments of a video are joined."""
         return whole_videos(self.images)
 
     @property
@@ -68,7 +77,7 @@ class Report:
 
     @property
     def mean_tokens(self) -> float:
-        """Visual tokens of prefill after compression, averaged over layers and over images and videos."""
+        """Visual tokens in prefill after compression, averaged over layers and over images and videos."""
         return sum(image.mean_tokens for image in self.visuals) / len(self.visuals)
 
     @property
@@ -78,7 +87,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """Images and videos, and visual tokens before and after, in one line."""
+        """One line: images and videos, and their visual tokens after and before compression."""
         average = "" if len(self.visuals) == 1 else " each"
         kept = f"{number(self.mean_tokens)} of {number(self.tokens)} visual tokens{average} per layer"
         line = f"{self._shown}, {kept} ({share(self.mean_tokens, self.tokens)})"
@@ -86,7 +95,7 @@ class Report:
         if cached != self.mean_tokens:
             line = f"{line}, {number(cached)} cached ({share(cached, self.tokens)})"
         whole = sum(image.missed is not None for image in self.visuals)
-        return f"{line}, {whole} of them whole: too little would have been covered" if whole else line
+        return f"{line}, {whole} of them uncompressed: coverage would have been too low" if whole else line
 
     @property
     def _shown(self) -> str:
@@ -113,13 +122,13 @@ class Report:
         image: Image.Image | Sequence[Original] | None = None,
         which: int = 0,
     ) -> None:
-        """Write what was kept and why, in the format of the name's ending.
+        """Write a drawing of what was kept and why; the file name's ending chooses the format.
 
-        .html is a page that needs nothing else: pointing at a representative lights up the tokens it stands for.
+        .html is a self-contained page: pointing at a representative highlights the tokens that it represents.
         .png, .svg and .pdf are the figure of `covist show`, for image or video number `which`, counted from 0.
 
-        image: the original image, or one for each image of the report, for sharper drawings; without it they show what
-            the encoder saw. A video among them is a list of its frames.
+        image: the original image, or one for each image of the report, for sharper drawings; by default they show what
+            the encoder saw. A video is a list of its frames.
 
         >>> import covist, tempfile
         >>> model, processor, clip = covist.tiny.load()
@@ -167,7 +176,7 @@ class Report:
         return f"{self.method}: {self.summary}" if self.method else self.summary
 
     def _given(self, image: Image.Image | Sequence[Original] | None) -> Sequence[Original | None]:
-        """The original of every image and video, as far as it was handed over."""
+        """The original of every image and video; None where none was given."""
         count = len(self.visuals)
         if image is None:
             return [None] * count
@@ -175,11 +184,11 @@ class Report:
         if count == 1 and self.visuals[0].is_video and not isinstance(originals[0], Sequence):
             return [originals]  # the frames of the only video
         if len(originals) != count:
-            raise CovistError(f"image=: the report has {self._shown}, got {len(originals)}; give one for each")
+            raise CovistError(f"image=: the report has {self._shown}, got {len(originals)}; pass one for each")
         return originals
 
     def _facts(self) -> dict[str, str]:
-        """What a summary lists, by name."""
+        """The lines of a summary, by name."""
         stages = {}
         for place, image in enumerate(self.visuals[:_LISTED]):
             line, own = ", ".join(image.describe_stage(stage) for stage in range(len(image.stages))), image.certificate
@@ -201,7 +210,7 @@ class Report:
 
 
 def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
-    """Sum up a finished prefill."""
+    """Summarise a finished prefill."""
     settings = prefill.settings
     images, texts = [], []
     flops = flops_before = cache = cache_before = 0.0
@@ -234,12 +243,12 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
 
 
 def _lengths(others: int, images: Sequence[Sequence[int]], layers: int) -> list[int]:
-    """Sequence length in each layer: the tokens of every image by layer, beside others that all layers hold."""
+    """Sequence length in each layer: the images' tokens in that layer, and the others, which every layer holds."""
     return [others + sum(tokens[layer] for tokens in images) for layer in range(layers)]
 
 
 def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessing) -> ImageReport:
-    """Refers to the small tensors of the states and to the pixels; states and signals themselves can go."""
+    """Refers to small tensors of the states and to the pixels, so that states and signals can be freed."""
     stages = tuple(
         StageReport(
             depth=depth,
@@ -272,7 +281,7 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
 
 
 def _seconds(prefill: Prefill) -> dict[str, float]:
-    """Time of distinct reductions (beams share theirs); the rest is finding images, instructions and the ledger."""
+    """Time of distinct reductions (beams share theirs); "rest" is finding images and instructions, and the ledger."""
     outcomes = {id(outcome): outcome for image in prefill.images for _, outcome in image.outcomes}.values()
     parts = {name: sum(outcome.seconds.get(name, 0.0) for outcome in outcomes) for name in ("selection", "composition")}
     return {**parts, "rest": max(0.0, prefill.seconds - sum(parts.values()))}
@@ -309,7 +318,7 @@ def _image_dict(image: ImageReport) -> dict[str, Any]:
 
 
 def _over_time(image: ImageReport, stage: int) -> dict[str, list[float]]:
-    """What each frame of a video keeps and counts for."""
+    """The tokens that each frame of a video keeps, and their weight."""
     weights = image.weight_per_frame(stage).tolist()
     return {
         "kept_per_frame": image.kept_per_frame(stage).tolist(),

@@ -1,4 +1,4 @@
-"""`covist.json`: one file that says how a model is compressed, for Python, the command line and the server."""
+"""`covist.json`: one file with all compression settings, for Python, the command line and the server."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from covist.methods.grammar import is_vanilla
 from covist.schedule import Calibration, check_budget, check_coverage
 
 VERSION = 1
-"""Counts the changes to what a file may hold; one of another version is refused."""
+"""Version of the file format; a file of another version is refused."""
 VERSION_KEY = "covist_settings"
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A method with everything that decides what it does; what is None is left to whoever uses it.
+    """A method with all its settings, as saved in `covist.json`. None leaves a setting to the caller.
 
-    method: a name with its settings, as on the command line
-    budget: visual tokens per image: a count, a share as text, or "auto"
-    concentration: what CoViST's running reference is frozen to
-    constants: of CoViST, where they are not the paper's
-    origin: where this comes from, for people: data, what was asked for, versions
-    min_coverage: how much of an image must be covered, or else it runs uncompressed
-    calibration: how many tokens layers see, for a method that goes by it
+    method: the method's name with its settings, as on the command line
+    budget: visual tokens per image: a count, a share, or "auto"
+    concentration: the number to which CoViST's running concentration reference is frozen
+    constants: CoViST's constants, if they differ from the paper's
+    origin: where the settings come from, for readers of the file: data, target, versions
+    min_coverage: the share of an image that must be covered; an image that is covered less runs uncompressed
+    calibration: how many tokens each layer sees, for a method that uses a calibration
 
     `covist tune` and `covist calibrate` write such files. `covist.compress(..., config="covist.json")` and
     `--config covist.json` read them.
@@ -54,7 +54,7 @@ class Setup:
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be, before a model is loaded."""
+        """Refuse invalid settings before a model is loaded."""
         if not isinstance(self.method, str | None):
             raise CovistError(f"method must be a method's name, got {self.method!r}")
         if self.budget is not None:
@@ -68,14 +68,14 @@ class Setup:
             raise CovistError(f"calibration must be a Calibration, got {type(self.calibration).__name__}")
 
     def options_for(self, method: str) -> dict[str, Any]:
-        """Constants and calibration as options of a method, if it reads them."""
+        """Constants and calibration as options of a method that reads them."""
         constants = {"config": self.constants} if self.constants is not None and reads_constants(method) else {}
         calibrated = self.calibration is not None and takes_calibration(method)
         return constants | ({"calibration": self.calibration} if calibrated else {})
 
     @classmethod
     def of(cls, config: CovistConfig | Setup | str | Path | None) -> Setup:
-        """From whatever `config=` may be: constants alone, a setup, a file of either, or nothing."""
+        """From any value of `config=`: constants only, a setup, the path of a file with either, or None."""
         if isinstance(config, Setup):
             return config
         if config is None or isinstance(config, CovistConfig):
@@ -100,14 +100,14 @@ class Setup:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Setup:
-        """From the fields of a file; a file of constants alone, as `CovistConfig.save` writes it, is one too."""
+        """From the fields of a file, which may also hold constants only, as `CovistConfig.save` writes them."""
         if not isinstance(values, Mapping):
-            raise CovistError(f"expected settings by name, got {values!r}")
+            raise CovistError(f"expected an object with one value per setting, got {values!r}")
         if VERSION_KEY not in values:
             return cls(constants=CovistConfig.from_dict(values))
         given = {name: value for name, value in values.items() if name != VERSION_KEY}
         if values[VERSION_KEY] != VERSION:
-            raise CovistError(f"{VERSION_KEY} is {values[VERSION_KEY]!r}, this covist reads {VERSION}")
+            raise CovistError(f"{VERSION_KEY} is {values[VERSION_KEY]!r}, but this covist reads version {VERSION}")
         if unknown := sorted(set(given) - {one.name for one in fields(cls)}):
             raise CovistError(f"unknown setting {', '.join(unknown)}")
         if given.get("constants") is not None:
@@ -118,7 +118,7 @@ class Setup:
             raise CovistError(f"origin must be an object, got {given['origin']!r}")
         setup = cls(**given)
         if setup.method is not None and not is_vanilla(setup.method):
-            create_method(setup.method, **setup.options_for(setup.method))  # refuses a name that is none
+            create_method(setup.method, **setup.options_for(setup.method))  # refuses an unknown method
         return setup
 
     def save(self, path: str | Path) -> None:
@@ -127,13 +127,13 @@ class Setup:
 
     @classmethod
     def load(cls, path: str | Path) -> Setup:
-        """Read a file; whatever is wrong with it is a `CovistError` of one line."""
+        """Read a file; any error in it is a `CovistError` of one line."""
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise CovistError(f"config {path} cannot be read ({error})") from None
         except json.JSONDecodeError as error:
-            raise CovistError(f"config {path} is no JSON ({error.msg} in line {error.lineno})") from None
+            raise CovistError(f"config {path} is not JSON ({error.msg} in line {error.lineno})") from None
         try:
             return cls.from_dict(values)
         except CovistError as error:

@@ -1,4 +1,4 @@
-"""Answers, and files of them: the columns that every part has."""
+"""Answers, and the files that hold them: every part has the same columns."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, BinaryIO
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one row.
+    """The result of one row.
 
     finish_reason: "stop" if the model ended its answer, "length" if it was cut off
     tokens_before, tokens_after: visual tokens of all its images; after compression those in the cache, averaged over
         the decoder's layers
-    seconds: its share of the time that its batch took
+    seconds: the time of its batch, divided by the rows of the batch
     error: why there is no answer
     """
 

@@ -1,4 +1,4 @@
-"""What a row asks, loaded: its images as they are named or held, its words as turns."""
+"""Load what a row asks: its images, from paths or bytes, and its text as the turns of a conversation."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from covist.request.messages import read_messages, text_of
 from covist.request.prompts import refuse_placeholders
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]{64,}={0,2}\s*")
-"""No dot, which the name of an image has, and longer than most names."""
-_LONGEST_NAME = 4096  # the longest path of Linux
+"""Without a dot, which image names have, and longer than most names."""
+_LONGEST_NAME = 4096  # the longest path on Linux
 
 
 def conversation_of(row: Row, folder: Path, prompt: str | None, processor: Any) -> Conversation:
-    """The conversation of a row; whatever is wrong with it is a `CovistError` of one line.
+    """The conversation of a row; anything wrong with it raises a `CovistError` of one line.
 
-    folder: what paths are relative to
-    prompt: for rows that have none
+    folder: the folder that paths are relative to
+    prompt: the question for rows that have none
     """
     content = row.content
     if "messages" in content:
@@ -46,7 +46,7 @@ def _shown(content: dict[str, Any]) -> list[Any]:
     if "image" in content and "images" in content:
         raise CovistError("both image and images: give one of them")
     if not isinstance(content.get("images", []), list):
-        raise CovistError("images must be a list; a single one is given as image")
+        raise CovistError("images must be a list; give a single image as image")
     shown = content["images"] if "images" in content else [content[name] for name in ("image",) if name in content]
     if not shown:
         raise CovistError("no image, images or messages: there is nothing to ask about")
@@ -56,7 +56,7 @@ def _shown(content: dict[str, Any]) -> list[Any]:
 def _prompt(content: dict[str, Any], given: str | None) -> str:
     prompt = content.get("prompt", given)
     if prompt is None:
-        raise CovistError("no prompt; --prompt serves rows that have none")
+        raise CovistError("no prompt; --prompt gives one to rows that have none")
     if not isinstance(prompt, str):
         raise CovistError("prompt must be text")
     if not prompt.strip():
@@ -82,7 +82,7 @@ def read_image(given: Any, folder: Path, place: str) -> Image.Image:
 
 
 def _is_base64(given: str, folder: Path) -> bool:
-    """A text is a path if it may be one: base64 has no dot, and no file of that name is there."""
+    """Whether a text is base64 and not a path: base64 has no dot, and no file has this name."""
     if len(given) > _LONGEST_NAME:
         return True
     return _BASE64.fullmatch(given) is not None and not _exists(folder / given)
@@ -91,7 +91,7 @@ def _is_base64(given: str, folder: Path) -> bool:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # too long to be a name, or with a zero byte
+    except (OSError, ValueError):  # too long for a name, or with a zero byte
         return False
 
 

@@ -1,4 +1,4 @@
-"""Who runs the workers. A driver takes blocks and hands back answers, in any order and in pieces of any size."""
+"""Drivers run the workers. A driver takes blocks and returns answers, in any order and in pieces of any size."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Result:
 
 
 class Driver(Protocol):
-    """What a job asks of whoever runs its workers.
+    """What a job requires of a driver.
 
-    Blocks are taken as there is room for them, never all at once. Rows may be answered twice (a worker that died is
-    replaced); the job keeps the first answer.
+    It takes blocks as it has room for them, never all at once. It may answer rows twice, because it replaces a worker
+    that died; the job keeps the first answer.
     """
 
     def look(self, spec: WorkerSpec) -> Facts:
-        """What a worker finds when it loads the model."""
+        """Load the model once and report what workers must agree on."""
 
     def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
         """Answer every row of every block."""

@@ -1,4 +1,4 @@
-"""Which rows share a batch: those of about one length, as many as memory holds."""
+"""Which rows share a batch: those of similar length, as many as fit into memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from covist.request.conversations import Posed
 
 AUTO_TOKENS = {"cpu": 8192}
-"""Tokens of a batch, padding included, before compression: from there on more rows at once are no faster per row."""
+"""Tokens of a batch, padding included, before compression: larger batches are no faster per row."""
 AUTO_TOKENS_ELSEWHERE = 32_768
 
 
@@ -42,13 +42,13 @@ class Limit:
         return rows == 1 or fits
 
     def below(self, batch: Sequence[Prepared]) -> Limit:
-        """Half of what was too much."""
+        """A limit of half the tokens of a batch that was too large."""
         tokens = len(batch) * max(one.length for one in batch)
         return replace(self, tokens=max(1, tokens // 2))
 
 
 def first_batch(rows: Sequence[Prepared], limit: Limit) -> int:
-    """How many of these rows, sorted by length, go into the next batch: neighbours, so that little is padded."""
+    """How many of these rows, sorted by length, form the next batch: neighbours need little padding."""
     count = 1
     while count < len(rows) and limit.allows(count + 1, rows[count].length):
         count += 1

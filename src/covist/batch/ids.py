@@ -1,6 +1,6 @@
-"""Which row an id belongs to: the first that has it, found with bounded memory in a file.
+"""Which row owns an id: the first that has it. The index is a file, so memory stays bounded.
 
-The file can be thrown away: it is made again from the input.
+The file can be deleted: it is rebuilt from the input.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ INSERT OR IGNORE INTO known VALUES (1, 0);
 
 
 class Ids:
-    """Remembers the owner of every id that it was shown; rows are shown in the order of the input."""
+    """Remembers the owner of every id; rows must be passed in the order of the input."""
 
     def __init__(self, path: Path):
         self._path = path
         try:
             self._connect()
-        except sqlite3.DatabaseError:  # cut off when a machine went down
+        except sqlite3.DatabaseError:  # incomplete after a crash of the machine
             self.forget()
 
     def _connect(self) -> None:
@@ -39,7 +39,7 @@ class Ids:
         self._file.executescript(_TABLES)
 
     def forget(self) -> None:
-        """Begin again with an empty file."""
+        """Start again with an empty file."""
         with suppress(AttributeError, sqlite3.Error):
             self._file.close()
         for ending in ("", "-wal", "-shm"):
@@ -48,14 +48,14 @@ class Ids:
 
     @property
     def known(self) -> int:
-        """Rows that were shown: all before this place."""
+        """How many rows have been passed: all before this number."""
         return self._file.execute("SELECT rows FROM known").fetchone()[0]
 
     def own(self, rows: Iterable[Row]) -> list[Row]:
-        """The rows that stay: each id once, under its first row.
+        """The rows to answer: each id once, for the first row that has it.
 
-        A later row with the same id and the same content is left out. One with other content stays as an error, under
-        an id of its own that says which row it is.
+        A later row with the same id and the same content is dropped. One with other content becomes an error, under a
+        new id that includes its row number.
         """
         with self._file:  # one transaction
             self._file.execute("BEGIN")
@@ -79,7 +79,7 @@ class Ids:
         return self._owner(replace(row, id=f"{row.id}#{row.number + 1}", error=problem))
 
     def _claim(self, row: Row) -> tuple[int, bytes]:
-        """The row that has an id, and what it asks: this one if no other has it."""
+        """The number and the digest of the row that owns an id: this row, if no earlier one has the id."""
         key = sha256(row.id.encode("utf-8", "surrogatepass")).digest()[:_KEY_BYTES]
         entry = (key, row.number, row.digest[:_KEY_BYTES])
         self._file.execute("INSERT OR IGNORE INTO ids VALUES (?, ?, ?)", entry)

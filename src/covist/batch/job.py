@@ -1,7 +1,7 @@
 """A job: blocks of rows go out to a driver, answers come back and become parts.
 
-A block is `part_rows` successive rows of the input and becomes one part. A part that is there is finished; what is
-known of the others stands in their journals. So a job that is killed at any moment goes on with the same command.
+A block is `part_rows` successive rows of the input and becomes one part. A part that exists is finished; journals hold
+the answers of the others. So the same command continues a job that was killed at any moment.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from covist.batch.tally import Tally
 from covist.errors import CovistError
 
 Progress = Callable[[Tally, Facts], None]
-"""Called when the work begins, and whenever answers were kept."""
+"""Called when the work begins, and whenever answers have been stored."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a job came to, over all sittings, and what this one did of it.
+    """The outcome of a job over all runs of its command.
 
-    rows_now: that workers answered in this sitting, or failed to
+    rows_now: rows that workers answered, or failed to answer, in this run
     """
 
     tally: Tally
@@ -43,7 +43,7 @@ class Finished:
 
 @dataclass
 class _Open:
-    """A part that is not complete."""
+    """A part that is not complete yet."""
 
     order: list[str]  # ids, as in the input
     answers: dict[str, Answer]
@@ -61,14 +61,14 @@ def run(
     retry_errors: bool = False,
     progress: Progress | None = None,
 ) -> Finished:
-    """Answer every row of the input that `out` has no answer to yet.
+    """Answer every row of the input that has no answer in `out` yet.
 
-    retry_errors: answer those again that failed
+    retry_errors: answer failed rows again
     """
     source = open_source(order.input)
     survey = source.survey()
     if not survey.rows:
-        raise CovistError(f"{order.input} holds no {'image' if source.has_unique_ids else 'row'}")
+        raise CovistError(f"{order.input} contains no {'images' if source.has_unique_ids else 'rows'}")
     order = replace(order, spec=replace(order.spec, folder=source.folder.absolute()))
     store = Store(out, order.format)
     try:
@@ -105,17 +105,17 @@ def _run(
 
 
 class Job:
-    """Reads the input block by block and keeps the books."""
+    """Reads the input block by block and keeps track of answers and parts."""
 
     def __init__(self, source: Source, rows: int, store: Store, part_rows: int, retry_errors: bool = False):
         self._source, self._store, self._part_rows = source, store, part_rows
         self.parts = -(-rows // part_rows)
         self.tally = Tally(rows)
-        self.rows_now = 0  # that came from the driver, not from files
+        self.rows_now = 0  # from the driver, not from files
         self._ids = None if source.has_unique_ids else Ids(store.ids_path)
-        self._pending: dict[int, _Open] = {}  # blocks that a driver works on
+        self._pending: dict[int, _Open] = {}  # blocks that the driver is working on
         self._books = Lock()  # a driver may ask for blocks in another thread
-        self._todo = bytearray(self.parts)  # 1 for every part that must be written
+        self._todo = bytearray(self.parts)  # 1 for every part still to be written
         for index in range(self.parts):
             self._todo[index] = self._must_write(index, retry_errors)
 
@@ -131,7 +131,7 @@ class Job:
         for index in range(first // self._part_rows, self.parts):
             block = list(islice(rows, self._size(index)))
             if len(block) < self._size(index):
-                raise CovistError(f"{self._source.path} changed while it was read: it holds fewer rows now")
+                raise CovistError(f"{self._source.path} changed while it was read: it has fewer rows now")
             with self._books:
                 with self._store.writing():
                     owned = block if self._ids is None else self._ids.own(block)
@@ -140,10 +140,10 @@ class Job:
                 yield Block(index, waiting)
 
     def take(self, result: Result) -> None:
-        """Keep answers; a block that has all of them becomes a part."""
+        """Store answers; a block that has all of its answers becomes a part."""
         with self._books:
             opened = self._pending.get(result.index)
-            if opened is not None:  # else all of it was answered before, by a worker that was given up too early
+            if opened is not None:  # else it was answered before, by a worker that was given up too early
                 wanted = set(opened.order).difference(opened.answers)
                 fresh = [answer for answer in result.answers if answer.id in wanted]
                 self._store.note(result.index, fresh)
@@ -155,12 +155,12 @@ class Job:
             self._ids.close()
 
     def _first_row(self) -> int:
-        """Where reading begins: rows of finished parts are skipped if their ids are known."""
+        """The row at which reading begins: rows of finished parts are skipped if their ids are known."""
         first = self._todo.index(1) * self._part_rows
         return first if self._ids is None else min(first, self._ids.known // self._part_rows * self._part_rows)
 
     def _must_write(self, index: int, retry_errors: bool) -> bool:
-        """Whether a part is missing, or holds errors that are to be tried again; counts what it holds."""
+        """Whether a part is missing, or has errors to be tried again; also adds its answers to the tally."""
         if not self._store.has_part(index):
             return True
         answers = self._store.read_part(index)
@@ -172,7 +172,7 @@ class Job:
         return min(self._part_rows, self.tally.rows - index * self._part_rows)
 
     def _begin(self, index: int, rows: list[Row]) -> list[Row]:
-        """Open a part with what is known of it; returns the rows that a worker must answer."""
+        """Open a part with the answers that it already has; returns the rows that a worker must answer."""
         opened = self._pending[index] = _Open([row.id for row in rows], {})
         if self._store.has_part(index):  # its errors are tried again
             known = self._store.read_part(index)
@@ -197,7 +197,7 @@ class Job:
 
 
 def summary(order: Order, out: Path, finished: Finished, wall_seconds: float) -> dict[str, Any]:
-    """What became of a job, as plain numbers for JSON."""
+    """The outcome of a job as plain values, for JSON."""
     tally = finished.tally
     return {
         "input": str(order.input),

@@ -1,4 +1,4 @@
-"""The manifest of a job: what its answers hang on, so that a directory never mixes answers of two kinds."""
+"""The manifest of a job: what its answers depend on, so that a directory never mixes answers of two kinds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from covist.environment import versions
 from covist.errors import CovistError
 
 LAYOUT = 1
-"""Counts the changes to what a directory holds; one of another layout is refused."""
+"""Version of the directory's layout; a directory with another one is refused."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is asked for: everything but where and how fast it runs.
+    """What a job shall do: everything but where and how fast it runs.
 
-    part_rows: rows of the input that become one part
+    part_rows: input rows per part
     """
 
     input: Path
@@ -29,7 +29,7 @@ class Order:
     part_rows: int = 256
 
     def settings(self) -> dict[str, Any]:
-        """What must not change between two sittings, as people name it."""
+        """What must not change between two runs of a job, by the names of the command's options."""
         spec = self.spec
         return {
             "covist": __version__,
@@ -59,17 +59,17 @@ def new_manifest(order: Order, survey: Survey, facts: Facts) -> dict[str, Any]:
 
 
 def check_manifest(stored: dict[str, Any], order: Order, survey: Survey, directory: Path) -> Facts:
-    """What the directory knows of its model; one that was made from other input or settings is refused by name."""
+    """The stored facts about the model; a directory made from other input or with other settings is refused."""
     if stored.get("layout") != LAYOUT:
         raise CovistError(f"{directory} was written by another version of covist; choose another directory")
     if stored["input"]["fingerprint"] != survey.fingerprint:
         raise CovistError(
-            f"{directory} was made from {stored['input']['path']} as it was then, {order.input} holds something else; "
+            f"the content of {order.input} is not what {directory} was made from ({stored['input']['path']}); "
             "choose another directory"
         )
     for name, value in order.settings().items():
         there = stored["settings"].get(name)
         if there != value:
-            differs = f"{name}: there {there}, now {value}"
+            differs = f"{name}: {there} then, {value} now"
             raise CovistError(f"{directory} was made with other settings ({differs}); choose another directory")
     return Facts(**stored["model"])

@@ -1,4 +1,4 @@
-"""Where rows come from: a file of JSON lines, a Parquet file, or a folder of images. All are read as streams."""
+"""The inputs of a job: a file of JSON lines, a Parquet file, or a folder of images. All are read as streams."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from PIL import Image
 from covist.batch.rows import FIELDS, Row, bad_row, read_row
 from covist.errors import CovistError
 
-_PARQUET_ROWS = 64  # decoded at once: a row may hold images
+_PARQUET_ROWS = 64  # decoded at once: a row may contain images
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What an input is, found by reading it once from end to end."""
+    """The size and the identity of an input, found by reading it once from end to end."""
 
     rows: int
-    fingerprint: str  # changes with its content, not with its place
+    fingerprint: str  # changes with the content, not with the path
 
 
 class Source(ABC):
-    """Rows in a fixed order, so that a row is known by its place.
+    """Rows in a fixed order, so that a number identifies a row.
 
-    folder: what the paths in its rows are relative to
+    folder: the folder that the paths in its rows are relative to
     has_unique_ids: whether no two rows can have the same id
     """
 
@@ -52,11 +52,11 @@ class Source(ABC):
 
     @abstractmethod
     def rows(self, start: int = 0) -> Iterator[Row]:
-        """The rows from place `start` on; what comes before it is not parsed."""
+        """The rows from number `start` on; earlier rows are not parsed."""
 
 
 def open_source(path: str | Path) -> Source:
-    """The source that a path stands for; what cannot be one is refused in one line."""
+    """The source at a path; one that cannot be read is refused in one line."""
     path = Path(path)
     try:
         if path.is_dir():
@@ -71,7 +71,7 @@ def open_source(path: str | Path) -> Source:
 
 
 class JsonLines(Source):
-    """A file with one JSON object per line; blank lines are none."""
+    """A file with one JSON object per line; blank lines are skipped."""
 
     def survey(self) -> Survey:
         rows, seen = 0, sha256()
@@ -93,7 +93,7 @@ class JsonLines(Source):
 
 
 class ParquetFile(Source):
-    """A Parquet file with columns of the same names; an image may also be bytes, or a struct of bytes and path."""
+    """A Parquet file with columns named like the fields; an image may also be bytes, or a struct of bytes and path."""
 
     def survey(self) -> Survey:
         seen = sha256()
@@ -130,7 +130,7 @@ class ParquetFile(Source):
 
 
 class ImageFolder(Source):
-    """Every image of a folder and the folders in it, sorted; its id is its path from there."""
+    """Every image of a folder and its subfolders, sorted by name; its id is its path relative to the folder."""
 
     has_unique_ids = True
 
@@ -147,13 +147,13 @@ class ImageFolder(Source):
 
     def rows(self, start: int = 0) -> Iterator[Row]:
         for number, name in enumerate(islice(self._names(self.path, frozenset()), start, None), start):
-            # A name that is no text in UTF-8 is shown with its bytes spelt out.
+            # Bytes of a name that are not UTF-8 are escaped.
             yield Row(number, name.encode("utf-8", "backslashreplace").decode(), {"image": name})
 
     def _names(self, folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[str]:
-        """Paths from the top, in an order that depends on nothing but names; one folder at a time is in memory.
+        """Paths relative to the top folder, in an order that depends only on names; reads one folder at a time.
 
-        above: the folders that this one is in; a link back to one of them is not followed
+        above: the folders that contain this one; a link back to one of them is not followed
         """
         endings = _readable_endings()
         try:
@@ -174,20 +174,20 @@ class ImageFolder(Source):
 
 @cache
 def _readable_endings() -> frozenset[str]:
-    """Pillow also has endings of files that it can only write, such as PDF."""
+    """File endings that Pillow can read; it also registers some that it can only write, such as PDF."""
     return frozenset(ending for ending, kind in Image.registered_extensions().items() if kind in Image.OPEN)
 
 
 def _parsed(number: int, line: bytes) -> Row:
     try:
         return read_row(number, json.loads(line.decode("utf-8-sig" if number == 0 else "utf-8")))
-    except (ValueError, RecursionError) as error:  # what is no UTF-8, no JSON, or a number of thousands of digits
-        problem = f"{error.msg} at letter {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
-        return bad_row(number, line, f"row {number + 1} is no JSON object ({problem})")
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or a number with thousands of digits
+        problem = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
+        return bad_row(number, line, f"row {number + 1} is not a JSON object ({problem})")
 
 
 def _groups_from(metadata: Any, start: int) -> tuple[int, list[int]]:
-    """The row groups that hold rows from `start` on, and the place of the first of their rows."""
+    """The row groups with rows from `start` on, after the number of the first row in them."""
     first = group = 0
     while group < metadata.num_row_groups and first + metadata.row_group(group).num_rows <= start:
         first += metadata.row_group(group).num_rows
@@ -196,12 +196,12 @@ def _groups_from(metadata: Any, start: int) -> tuple[int, list[int]]:
 
 
 def _without_json(values: dict[str, Any]) -> dict[str, Any]:
-    """Messages may be stored as JSON, since their parts have no common type."""
+    """Parse messages that are stored as JSON text, since their parts have no common type."""
     if isinstance(values.get("messages"), str):
         try:
             return {**values, "messages": json.loads(values["messages"])}
         except (ValueError, RecursionError):
-            return values  # reported when the row is asked
+            return values  # reported when the row is answered
     return values
 
 

@@ -1,4 +1,4 @@
-"""What workers are told and what they find: plain values, for which no model is loaded and no torch imported."""
+"""What workers are given and what they report: plain values, without a model and without importing torch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Everything that a worker needs to begin; it can be sent to another machine.
+    """Everything that a worker needs to start; it can be sent to another machine.
 
-    folder: what the paths in rows are relative to
-    prompt: for rows that have none
-    batch_size: rows that are answered at once; None fits them to the memory by their tokens
-    concentration: what CoViST's running reference is frozen to; None measures it, see `Facts`
-    min_coverage: of an image, or else it runs uncompressed
-    calibration: for methods that go by one
-    identity: of the model, as the job began; a worker that loads something else refuses to work
+    folder: the folder that the paths in rows are relative to
+    prompt: the question for rows that have none
+    batch_size: rows per batch; None chooses it by their tokens
+    concentration: CoViST's frozen reference; None measures it, see `Facts`
+    min_coverage: an image of which the tokens would cover less runs uncompressed
+    calibration: for methods that use one
+    identity: of the model that the job began with; a worker that loads another one raises an error
     """
 
     model: str = "tiny"
@@ -41,16 +41,16 @@ class WorkerSpec:
     identity: dict[str, str] | None = None
 
     def settled(self, facts: Facts) -> WorkerSpec:
-        """The same for all workers of a job."""
+        """The spec with the facts that all workers of a job share."""
         return replace(self, concentration=facts.concentration, identity=facts.identity)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a model once one worker has loaded it.
+    """What is known about a model once one worker has loaded it.
 
-    concentration: the frozen reference, which answers of all workers hang on; None for methods that have none
-    kv_bytes_per_token: of the cache, over all layers
+    concentration: the frozen reference that all workers use; None for methods without one
+    kv_bytes_per_token: in the KV cache, over all layers
     """
 
     identity: dict[str, str]

@@ -1,11 +1,11 @@
-"""The directory of a job. Parts appear whole or not at all; what is finished survives whatever kills the process.
+"""The directory of a job. A part is written in full or not at all; finished answers survive a killed process.
 
-DIR/part-000000.parquet      the answers to the first rows of the input; a part that is there is finished
-DIR/_manifest.json           what the answers hang on
+DIR/part-000000.parquet      the answers to the first rows of the input; a part that exists is finished
+DIR/_manifest.json           what the answers depend on
 DIR/_work/part-000001.jsonl  answers to rows whose part is not complete yet
-DIR/_work/ids.sqlite         which rows have which ids; made again from the input if it is lost
+DIR/_work/ids.sqlite         which row owns which id; rebuilt from the input if it is lost
 
-Names that begin with "_" are left alone by readers of Parquet directories.
+Readers of Parquet directories ignore names that begin with "_".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from covist.outputs import writable_directory
 
 
 class Store:
-    """Parts, journals and the manifest; one process at a time may hold it."""
+    """Parts, journals and the manifest of a directory; one process at a time may open it."""
 
     def __init__(self, directory: str | Path, format: str = "parquet"):
         self.directory = writable_directory(directory)
@@ -50,19 +50,19 @@ class Store:
             raise CovistError(f"{problem}; delete it and run the same command again") from None
 
     def write_part(self, index: int, answers: Sequence[Answer]) -> None:
-        """Let a part appear, in place of what was known of it before."""
+        """Write a part and delete its journal."""
         self._replace(self._part(index), lambda file: self._format.write(file, answers))
         self._journal(index).unlink(missing_ok=True)
 
     def note(self, index: int, answers: Sequence[Answer]) -> None:
-        """Keep answers of a part that is not complete."""
+        """Add answers to the journal of a part that is not complete."""
         with self.writing(), self._journal(index).open("ab") as file:
             file.write(b"".join(map(as_line, answers)))
 
     def recover(self, index: int) -> list[Answer]:
-        """The answers that were kept; a last line that was cut off when the process was killed is taken out.
+        """The answers in a journal; an incomplete last line, left by a killed process, is removed.
 
-        A power cut may also damage lines before it: their rows are answered again.
+        A power cut may also damage earlier lines: their rows are answered again.
         """
         path = self._journal(index)
         if not path.exists():
@@ -78,7 +78,7 @@ class Store:
         return found
 
     def begin(self, manifest: dict[str, Any]) -> None:
-        """A new job: what lies in `_work` without a manifest belongs to one that was deleted by hand."""
+        """Begin a new job: files in `_work` without a manifest belong to a job that was deleted by hand."""
         with self.writing():
             for path in (*self._work.glob("part-*.jsonl"), *self._work.glob("ids.sqlite*")):
                 path.unlink()
@@ -104,15 +104,15 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """What a disk refuses is one line; what was finished before stays."""
+        """Report errors of the disk in one line; what was finished before is kept."""
         try:
             yield
         except (OSError, sqlite3.DatabaseError) as error:
             is_full = getattr(error, "errno", None) == errno.ENOSPC or "disk is full" in str(error)
             reason = (getattr(error, "strerror", None) or str(error)).lower()
-            advice = "; free some, then the same command goes on" if is_full else ""
+            advice = "; free some space, then run the same command again" if is_full else ""
             if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-                advice = f"; delete {self.ids_path}, then the same command goes on"  # it is made again
+                advice = f"; delete {self.ids_path}, then run the same command again"  # it is rebuilt
             raise CovistError(f"cannot write to {self.directory}: {reason}{advice}") from None
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class Store:
         return self._work / f"part-{index:06d}.jsonl"
 
     def _replace(self, path: Path, write: Callable[[BinaryIO], object]) -> None:
-        """A whole file under its name, also after a power cut: the data is on the disk before the name is."""
+        """Replace a file atomically, even in a power cut: the data reaches the disk before the name does."""
         temporary = self._work / f"{path.name}.tmp"
         with self.writing():
             try:
@@ -140,7 +140,7 @@ class Store:
 
 
 def _settle(directory: Path) -> None:
-    """Bring the names of a directory to the disk."""
+    """Flush the names of a directory to the disk."""
     if os.name == "posix":
         handle = os.open(directory, os.O_RDONLY)
         try:
@@ -150,7 +150,7 @@ def _settle(directory: Path) -> None:
 
 
 def _locked(path: Path, directory: Path) -> int:
-    """A lock that ends with the process, however that ends."""
+    """Take a lock that the system releases when the process ends, for whatever reason."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
         import fcntl
@@ -161,6 +161,6 @@ def _locked(path: Path, directory: Path) -> int:
     except BlockingIOError:
         os.close(handle)
         raise CovistError(
-            f"another covist batch is at work in {directory}; let it end, or choose another directory"
+            f"another covist batch is running in {directory}; wait until it ends, or choose another directory"
         ) from None
     return handle

@@ -1,4 +1,4 @@
-"""How far a job is, and what it saved."""
+"""The progress of a job, and what it saved."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from covist.batch.answers import Answer
 class Tally:
     """Counts over the finished rows of a job.
 
-    rows:     of the input
-    repeated: rows with the id and the content of a row before them, which have no answer of their own
-    seconds:  that models worked, of all workers together
+    rows:     all rows of the input
+    repeated: rows with the same id and content as an earlier row; they get no second answer
+    seconds:  model time of all workers together
     """
 
     rows: int
@@ -31,7 +31,7 @@ class Tally:
         return self.answered + self.errors + self.repeated
 
     def add(self, answers: Iterable[Answer], sign: int = 1) -> None:
-        """Count answers; `sign` -1 takes them back."""
+        """Count answers; `sign=-1` subtracts them again."""
         for answer in answers:
             self.errors += sign * (answer.error is not None)
             self.answered += sign * (answer.error is None)

@@ -1,4 +1,4 @@
-"""A worker: a model that is loaded once and answers rows, in this process or in one of Ray's."""
+"""A worker: a model that is loaded once and answers rows, in this process or in a process of Ray."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from covist.request.together import Together
 from covist.schedule import kv_bytes
 
 WINDOW_ROWS, WINDOW_BYTES = 64, 2**27
-"""Prepared at once, so that rows of one length find each other: as many rows, or as many bytes of pixels."""
+"""Prepared together, so that rows of similar length can share batches: up to so many rows or bytes of pixels."""
 BROKEN: tuple[type[Exception], ...] = tuple(filter(None, [getattr(torch, "AcceleratorError", None)]))
-"""An accelerator that failed this way answers nothing any more; the process must end, and another one goes on."""
+"""After such an error the accelerator is unusable: the process must end, and a new one continues."""
 _GREEDY = {
     "do_sample": False,
     "num_beams": 1,
     "temperature": None,
     "top_p": None,
     "top_k": None,
-    "repetition_penalty": 1.0,  # a checkpoint's own would also punish the padding, which neighbours decide
+    "repetition_penalty": 1.0,  # a checkpoint's own would also penalise padding, which depends on the neighbours
 }
 
 
@@ -50,9 +50,9 @@ def load(spec: WorkerSpec) -> LoadedModel:
 
 
 def look_at(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
-    """What workers must agree on.
+    """The facts that workers must agree on.
 
-    Without a number in the spec the reference is measured on the bundled scenes, as `covist serve` does.
+    If the spec has no concentration reference, it is measured on the bundled scenes, as in `covist serve`.
     """
     tracks = not is_vanilla(spec.method) and create_method(spec.method).tracker is not None
     reference = spec.concentration if tracks else None
@@ -65,9 +65,9 @@ def look_at(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
 
 
 class Worker:
-    """Answers rows. Construction loads the model; a call keeps nothing of its rows.
+    """Answers rows. The constructor loads the model; a call keeps no state of its rows.
 
-    loaded: the model, if it is there already
+    loaded: the model, if it is loaded already
     """
 
     def __init__(self, spec: WorkerSpec, loaded: LoadedModel | None = None):
@@ -88,7 +88,7 @@ class Worker:
         return [answers[row.id] for row in rows]
 
     def stream(self, rows: Sequence[Row]) -> Iterator[list[Answer]]:
-        """The answers as they are found, batch by batch; images are prepared while the model works."""
+        """The answers batch by batch; images are prepared while the model works."""
         windows = self._windows(rows)
         with ThreadPoolExecutor(1, "covist-prepare") as preparing:
             upcoming = preparing.submit(next, windows, None)
@@ -104,17 +104,17 @@ class Worker:
                     waiting = waiting[count:]
 
     def close(self) -> None:
-        """Give the model back as it was."""
+        """Restore the uncompressed model."""
         self._compression.__exit__(None, None, None)
 
     def _windows(self, rows: Sequence[Row]) -> Iterator[tuple[list[Prepared], list[Answer]]]:
-        """Rows that are ready for the model, and answers to those that never will be."""
+        """Rows that are ready for the model, and errors for those that cannot be prepared."""
         prepared: list[Prepared] = []
         failed: list[Answer] = []
         for row in rows:
             try:
                 prepared.append(self._prepare(row))
-            except Exception as error:  # whatever a row holds, the others go on
+            except Exception as error:  # a bad row must not stop the others
                 failed.append(Answer(row.id, error=_one_line(error)))
             size = sum(one.posed.request.nbytes for one in prepared)
             if len(prepared) >= WINDOW_ROWS or size >= WINDOW_BYTES:
@@ -129,11 +129,11 @@ class Worker:
         asked = conversation_of(row, self._spec.folder, self._spec.prompt, self._loaded.processor)
         posed = asked.pose(self._loaded)
         if self._longest is not None and posed.request.length + self._spec.max_new_tokens > self._longest:
-            raise CovistError(f"prompt and answer have more than the {self._longest:,} positions of the model")
+            raise CovistError(f"prompt and answer need more than the {self._longest:,} positions of the model")
         return Prepared(row.id, posed)
 
     def _answered(self, batch: list[Prepared]) -> Iterator[list[Answer]]:
-        """Answer a batch; one that fails is halved and tried again, until the row is alone that cannot be answered."""
+        """Answer a batch; one that fails is halved and tried again, until only rows that cannot be answered fail."""
         failure = None
         started = perf_counter()
         try:
@@ -178,12 +178,12 @@ class _Failure:
     @classmethod
     def of(cls, error: Exception) -> _Failure:
         if is_out_of_memory(error):
-            return cls(True, "out of memory, even alone in its batch")
+            return cls(True, "out of memory, even in a batch of one row")
         return cls(False, _one_line(error))
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out: on an accelerator, in Python, or where torch allocates on the CPU."""
+    """Whether memory ran out: on an accelerator, in Python, or in torch's allocator on the CPU."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
@@ -195,7 +195,7 @@ def _release_memory(device: Any) -> None:
 
 
 def _one_line(error: Exception) -> str:
-    """Why a row failed; letters that no file can hold (of a name that is no text) are spelt out."""
+    """Why a row failed; characters that UTF-8 cannot encode (of a name that is not text) are escaped."""
     text = " ".join(str(error).split())[:300] or type(error).__name__
     line = text if isinstance(error, CovistError) else f"{type(error).__name__}: {text}"
     return line.encode("utf-8", "backslashreplace").decode()
@@ -205,6 +205,6 @@ def _require_same(wanted: dict[str, str] | None, found: dict[str, str]) -> None:
     for name, value in (wanted or found).items():
         if found[name] != value:
             raise CovistError(
-                f"this job was begun with another model ({name}: there {value}, here {found[name]}); "
+                f"this job began with another model ({name}: {value} then, {found[name]} now); "
                 "give the same one, or choose another directory"
             )

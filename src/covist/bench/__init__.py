@@ -1,1 +1,1 @@
-"""The paper's efficiency protocol: the same requests under several methods, timed, next to the plain decoder."""
+"""The paper's efficiency protocol: the same requests timed with several methods and with the plain decoder."""

@@ -1,8 +1,8 @@
-"""Time every configuration on the same requests and sum up.
+"""Time every configuration on the same requests, and summarise.
 
-Each repetition starts every configuration afresh (running statistics included), and configurations take turns within
-a repetition, so that a machine that slows down slows all of them. Means are the paper's figures; medians stand beside
-them because a busy machine has outliers.
+Each repetition starts every configuration afresh, running statistics included. Configurations take turns within a
+repetition, so that a machine that slows down affects all of them. The paper reports means; medians are added because a
+busy machine has outliers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MIB = 2**20
 
 @dataclass
 class Record:
-    """Everything that was measured of one configuration."""
+    """All measurements of one configuration."""
 
     requests: list[Measurement] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
@@ -46,11 +46,11 @@ class Record:
 def configurations(
     methods: Sequence[str], budgets: Sequence[int | float | str], setup: Setup | None = None
 ) -> list[Configuration]:
-    """Vanilla first (every ratio refers to it), then each method at each budget, with what a setup adds to them."""
+    """Vanilla first, as the reference of every ratio, then each method at each budget, with the settings of a setup."""
     own = setup or Setup()
     others = [name for name in methods if name != VANILLA]
     for name, budget in product(others, budgets):
-        check_run(name, budget, own.min_coverage)  # what cannot be is refused before anything is timed
+        check_run(name, budget, own.min_coverage)  # bad ones are refused before anything is timed
     return [
         Configuration(VANILLA),
         *(
@@ -66,7 +66,7 @@ def default_budgets(geometry: str | None) -> list[int | float | str]:
 
 
 class Bench:
-    """A benchmark run; `results()` sums up whatever is finished, also after an interruption."""
+    """A benchmark run; `results()` summarises what is finished, also after an interruption."""
 
     def __init__(self, workload: Workload, plan: Sequence[Configuration], repetitions: int = 3):
         if repetitions < 1 or not workload.requests:
@@ -107,7 +107,7 @@ class Bench:
                 advance(str(configuration))
 
     def reaches(self) -> list[Reach]:
-        """What every method makes of its budget on the images of the workload."""
+        """How many tokens each budget comes to on the images of the workload."""
         counts = sorted({(tokens.content, tokens.frames) for tokens in self._tokens})
         return [
             reach(configuration.method, configuration.budget, content, self._layers, frames)
@@ -116,7 +116,7 @@ class Bench:
             for content, frames in counts
         ]
 
-    # -- summing up ----------------------------------------------------------------------------------------------------
+    # -- summary -------------------------------------------------------------------------------------------------------
 
     def results(self) -> dict[str, Any]:
         """The whole benchmark as plain values."""
@@ -172,7 +172,7 @@ class Bench:
         return mean(report.mean_tokens for report in record.reports) if record.reports else mean_content(self._tokens)
 
     def _mean_cached_tokens(self, record: Record) -> float:
-        """Visual tokens in the cache after prefill, averaged likewise."""
+        """Visual tokens in the cache after prefill, averaged in the same way."""
         reports = record.reports
         return mean(report.mean_cached_tokens for report in reports) if reports else mean_content(self._tokens)
 

@@ -26,7 +26,7 @@ from covist.tiny.text import build_caption_tokenizer
 
 @dataclass(frozen=True)
 class RandomModel:
-    """A model without training, its text tower if its family has one, and what reads its prompts if that is needed."""
+    """An untrained model, with its text tower and its tokenizer if the family needs them."""
 
     model: Any
     family: type[Family]
@@ -64,7 +64,7 @@ def build_random(
     torch.manual_seed(seed)
     config = random_config(name, scale, decoder=decoder, vision=vision)
     model = _model_class(family, config)(config).eval()
-    # Stopping by chance would give every method another number of tokens to write.
+    # If answers ended by chance, every method would generate another number of tokens.
     model.generation_config.eos_token_id = None
     clip = _text_tower(config.vision_config) if family.needs_clip_text else None
     return RandomModel(model, family, geometry, clip, family.random_tokenizer())
@@ -73,7 +73,7 @@ def build_random(
 def random_config(
     name: str, scale: float = 0.1, *, decoder: Mapping[str, Any] | None = None, vision: Mapping[str, Any] | None = None
 ) -> Any:
-    """The configuration of such a model."""
+    """The configuration of a random model; the arguments are those of `build_random`."""
     if not 0 < scale <= 1:
         raise CovistError(f"scale must be in (0, 1], got {scale:g}")
     geometry, family = preset_named(name)
@@ -83,7 +83,7 @@ def random_config(
 
 
 def _model_class(family: type[Family], config: Any) -> Any:
-    """The class of a configuration, where a family serves several."""
+    """The model class of a configuration, for families with several classes."""
     return next(
         model_class
         for model_class in (getattr(transformers, name, None) for name in family.model_classes)
@@ -92,7 +92,7 @@ def _model_class(family: type[Family], config: Any) -> Any:
 
 
 def _decoder(geometry: Geometry, scale: float) -> dict[str, Any]:
-    """Fields of a text configuration, under the names that all of them share."""
+    """Fields of a text configuration, by the names that all families share."""
     kv_heads = narrowed(geometry.kv_heads, scale)
     heads = narrowed(geometry.heads, scale, kv_heads)
     width = round(geometry.intermediate * scale)
@@ -118,7 +118,7 @@ def _decoder(geometry: Geometry, scale: float) -> dict[str, Any]:
 
 
 def _text_tower(vision: Any) -> TextTower:
-    """A text tower that shares the projection width of the vision tower, reading the embedded model's words."""
+    """A text tower with the projection width of the vision tower and the vocabulary of the embedded model."""
     tokenizer = build_caption_tokenizer()
     text = CLIPTextModelWithProjection(
         CLIPTextConfig(

@@ -1,4 +1,4 @@
-"""What a benchmark runs: a model and requests that are ready on its device."""
+"""What a benchmark runs: a model, and requests that are ready on its device."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Volume:
 
 @dataclass(frozen=True)
 class Workload:
-    """Warm-up requests are disjoint from the timed ones wherever there are enough different ones."""
+    """A model and its requests; warm-up requests differ from the timed ones if there are enough of them."""
 
     name: str
     loaded: LoadedModel
     warmup: Sequence[Request]
     requests: Sequence[Request]
     max_new_tokens: int
-    instruction: str | None = None  # where there is no processor to read it from the prompt
+    instruction: str | None = None  # if no processor can read it from the prompt
 
 
 def scene_workload(loaded: LoadedModel, volume: Volume) -> Workload:
@@ -41,7 +41,7 @@ def scene_workload(loaded: LoadedModel, volume: Volume) -> Workload:
     wanted = volume.prompts + volume.warmup
     items = load_suite("scenes").items(wanted)
     if len(items) < wanted:
-        raise CovistError(f"the suite has {len(items)} images, fewer than {wanted} prompts with warm-up")
+        raise CovistError(f"the suite has {len(items)} images, too few for {wanted} prompts with warm-up; run fewer")
     requests = [
         prepare(loaded, [item.image], item.questions[item.number % len(item.questions)].question) for item in items
     ]
@@ -51,7 +51,7 @@ def scene_workload(loaded: LoadedModel, volume: Volume) -> Workload:
 def image_workload(
     loaded: LoadedModel, images: Sequence[Image.Image], prompt: str, volume: Volume, videos: Sequence[Video] = ()
 ) -> Workload:
-    """One question about the user's own images and videos, asked again and again."""
+    """One question about the user's own images and videos, asked repeatedly."""
     request = prepare(loaded, images, prompt, videos=videos)
     what = "own images" if images else "own videos"
     return _of_model(loaded, what, [request] * (volume.prompts + volume.warmup), volume)
@@ -71,7 +71,7 @@ def geometry_workload(name: str, scale: float, text: int, volume: Volume, device
         warmup=requests[volume.prompts :],
         requests=requests[: volume.prompts],
         max_new_tokens=volume.max_new_tokens,
-        # In words of the random tower's vocabulary, which is that of the embedded model.
+        # Its words are in the vocabulary of the random tower, which is that of the embedded model.
         instruction=None if random.clip is None else "is there a square in the picture?",
     )
 

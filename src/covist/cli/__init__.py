@@ -1,4 +1,4 @@
-"""The command line. It parses, calls the library and prints; nothing is decided here."""
+"""The command line: it parses, calls the library and prints. Nothing is decided here."""
 
 from covist.cli.app import main
 

@@ -1,7 +1,7 @@
-"""The `covist` command: its subcommands, and what happens when something goes wrong.
+"""The `covist` command: its subcommands, and how errors are reported.
 
-Exit codes: 0 done; 1 unexpected error; 2 wrong input, reported in one line; 3 no budget suffices (tune),
-not one row could be answered (batch); 130 interrupted.
+Exit codes: 0 done; 1 unexpected error; 2 wrong input, reported in one line; 3 no budget suffices (tune), or no row
+could be answered (batch); 130 interrupted.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ USER_ERROR, UNEXPECTED = 2, 1
 
 app = typer.Typer(
     name="covist",
-    help="Visual token compression for vision-language models: run, look at, measure and compare.\n\n"
-    "Start with [bold]covist run --compare[/]: it answers a question about a bundled image with the embedded model, "
-    "with all visual tokens and with a few, and shows what that saved.",
+    help="Compress the visual tokens of vision-language models: run, inspect, measure and compare.\n\n"
+    "Start with [bold]covist run --compare[/]. It answers a question about a bundled image twice with the embedded "
+    "model, once with all visual tokens and once with a few, and shows the savings.",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -89,7 +89,7 @@ def _root(
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the `covist` script."""
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    # Threads that wait actively make a request 20 times slower as soon as another process wants the same cores.
+    # Threads that busy-wait make a request 20 times slower as soon as another process wants the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     _keep_quiet()
     sys.exit(_run(arguments))
@@ -106,12 +106,12 @@ def _run(arguments: list[str]) -> int:
         _complain("interrupted")
         return INTERRUPTED
     except ReaderGone:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again at exit
         return 0
     except Exception as error:
         if verbose:
             traceback.print_exc()
-        if hasattr(error, "format_message"):  # what typer makes of wrong options
+        if hasattr(error, "format_message"):  # typer's own errors, about wrong options
             _complain(f"{error.format_message()} (see covist --help)")
             return USER_ERROR
         if isinstance(error, CovistError):
@@ -127,7 +127,7 @@ def _complain(text: str) -> None:
 
 
 def _keep_quiet() -> None:
-    """Leave the screen to us: transformers reports missing extras and loading bars, libraries warn over many lines."""
+    """Silence transformers' loading bars and notes on missing extras; print warnings of libraries as one-line notes."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -38,9 +38,7 @@ def batch(
     source: Annotated[Path, typer.Argument(metavar="INPUT", help="JSON lines, a Parquet file, or a folder of images.")],
     *,
     destination: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory for the answers.")],
-    prompt: Annotated[
-        str | None, typer.Option(help="What to ask where a row does not say it.", show_default=False)
-    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="Question for rows that have none.", show_default=False)] = None,
     model: options.Model = "tiny",
     budget: options.Budget = None,
     strategy: options.StrategyOption = None,
@@ -48,17 +46,17 @@ def batch(
     config: options.Config = None,
     min_coverage: options.MinCoverage = None,
     concentration: Annotated[
-        float | None, typer.Option(help="CoViST's frozen reference.", show_default="measured on the bundled scenes")
+        float | None, typer.Option(help=options.REFERENCE_HELP, show_default="measured on the bundled scenes")
     ] = None,
     max_new_tokens: options.NewTokens = 64,
-    batch_size: Annotated[str, typer.Option(help="Rows answered at once; `auto` counts their tokens.")] = "auto",
+    batch_size: Annotated[str, typer.Option(help="Rows per batch; `auto` goes by their tokens.")] = "auto",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Models at work, with --ray.", show_default="one per GPU, or 1")
+        int | None, typer.Option(min=1, help="Copies of the model, with --ray.", show_default="one per GPU, or 1")
     ] = None,
     ray: options.Ray = None,
-    format: Annotated[Format, typer.Option(help="Of the parts.")] = Format.parquet,
-    part_rows: Annotated[int, typer.Option(min=1, help="Rows of the input that become one part.")] = 256,
-    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Answer rows again that failed.")] = False,
+    format: Annotated[Format, typer.Option(help="File format of the answers.")] = Format.parquet,
+    part_rows: Annotated[int, typer.Option(min=1, help="Input rows per file of answers (a part).")] = 256,
+    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Answer failed rows again.")] = False,
     clip: options.Clip = None,
     device: options.Device = "auto",
     as_json: options.Json = False,
@@ -66,13 +64,15 @@ def batch(
 ) -> int:
     """Answer many rows: a file of questions, or a folder of images with one question.
 
-    The same command goes on where it stopped, whatever stopped it: each id is answered once, and parts appear whole.
-    Rows that cannot be answered have an `error` and stop nothing. If not one can be answered, the exit code is 3.
+    If it stops for any reason, run the same command again to continue.
+    Each id is answered once. A part is written in full or not at all.
+    A row that cannot be answered gets an `error`; the others are answered.
+    If no row can be answered, the exit code is 3.
     """
     if prompt is not None and not prompt.strip():
         raise CovistError("--prompt is empty")
     if source.is_dir() and prompt is None:
-        raise CovistError("a folder of images needs a --prompt: what should be asked about them?")
+        raise CovistError("a folder of images needs a --prompt: the question to ask about each image")
     rows_at_once = _batch_size(batch_size)
     chosen = _setup(options.setup(config, strategy, method, budget, min_coverage), concentration)
     _check_ray(ray, workers)
@@ -112,13 +112,13 @@ def batch(
     except KeyboardInterrupt:
         note(how_to_go_on(destination))
         return INTERRUPTED
-    told = summary(order, destination, finished, perf_counter() - started)
-    print_json(told) if as_json else _print(told)
+    totals = summary(order, destination, finished, perf_counter() - started)
+    print_json(totals) if as_json else _print(totals)
     return 0 if finished.tally.answered else NOTHING_ANSWERED
 
 
 def _setup(setup: Setup, concentration: float | None) -> Setup:
-    """With the reference of the command line; a method that is none, or has no reference, is refused."""
+    """Add the command line's reference; refuse an unknown method, and a reference for a method that uses none."""
     from covist.api.choose import choose_method
     from covist.methods.grammar import is_vanilla
 
@@ -131,7 +131,7 @@ def _batch_size(text: str) -> int | None:
     if text == "auto":
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise CovistError(f"--batch-size {text!r}: choose auto or a number of rows")
+        raise CovistError(f"--batch-size {text!r}: give auto or a number of rows, 1 or more")
     return int(text)
 
 
@@ -140,7 +140,7 @@ def _check_ray(ray: str | None, workers: int | None) -> None:
         require_extra("covist batch --ray", RAY_EXTRA, "ray")
     elif workers is not None and workers > 1:
         raise CovistError(
-            f"--workers {workers} needs --ray (pip install 'covist[ray]'); without it one worker runs here"
+            f"--workers {workers} needs --ray (pip install 'covist[ray]'); without --ray there is one worker"
         )
 
 
@@ -155,37 +155,38 @@ def _driver(ray: str | None, workers: int | None, device: str) -> AbstractContex
 
 
 def _state(tally: Tally, kv_bytes_per_token: float) -> str:
-    """What a job saved so far, in few words."""
+    """What the job has saved so far, in a few words."""
     saved = f"{tally.tokens_saved:,.0f} tokens and {size(tally.tokens_saved * kv_bytes_per_token)} of cache saved"
     return f"{saved}, {counted(tally.errors, 'error')}"
 
 
-def _print(told: dict[str, Any]) -> None:
+def _print(totals: dict[str, Any]) -> None:
     console = out()
     console.print(
-        f"\n[bold]{escape(told['input'])}[/]: {counted(told['rows'], 'row')}, {escape(str(told['method']))}, "
-        f"budget {told['budget']}"
+        f"\n[bold]{escape(totals['input'])}[/]: {counted(totals['rows'], 'row')}, {escape(str(totals['method']))}, "
+        f"budget {totals['budget']}"
     )
-    console.print(_table(told))
-    if told["errors"]:
-        console.print("[yellow]rows that failed[/] have an `error`; --retry-errors answers them again")
-    console.print(f"the answers are in [bold]{escape(told['out'])}[/]")
+    console.print(_table(totals))
+    if totals["errors"]:
+        console.print("[yellow]failed rows[/] have an `error`; --retry-errors answers them again")
+    console.print(f"the answers are in [bold]{escape(totals['out'])}[/]")
 
 
-def _table(told: dict[str, Any]) -> Table:
+def _table(totals: dict[str, Any]) -> Table:
     made = table("", "")
-    made.add_row("answered", f"{told['answered']:,}")
-    made.add_row("errors", f"{told['errors']:,}")
-    if told["repeated"]:
-        made.add_row("repeated, answered once", f"{told['repeated']:,}")
-    made.add_row("visual tokens before", f"{told['tokens_before']:,}")
-    if told["tokens_before"]:
+    made.add_row("answered", f"{totals['answered']:,}")
+    made.add_row("errors", f"{totals['errors']:,}")
+    if totals["repeated"]:
+        made.add_row("repeated rows, answered once", f"{totals['repeated']:,}")
+    made.add_row("visual tokens before", f"{totals['tokens_before']:,}")
+    if totals["tokens_before"]:
         made.add_row(
-            "visual tokens after", f"{told['tokens_after']:,.0f} ({share(told['tokens_after'], told['tokens_before'])})"
+            "visual tokens after",
+            f"{totals['tokens_after']:,.0f} ({share(totals['tokens_after'], totals['tokens_before'])})",
         )
-    made.add_row("KV cache saved", size(told["kv_bytes_saved"]))
-    made.add_row("model time (s)", f"{told['seconds']:,.1f}")
-    if told["rows_now"]:
-        rate = told["rows_now"] / told["seconds_now"]
-        made.add_row("this time", f"{told['rows_now']:,} rows in {told['seconds_now']:,.1f} s, {rate:,.1f} rows/s")
+    made.add_row("KV cache saved", size(totals["kv_bytes_saved"]))
+    made.add_row("model time (s)", f"{totals['seconds']:,.1f}")
+    if totals["rows_now"]:
+        rate = totals["rows_now"] / totals["seconds_now"]
+        made.add_row("this run", f"{totals['rows_now']:,} rows in {totals['seconds_now']:,.1f} s, {rate:,.1f} rows/s")
     return made

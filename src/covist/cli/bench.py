@@ -23,11 +23,12 @@ def bench(
     model: options.Model = "tiny",
     geometry: Annotated[
         str | None,
-        typer.Option(help="A random-weight model of this shape instead; `covist models` lists them."),
+        typer.Option(help="Use a random-weight model of this preset; `covist models` lists the presets."),
     ] = None,
-    scale: Annotated[float, typer.Option(help="Width of the random-weight model, 1 = full size.")] = 0.1,
+    scale: Annotated[float, typer.Option(help="Width of the random-weight model; 1 is full size.")] = 0.1,
     methods: Annotated[
-        str | None, typer.Option(help="Names with commas, or `all`.", show_default="covist-fixed,covist-pro")
+        str | None,
+        typer.Option(help="Methods separated by commas, or `all`.", show_default="covist-fixed,covist-pro"),
     ] = None,
     budgets: Annotated[str | None, typer.Option(help=options.BUDGETS_HELP, show_default="64")] = None,
     config: options.Config = None,
@@ -36,23 +37,25 @@ def bench(
     frames: options.Frames = 16,
     fps: options.Rate = 2.0,
     prompt: options.Prompt = None,
-    prompts: Annotated[int, typer.Option(min=1, help="Timed requests per repetition (the paper: 100).")] = 10,
-    warmup: Annotated[int, typer.Option(min=0, help="Untimed requests before them (the paper: 10).")] = 2,
-    repetitions: Annotated[int, typer.Option(min=1, help="Rounds over the timed requests.")] = 3,
-    text: Annotated[int, typer.Option(min=2, help="Text tokens of a random-weight request.")] = 62,
+    prompts: Annotated[int, typer.Option(min=1, help="Timed requests per repetition (paper: 100).")] = 10,
+    warmup: Annotated[int, typer.Option(min=0, help="Untimed requests before the timed ones (paper: 10).")] = 2,
+    repetitions: Annotated[int, typer.Option(min=1, help="How often the timed requests are repeated.")] = 3,
+    text: Annotated[int, typer.Option(min=2, help="Text tokens per request to a random-weight model.")] = 62,
     destination: Annotated[
         Path | None, typer.Option("--out", help="Directory for bench.json.", show_default=False)
     ] = None,
     clip: options.Clip = None,
     device: options.Device = "auto",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 16,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help=options.LONGEST_HELP)] = 16,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> int:
     """Measure the cost of answering: time to first token, prefill, generation, memory, cache, FLOPs.
 
-    Follows the paper's protocol (warm-up, repetitions, greedy decoding, batch one). Ratios are to the uncompressed
-    model and, for prefill, to the plain decoder run on a prompt of the compressed length: what no method undercuts.
+    Follows the paper's protocol: warm-up, repetitions, greedy decoding,
+    batch size 1. Speed-ups are relative to the uncompressed model. Prefill is
+    also compared with the plain decoder on a prompt of the compressed length,
+    which no method can beat.
     """
     from covist.api.setup import Setup
     from covist.bench.protocol import Bench, configurations, default_budgets
@@ -90,7 +93,7 @@ def bench(
 
 
 def _run_with_progress(run: Bench) -> bool:
-    """Run and show how far it is; True if the user stopped it, which leaves what is finished."""
+    """Run with a progress bar; returns True if the user interrupted it, which keeps what is finished."""
     finished = count(1)
     with progress() as advance:
         advance(0, run.steps, "warm-up")
@@ -114,7 +117,7 @@ def _print(results: dict[str, Any]) -> None:
     console.print(_latency(results["results"]))
     console.print(_resources(results["results"]))
     if not results["complete"]:
-        console.print("[yellow]interrupted: figures over what was finished[/]")
+        console.print("[yellow]interrupted: the figures cover only what was finished[/]")
 
 
 def _latency(rows: list[dict[str, Any]]) -> Table:
@@ -129,7 +132,7 @@ def _latency(rows: list[dict[str, Any]]) -> Table:
             f"{row['tokens_per_second']:.1f}",
             "" if over is None else f"{over:.2f}x",
         )
-    made.caption = "milliseconds: mean, median below; over plain: prefill / plain decoder of that length"
+    made.caption = "milliseconds: mean above median; over plain: prefill / plain decoder at that length"
     made.caption_justify = "left"
     return made
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    method: Annotated[str, typer.Option(help="The method whose counts are measured.")] = "fitprune",
+    method: Annotated[str, typer.Option(help="Method to calibrate.")] = "fitprune",
     suite: options.Suite = None,
     data: options.Data = None,
     budgets: Annotated[
@@ -36,24 +36,26 @@ def calibrate(
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Measure on your images how many tokens each layer of a model needs, for methods that use this (FitPrune).
+    """Measure how many tokens each decoder layer needs on your images, for methods that use this (FitPrune).
 
-    Answers are not needed. Pass the file to other commands as [bold]--config[/].
+    The data needs no answers. Pass the file to other commands with [bold]--config[/].
 
-    Example: [bold]covist calibrate --data mine.jsonl --model llava-hf/llava-1.5-7b-hf --out covist.json[/]
+    Example: [bold]covist calibrate --data mine.jsonl --model llava-hf/llava-1.5-7b-hf[/]
     """
     from covist.eval import calibrate as measure
     from covist.eval.calibrating import check_calibration
     from covist.outputs import writable_file
 
-    check_calibration(method, budgets)  # what cannot be is refused before anything is loaded
+    check_calibration(method, budgets)  # bad options are refused before anything is loaded
     asked = suite_of(suite, data, options.MetricName.auto, Films((), frames, fps))
     file = writable_file(file, (".json",))
     loaded = load(model or asked.model, clip, device)
     with progress() as advance:
         found = measure(method, suite=asked, budgets=budgets, limit=limit, model=loaded, progress=advance)
     if found.unreachable:
-        note(f"not fitted, because the first layer alone sees more: {', '.join(map(str, found.unreachable))}")
+        note(
+            f"budgets not fitted, because the first layer alone exceeds them: {', '.join(map(str, found.unreachable))}"
+        )
     found.setup.save(file)
     if as_json:
         print_json({**found.to_dict(), "file": str(file)})
@@ -64,7 +66,7 @@ def calibrate(
 def _print(found: Calibrated, file: Path) -> None:
     console = out()
     looked = f"{counted(found.items, found.unit)}, {counted(found.examples, 'question')}"
-    console.print(f"\n[bold]{escape(found.suite)}[/]: {looked}; % of the tokens that layers see")
+    console.print(f"\n[bold]{escape(found.suite)}[/]: {looked}; % of the tokens that each layer sees")
     layers = len(found.fitted[0].kept)
     shown = sorted({round(part * (layers - 1) / 4) for part in range(5)})
     made = table("K", "alpha", "mean", *(f"layer {layer}" for layer in shown))

@@ -15,12 +15,12 @@ from covist.cli.models import load
 
 
 def concentration(
-    images: Annotated[Path, typer.Option("--images", metavar="FOLDER", help="Images like those to be served.")],
+    images: Annotated[Path, typer.Option("--images", metavar="FOLDER", help="Images similar to those you will serve.")],
     model: options.Model = "tiny",
     limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="New or existing covist.json to save it in.", show_default=False),
+        typer.Option(metavar="FILE", help="covist.json to save the result in, new or existing.", show_default=False),
     ] = None,
     device: options.Device = "auto",
     as_json: options.Json = False,
@@ -28,7 +28,8 @@ def concentration(
 ) -> None:
     """Measure how concentrated a model's encoder attention is: the reference that CoViST compares each image with.
 
-    With a frozen reference, the tokens of an image do not depend on earlier images. Servers need this.
+    With a frozen reference, the tokens kept of an image do not depend on earlier
+    images. Servers need this.
     """
     from covist.api.setup import Setup
     from covist.outputs import writable_file

@@ -34,7 +34,7 @@ INTERRUPTED = 130  # exit code
 
 
 class ReaderGone(Exception):
-    """Whoever read our output has closed it, as `head` does."""
+    """The reader of our output has closed it, as `head` does."""
 
 
 class _Output(Console):
@@ -59,7 +59,7 @@ def print_json(payload: Any) -> None:
 
 
 def print_line(text: str) -> None:
-    """To stderr, in rich's markup: broken between words in a terminal, one line in a file."""
+    """Print rich markup to stderr: wrapped between words in a terminal, one line in a file."""
     console = err()
     console.print(text, soft_wrap=not console.is_terminal)
 
@@ -69,7 +69,7 @@ def note(text: str) -> None:
 
 
 def print_notes(reaches: Iterable[Reach]) -> list[str]:
-    """Say which budgets are not what an image gets, in lines that JSON repeats."""
+    """Print a note for each budget that an image does not get exactly; returns the notes, for JSON."""
     from covist.request.budgets import distinct_notes
 
     notes = distinct_notes(reaches)
@@ -79,7 +79,7 @@ def print_notes(reaches: Iterable[Reach]) -> list[str]:
 
 
 def table(*columns: str) -> Table:
-    """The one table style: first column left and never broken, numbers to the right."""
+    """The common table style: first column left-aligned and never wrapped, numbers right-aligned."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for number, name in enumerate(columns):
         made.add_column(name, justify="right" if number else "left", no_wrap=not number, overflow="fold")
@@ -87,7 +87,7 @@ def table(*columns: str) -> Table:
 
 
 def table_of_figures(*columns: str) -> Table:
-    """For methods, whose names can be long: in a narrow window these are broken, never the numbers."""
+    """A table of methods, whose names can be long: in a narrow terminal names are wrapped, never numbers."""
     made = table(*columns)
     for number, column in enumerate(made.columns):
         column.no_wrap = number > 0
@@ -101,14 +101,14 @@ class _Rate(ProgressColumn):
 
 
 Advance = Callable[[int, int, str], None]
-"""Called with (finished, all, what is at work)."""
+"""Called with the number of finished steps, the number of all steps, and the name of the current one."""
 
 
 @contextmanager
 def progress(rates: bool = False) -> Iterator[Advance]:
-    """On stderr: a bar with rate and remaining time, gone when it is done; a line now and then where no one watches.
+    """Show progress on stderr: in a terminal a bar that disappears at the end, elsewhere a line now and then.
 
-    rates: say rate and remaining time in lines, too
+    rates: also give the rate and the remaining time in the lines
     """
     console = err()
     if not console.is_terminal:
@@ -120,7 +120,7 @@ def progress(rates: bool = False) -> Iterator[Advance]:
 
 
 def _columns() -> tuple[ProgressColumn, ...]:
-    """In a narrow window the words are broken, never the numbers."""
+    """In a narrow terminal the words are wrapped, never the numbers."""
     whole = Column(no_wrap=True)
     return (
         TextColumn("{task.description}", table_column=Column()),
@@ -132,7 +132,7 @@ def _columns() -> tuple[ProgressColumn, ...]:
 
 
 class _Bar:
-    """Progress on a terminal; what was finished before is no part of the rate."""
+    """Progress in a terminal; what an earlier run finished does not count towards the rate."""
 
     def __init__(self, bar: Progress, task: TaskID):
         self._bar, self._task, self._begun = bar, task, False
@@ -153,7 +153,7 @@ class _Lines:
         self._rates = rates
         self._started = perf_counter()
         self._printed = -math.inf
-        self._first: tuple[int, float] | None = None  # what was done when, at the first call
+        self._first: tuple[int, float] | None = None  # steps done and time, at the first call
 
     def __call__(self, done: int, total: int, name: str) -> None:
         now = perf_counter()
@@ -164,7 +164,7 @@ class _Lines:
             print(f"covist: {done} of {total}, {spent}{name}", file=sys.stderr, flush=True)
 
     def _rate(self, done: int, total: int, now: float, first: int, began: float) -> str:
-        """Steps per second since the first call, and what is left at that rate."""
+        """Steps per second since the first call, and the remaining time at that rate."""
         if not self._rates or done == first:
             return ""
         rate = (done - first) / (now - began)

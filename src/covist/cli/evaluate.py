@@ -28,7 +28,7 @@ from covist.units import counted
 if TYPE_CHECKING:
     from covist.eval import Results
 
-WIDE = 92  # columns of a window with room for a figure that is good to know
+WIDE = 92  # columns of a terminal that has room for the share of same answers
 
 
 class Half(str, Enum):
@@ -46,7 +46,7 @@ def evaluate(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Names with commas, or all; vanilla is always run. Variants: covist-fixed:content=off.",
+            help="Methods separated by commas, or `all`; vanilla always runs. Settings: covist-fixed:content=off.",
             show_default=METHODS,
         ),
     ] = None,
@@ -54,31 +54,32 @@ def evaluate(
     config: options.Config = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
     half: Annotated[
-        Half | None, typer.Option(help="Only images with such numbers: choose by one half, check on the other.")
+        Half | None, typer.Option(help="Only every second image: choose on one half, verify on the other.")
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", help=options.MODEL_HELP, show_default="the suite's own")
     ] = None,
     destination: Annotated[
         Path | None,
-        typer.Option("--out", help="Directory for answers, JSON, Markdown and plot; the same one continues a run."),
+        typer.Option("--out", help="Directory for answers, JSON, Markdown and plot; give it again to continue."),
     ] = None,
     frames: options.Frames = 16,
     fps: options.Rate = 2.0,
     max_new_tokens: options.AnswerTokens = None,
-    seed: Annotated[int, typer.Option(help="Of the bootstrap and of random methods.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap and of random methods.")] = 0,
     clip: options.Clip = None,
     device: options.Device = "auto",
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> int:
-    """Score methods on held-out images, or on your own: accuracy, and the retention R of the uncompressed model's.
+    """Score methods on held-out images or your own data: accuracy, and the share R of it that compression retains.
 
-    [bold]--data mine.jsonl[/] has one question per line: image, question, and an answer if one is known.
-    Without answers, methods are scored by how far the model says the same as without compression.
+    [bold]--data mine.jsonl[/] has one question per line, as JSON: image, question, and
+    an answer if one is known. Without answers, methods are scored by how closely
+    the model's answers match those without compression.
 
-    An interrupted run continues with the same [bold]--out[/], which holds what is finished.
-    The summary there covers every method and budget of the directory.
+    To continue an interrupted run, give the same [bold]--out[/] again.
+    The summary there covers every method and budget in the directory.
     A run over fewer images does not replace it.
     """
     from covist.api.setup import Setup
@@ -124,8 +125,8 @@ def evaluate(
 
 def how_to_go_on(destination: Path | None) -> str:
     if destination is None:
-        return "nothing was kept; with --out DIR the same command could go on where it stopped"
-    return f"what is finished is in {destination}; the same command with --out {destination} goes on from there"
+        return "nothing was saved; with --out DIR, the same command continues an interrupted run"
+    return f"finished work is in {destination}; the same command with --out {destination} continues from there"
 
 
 def _print(results: Results, destination: Path | None) -> None:
@@ -156,7 +157,7 @@ def _scores(results: Results) -> Table:
             f"{score.seconds_per_image:.3f}" + ("*" if score.times_mixed else ""),
         )
     if any(score.times_mixed for score in results.scores):
-        made.caption = "* not all timed in one sitting with vanilla: do not compare"
+        made.caption = "* not all timed in the same call as vanilla: do not compare"
         made.caption_justify = "left"
     return made
 
@@ -177,4 +178,4 @@ def _differences(results: Results) -> Table:
 
 def _correction(results: Results) -> str:
     compared = counted(len(results.differences), "comparison")
-    return f"[dim]clear: not corrected for many comparisons; Holm: corrected for the {compared} of this table[/]"
+    return f"[dim]clear: not corrected for multiple comparisons; Holm: corrected for the {compared} in this table[/]"

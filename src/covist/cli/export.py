@@ -19,13 +19,13 @@ class Format(str, Enum):
 
 def export(
     destination: Annotated[Path, typer.Option("--out", help="Directory for images, questions and the task.")],
-    suite: Annotated[str, typer.Option(help="Which images and questions.")] = "scenes",
-    form: Annotated[Format, typer.Option("--format", help="Whose task it becomes.")] = Format.lmms_eval,
+    suite: Annotated[str, typer.Option(help="Suite to export: scenes or scenes-hd.")] = "scenes",
+    form: Annotated[Format, typer.Option("--format", help="Format of the task.")] = Format.lmms_eval,
     limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Write a suite as a task of lmms-eval, which then runs it offline and scores it as `covist eval` does.
+    """Write a suite as a task for lmms-eval, which runs it offline and scores it as `covist eval` does.
 
     Example: [bold]covist export --suite scenes --out task[/]
     """

@@ -20,7 +20,7 @@ FACTS = (
     *("paper", "acts", "goes_by", "signals", "needs", "budget", "positions"),
     *("licence", "published", "ours", "checked"),
 )
-"""What is said about one method, in this order."""
+"""What is shown about one method, in this order."""
 
 
 class Acts(str, Enum):
@@ -32,39 +32,43 @@ class Acts(str, Enum):
 
 
 def methods(
-    name: Annotated[
-        str | None, typer.Argument(help="Everything about one method or combination, settings included.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Describe this method or combination, with its settings.")] = None,
     acts: Annotated[
-        Acts | None, typer.Option("--acts", help="Only methods that remove tokens there.", show_default=False)
+        Acts | None,
+        typer.Option(
+            "--acts", help="Only methods that act before the decoder, inside it, or both.", show_default=False
+        ),
     ] = None,
     needs: Annotated[
         str | None,
         typer.Option(
             "--needs",
             metavar="SIGNALS",
-            help=f"Only methods that read all of these, separated by commas: {', '.join(NEEDS)}; or {NO_NEED}.",
+            help=f"Only methods that read all of these, separated by commas: {', '.join(NEEDS)}; or {NO_NEED} of them.",
             show_default=False,
         ),
     ] = None,
     licence: Annotated[
         str | None,
         typer.Option(
-            "--licence", help="Only methods whose original code has this licence: MIT, apache, ...", show_default=False
+            "--licence", help="Only methods whose authors' code has this licence: MIT, apache, ...", show_default=False
         ),
     ] = None,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """List the methods, one line each; with a name, everything about that one.
+    """List the methods, one per line; with a name, describe that method in full.
 
-    Examples: [bold]covist methods --acts inside[/], [bold]covist methods --needs none[/], [bold]covist methods
-    vispruner[/], [bold]covist methods divprune+csc+sca[/]
+    Examples:
+    [bold]covist methods --acts inside[/]
+    [bold]covist methods --needs none[/]
+    [bold]covist methods vispruner[/]
+    [bold]covist methods divprune+csc+sca[/]
     """
     from covist.methods.catalogue import catalogue, describe, matching
 
     if name is not None and (acts, needs, licence) != (None, None, None):
-        raise CovistError("both a name and a filter: give one of them")
+        raise CovistError("give either a name or filters (--acts, --needs, --licence), not both")
     signals = () if needs is None else options.split(needs, "--needs")
     entries = [describe(name)] if name else matching(catalogue(), acts and acts.value, signals, licence)
     if as_json:
@@ -81,7 +85,7 @@ def _print_all(entries: list[dict[str, Any]]) -> None:
     listed = table("method", "goes by", "checked", "paper", "")
     for column in listed.columns:
         column.justify, column.no_wrap = "left", True
-    listed.columns[3].no_wrap = False  # the one column that gives way, by leaving out the end of a long title
+    listed.columns[3].no_wrap = False  # the only column that may shrink: long titles are cut
     groups = grouped(entries)
     for where, heading in WHERE.items():
         own = [entry for (place, _), group in groups.items() if place == where for entry in group]
@@ -93,9 +97,11 @@ def _print_all(entries: list[dict[str, Any]]) -> None:
     console = out()
     console.print(listed)
     console.print("[dim]before, inside: where tokens are removed, relative to the decoder[/]")
-    console.print("[dim]goes by: what mainly decides which tokens stay[/]")
-    console.print("[dim]checked by: golden outputs of the authors' code, or a literal reference[/]")
-    console.print(f"{len(entries)} methods. [bold]covist methods NAME[/] says more; [bold]--method NAME[/] uses one.")
+    console.print("[dim]goes by: what mainly decides which tokens are kept[/]")
+    console.print("[dim]checked: against golden outputs of the authors' code, or a literal reference[/]")
+    console.print(
+        f"{len(entries)} methods. [bold]covist methods NAME[/] describes one; [bold]--method NAME[/] uses it."
+    )
     console.print("NAME+csc adds CoViST's composition, NAME+sca its attention, NAME+csc+sca both.")
 
 
@@ -106,7 +112,7 @@ def _line(entry: dict[str, Any]) -> tuple[str | Text, ...]:
 
 
 def _kind_of_check(entry: dict[str, Any]) -> str:
-    """The word before the colon of what a method says about its check."""
+    """The word before the colon in `checked`."""
     return escape(entry["checked"].partition(":")[0]) or "-"
 
 
@@ -137,7 +143,7 @@ def _print_one(entry: dict[str, Any]) -> None:
 
 def models(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also list the models of transformers that covist refuses, and why.")
+        bool, typer.Option("--all", help="Also list the transformers models that covist does not support, and why.")
     ] = False,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
@@ -155,8 +161,8 @@ def models(
     for entry in entries:
         _print_family(entry)
     out().print(
-        "The embedded models need no download: [bold]tiny[/] is of the family llava-1.5, "
-        "[bold]tiny-next[/] of the family llava-next."
+        "The embedded models need no download: [bold]tiny[/] belongs to the family llava-1.5, "
+        "[bold]tiny-next[/] to llava-next."
     )
     if everything:
         _print_refused(others)
@@ -199,7 +205,7 @@ def doctor(
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> int:
-    """Check the installation: versions, backends, what is missing and how to get it."""
+    """Check the installation: versions, backends, what is missing and how to install it."""
     from covist.environment import checks, machine
 
     found = checks(model)

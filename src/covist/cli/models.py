@@ -1,4 +1,4 @@
-"""What commands do first: a model, images, a question, a suite."""
+"""What commands need first: a model, images, a question, a suite."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covist.cli.console import note
-from covist.cli.options import MetricName
+from covist.cli.options import MetricName, ThemeName
 from covist.errors import CovistError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Films:
-    """The videos of a command line: where they are, how many frames to take, and the rate of those in folders."""
+    """The videos of a command line: their paths, how many frames to take, and the frame rate of folders."""
 
     paths: Sequence[str] = ()
     frames: int = 16
@@ -38,7 +38,7 @@ class Films:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, and about what; in the prompt images stand before videos."""
+    """A question and what it is about; images come before videos in the prompt."""
 
     prompt: str
     images: Sequence[Image.Image]
@@ -50,7 +50,7 @@ class Question:
         return [*self.images, *(list(video.frames) for video in self.videos)]
 
     def seconds(self, which: int, frames: int) -> list[float] | None:
-        """When each of the frames is seen that a model makes of a video; it may see several frames as one."""
+        """The time of each of the `frames` that the model sees of a video; it may merge several frames into one."""
         if which < len(self.images):
             return None
         seconds = self.videos[which - len(self.images)].seconds
@@ -71,7 +71,7 @@ def load(name: str, clip: str | None, device: str) -> LoadedModel:
 
 
 def question(images: list[str] | None, prompt: str | None, films: Films = NO_FILMS, model: str = "tiny") -> Question:
-    """The user's images, videos and question, or what is bundled if none is given.
+    """The user's images, videos and question, or the bundled example if none is given.
 
     An embedded model can be asked anything about the bundled image; with another one, an image was probably forgotten.
     """
@@ -84,13 +84,13 @@ def question(images: list[str] | None, prompt: str | None, films: Films = NO_FIL
     if not images and not films.paths:
         if prompt is not None and model not in EMBEDDED:
             raise CovistError(
-                "--prompt needs an --image or --video to ask about; leave all out for the bundled example"
+                "--prompt needs an --image or --video to ask about; give none of them for the bundled example"
             )
         image, asked, _ = tiny.demo("next" if model == "tiny-next" else "tiny")
         return Question(prompt or asked, [image])
     if prompt is None:
         given = "image" if images else "video"
-        raise CovistError(f"--{given} needs a --prompt: what should be asked about the {given}?")
+        raise CovistError(f"--{given} needs a --prompt: the question to ask about the {given}")
     return Question(prompt, [load_image(path) for path in images or ()], films.load())
 
 
@@ -108,17 +108,17 @@ def suite_of(name: str | None, data: str | None, metric: MetricName, films: Film
 
 
 def request(loaded: LoadedModel, asked: Question) -> Request:
-    """The model's inputs; notes which words of the question it cannot read."""
+    """The model's inputs; prints a note about words of the question that are not in its vocabulary."""
     from covist.request.inputs import prepare, unknown_words
 
     made = prepare(loaded, asked.images, asked.prompt, videos=asked.videos)
     if words := unknown_words(loaded, asked.prompt):
-        note(f"the model has no word for {', '.join(words)}")
+        note(f"not in the model's vocabulary: {', '.join(words)}")
     return made
 
 
 def reaches(answer: Answer, budget: int | float | str | None) -> list[Reach]:
-    """What the method made of the budget, per image and video."""
+    """How many tokens the budget came to, per image and video."""
     from covist.request.budgets import reach
     from covist.schedule import CoverageBudget
 
@@ -149,18 +149,26 @@ def certificates(answer: Answer) -> list[str]:
     ]
 
 
-def draw(answer: Answer, asked: Question, destination: Path, which: int = 0, overlay: bool = False) -> None:
-    """Write the figure of what an answer was based on, for image or video number `which` of the prompt.
+def draw(
+    answer: Answer,
+    asked: Question,
+    destination: Path,
+    which: int = 0,
+    overlay: bool = False,
+    theme: ThemeName = ThemeName.light,
+) -> None:
+    """Write a figure of what was kept of image or video number `which` of the prompt.
 
-    A page has them all.
+    An HTML page shows them all, in the colours of the browser.
     """
     from covist.viz import draw_answer, save_figure
     from covist.viz.files import PAGES
+    from covist.viz.theme import THEMES
 
     if answer.report is None:
         raise CovistError(f"{answer.method} compresses nothing, so there is nothing to draw")
     if not 0 <= which < len(asked.shown):
-        raise CovistError(f"there is no image number {which + 1}; the prompt has {len(asked.shown)}")
+        raise CovistError(f"there is no image or video number {which + 1}; the prompt has {len(asked.shown)}")
     if destination.suffix.lower() in PAGES:
         answer.report.save(destination, image=asked.shown)
         return
@@ -173,5 +181,6 @@ def draw(answer: Answer, asked: Question, destination: Path, which: int = 0, ove
         answer=answer.text,
         overlay=overlay,
         seconds=asked.seconds(which, drawn.frames),
+        theme=THEMES[theme.value],
     )
     save_figure(figure, destination)

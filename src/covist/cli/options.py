@@ -1,4 +1,4 @@
-"""Options that several commands share, each described once."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -19,8 +19,15 @@ class Strategy(str, Enum):
     pro = "pro"
 
 
+class ThemeName(str, Enum):
+    """The themes of covist.viz."""
+
+    light = "light"
+    dark = "dark"
+
+
 class MetricName(str, Enum):
-    """How answers to `--data` are judged; covist.eval.metrics defines each."""
+    """How answers to `--data` are scored; covist.eval.metrics defines each metric."""
 
     auto = "auto"
     exact = "exact"
@@ -36,7 +43,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of 
 MODEL_HELP = "`tiny` or `tiny-next` (embedded, nothing to download), a folder, or a Hugging Face id."
 Model = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 Clip = Annotated[
-    str | None, typer.Option("--clip", help="CLIP checkpoint of the model's vision tower, if that is a CLIP.")
+    str | None, typer.Option("--clip", help="CLIP checkpoint that the vision tower comes from, if it is a CLIP tower.")
 ]
 Device = Annotated[str, typer.Option("--device", help="`auto`, `cpu`, `cuda`, ...")]
 Images = Annotated[
@@ -52,23 +59,23 @@ Videos = Annotated[
         show_default=False,
     ),
 ]
-Frames = Annotated[int, typer.Option("--frames", min=1, help="Frames of a video that are looked at, evenly spaced.")]
-Rate = Annotated[float, typer.Option("--fps", help="Images per second in a folder; a video file says it itself.")]
-Prompt = Annotated[str | None, typer.Option("--prompt", help="What to ask about it.", show_default=False)]
+Frames = Annotated[int, typer.Option("--frames", min=1, help="Evenly spaced frames to take from a video.")]
+Rate = Annotated[float, typer.Option("--fps", help="Frame rate of a folder of images; a video file has its own.")]
+Prompt = Annotated[str | None, typer.Option("--prompt", help="The question.", show_default=False)]
 _BUDGET = typer.Option(
     "--budget",
-    help="Visual tokens per image, or per frame of a video: a count (64), a share (11%), or as many as it needs (auto, "
-    "auto:0.9, auto:0.9:16:192). All tokens or more leaves it uncompressed.",
+    help="Visual tokens to keep per image, or per frame of a video: a count (64), a share (11%), or as many as it "
+    "needs (auto, auto:0.9, auto:0.9:16:192). A budget of all tokens or more compresses nothing.",
     show_default="64",
 )
 Budget = Annotated[str | None, _BUDGET]
-PlannedBudget = Annotated[str, _BUDGET]  # where no covist.json could say another one
+PlannedBudget = Annotated[str, _BUDGET]  # for commands without --config
 MinCoverage = Annotated[
     float | None,
     typer.Option(
         "--min-coverage",
         metavar="SHARE",
-        help="An image of which the tokens would cover less (0.9) runs uncompressed.",
+        help="Leave an image uncompressed if its tokens would cover less than this share of it, such as 0.9.",
         show_default=False,
     ),
 ]
@@ -77,51 +84,57 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Method, budget and constants from a file, as `covist tune` and `covist calibrate` save them; "
-        "other options come before it.",
+        help="File with method, budget and constants, as `covist tune` and `covist calibrate` save them; "
+        "other options override it.",
         show_default=False,
     ),
 ]
 BUDGETS_HELP = (
-    "Visual tokens per image: counts, shares or auto:LEVEL with commas. All tokens or more leaves it uncompressed."
+    "Visual tokens per image, separated by commas: counts, shares or auto:LEVEL. A budget of all tokens or more "
+    "compresses nothing."
 )
+REFERENCE_HELP = "CoViST's frozen concentration reference; `covist concentration` measures it."
 StrategyOption = Annotated[
     Strategy | None,
-    typer.Option("--strategy", help="CoViST's execution: `fixed` reduces once, `pro` twice more inside the decoder."),
+    typer.Option("--strategy", help="CoViST's strategy: `fixed` reduces once, `pro` also twice inside the decoder."),
 ]
 MethodOption = Annotated[
-    str | None, typer.Option("--method", help="Another method; `covist methods` lists them.", show_default=False)
+    str | None, typer.Option("--method", help="Use another method; `covist methods` lists them.", show_default=False)
 ]
 Suite = Annotated[
     str | None,
-    typer.Option("--suite", help="Bundled images and questions: scenes, scenes-hd.", show_default="scenes"),
+    typer.Option("--suite", help="Bundled images and questions: scenes or scenes-hd.", show_default="scenes"),
 ]
 Data = Annotated[
     str | None,
-    typer.Option("--data", metavar="FILE", help="Your own: one question per line, as JSON.", show_default=False),
+    typer.Option("--data", metavar="FILE", help="Your own questions, one JSON object per line.", show_default=False),
 ]
-Metric = Annotated[MetricName, typer.Option("--metric", help="How answers of --data are judged, unless a line says.")]
+Metric = Annotated[
+    MetricName, typer.Option("--metric", help="How answers to --data are scored, unless a line names a metric.")
+]
+LONGEST_HELP = "Longest answer, in tokens."
 AnswerTokens = Annotated[
     int | None,
     typer.Option(
-        "--max-new-tokens", min=1, help="Longest answer.", show_default="64 for your own data, else the right answer's"
+        "--max-new-tokens", min=1, help=LONGEST_HELP, show_default="64 for your own data, else the right answer's"
     ),
 ]
-NewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer.")]
+NewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help=LONGEST_HELP)]
 
 Ray = Annotated[
     str | None,
     typer.Option(
         "--ray",
         metavar="[ADDRESS]",
-        help="Run on Ray (needs the extra covist\\[ray]): on this machine, or on the cluster at auto or HOST:PORT.",
+        help="Run on Ray (needs the extra covist\\[ray]): without an address on this machine, else on the cluster at "
+        "`auto` or HOST:PORT.",
         show_default=False,
     ),
 ]
 
 
 def method_name(strategy: Strategy | None, method: str | None) -> str:
-    """The method that --strategy and --method ask for together."""
+    """The method that --strategy or --method names."""
     if strategy is not None and method is not None:
         raise CovistError("give either --strategy (CoViST) or --method, not both")
     return method or f"covist-{(strategy or Strategy.fixed).value}"
@@ -134,7 +147,7 @@ def setup(
     budget: str | None,
     min_coverage: float | None = None,
 ) -> Setup:
-    """What a command's options and its file say together; what is impossible is refused before anything is loaded."""
+    """The options of a command, with its --config file for what they leave open; bad ones are refused at once."""
     from covist.api.choose import DEFAULT_BUDGET, check_run
     from covist.api.setup import Setup
 
@@ -148,7 +161,7 @@ def setup(
 
 
 def with_ray_address(arguments: list[str]) -> list[str]:
-    """The arguments with a value for `--ray` where it has none: `covist batch --ray rows.jsonl` means this machine."""
+    """The arguments, with a value for a `--ray` that has none: `covist batch --ray rows.jsonl` means this machine."""
     from covist.cluster.start import LOCAL, is_address
 
     given: list[str] = []

@@ -19,21 +19,22 @@ def plan(
     budget: options.PlannedBudget = "64",
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
-    preset: Annotated[str, typer.Option(help="Model sizes; `covist models` lists them.")] = "llava-1.5-7b",
-    layers: Annotated[int | None, typer.Option(help="Decoder layers, if not the preset's.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Visual tokens of the image, if not the preset's.")] = None,
+    preset: Annotated[str, typer.Option(help="Model size; `covist models` lists the presets.")] = "llava-1.5-7b",
+    layers: Annotated[int | None, typer.Option(help="Decoder layers, if not those of the preset.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Visual tokens per image, if not those of the preset.")] = None,
     markers: Annotated[
         int | None,
-        typer.Option("--markers", "--newlines", help="Tokens between those of the image that every layer keeps."),
+        typer.Option("--markers", "--newlines", help="Marker tokens of the image (newlines), which every layer keeps."),
     ] = None,
-    text: Annotated[float, typer.Option(help="Text tokens of the prompt; a mean may be fractional.")] = 64.0,
+    text: Annotated[float, typer.Option(help="Text tokens in the prompt; may be fractional, for a mean.")] = 64.0,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Show how many visual tokens each decoder layer sees, and what that costs.
 
-    Needs no model. Examples: [bold]covist plan --preset llava-next-7b --budget 160 --strategy pro[/], [bold]covist plan
-    --method priortr:counts=nominal[/]
+    No model is loaded. Examples:
+    [bold]covist plan --preset llava-next-7b --budget 160 --strategy pro[/]
+    [bold]covist plan --method priortr:counts=nominal[/]
     """
     from covist.api.choose import check_budget_of
     from covist.families.registry import geometry_named
@@ -49,7 +50,7 @@ def plan(
     made = plan_of(name, chosen.schedule, geometry_named(preset), budget, text=text, **sizes)
     if (needed := CoverageBudget.read(budget)) is not None:
         least, most = needed.bounds(made.tokens)
-        note(f"how many tokens an image needs is known when it is seen: {least} to {most} here; this is for {most}")
+        note(f"an image's tokens are known only once it is seen: {least} to {most} here; this plan is for {most}")
     else:
         means = made.schedule.mean, made.schedule.cached_mean
         print_notes([reach_of(name, budget, made.budget, made.tokens, *means)])

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from covist.reproduce.sheet import Sheet
 
 FAILED = 1  # exit code
-NAME = 16  # letters of a method's name that stay on a line in a narrow window
+NAME = 16  # letters of a method's name that stay on one line in a narrow terminal
 
 
 def reproduce(
     table: Annotated[
         str,
         typer.Option(
-            help="main, 13b, next, qwen, components, efficiency; appendix: fixed, fixed-p, layers, layers-p, after."
+            help="main, 13b, next, qwen, components or efficiency; appendix: fixed, fixed-p, layers, layers-p or after."
         ),
     ] = "main",
     results: Annotated[Path, typer.Option(help="Directory of the results, with a folder for each run.")] = Path(
@@ -35,12 +35,12 @@ def reproduce(
     limit: Annotated[
         int | None, typer.Option(help="Only the first N questions of each task.", show_default="all")
     ] = None,
-    run: Annotated[bool, typer.Option("--run", help="Run what is missing; after a stop, go on with the rest.")] = False,
+    run: Annotated[bool, typer.Option("--run", help="Run what is missing; continues after a stop.")] = False,
     commands: Annotated[
-        bool, typer.Option("--commands", help="Print the missing commands alone, for a shell.")
+        bool, typer.Option("--commands", help="Print only the commands that are still to run, for a shell.")
     ] = False,
     methods: Annotated[
-        str | None, typer.Option(help="Only rows of these methods, by our names.", show_default="all")
+        str | None, typer.Option(help="Only rows of these methods, by covist's names.", show_default="all")
     ] = None,
     budgets: Annotated[str | None, typer.Option(help="Only rows at these budgets.", show_default="all")] = None,
     tasks: Annotated[
@@ -48,11 +48,13 @@ def reproduce(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", help="Folder or hub id, if not the paper's model on the hub.", show_default=False),
+        typer.Option("--model", help="Folder or hub id, if not the paper's model.", show_default=False),
     ] = None,
     clip: options.Clip = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Requests that lmms-eval answers at a time.")] = 1,
-    launcher: Annotated[str, typer.Option(help="How to start it: `accelerate launch -m lmms_eval`, ...")] = "lmms-eval",
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size of lmms-eval.")] = 1,
+    launcher: Annotated[
+        str, typer.Option(help="Starts lmms-eval: `accelerate launch -m lmms_eval`, ...")
+    ] = "lmms-eval",
     destination: Annotated[
         Path | None,
         typer.Option("--out", help="Write the table: .md, .tex, .json, .png, .svg or .pdf.", show_default=False),
@@ -62,13 +64,14 @@ def reproduce(
 ) -> int:
     """Show a table of the paper, the commands that produce its rows, and your results beside its figures.
 
-    Lines marked [bold]paper[/] are the paper's figures. Lines marked [bold]here[/] come from results of lmms-eval in
-    [bold]--results[/]; [bold]--run[/] makes those that are missing, one after the other.
+    Lines marked [bold]paper[/] show the paper's figures.
+    Lines marked [bold]here[/] show results of lmms-eval in the directory [bold]--results[/].
+    [bold]--run[/] produces the missing ones, one after another.
     """
     from covist.reproduce import Settings, open_table
     from covist.reproduce.drawing import check_destination, save
 
-    settings = Settings(results, limit, batch_size, tuple(shlex.split(launcher)), model, clip)
+    settings = Settings(results, limit, batch_size, _words(launcher), model, clip)
     only = {"methods": _items(methods, "--methods"), "budgets": _counts(budgets), "tasks": _items(tasks, "--tasks")}
     beside = open_table(table, settings, **only)
     if destination is not None:
@@ -78,7 +81,7 @@ def reproduce(
         try:
             ended = _run(beside)
         except KeyboardInterrupt:
-            note(f"what is finished is in {results}; the same command goes on from there")
+            note(f"finished runs are in {results}; the same command continues from there")
             return INTERRUPTED
         beside = open_table(table, settings, **only)
         failures = _failures(ended, beside)
@@ -95,6 +98,13 @@ def reproduce(
     return FAILED if failures else 0
 
 
+def _words(launcher: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(launcher))
+    except ValueError as error:  # a quotation mark without its partner
+        raise CovistError(f"--launcher {launcher}: {str(error).lower()}") from None
+
+
 def _items(text: str | None, option: str) -> list[str] | None:
     return None if text is None else options.split(text, option)
 
@@ -102,12 +112,12 @@ def _items(text: str | None, option: str) -> list[str] | None:
 def _counts(text: str | None) -> list[int] | None:
     items = _items(text, "--budgets")
     if items is not None and not all(item.isdecimal() for item in items):
-        raise CovistError(f"--budgets {text}: give counts with commas, those of the table")
+        raise CovistError(f"--budgets {text}: give counts of the table, separated by commas")
     return None if items is None else [int(item) for item in items]
 
 
 def _run(beside: Comparison | Efficiency) -> list[tuple[Job, int]]:
-    """Run what is missing; every job with its exit code."""
+    """Run what is missing; returns every job with its exit code."""
     from covist.reproduce.running import check_programs, run_job
 
     jobs = [job for job in beside.jobs if not job.is_finished]
@@ -120,7 +130,7 @@ def _run(beside: Comparison | Efficiency) -> list[tuple[Job, int]]:
 
 
 def _failures(ended: list[tuple[Job, int]], beside: Comparison | Efficiency) -> list[str]:
-    """What went wrong, by what is there now."""
+    """What went wrong: jobs that ended with an error or left no results."""
     from covist.reproduce.running import failure
 
     finished = {job.name for job in beside.jobs if job.is_finished}
@@ -143,7 +153,7 @@ def _print(beside: Comparison | Efficiency) -> None:
     missing = [job for job in jobs if not job.is_finished]
     if missing:
         console.print(
-            f"\n[bold]To run[/], {len(missing)} of {len(jobs)}; --run does it, --commands prints nothing else:"
+            f"\n[bold]Still to run:[/] {len(missing)} of {len(jobs)}. --run runs them, --commands prints only this:"
         )
         _print_commands(beside)
     else:
@@ -170,13 +180,13 @@ def _print_table(sheet: Sheet) -> None:
 
 
 def _least_width(sheet: Sheet) -> int:
-    """Room for every figure; a window may be narrower, but must not cut digits off."""
+    """Room for every figure: a narrower terminal must not cut digits off."""
     name, *others = (max(map(len, column)) for column in zip(sheet.head, *sheet.rows, strict=True))
     return min(name, NAME) + sum(others) + 2 * len(others) + 2
 
 
 def _print_commands(beside: Comparison | Efficiency) -> None:
-    """A line for each run that is missing, never broken, so that it can be pasted or piped into a shell."""
+    """One line for each missing run, never wrapped, so that it can be pasted or piped into a shell."""
     console = out()
     missing = [job for job in beside.jobs if not job.is_finished]
     results = beside.settings.results

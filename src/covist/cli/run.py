@@ -30,7 +30,7 @@ def run(
     method: options.MethodOption = None,
     min_coverage: options.MinCoverage = None,
     config: options.Config = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Run the uncompressed model beside it.")] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Also run the uncompressed model.")] = False,
     overlay: Annotated[
         Path | None, typer.Option(help="Draw the representatives on the image (PNG, SVG or PDF).", show_default=False)
     ] = None,
@@ -42,8 +42,9 @@ def run(
 ) -> None:
     """Answer a question about images or videos with compressed visual tokens.
 
-    Without arguments: a bundled image, a question about it, the embedded model.
-    With [bold]--compare[/] the uncompressed model answers too, and the table shows what was saved.
+    Without arguments, the embedded model answers a question about a bundled
+    image. With [bold]--compare[/], the uncompressed model answers too, and the table
+    shows the savings.
     """
     from covist.outputs import writable_file
     from covist.request.answer import Configuration, ask
@@ -92,7 +93,7 @@ def _single(answer: Answer) -> Table:
         sides.add_row("answer", said)
     else:
         sides = table("", "uncompressed", answer.method, "left")
-        sides.add_row("answer", "[dim]--compare asks it[/]", said, "")
+        sides.add_row("answer", "[dim]see --compare[/]", said, "")
         _add_costs(sides, (report.tokens, report.kv_bytes_uncompressed, report.flops_uncompressed), answer)
     for label, seconds in _times(answer).items():
         sides.add_row(label, *([] if report is None else [""]), milliseconds(seconds))
@@ -114,8 +115,8 @@ def _comparison(vanilla: Answer, answer: Answer) -> Table:
 def _what_was_timed(answer: Answer) -> str:
     requests = answer.measurement.requests
     if requests > 1:
-        return f"times: medians of {requests} requests after one that warms up"
-    return "times: of a first request" + ("" if answer.report is None else "; --compare warms up and repeats")
+        return f"times: medians of {requests} requests after a warm-up request"
+    return "times of a first request" + ("" if answer.report is None else "; --compare warms up and repeats")
 
 
 def _add_costs(sides: Table, before: tuple[float, float, float], answer: Answer) -> None:

@@ -31,7 +31,7 @@ RAY_EXTRA = ("ray",)
 
 
 def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option for each field of `Limits`; it gets them as `Limits` itself."""
+    """Give a command one option for each field of `Limits`; the command receives one `Limits` object."""
     shown = inspect.signature(command, eval_str=True).parameters
     own = [parameter for parameter in shown.values() if parameter.name != "limits"]
     kinds = get_type_hints(Limits)
@@ -65,19 +65,20 @@ def serve(
     min_coverage: options.MinCoverage = None,
     config: options.Config = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8000,
     api_key_file: Annotated[
         Path | None, typer.Option(help="Keys that clients must send, one per line.", show_default=False)
     ] = None,
     allow_image_host: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="Fetch images from there, by https.", show_default=False)
+        list[str] | None,
+        typer.Option(metavar="HOST", help="Fetch images from this host, over https.", show_default=False),
     ] = None,
     concentration: Annotated[
         float | None,
-        typer.Option(help="CoViST's frozen reference.", show_default="measured on the bundled scenes at the start"),
+        typer.Option(help=options.REFERENCE_HELP, show_default="measured on the bundled scenes at the start"),
     ] = None,
-    temperature: Annotated[float, typer.Option(min=0, max=2, help="For requests that give none.")] = 0.0,
-    page: Annotated[bool, typer.Option("--page", help="Also show a page to ask and to look, at /page.")] = False,
+    temperature: Annotated[float, typer.Option(min=0, max=2, help="Temperature of requests that give none.")] = 0.0,
+    page: Annotated[bool, typer.Option("--page", help="Also serve a web page to try the model, at /page.")] = False,
     ray: options.Ray = None,
     replicas: Annotated[
         int | None, typer.Option(min=1, help="Copies of the model, with --ray.", show_default="1")
@@ -86,7 +87,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="MIN:MAX[,OPTION=VALUE]",
-            help="As many copies as the load asks for, with --ray; the options are those of Ray Serve.",
+            help="Copies of the model by load, with --ray; the options are those of Ray Serve.",
             show_default=False,
         ),
     ] = None,
@@ -95,9 +96,10 @@ def serve(
     verbose: options.Verbose = False,
     limits: Limits,
 ) -> None:
-    """Serve the model over HTTP: POST /v1/chat/completions as OpenAI's clients send it, streamed or not.
+    """Serve a model to OpenAI clients over HTTP: POST /v1/chat/completions, streamed or not.
 
-    A request may choose its own compression: extra_body={"covist": {"budget": 32, "strategy": "pro"}}.
+    A request may choose its own compression:
+    extra_body={"covist": {"budget": 32, "strategy": "pro"}}
     """
     require_extra("covist serve", EXTRA, "serve")
     _check_page(page, api_key_file, ray)
@@ -160,12 +162,12 @@ def _serve_on_ray(
 
 
 def application_name(bound: socket.socket) -> str:
-    """The same command on the same machine replaces what an earlier one may have left on a cluster."""
+    """A name for host and port, so that the same command replaces what an earlier one left on a cluster."""
     return f"covist-{platform.node()}-{bound.getsockname()[1]}"
 
 
 def _announce(name: str, default: Setting, bound: socket.socket, more: str = "") -> str:
-    """Say where the model is served; returns the address."""
+    """Print where the model is served; returns the address."""
     host, port = bound.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
     print_line(f"serving [bold]{name}[/] at {address} ({default.method}, budget {default.budget}{more})")
@@ -177,9 +179,9 @@ def _check_page(page: bool, api_key_file: Path | None, ray: str | None) -> None:
         return
     require_extra("covist serve --page", PAGE_EXTRA, "page")
     if api_key_file is not None:
-        raise CovistError("--page asks visitors for no key; leave out --page or --api-key-file")
+        raise CovistError("--page cannot ask visitors for a key; leave out --page or --api-key-file")
     if ray is not None:
-        raise CovistError("--page draws what the model in this process kept; leave out --page or --ray")
+        raise CovistError("--page needs the model in this process; leave out --page or --ray")
 
 
 def _check_ray(ray: str | None, replicas: int | None, autoscale: str | None) -> None:
@@ -190,7 +192,7 @@ def _check_ray(ray: str | None, replicas: int | None, autoscale: str | None) -> 
 
 
 def require_extra(command: str, packages: tuple[str, ...], extra: str) -> None:
-    """Say how to install what a command needs, if it is not there."""
+    """Refuse a command whose packages are missing, and say how to install them."""
     if missing := [package for package in packages if find_spec(package) is None]:
         raise CovistError(f"{command} needs {', '.join(missing)}: pip install 'covist[{extra}]'")
 

@@ -20,7 +20,7 @@ def show(
     fps: options.Rate = 2.0,
     prompt: options.Prompt = None,
     destination: Annotated[
-        Path, typer.Option("--out", help="The figure (PNG, SVG, PDF), or an interactive page (HTML).")
+        Path, typer.Option("--out", help="File for the figure (PNG, SVG, PDF) or interactive page (HTML).")
     ] = Path("covist.png"),
     model: options.Model = "tiny",
     budget: options.Budget = None,
@@ -28,7 +28,10 @@ def show(
     method: options.MethodOption = None,
     min_coverage: options.MinCoverage = None,
     config: options.Config = None,
-    which: Annotated[int, typer.Option("--which", min=1, help="Which of several images and videos to draw.")] = 1,
+    which: Annotated[int, typer.Option("--which", min=1, help="Number of the image or video to draw.")] = 1,
+    theme: Annotated[options.ThemeName, typer.Option("--theme", help="The page that a figure is for.")] = (
+        options.ThemeName.light
+    ),
     clip: options.Clip = None,
     device: options.Device = "auto",
     max_new_tokens: options.NewTokens = 128,
@@ -37,10 +40,13 @@ def show(
 ) -> None:
     """Draw what was kept of an image or a video, and why.
 
-    Above: the image and the evidence maps that decided. Below: the representatives, as discs whose size and colour
-    is their weight, with threads to the tokens they stand for; one panel per stage; and the image rebuilt from them.
+    Top: the image and the evidence maps that decided. Bottom: the
+    representatives, one panel per stage, and the image rebuilt from them.
+    Size and colour of a disc show its weight; lines lead to the tokens that it
+    stands for.
 
-    Of a video: a film strip with the representatives of every frame, and how they and their weight move through time.
+    For a video: a film strip with the representatives of every frame, and how
+    they and their weight change over time.
     """
     from covist.outputs import writable_file
     from covist.request.answer import Configuration, ask
@@ -51,7 +57,7 @@ def show(
     writable_file(destination, FIGURES + PAGES)
     loaded = load(model, clip, device)
     answer = ask(loaded, request(loaded, asked), chosen, max_new_tokens)
-    draw(answer, asked, destination, which - 1)
+    draw(answer, asked, destination, which - 1, theme=theme)
     notes = print_notes(reaches(answer, chosen.budget))
     if as_json:
         about = {

@@ -29,35 +29,37 @@ def tune(
     data: options.Data = None,
     metric: options.Metric = options.MetricName.auto,
     method: Annotated[
-        str | None, typer.Option(help="Names with commas; the smallest budget wins.", show_default="covist-fixed")
+        str | None,
+        typer.Option(help="Methods separated by commas; the smallest budget wins.", show_default="covist-fixed"),
     ] = None,
     budgets: Annotated[
-        str | None, typer.Option(help="Budgets to try, with commas.", show_default="nine from 50% to 2.8%")
+        str | None, typer.Option(help="Budgets to try, separated by commas.", show_default="nine from 50% to 2.8%")
     ] = None,
-    max_budget: Annotated[str | None, typer.Option(help="Try none above this one.", show_default=False)] = None,
-    save: Annotated[Path | None, typer.Option(help="File for what was found.", show_default="covist.json")] = None,
+    max_budget: Annotated[str | None, typer.Option(help="Largest budget to try.", show_default=False)] = None,
+    save: Annotated[Path | None, typer.Option(help="File for the result.", show_default="covist.json")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
     model: Annotated[
         str | None, typer.Option("--model", help=options.MODEL_HELP, show_default="the suite's own")
     ] = None,
     destination: Annotated[
-        Path | None, typer.Option("--out", help="Directory for answers; one of `covist eval` saves its work.")
+        Path | None, typer.Option("--out", help="Directory for answers; those of `covist eval` are reused.")
     ] = None,
     config: options.Config = None,
     frames: options.Frames = 16,
     fps: options.Rate = 2.0,
     max_new_tokens: options.AnswerTokens = None,
-    seed: Annotated[int, typer.Option(help="Of the order in which images are answered.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of the images.")] = 0,
     clip: options.Clip = None,
     device: options.Device = "auto",
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> int:
-    """Find the smallest budget that keeps enough, with 95 % confidence, and save it.
+    """Find the smallest budget that keeps enough of the score, with 95 % confidence, and save it.
 
-    Budgets are tried from the largest down, each on a growing sample of the images, until one fails.
-    What was found goes into covist.json, which every command takes as [bold]--config[/].
-    If no budget suffices, nothing is saved and the exit code is 3.
+    Budgets are tried from the largest down, each on a growing sample of the
+    images, until one fails. The result is saved in covist.json; pass it to other
+    commands with [bold]--config[/]. If no budget suffices, nothing is saved and the exit
+    code is 3.
     """
     from covist.api.choose import DEFAULT_METHOD
     from covist.api.setup import Setup
@@ -68,7 +70,7 @@ def tune(
     from covist.outputs import writable_directory, writable_file
     from covist.schedule import check_budget
 
-    check_keep(keep)  # what cannot be is refused before anything is loaded
+    check_keep(keep)  # bad options are refused before anything is loaded
     setup = Setup.of(config)
     methods = method_names(method or setup.method or DEFAULT_METHOD)
     check_runs(methods, options.split(budgets or "64", "--budgets"))
@@ -145,14 +147,14 @@ def _why_none(tuned: Tuned) -> str:
     if tuned.best_bound < tuned.keep:
         seen = counted(tuned.items, tuned.unit)
         return (
-            f"[yellow]no budget suffices:[/] with {seen} at most {tuned.best_bound:.1f} % can be shown, even if not a "
-            "single answer changes; give more of them or a lower --keep"
+            f"[yellow]no budget suffices:[/] {seen} can show at most {tuned.best_bound:.1f} %, even if no answer "
+            f"changes; give more {tuned.unit}s or a lower --keep"
         )
-    return f"[yellow]no budget suffices[/] to keep {tuned.keep:g} %; allow larger --budgets or a lower --keep"
+    return f"[yellow]no budget suffices[/] to keep {tuned.keep:g} %; give larger --budgets or a lower --keep"
 
 
 def _savings(report: Report) -> Table:
-    """What the first prompt costs, before and after."""
+    """The cost of the first prompt, before and after compression."""
     made = table("", "uncompressed", "compressed", "left")
     costs = (
         ("visual tokens", report.tokens, report.mean_tokens, number),

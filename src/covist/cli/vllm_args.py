@@ -18,11 +18,11 @@ def vllm_args(
     config: options.Config = None,
     concentration: Annotated[
         float | None,
-        typer.Option(help="CoViST's frozen reference; `covist concentration` measures it.", show_default=False),
+        typer.Option(help=options.REFERENCE_HELP, show_default=False),
     ] = None,
     instruction: Annotated[
         bool,
-        typer.Option("--instruction", help="Use the question too: every question encodes its images again."),
+        typer.Option("--instruction", help="Also use the question: images are then encoded again for every question."),
     ] = False,
     clip: Annotated[
         str | None,
@@ -30,7 +30,7 @@ def vllm_args(
     ] = None,
     columns: Annotated[
         int | None,
-        typer.Option(help="Extra dimensions of every head, for the bias.", show_default="the fewest that fit"),
+        typer.Option(help="Extra dimensions per attention head, for the bias.", show_default="the fewest that fit"),
     ] = None,
     as_json: options.Json = False,
     verbose: options.Verbose = False,

@@ -1,10 +1,10 @@
-"""Many processes instead of one, with Ray: replicas of `covist serve`, workers of `covist batch` (extra: ray).
+"""Several processes with Ray: replicas of `covist serve`, workers of `covist batch` (extra: ray).
 
-start.py      Ray on this machine or elsewhere, and what one worker may take of it
-replica.py    a service in a process of its own      fleet.py      its replicas, as the routes see them
+start.py      Ray on this machine or elsewhere, and the resources of one worker
+replica.py    a service in its own process           fleet.py      all replicas, as the routes see them
 scaling.py    how many replicas there are            job.py        a request that a replica answers
-driver.py     workers of a batch job                 feed.py       their rows, on the way
-errors.py     what Ray says went wrong, in a line
+driver.py     workers of a batch job                 feed.py       the rows on their way to the workers
+errors.py     errors of Ray, in one line
 
 Nothing else in covist imports Ray.
 """

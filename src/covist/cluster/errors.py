@@ -1,4 +1,4 @@
-"""What Ray says went wrong, in one line: its own texts are tracebacks of several processes."""
+"""Errors of Ray in one line: its own texts are tracebacks of several processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _OURS = re.compile(r"CovistError: (.+)")
 
 
 def first_cause(error: BaseException) -> str:
-    """The line of ours that a process reported, or else the last one that Ray has to say."""
+    """The message of the last `CovistError` in the text of an error, or else its last line."""
     text = str(error).strip()
     ours = _OURS.findall(text)
     return ours[-1].strip() if ours else (text.splitlines() or [type(error).__name__])[-1].strip()
 
 
 def refusal(what: str, error: BaseException) -> CovistError:
-    """`what` happened, and why."""
+    """An error that says what happened and why."""
     return CovistError(f"{what}: {first_cause(error)}")

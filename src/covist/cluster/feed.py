@@ -1,8 +1,8 @@
 """Blocks on their way from the job to Ray Data: handed out by number, a few at a time.
 
-Ray Data repeats work by repeating what led to it, so the piece of a number must be the same each time it is asked for:
-it is kept until it is answered. Pieces are put in only while few wait for their answers, so memory stays flat however
-many rows there are.
+Ray Data repeats work by reading its input again, so a number must give the same piece each time: a piece is kept until
+it is answered. New pieces are added only while few wait for their answers, so memory does not grow with the number of
+rows.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from ray.data.datasource import ReadTask
 from covist.batch.rows import Block
 
 PIECE_ROWS = 128
-"""Rows that one call of a worker answers: enough to form batches, few enough to be repeated when a worker dies."""
+"""Rows per call of a worker: enough to form batches, few enough to repeat when a worker dies."""
 PIECE = "piece"
-"""The column that holds a piece, as bytes: Ray Data moves it and never looks inside."""
+"""The column of pieces, as bytes that Ray Data moves without reading them."""
 
 
 def pieces(blocks: Iterable[Block]) -> Iterator[Block]:
-    """The same rows in blocks that are no longer than a piece."""
+    """Split blocks into pieces."""
     for block in blocks:
         for start in range(0, len(block.rows), PIECE_ROWS):
             yield Block(block.index, block.rows[start : start + PIECE_ROWS])
 
 
 class Feed:
-    """The class of an actor between the job, which puts pieces in, and Ray Data, which reads them."""
+    """An actor between the job, which puts pieces in, and Ray Data, which reads them."""
 
     def __init__(self, room: int):
         """`room` pieces may wait for their answers."""
@@ -42,7 +42,7 @@ class Feed:
         self._changed = asyncio.Condition()
 
     async def put(self, piece: bytes) -> None:
-        """Returns when there was room for it."""
+        """Add a piece as soon as there is room for it."""
         async with self._changed:
             await self._changed.wait_for(lambda: len(self._waiting) < self._room)
             self._waiting[self._count] = piece
@@ -50,26 +50,26 @@ class Feed:
             self._changed.notify_all()
 
     async def end(self) -> None:
-        """There are no more pieces."""
+        """Declare that no more pieces will come."""
         async with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     async def get(self, number: int) -> bytes | None:
-        """A piece that waits for its answers, an empty one if it has them, None after the last."""
+        """A piece that waits for its answers; empty if it has been answered; None after the last."""
         async with self._changed:
             await self._changed.wait_for(lambda: number < self._count or self._ended)
             return self._waiting.get(number, b"") if number < self._count else None
 
     async def answered(self, number: int) -> None:
-        """A piece need not be kept any longer."""
+        """Drop a piece that has been answered."""
         async with self._changed:
             self._waiting.pop(number, None)
             self._changed.notify_all()
 
 
 class FeedSource(Datasource):
-    """All pieces of a feed as one stream, read by one task; Ray Data gives them to its workers as they have time."""
+    """All pieces of a feed as one stream, read by one task; Ray Data passes them to workers as they become free."""
 
     def __init__(self, feed: Any):
         self._feed = feed
@@ -84,7 +84,7 @@ class FeedSource(Datasource):
 
 
 def read_feed(feed: Any) -> Iterator[pyarrow.Table]:
-    """One row per piece: its number with it, so that its answers can be told from those of others."""
+    """One row per piece, with its number, which tells its answers from those of other pieces."""
     import ray
 
     number = 0

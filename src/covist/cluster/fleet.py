@@ -1,4 +1,4 @@
-"""The replicas together, as the routes see them: the same routes as around one service."""
+"""All replicas behind the interface of a single service, so that the same routes serve both."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from covist.serve.spec import ServiceSpec
 
 DEPLOYMENT = "replica"
 LOOK_SECONDS = 1.0
-"""How old the numbers of /ready and /metrics may be."""
+"""The greatest age of the numbers in /ready and /metrics."""
 
 
 class Fleet:
     """Answers requests with the replicas of one Ray Serve application, from construction until `close()`."""
 
     def __init__(self, spec: ServiceSpec, scaling: Scaling, share: Share, name: str, keys: Keys | None = None):
-        """`name` is that of the application: a second one of the same name replaces the first."""
+        """`name` is the name of the application: a second one with the same name replaces the first."""
         self.limits, self.keys, self.metrics = spec.limits, keys or Keys(), Metrics()
         self.is_draining = False
         self._application = name
@@ -58,7 +58,7 @@ class Fleet:
         return not self.is_draining and self._running > 0
 
     async def admit(self, wanted: ChatRequest) -> tuple[RemoteJob, Answer]:
-        """Hand a request to the replica that Ray chooses; it waits where all have died and are being replaced."""
+        """Pass a request to the replica that Ray chooses; it waits while dead replicas are being replaced."""
         arrived = monotonic()
         deadline = asyncio.get_running_loop().time() + self.limits.request_seconds
         stream = self._stream.answer.remote(wanted)
@@ -68,7 +68,7 @@ class Fleet:
         return RemoteJob(stream, choices, deadline), answer
 
     def close(self) -> None:
-        """End the replicas; the requests that they had are finished by now, or out of time."""
+        """Stop the replicas; their requests have finished by now, or timed out."""
         self.is_draining = True
         self._closed.set()
         self._looking.join()
@@ -78,7 +78,7 @@ class Fleet:
         while not self._closed.wait(LOOK_SECONDS):
             try:
                 self._look()
-            except Exception as error:  # Ray is busy; the next look may succeed
+            except Exception as error:  # Ray is busy; the next attempt may succeed
                 log("replicas not seen", error=type(error).__name__)
 
     def _look(self) -> None:
@@ -100,7 +100,7 @@ class Fleet:
 
 def _deploy(spec: ServiceSpec, scaling: Scaling, share: Share, name: str) -> Any:
     """Start the replicas and wait for them; the handle routes requests to the less busy of two."""
-    logging.getLogger("ray.serve").setLevel(logging.ERROR)  # what happens to requests is in our own log
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)  # requests are in our own log
     serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False, "log_level": "WARNING"})
     number = {"autoscaling_config": scaling.autoscaling} if scaling.autoscaling else {"num_replicas": scaling.replicas}
     deployment = serve.deployment(
@@ -109,7 +109,7 @@ def _deploy(spec: ServiceSpec, scaling: Scaling, share: Share, name: str) -> Any
         max_ongoing_requests=_at_once(spec.limits),
         graceful_shutdown_timeout_s=spec.limits.drain_seconds,
         health_check_period_s=2.0,
-        health_check_timeout_s=60.0,  # a core that is shared with a long prefill answers late
+        health_check_timeout_s=60.0,  # a replica whose core runs a long prefill answers late
         max_constructor_retry_count=1,
         **number,
     )(Replica)
@@ -121,5 +121,5 @@ def _deploy(spec: ServiceSpec, scaling: Scaling, share: Share, name: str) -> Any
 
 
 def _at_once(limits: Limits) -> int:
-    """Requests that a replica takes: what runs and what waits there, so that its own queue refuses the next one."""
+    """Requests that a replica takes: those that run and wait there, and one more, which its own queue refuses."""
     return limits.queue + limits.batches * limits.batch_size + 1

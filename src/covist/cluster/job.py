@@ -17,9 +17,9 @@ from covist.serve.logs import log
 
 
 class RemoteJob(Job):
-    """Passes on what a replica says; whoever cancels it cancels it there too.
+    """Passes on the events of a replica; cancelling it also cancels the request there.
 
-    stream: Ray Serve's stream of messages, of which the first has been read.
+    stream: Ray Serve's stream of messages, after the first one
     """
 
     def __init__(self, stream: Any, choices: int, deadline: float):
@@ -41,7 +41,7 @@ class RemoteJob(Job):
 
 
 async def opened(stream: Any, deadline: float) -> Accepted:
-    """The first message of a stream: a replica has accepted the request, or it is refused."""
+    """Read the first message of a stream: a replica has accepted the request; a refusal is raised."""
     left = deadline - asyncio.get_running_loop().time()
     try:
         with clean_errors():
@@ -63,14 +63,15 @@ def clean_errors() -> Iterator[None]:
     """Turn what Ray raises into refusals of one line."""
     try:
         yield
-    except TaskCancelledError:  # by us, because nobody listens any more
+    except TaskCancelledError:  # by us, because the client is gone
         raise gone() from None
     except (RayActorError, WorkerCrashedError, DeploymentUnavailableError) as error:
         log("replica lost", error=type(error).__name__)
         message = "the replica that answered has died; send the request again"
         raise Refusal(503, "replica_lost", message, headers={"Retry-After": "1"}) from None
     except BackPressureError:
-        raise Refusal(429, "queue_full", "too many requests wait; try again", headers={"Retry-After": "1"}) from None
+        message = "too many requests are waiting; try again later"
+        raise Refusal(429, "queue_full", message, headers={"Retry-After": "1"}) from None
     except (RayError, RayServeException) as error:
         log("replica failed", error=type(error).__name__)
-        raise Refusal(500, "generation_failed", "the generation broke down; other requests go on") from None
+        raise Refusal(500, "generation_failed", "the generation failed; other requests are not affected") from None

@@ -1,4 +1,4 @@
-"""A service in a process of its own, without HTTP: the routes are in the process that clients talk to."""
+"""A service in its own process, without HTTP: the routes are in the process that clients connect to."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from covist.serve.settings import Setting
 from covist.serve.spec import ServiceSpec
 
 SHOWN = ("covist_batch_size", "covist_queue", "covist_running")
-"""Metrics that only a replica can know; requests and answers are counted where they come in."""
+"""Metrics that only a replica knows; requests and answers are counted where they arrive."""
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """What the answer to a request needs to know before its events."""
+    """What is known about an accepted request before its first event."""
 
     replica: str
     setting: Setting
@@ -30,7 +30,7 @@ Message = Accepted | Refusal | tuple[int, Event]
 
 
 class Replica:
-    """The class that Ray Serve runs; a request is one stream of messages."""
+    """The class that Ray Serve runs; the answer to a request is a stream of messages."""
 
     def __init__(self, spec: ServiceSpec):
         from ray import serve
@@ -39,21 +39,21 @@ class Replica:
         self._id = serve.get_replica_context().replica_id.unique_id
 
     def describe(self) -> tuple[str, Setting]:
-        """The model's name, and how requests are compressed that do not say."""
+        """The model's name, and the setting of requests that choose none."""
         return self._service.name, self._service.default
 
     async def answer(self, wanted: ChatRequest) -> AsyncIterator[Message]:
-        """`Accepted` and then its events, or a refusal at any time. Cancelled, it stops writing."""
+        """`Accepted`, then the events of the request, or a refusal at any time. Cancelling it stops the generation."""
         try:
             job, answer = await self._service.admit(wanted)
             yield Accepted(self._id, answer.setting, answer.prompt_tokens)
             async for index, event in job.follow():
                 yield index, _light(event)
-        except Refusal as refusal:  # as a message: raised, Ray would wrap it into its own errors
+        except Refusal as refusal:  # sent as a message, because Ray would wrap an exception in its own
             yield refusal
 
     def figures(self) -> tuple[str, list[Metric]]:
-        """Who I am, and the current numbers of my own metrics."""
+        """The name of the replica, and the current values of its metrics."""
         return self._id, self._service.metrics.families(SHOWN)
 
     def check_health(self) -> None:
@@ -63,5 +63,5 @@ class Replica:
 
 
 def _light(event: Event) -> Event:
-    """Without the reports on images, which only drawings need."""
+    """The event without the reports on images, which only drawings need."""
     return replace(event, cost=replace(event.cost, images=())) if isinstance(event, Finished) else event

@@ -13,22 +13,24 @@ _RANGE = re.compile(r"(\d+):(\d+)((?:,\w+=[^,=]+)*)", re.ASCII)
 
 @dataclass(frozen=True)
 class Scaling:
-    """`replicas` at the start and at most; `autoscaling` holds Ray Serve's `AutoscalingConfig`, if there is one."""
+    """`replicas` is the greatest number of replicas; `autoscaling` is Ray Serve's `AutoscalingConfig`, if any."""
 
     replicas: int = 1
     autoscaling: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, replicas: int | None, autoscale: str | None, target: int) -> Scaling:
-        """From the options --replicas and --autoscale MIN:MAX[,OPTION=VALUE...]; a replica is meant to have `target`
-        requests at once."""
+        """Read the options --replicas and --autoscale MIN:MAX[,OPTION=VALUE...].
+
+        target: requests that one replica should have at a time
+        """
         if autoscale is None:
             return cls(replicas or 1)
         if replicas is not None:
             raise CovistError("give either --replicas or --autoscale, not both")
         matched = _RANGE.fullmatch(autoscale)
         if matched is None:
-            raise CovistError(f"--autoscale {autoscale}: write MIN:MAX[,OPTION=VALUE,...], 1:4 for example")
+            raise CovistError(f"--autoscale {autoscale}: give MIN:MAX[,OPTION=VALUE,...], for example 1:4")
         low, high = int(matched[1]), int(matched[2])
         if not 1 <= low <= high:
             raise CovistError(f"--autoscale {autoscale}: MIN must be at least 1 and at most MAX")
@@ -38,7 +40,7 @@ class Scaling:
 
 
 def _checked(wanted: dict[str, Any], given: set[str]) -> dict[str, Any]:
-    """Ray's own types and bounds; it ignores names that it does not know, so we ask for them."""
+    """Check the options with Ray's own class; it ignores unknown names, so these are checked here."""
     from pydantic import ValidationError
     from ray.serve.config import AutoscalingConfig
 

@@ -1,4 +1,4 @@
-"""Ray itself: started on this machine or joined where it runs, and what one worker may take of it."""
+"""Start Ray on this machine or join a running one, and divide its resources among workers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from covist.errors import CovistError
 
 LOCAL = "local"
 _SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
-    "RAY_worker_niceness": "0",  # workers are the work here, not what is done beside it
+    "RAY_USAGE_STATS_ENABLED": "0",  # no usage reports
+    "RAY_worker_niceness": "0",  # workers do the main work and must not yield to other processes
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # we show our own
-    # A notification that got lost would hide a new replica for a minute.
+    # A lost notification would hide a new replica for a minute.
     "LISTEN_FOR_CHANGE_REQUEST_TIMEOUT_S_LOWER_BOUND": "2",
     "LISTEN_FOR_CHANGE_REQUEST_TIMEOUT_S_UPPER_BOUND": "4",
 }
@@ -27,21 +27,21 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Share:
-    """What Ray sets aside for one worker; with CPUs come as many threads, and at least one."""
+    """What Ray reserves for one worker, which gets as many threads as CPUs, and at least one."""
 
     cpus: float
     gpus: int
 
     @property
     def options(self) -> dict[str, Any]:
-        """As Ray's actors take it."""
+        """The options of a Ray actor."""
         return {"num_cpus": self.cpus, "num_gpus": self.gpus}
 
 
 def share_of(workers: int, cpus: float, gpus: float) -> Share:
-    """One GPU for each worker where there are GPUs, else the cores divided, one of which stays free for Ray's own work.
+    """One GPU per worker if there are GPUs, else an equal share of all cores but one.
 
-    Ray waits for ever where its own tasks find no core left.
+    One core stays free for Ray's own tasks, which would otherwise wait for ever.
     """
     if gpus >= 1:
         return Share(cpus=min(1.0, cpus / (2 * workers)), gpus=1)
@@ -50,17 +50,17 @@ def share_of(workers: int, cpus: float, gpus: float) -> Share:
 
 
 def worker_share(workers: int, device: str = "auto") -> Share:
-    """The share of each of `workers` in the Ray that is running; GPUs that cannot suffice are refused here."""
+    """The share of each worker in the running Ray; refuses more workers than GPUs."""
     import ray
 
     gpus = gpus_for(device)
     if 1 <= gpus < workers:
-        raise CovistError(f"{workers} workers need a GPU each, and Ray has {gpus}; ask for fewer, or --device cpu")
+        raise CovistError(f"{workers} workers need a GPU each, but Ray has {gpus}; give fewer workers, or --device cpu")
     return share_of(workers, ray.cluster_resources().get("CPU", 1.0), gpus)
 
 
 def gpus_for(device: str) -> int:
-    """GPUs of the Ray that is running, if workers of this device may have any."""
+    """GPUs of the running Ray; 0 if workers run on the CPU."""
     import ray
 
     return 0 if device == "cpu" else int(ray.cluster_resources().get("GPU", 0))
@@ -68,15 +68,15 @@ def gpus_for(device: str) -> int:
 
 @contextmanager
 def ray_running(address: str = LOCAL) -> Iterator[None]:
-    """Ray for the length of a block: `local` starts one here that ends with the block, anything else joins one.
+    """Ray within a `with` block: `local` starts one that ends with the block, any other address joins a running one.
 
-    Meanwhile what Ray prints goes to stderr; stdout is for results.
+    Ray's own output goes to stderr, because stdout is for results.
     """
     check_address(address)
     os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
     import ray
 
-    if ray.is_initialized():  # a program that has its own Ray keeps it
+    if ray.is_initialized():  # the program has its own Ray and keeps it
         yield
         return
     with redirect_stdout(sys.stderr):
@@ -88,7 +88,7 @@ def ray_running(address: str = LOCAL) -> Iterator[None]:
 
 
 def _initialise(address: str) -> None:
-    """Start or join; a machine under load may need longer to start than the half minute that Ray allows itself."""
+    """Start or join Ray; on a busy machine the start may exceed Ray's limit of half a minute, so it is retried."""
     import ray
 
     own: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
@@ -96,7 +96,7 @@ def _initialise(address: str) -> None:
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
             return
-        except Exception as error:  # Ray raises all kinds of them
+        except Exception as error:  # Ray raises many kinds
             ray.shutdown()
             if is_last or "timed out during startup" not in str(error):
                 failed = "Ray did not start" if address == LOCAL else "no Ray cluster answers"
@@ -104,12 +104,12 @@ def _initialise(address: str) -> None:
 
 
 def is_address(text: str) -> bool:
-    """Whether --ray can mean this: `--ray rows.jsonl` gives no address."""
+    """Whether a text can be the address of --ray: in `--ray rows.jsonl` it is not."""
     return re.fullmatch(r"auto|local|[\w.-]+:\d+", text, re.ASCII) is not None
 
 
 def check_address(address: str) -> None:
-    """Refuse what cannot be the address of a cluster that this machine belongs to."""
+    """Refuse a text that cannot be the address of a cluster that this machine belongs to."""
     if not is_address(address):
         raise CovistError(
             f"--ray {address}: give auto or HOST:PORT of a cluster that this machine belongs to; from elsewhere, "

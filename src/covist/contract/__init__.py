@@ -1,12 +1,16 @@
-"""What engine, families and methods say to each other: data and protocols, nothing that runs by itself.
+"""The data and protocols that engine, families and methods exchange. Nothing here runs by itself.
 
-signals.py      what a vision tower says about one image          families -> methods
-family.py       what the engine asks of a model family            families -> engine
-method.py       what the engine asks of a method                  methods  -> engine
-kinds.py        the words in which methods are sorted             methods  -> lists
-views.py        what a method may look at, before and in the decoder   engine -> methods
-decoder.py      a frozen decoder, as far as methods read it       engine   -> methods
+signals.py      the vision tower's signals of one image           families -> methods
+encoder.py      further layers of the vision tower to record      methods  -> families
+profile.py      what a family is, without a loaded model          families -> loading, benchmarks
+family.py       what the engine needs from a model family         families -> engine
+method.py       what the engine needs from a method               methods  -> engine
+kinds.py        the words by which methods are classified         methods  -> lists
+views.py        what a method may read before and in the decoder  engine   -> methods
+decoder.py      the parts of a frozen decoder that methods read   engine   -> methods
 instruction.py  what the user asked about an image                engine   -> methods
 pixels.py       the image as the encoder saw it, for display      families -> report, drawings
-stages.py       what became of an image, stage by stage           engine   -> report, drawings
+stages.py       what happened to an image, stage by stage         engine   -> report, drawings
+certificate.py  how well the kept tokens represent an image       report   -> users
+films.py        whole videos, joined from their segments          report   -> drawings
 """

@@ -1,4 +1,4 @@
-"""What the tokens that stayed say about those that did not, in numbers and in words."""
+"""How well the kept tokens represent an image, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 class Certificate:
     """How well the first reduction of an image represents it.
 
-    kept, tokens:    tokens after and before it
+    kept, tokens:    number of tokens after and before the reduction
     coverage:        share of the evidence that the kept tokens cover (Eq. 5 over that of all tokens)
     withheld:        share of the evidence that the limit on weights keeps out of attention (Eq. 15)
-    missed:          the coverage of a reduction that was not enough, so that all tokens were kept; else None
+    missed:          the insufficient coverage of a reduction that was rejected, so that all tokens were kept; else None
     attention_bound: Proposition 1: how far the output of a head of the first layer can move for the last word of the
-                     question, as a share of the largest value; None where it was not asked for or says nothing
+                     question, as a share of the largest value; None if it was not requested or says nothing
 
     >>> print(Certificate(kept=41, tokens=576, coverage=0.979, withheld=0.0))
     kept 41 of 576 tokens; what they leave out carries 2.1 % of the evidence
@@ -30,7 +30,7 @@ class Certificate:
 
     @property
     def is_fallback(self) -> bool:
-        """Whether the image runs uncompressed because too little of it would have been covered."""
+        """Whether the image runs uncompressed because its coverage would have been too low."""
         return self.missed is not None
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Certificate:
         return f"{kept}; what they leave out carries {left_out} of the evidence{limited}{moved}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers for JSON, and the words."""
+        """Plain numbers for JSON, and the sentence."""
         return {
             "kept": self.kept,
             "tokens": self.tokens,

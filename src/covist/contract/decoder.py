@@ -1,4 +1,4 @@
-"""A frozen decoder, as far as methods read it."""
+"""The parts of a frozen decoder that methods read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Decoder(Protocol):
 
     @property
     def inverse_frequencies(self) -> Tensor:
-        """RoPE frequencies after the model's scaling [head width / 2]; 0 for pairs that do not turn."""
+        """RoPE frequencies after the model's scaling [head width / 2]; 0 for pairs that do not rotate."""
 
     @property
     def distance_table(self) -> DistanceTable:
@@ -50,10 +50,10 @@ class Decoder(Protocol):
         """States [..., tokens, head width] as a layer rotates its queries and keys."""
 
     def scale(self, layer: int) -> float:
-        """What a layer multiplies its attention logits with."""
+        """The factor of a layer's attention logits."""
 
     def final_norm(self, hidden: Tensor) -> Tensor:
-        """Hidden states [tokens, d] after the norm that ends the decoder."""
+        """Hidden states [tokens, d] after the decoder's final norm."""
 
     def head_gains(self, gain_range: tuple[float, float]) -> Tensor:
         """Gains of Eq. 10 over all layers and heads, [layers, heads]."""

@@ -1,4 +1,4 @@
-"""What a method may ask of the layers of a vision tower, besides the signals that every image comes with."""
+"""What a method may request from the layers of a vision tower, in addition to the signals of every image."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from covist.formulas.ops import round_half_up
 
 @dataclass(frozen=True)
 class EncoderRead:
-    """One thing to keep while images are encoded; `ImageSignals.read` gives it as a list of tensors [N, ...].
+    """Something to record while images are encoded; `ImageSignals.read` returns it as a list of tensors [N, ...].
 
-    received: what patches attend to, as three shares of the mean over all queries of a tile and over heads, [N] each:
-              from everywhere, from the token itself, from the class token (zero where there is none)
-    values:   of the attention, [N, heads, w]
-    states:   what enters the layer, then the output of it and of every later one until the layer that feeds the
+    received: the attention that each token receives, as a mean over all queries of a tile and over heads, in three
+              parts, [N] each: from all tokens, from the token itself, from the class token (zero without one)
+    values:   values of the attention, [N, heads, w]
+    states:   the input of the layer, then its output and the outputs of all later layers up to the one that feeds the
               projector, [N, v] each
-    entry:    what enters the first layer. It has no order of content tokens: `ImageSignals.tower` holds it
+    entry:    the input of the first layer. It is not in the order of content tokens: `ImageSignals.tower` holds it
 
-    depth: of the layer, as an index or as a fraction of the tower's depth; never beyond the layer that feeds the
-        projector, which None stands for.
-    without_class: the depth in a tower without a class token, where a method has another one for these.
+    depth: of the layer, as an index or as a fraction of the tower's depth, capped at the layer that feeds the
+        projector; None means that layer.
+    without_class: the depth in a tower without a class token, if it differs.
     """
 
     what: Literal["received", "values", "states", "entry"]
@@ -41,12 +41,12 @@ class EncoderRead:
 
 
 EncoderWish = int | float | EncoderRead
-"""What a method wants of the encoder: class queries and keys of a layer (its index, or a fraction of the depth), or a
-read."""
+"""What a method requests from the encoder: a number (a layer's index, or a fraction of the depth) stands for that
+layer's class queries and keys."""
 
 
 class LayerRun(NamedTuple):
-    """What one encoder layer made of some tokens, the class token first."""
+    """The output of one encoder layer for some tokens, the class token first."""
 
     states: Tensor  # [n, v]
     attention: Tensor  # [heads, n] of the class token
@@ -55,7 +55,7 @@ class LayerRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Tower:
-    """A vision tower with a class token, to be walked layer by layer on as many of its tokens as a method likes."""
+    """A vision tower with a class token, which a method can run layer by layer on any subset of its tokens."""
 
     entry: Tensor  # [tiles, 1 + patches, v] what enters the first layer, the class token first
     run: Callable[[int, Tensor], LayerRun]  # (layer, states [n, v])

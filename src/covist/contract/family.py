@@ -1,4 +1,4 @@
-"""What the engine needs to know about a model family. A family is one file that fills in this protocol."""
+"""What the engine needs to know about a model family. Each family is one file that implements this class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from covist.contract.signals import ImageSignals, PlacedSignals
 
 SignalSink = Callable[[list[ImageSignals]], None]
 Wanted = Callable[[], Collection[EncoderWish]]
-"""What the method that runs now wants of the encoder."""
+"""Returns what the running method requests from the encoder."""
 
 
 class Removable(Protocol):
@@ -25,17 +25,17 @@ class Removable(Protocol):
 class Family(FamilyProfile, ABC):
     """Adapter between one family of checkpoints and the engine, bound to one loaded model.
 
-    A subclass names the transformers classes it serves and says where the encoder signals come from; everything
-    that happens inside the decoder is the engine's and the same for all families.
+    A subclass names the transformers classes it serves and defines where the encoder signals come from. Everything
+    inside the decoder belongs to the engine and is the same for all families.
     """
 
     companion_arguments: ClassVar[tuple[str, ...]] = ()
-    """Arguments by which `base` hands the decoder features for later layers. Where there are images the engine takes
-    them away and adds `ImageSignals.companions` itself, which follow the tokens through every reduction."""
+    """Arguments by which `base` passes features for later layers to the decoder. If there are images, the engine
+    removes them and adds `ImageSignals.companions` itself, which follow the tokens through every reduction."""
     exact_attention: bool = False
-    """Whether to read all of the encoder's attention where the family would read a part of it on large images."""
+    """Whether to read all of the encoder's attention, where the family would read only part of it on large images."""
     tokenizer: Any | None = None
-    """For what only the text of a prompt says; None if it is not known."""
+    """For families that must read the text of a prompt; None if unknown."""
     assistant_markers: ClassVar[tuple[str, ...]] = (
         "ASSISTANT:",
         "[/INST]",
@@ -45,8 +45,7 @@ class Family(FamilyProfile, ABC):
         "<start_of_turn>model",
         "<|assistant|>",
     )
-    """Texts that begin an assistant turn in templates that are widely used; a chat template and `turn_markers=` say
-    more."""
+    """Texts that begin an assistant turn in widely used templates; a chat template and `turn_markers=` can add more."""
     role_markers: ClassVar[tuple[str, ...]] = (
         "USER:",
         "[INST]",
@@ -58,7 +57,7 @@ class Family(FamilyProfile, ABC):
     )
 
     def __init__(self, model: nn.Module):
-        self.model: Any = model  # of a transformers class, whose attributes torch declares as tensors or modules
+        self.model: Any = model  # Any, because torch declares the attributes of a module as tensors or modules
 
     @property
     def base(self) -> Any:
@@ -85,19 +84,19 @@ class Family(FamilyProfile, ABC):
         return torch.stack([(inputs_embeds == embedding).all(-1) for embedding in embeddings]).any(0)
 
     def images_in(self, pieces: list[PlacedSignals], ids: Tensor | None) -> list[PlacedSignals]:
-        """The images of one prompt `ids` [n], given what the encoder made one by one, in the order of the prompt.
+        """The images of one prompt `ids` [n], given the pieces that the encoder made, in prompt order.
 
-        A family whose encoder sees an image in tiles puts those together that the prompt shows as one image.
+        A family whose encoder sees an image in tiles joins the tiles that the prompt shows as one image.
         """
         return pieces
 
     def encoded(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What a call of `base` was given encoded: "image" and "video" features."""
+        """The features that a call of `base` received already encoded, by modality: "image", "video"."""
         features = arguments.get("mm_encoder_outputs")
         return {"image": features} if isinstance(features, Tensor) else features or {}
 
     def brings_images(self, arguments: dict[str, Any]) -> bool:
-        """Whether a call of `base` hands visual input over, raw or encoded; `image_mask` says where it goes."""
+        """Whether a call of `base` passes visual input, raw or encoded; `image_mask` says where it goes."""
         raw = (arguments.get(name) for name in ("pixel_values", "pixel_values_videos"))
         return any(value is not None for value in (*self.encoded(arguments).values(), *raw))
 
@@ -106,17 +105,17 @@ class Family(FamilyProfile, ABC):
         return None
 
     def rotary_axes(self) -> Sequence[int] | None:
-        """For multidimensional RoPE the axis of each frequency, else None."""
+        """The axis of each frequency for multidimensional RoPE; otherwise None."""
         return None
 
     @abstractmethod
     def capture(
         self, sink: SignalSink, encoder_layers: Sequence[EncoderWish] = (), wanted: Wanted | None = None
     ) -> list[Removable]:
-        """Install removable hooks that hand the signals of every encoded image to `sink`, in prompt order.
+        """Install removable hooks that pass the signals of every encoded image to `sink`, in prompt order.
 
-        `encoder_layers` are what methods want of further layers of the tower (`Method.encoder_layers`). Reads are kept
-        only while they are among what `wanted` returns; without it, always.
+        `encoder_layers` are what methods request from further layers of the tower (`Method.encoder_layers`). A read is
+        recorded only while `wanted` returns it, or always if `wanted` is None.
         """
 
 

@@ -1,4 +1,4 @@
-"""Whole videos, put together from the reports of their segments."""
+"""Reports of whole videos, joined from the reports of their segments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def whole_videos(reports: Sequence[ImageReport]) -> tuple[ImageReport, ...]:
 
 
 def joined(parts: Sequence[ImageReport]) -> ImageReport:
-    """A whole video, from the reports of its consecutive segments."""
+    """The report of a whole video, from those of its consecutive segments."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -57,7 +57,7 @@ def _sums(counts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _grid(grids: Sequence[Grid]) -> Grid:
-    """All frames; where tokens of a segment are masked, what is left of them."""
+    """All frames, without the masked tokens of each segment."""
     wholes = [grid.whole if isinstance(grid, PartialGrid) else grid for grid in grids]
     whole = Grid(tuple(view for grid in wholes for view in grid.views), wholes[0].relation)
     if all(grid is own for grid, own in zip(grids, wholes, strict=True)):
@@ -68,7 +68,7 @@ def _grid(grids: Sequence[Grid]) -> Grid:
 
 
 def _stage(parts: Sequence[ImageReport], depth: int) -> StageReport:
-    """What a video looks like from a depth on."""
+    """The stage of a whole video that begins at a depth."""
     stages = [_stage_of(part, depth) for part in parts]
     places = accumulate((len(stage.kept) for stage in stages), initial=0)
     tokens = accumulate((part.tokens for part in parts), initial=0)
@@ -90,7 +90,7 @@ def _stage(parts: Sequence[ImageReport], depth: int) -> StageReport:
 
 
 def _stage_of(part: ImageReport, depth: int) -> StageReport:
-    """The stage of a segment that begins at a depth; one in which nothing happens, if none does."""
+    """The stage of a segment that begins at a depth; if none does, a stage in which nothing changes."""
     place = max(place for place, stage in enumerate(part.stages) if stage.depth <= depth)
     stage = part.stages[place]
     starts = stage.depth == depth
@@ -110,5 +110,5 @@ def _stage_of(part: ImageReport, depth: int) -> StageReport:
 
 
 def _map(name: str, stage: StageReport) -> Tensor:
-    """An evidence map of a segment over the tokens that its stage chose from, nan where nothing happens."""
+    """An evidence map of a segment over the tokens that its stage chose from; nan if the segment has no such map."""
     return stage.maps[name] if name in stage.maps else torch.full((len(stage.kept),), torch.nan)

@@ -14,8 +14,8 @@ from torch import Tensor
 class Instruction:
     """The instruction that belongs to an image.
 
-    `rows` are its prompt tokens; `last` is the last of them, or the last prompt token where there is none. `text` and
-    `embeddings` are those of an explicit instruction, if one was given in place of the prompt's.
+    `rows` are its prompt tokens; `last` is the last of them, or the last prompt token if there are none. `text` and
+    `embeddings` are those of an explicit instruction, if one was given to replace the prompt's.
     """
 
     rows: Tensor  # [I] prompt rows
@@ -26,12 +26,12 @@ class Instruction:
 
     @cached_property
     def pieces(self) -> list[str]:
-        """The text that each of the J tokens adds; empty strings where it cannot be known."""
+        """The text that each of the J tokens adds; empty strings if it is unknown."""
         return self.read_pieces() or [""] * len(self.embeddings)
 
 
 class TextSpace(Protocol):
-    """CLIP's text space: instruction and patches in one place."""
+    """CLIP's text space, in which instruction and patches can be compared."""
 
     def encode(self, text: str) -> Tensor:
         """Projected token features [T, p], BOS dropped and EOS last."""
@@ -40,7 +40,7 @@ class TextSpace(Protocol):
         """Projected pooled features [M, p] of a text of any length, one for each part that fits."""
 
     def encode_padded(self, text: str) -> Tensor:
-        """Projected features of every place of the context, padding counted, of the same parts [M, context, p]."""
+        """Projected features of every context position, padding included, for the same parts [M, context, p]."""
 
     def project_patches(self, features: Tensor) -> Tensor:
         """Patch features [N, v] in the text space [N, p]."""

@@ -1,39 +1,39 @@
-"""The words in which methods are sorted: what decides which tokens stay, and which signals a method reads."""
+"""The words by which methods are classified: what decides which tokens stay, and which signals a method reads."""
 
 from __future__ import annotations
 
 from covist.errors import CovistError
 
 GOES_BY = {
-    "attention": "how much other tokens look at it",
-    "diversity": "how little it resembles those that stay",
-    "coverage": "how well those that stay stand for all",
-    "instruction": "how close it is to what is asked",
-    "change": "how much layers change it",
+    "attention": "how much attention it receives",
+    "diversity": "how little it resembles the kept tokens",
+    "coverage": "how well the kept tokens represent all tokens",
+    "instruction": "how close it is to the question",
+    "change": "how much the layers change it",
     "nothing": "nothing in the image: a control",
 }
 """What mainly decides whether a token stays."""
 
 NEEDS = {
-    "class-attention": "attention of the class token, or the attention received in a tower without one",
+    "class-attention": "attention of the class token, or received attention in a tower without one",
     "encoder-features": "features, keys or values of the vision tower",
-    "encoder-layers": "attention, values or states of further layers of the vision tower, kept for this method alone",
+    "encoder-layers": "attention, values or states of further vision-tower layers, recorded for this method only",
     "embeddings": "projected embeddings",
     "clip-text": "CLIP's text space, where the model has one",
     "question": "input embeddings of the text in the decoder",
     "decoder-attention": "queries and keys of a decoder layer",
     "decoder-states": "hidden states, keys or values of a decoder layer",
 }
-"""Signals that a method reads where the model has them."""
+"""Signals that a method reads if the model has them."""
 
 NO_NEED = "none"
-"""How a filter asks for the methods that read no signal at all."""
+"""The filter word for methods that read no signal."""
 
 
 def check_words(goes_by: str, needs: tuple[str, ...] | None) -> None:
-    """Refuse words outside the vocabulary; a method may leave both unsaid."""
+    """Refuse words outside the vocabulary; a method may leave both unspecified."""
     if goes_by not in ("", *GOES_BY):
-        raise CovistError(f"goes_by={goes_by!r}: choose {', '.join(GOES_BY)}")
+        raise CovistError(f"goes_by={goes_by!r}: choose one of {', '.join(GOES_BY)}")
     for need in needs or ():
         if need not in NEEDS:
-            raise CovistError(f"needs={need!r}: choose among {', '.join(NEEDS)}")
+            raise CovistError(f"needs={need!r}: choose from {', '.join(NEEDS)}")

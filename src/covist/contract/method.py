@@ -1,9 +1,9 @@
 """A method is a list of reductions plus an attention rule and a position rule.
 
-The engine asks a method four things: how many tokens each layer sees (`schedule`), how an image enters the decoder
+The engine asks a method for four things: how many tokens each layer sees (`schedule`), how an image enters the decoder
 (`begin`), how its state shrinks at a later depth (`reduce`), and what is added to the attention logits
-(`attention_rule`). A selector that acts before the decoder overrides `select` and inherits the rest; one that also
-merges overrides `enter`.
+(`attention_rule`). A selector that acts before the decoder overrides `select` and inherits the rest; a method that
+also merges overrides `enter`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Counts = Literal["average", "nominal"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a reduction made of an image: the new state, and what reports and drawings show of it."""
+    """The result of a reduction: the new state, and what reports and drawings show."""
 
     state: VisualState
     withheld: float = 0.0  # evidence-weighted contribution withheld by the weight limit, Eq. 15
-    coverage: float | None = None  # of all tokens by those that stay, Eq. 5; None where a method knows none
-    assignment: Tensor | None = None  # [tokens before] index of the representative that stands for each token
+    coverage: float | None = None  # of all tokens by the kept ones, Eq. 5; None if the method does not measure it
+    assignment: Tensor | None = None  # [tokens before] index of each token's representative
     maps: dict[str, Tensor] = field(default_factory=dict)  # evidence maps over the tokens before, by name
     captions: dict[str, str] = field(default_factory=dict)  # what bright means in a map, by the map's name
     seconds: dict[str, float] = field(default_factory=dict)  # "selection", "composition"
@@ -59,29 +59,44 @@ class AttentionRule:
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """What `covist methods` says about a method.
+    """What `covist methods` shows about a method.
+
+    paper: the publication, or "none"
+    acts: where the reduction happens
+    signals: what the method reads, in words
+    budget: how its budget is counted
+    licence: of the original code
+    published: what follows the authors' code or paper
+    ours: what differs from it or is added, and why
+    checked: how the implementation was checked: "golden: ..." against the authors' code, "reference: ..." against a
+        literal copy of the formulas
+    goes_by: what mainly decides which tokens stay, a word of `kinds.GOES_BY`
+    needs: signals that the method reads, words of `kinds.NEEDS`; None if unspecified
 
     >>> covist.available_methods()["divprune"].info.acts
     'before the decoder'
     """
 
     paper: str
-    acts: str  # where the reduction happens
-    signals: str  # what it reads
-    budget: str  # how its budget is counted
-    licence: str = ""  # licence situation of the original code
-    published: str = ""  # what is as in the authors' code or paper
-    ours: str = ""  # what differs from it or is added, and why
-    checked: str = ""  # how that was checked: "golden: ..." by the authors' code, "reference: ..." by a literal copy
-    goes_by: str = ""  # what mainly decides which tokens stay, a word of `kinds.GOES_BY`
-    needs: tuple[str, ...] | None = None  # signals that it reads, words of `kinds.NEEDS`; None leaves it unsaid
+    acts: str
+    signals: str
+    budget: str
+    licence: str = ""
+    published: str = ""
+    ours: str = ""
+    checked: str = ""
+    goes_by: str = ""
+    needs: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         check_words(self.goes_by, self.needs)
 
 
 class Method(ABC):
-    """Base of all methods; the default is a single reduction to the budget before the first decoder layer.
+    """Base class of all methods. By default, an image is reduced to the budget once, before the first decoder layer.
+
+    A method that selects before the decoder overrides `select`; one that also merges overrides `enter`; one that
+    reduces inside the decoder overrides `schedule` and `reduce`.
 
     >>> class EverySecond(covist.Method):
     ...     name = "every-second"
@@ -96,30 +111,31 @@ class Method(ABC):
     options: ClassVar[Mapping[str, str]] = {
         "positions": "keep: kept tokens stay at their original positions; reindex: the shorter sequence is renumbered"
     }
-    """What each option of this class's own constructor means; those of its bases are described there."""
+    """What each option of this class's own constructor means; base classes describe their own."""
     default_positions: ClassVar[Positions] = "keep"
     encoder_layers: tuple[EncoderWish, ...] = ()
-    """What to capture of the encoder besides the layer that feeds the projector. A number, the index of a layer or a
-    fraction of the tower's depth, stands for its class queries and keys, which a family without a class token has not;
-    an `EncoderRead` for what every family has."""
+    """What to record from the encoder in addition to the layer that feeds the projector. A number (a layer's index, or
+    a fraction of the tower's depth) stands for that layer's class queries and keys, which exist only with a class
+    token; an `EncoderRead` works with every family."""
     uses_clip_text: bool = False
-    """Whether the method reads CLIP's text space (and so wants `clip=`)."""
+    """Whether the method reads CLIP's text space, and so needs `clip=`."""
     measures_coverage: bool = False
-    """Whether its first reduction says how much of the image it covers: then it has `count_for` too, so that a budget
-    can be "auto" and `min_coverage` be asked for."""
+    """Whether its first reduction reports how much of the image it covers. Such a method has `count_for`, and supports
+    the budget "auto" and `min_coverage`."""
     writes_content: bool = False
-    """Whether it merges tokens itself; then it cannot be combined with another composition."""
+    """Whether it merges tokens itself; such a method cannot be combined with another composition."""
     reads_constants: ClassVar[tuple[str, ...]] = ()
-    """Parts of `CovistConfig` that the method reads: their fields are settings of it, and it takes `config`."""
+    """Parts of `CovistConfig` that the method reads: it accepts their fields as settings, and `config`."""
     counts: Counts = "average"
-    """How it takes a budget: as its layer average, or as the name of published counts, whose average is another one."""
+    """How it interprets a budget: "average" is its layer average; "nominal" names published counts, whose layer average
+    differs."""
     counts_prefill: bool = False
-    """Whether its budget counts the tokens that prefill runs over, where the cache holds fewer of them."""
+    """Whether its budget counts the tokens that prefill processes, although the cache holds fewer."""
     follows_blocks: bool = False
-    """Whether it reads what attention and feed-forward make of the tokens, from the layer before its first reduction
-    inside the decoder up to the last one; then it has `change`."""
+    """Whether it reads how attention and feed-forward blocks change the tokens, from the layer before its first
+    reduction inside the decoder up to the last one. Such a method has `change`."""
     measures_only: bool = False
-    """Whether it looks at an image at every stage of its schedule, also where that removes nothing."""
+    """Whether it reads an image at every stage of its schedule, even if the stage removes nothing."""
     tracker: ConcentrationTracker | None = None
     """Running reference of the attention concentration, if the method has one; freeze it to make results independent
     of history."""
@@ -130,7 +146,7 @@ class Method(ABC):
         self.positions: Positions = positions or self.default_positions
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
-        """Tokens of one image per decoder layer, for a layer-mean `budget` of `tokens`, counted in the cache."""
+        """Tokens of one image in each decoder layer, for a layer-mean `budget` of `tokens`, counted in the cache."""
         return fixed_schedule(layers, budget, tokens)
 
     def observed_layer(self, depth: int) -> int:
@@ -151,7 +167,7 @@ class Method(ABC):
         return replace(outcome, seconds={"selection": perf_counter() - started})
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
-        """Shrink the initial state to `count` tokens; a method that merges overrides this one."""
+        """Reduce the initial state to `count` tokens; a method that merges overrides this."""
         return Outcome(state.restrict(self.select(image, count).sort().values))
 
     def select(self, image: ImageContext, count: int) -> Tensor:
@@ -159,12 +175,14 @@ class Method(ABC):
         raise TypeError(f"{self.name} does not select before the decoder")
 
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
-        """Shrink a state inside the decoder, before layer `view.depth`."""
+        """Reduce a state inside the decoder to `count` tokens, before layer `view.depth`."""
         raise TypeError(f"{self.name} does not reduce inside the decoder")
 
     def change(self, given: Tensor, made: Tensor) -> Tensor:
-        """How much a block changes the representatives [K]: what it was given and what it made of it, before the
-        residual [K, d]. `DecoderView.change` is the sum over blocks."""
+        """How much a block changes the representatives, [K], from its input and its output before the residual, [K, d].
+
+        `DecoderView.change` is the sum over blocks.
+        """
         raise TypeError(f"{self.name} does not follow the blocks of a layer")
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule | None:

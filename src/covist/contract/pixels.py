@@ -1,4 +1,4 @@
-"""The image as the encoder saw it, put back together for display."""
+"""The image as the encoder saw it, reassembled for display."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from covist.grid import Grid
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What a processor does to an image, as far as it matters for showing the image again.
+    """The parts of a processor's work on an image that matter for displaying the image again.
 
-    mean, std: what it took out of each channel of an image in [0, 1]; None where that is not known.
-    center_crop: whether it cuts the image to the central square.
+    mean, std: with which it normalised each channel of an image in [0, 1]; None if unknown.
+    center_crop: whether it crops the image to the central square.
     """
 
     mean: tuple[float, ...] | None = None
@@ -25,7 +25,7 @@ class Preprocessing:
 
     @classmethod
     def of(cls, processor: Any | None) -> Preprocessing:
-        """Read a processor; a tokenizer or None says nothing about images."""
+        """Read a processor's settings; a tokenizer or None has none for images."""
         images = getattr(processor, "image_processor", None)
         crop = bool(getattr(images, "do_center_crop", False))
         mean, std = getattr(images, "image_mean", None), getattr(images, "image_std", None)
@@ -38,7 +38,7 @@ class Preprocessing:
     def undo(self, pixels: Tensor) -> Tensor:
         """Encoder input [3, h, w] -> [h, w, 3] uint8 on the CPU.
 
-        Where mean and deviation are unknown, the darkest value becomes black and the brightest white.
+        If mean and deviation are unknown, the darkest value becomes black and the brightest white.
         """
         pixels = pixels.detach().cpu().float()
         if self.mean is not None and self.std is not None:
@@ -52,7 +52,7 @@ class Preprocessing:
 def patches_of_tiles(tiles: Tensor, side: int) -> Tensor:
     """Square tiles [tiles, 3, h, w] of side x side patches -> [tiles * side * side, 3, p, p], tile by tile."""
     patch = tiles.shape[-1] // side
-    used = tiles[..., : side * patch, : side * patch]  # a convolution ignores what is left of the last patch
+    used = tiles[..., : side * patch, : side * patch]  # a convolution ignores an incomplete last patch
     cells = used.unflatten(2, (side, patch)).unflatten(4, (side, patch))  # [tiles, 3, side, p, side, p]
     return cells.permute(0, 2, 4, 1, 3, 5).flatten(0, 2)
 

@@ -1,4 +1,4 @@
-"""What a family says about itself without a model at hand: whom it serves, what it is like, its published sizes."""
+"""What a family declares without a loaded model: the classes it serves, a few facts, and published sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from covist.errors import CovistError
 from covist.plan import Geometry
 
 VOCABULARY, FIRST_SPECIAL = 1024, 1000
-"""Of a model with random weights: ids from FIRST_SPECIAL on are for the family's placeholders, those below for text."""
+"""Of a model with random weights: ids from FIRST_SPECIAL on are the family's placeholders, ids below it are text."""
 
 
 class FamilyProfile:
@@ -20,31 +20,32 @@ class FamilyProfile:
 
     name: ClassVar[str]
     model_classes: ClassVar[tuple[str, ...]]
-    """The transformers classes that it serves, by name: older releases may not have all of them."""
+    """Names of the transformers classes that it serves; names, because older releases may lack some of them."""
     tower_types: ClassVar[tuple[str, ...]] = ()
-    """Model types of the vision towers that it reads, where other families read the same classes with other towers."""
+    """Model types of the vision towers that it reads, if another family serves the same classes with other towers."""
     processor: ClassVar[str | None] = None
-    """The transformers processor, by name, if it has a video half (which needs torchvision); others find themselves."""
+    """Name of the transformers processor if it has a video half (which needs torchvision); otherwise `AutoProcessor`
+    finds it."""
     needs_clip_text: ClassVar[bool] = True
     """Whether a CLIP text tower can serve this family (its encoder is a CLIP vision tower)."""
 
     encoder_signal: ClassVar[str] = ""
-    """Where the evidence comes from, in a few words for `covist models`."""
+    """The source of the evidence, in a few words for `covist models`."""
     token_count: ClassVar[str] = ""
     """How many visual tokens an image has, in a few words for `covist models`."""
     video_stand_in: ClassVar[str | None] = None
-    """The class of `families/pil_videos.py`, by name, that prepares videos where torchvision is missing."""
+    """Name of the class in `families/pil_videos.py` that prepares videos if torchvision is missing."""
     video: ClassVar[str] = "none"
-    """What becomes of videos, in a few words for `covist models`: none, runs uncompressed, compressed."""
+    """What happens to videos, in a few words for `covist models`: none, runs uncompressed, compressed."""
     presets: ClassVar[tuple[Geometry, ...]] = ()
-    """Published sizes, for `covist plan --preset` and `covist bench --geometry`; the first stands for the family."""
+    """Published sizes, for `covist plan --preset` and `covist bench --geometry`; the first represents the family."""
 
     shallow_tower: ClassVar[Mapping[str, Any]] = {}
-    """Fields of the vision configuration that leave as little depth as the signals need, for benchmarks without it."""
+    """Fields of the vision configuration that reduce the tower to the depth that the signals need, for benchmarks."""
 
     @classmethod
     def takes_videos(cls) -> bool:
-        """Whether there is something to gain from videos."""
+        """Whether the family compresses videos."""
         return cls.video.startswith("compressed")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -58,7 +59,7 @@ class FamilyProfile:
 
     @classmethod
     def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
-        """The configuration of a model of a preset: `text` and `tower` are the fields of its two halves.
+        """The configuration of a preset's model: `text` and `tower` are the fields of its two halves.
 
         Placeholders have ids from FIRST_SPECIAL on.
         """
@@ -68,12 +69,12 @@ class FamilyProfile:
     def random_input(
         cls, geometry: Geometry, config: Any, generator: torch.Generator
     ) -> tuple[list[int], dict[str, Tensor]]:
-        """A random image or video of a preset: its tokens in the prompt, and the model's other arguments for it."""
+        """A random image or video of a preset: its prompt tokens, and the model's other arguments for it."""
         raise CovistError(f"the family {cls.name} has no random-weight models")
 
     @classmethod
     def random_tokenizer(cls) -> Any | None:
-        """What reads the prompts of random-weight models, where the family must read them; None where it need not."""
+        """The tokenizer for prompts of random-weight models; None if the family does not read the text of prompts."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""What a vision tower says about one image, in the order of its content tokens."""
+"""The vision tower's signals of one image, in the order of its content tokens."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class EncoderLayer:
     heads: int
 
     def attention(self) -> Tensor:
-        """Class-token attention per head [tiles, heads, patches], as mass over the patches alone."""
+        """Class-token attention per head [tiles, heads, patches], normalised over the patches only."""
         return self._logits(self.keys).softmax(-1)
 
     def class_row(self) -> Tensor:
-        """The same as the encoder has it: what the class token gives to itself is missing from each head's mass."""
+        """The same as in the encoder: attention of the class token to itself counts too, so a head sums to below 1."""
         logits = torch.cat([self._logits(self.class_key[:, None]), self._logits(self.keys)], dim=-1)
         return logits.softmax(-1)[..., 1:]
 
@@ -38,7 +38,7 @@ class EncoderLayer:
         return EncoderLayer(self.class_query.to(device), self.class_key.to(device), self.keys.to(device), self.heads)
 
     def _logits(self, keys: Tensor) -> Tensor:
-        """Of the class token over some keys [tiles, n, width] -> [tiles, heads, n]."""
+        """Logits of the class token over keys [tiles, n, width] -> [tiles, heads, n]."""
         query = self.class_query.float().unflatten(-1, (self.heads, -1))[..., None]  # [tiles, heads, head width, 1]
         keys = keys.float().unflatten(-1, (self.heads, -1)).transpose(1, 2)
         return (keys @ query).squeeze(-1) * query.shape[-2] ** -0.5
@@ -48,37 +48,37 @@ class EncoderLayer:
 class ImageSignals:
     """Encoder signals of one image.
 
-    `N` counts content tokens, numbered as they lie in the grid; `n` counts every token of the image span in the prompt,
-    so `n > N` where a family inserts markers (newlines). Tensors that only some methods read are callables, evaluated
-    once and on demand.
+    `N` counts content tokens, numbered in grid order; `n` counts every token of the image span in the prompt, so
+    `n > N` if a family inserts markers (newlines). Tensors that only some methods read are callables, evaluated once
+    and on demand.
     """
 
     grid: Grid
     span: Tensor  # [n, d] the image's embeddings exactly as the prompt receives them
     content: Tensor  # [n] bool, False for markers
-    read_attention: Callable[[], Tensor]  # -> [tiles, heads, patches], mass over the patches of a tile
+    read_attention: Callable[[], Tensor]  # -> [tiles, heads, patches], normalised over the patches of a tile
     read_keys: Callable[[], Tensor]  # -> [N, k] descriptors before any rotary
     read_hidden: Callable[[], Tensor]  # -> [N, v] encoder features that feed the projector
     pack: Tensor  # [N] index of each content token in the flattened (tiles, patches)
     project: Callable[[Tensor], Tensor]  # encoder features [*, v] -> decoder embeddings [*, d]
-    order: Tensor | None = None  # [N] which of the span's content tokens each is, where the prompt shows tile by tile
-    continues: bool = False  # a further segment of the video that the signals before belong to
+    order: Tensor | None = None  # [N] index among the span's content tokens, if the prompt shows tile after tile
+    continues: bool = False  # whether this is a further segment of the preceding video
     class_features: Tensor | None = None  # [tiles, v] class-token features; None without a class token
     text_space: Callable[[Tensor], Tensor] | None = None  # encoder features [*, v] -> input of CLIP's visual projection
     feeding: EncoderLayer | None = None  # the encoder layer that feeds the projector; None without a class token
-    layers: dict[int, EncoderLayer] = field(default_factory=dict)  # further encoder layers that a method asked for
+    layers: dict[int, EncoderLayer] = field(default_factory=dict)  # further encoder layers that a method requested
     asked: dict[EncoderRead, Callable[[], list[Tensor]]] = field(default_factory=dict)
-    """What else the running method asked for, [N, ...] each; see `read`."""
-    tower: Tower | None = None  # the encoder itself, if a method asked for its entry and it has a class token
+    """What else the running method requested, [N, ...] each; see `read`."""
+    tower: Tower | None = None  # the encoder itself, if a method requested its entry and it has a class token
     companions: dict[int, Tensor] = field(default_factory=dict)
-    """Decoder layer -> features [N, d] that the content tokens receive before that layer, next to the embeddings that
-    they enter the decoder with (DeepStack)."""
+    """Decoder layer -> features [N, d] that are added to the content tokens before that layer, in addition to the
+    embeddings with which they enter the decoder (DeepStack)."""
     read_pixels: Callable[[], list[Tensor]] | None = None  # -> [3, h, w] per view, as the encoder saw it
-    memo: dict[str, Any] = field(default_factory=dict)  # what a method wants to remember about this image
+    memo: dict[str, Any] = field(default_factory=dict)  # what a method remembers about this image
 
     @cached_property
     def attention(self) -> Tensor:
-        """Per-head attention [tiles, heads, patches]: of the class token, or incoming where there is none."""
+        """Per-head attention [tiles, heads, patches]: of the class token, or received attention if there is none."""
         return self.read_attention().float()
 
     @cached_property
@@ -93,7 +93,7 @@ class ImageSignals:
 
     @cached_property
     def content_rows(self) -> Tensor:
-        """Where each content token stands in the span, [N]."""
+        """The place of each content token in the span, [N]."""
         rows = self.content.nonzero()[:, 0]
         return rows if self.order is None else rows[self.order]
 
@@ -103,11 +103,11 @@ class ImageSignals:
         return self.span[self.content_rows]
 
     def read(self, wanted: EncoderRead) -> list[Tensor]:
-        """What a method asked of the encoder (`Method.encoder_layers`), in the order of the content tokens."""
+        """What a method requested from the encoder (`Method.encoder_layers`), in the order of the content tokens."""
         if wanted not in self.asked:
             raise CovistError(
-                f"this image was encoded without the {wanted.what} that the method reads from the encoder: encode it "
-                "in a call that runs the method"
+                f"this image was encoded without recording the {wanted.what} that the method reads from the encoder; "
+                "encode it in a call that runs this method"
             )
         return self.asked[wanted]()
 
@@ -116,11 +116,11 @@ class ImageSignals:
         return "video" if self.grid.relation == "frames" else "image"
 
     def packed(self, per_patch: Tensor) -> Tensor:
-        """Lay values per tile and patch [tiles, patches] out in content order [N]."""
+        """Values per tile and patch [tiles, patches] in content order [N]."""
         return per_patch.flatten()[self.pack]
 
     def restricted(self, visible: Tensor) -> ImageSignals:
-        """What is left when only the content tokens `visible` [N] bool are seen: the others are no content any more."""
+        """The signals of the content tokens `visible` [N] bool only; the others no longer count as content."""
         kept = visible.nonzero()[:, 0]
         rows = self.content_rows[kept]
         return replace(
@@ -137,15 +137,14 @@ class ImageSignals:
         )
 
     def _each_read(self, change: Callable[[Tensor], Tensor]) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
-        """What was asked for, every tensor changed when it is read."""
+        """The requested reads, with `change` applied to every tensor when it is read."""
         return {
             wanted: lambda read=read: [change(own) for own in read()]  # type: ignore[misc]
             for wanted, read in self.asked.items()
         }
 
     def on(self, device: torch.device) -> ImageSignals:
-        """The same signals on a device, all of them read; what was remembered about the image stays behind, but for
-        the concentration reference that it was seen with."""
+        """The same signals on a device, all of them read. Of the memo, only the concentration reference is kept."""
         attention, keys, hidden = (own.to(device) for own in (self.attention, self.keys, self.hidden))
         asked = {wanted: [own.to(device) for own in read()] for wanted, read in self.asked.items()}
         known = {name: value for name, value in self.memo.items() if name in ("reference", "counted")}
@@ -169,14 +168,14 @@ class ImageSignals:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the signals that every method may read, companions included, and of what a method asked for."""
+        """Bytes of the signals that every method may read, of the companions, and of what a method requested."""
         own = [self.span, self.attention, self.keys, self.hidden, *self.companions.values()]
         own += [tensor for read in self.asked.values() for tensor in read()]
         own += [] if self.tower is None else [self.tower.entry]
         return sum(tensor.nbytes for tensor in own)
 
     def stands_in(self, embeddings: Tensor, rows: Tensor) -> bool:
-        """Whether the rows [n] of a prompt [length, d] hold this image's embeddings (probed on a few of them)."""
+        """Whether the rows [n] of a prompt [length, d] hold this image's embeddings (a few of them are compared)."""
         count = self.span.shape[0]
         if rows.shape[0] != count:
             return False
@@ -192,10 +191,10 @@ class ImageSignals:
         order: Tensor | None = None,
         read_pixels: Callable[[], list[Tensor]] | None = None,
     ) -> ImageSignals:
-        """One image of tiles that the encoder saw one by one; none has a class token, and all are of one size.
+        """One image, from tiles that the encoder saw separately; tiles have no class token and are of one size.
 
-        `grid` says how their tokens lie. `order` [N] says which of them, counted tile by tile, each token of the grid
-        is, and `read_pixels` gives its views; without them every tile is a view.
+        `grid` is the layout of their tokens. `order` [N] gives for each token of the grid its index counted tile by
+        tile, and `read_pixels` gives the views; without them every tile is a view.
         """
 
         def joined(per_tile: Sequence[Tensor]) -> Tensor:
@@ -229,10 +228,10 @@ class ImageSignals:
 
 @dataclass(frozen=True, eq=False)
 class PlacedSignals:
-    """Signals and where they stand in a prompt.
+    """Signals and their place in a prompt.
 
-    Rows from `start` to `end` that are not among `rows` are text within the image, such as a mark between two tiles or
-    the time of a frame: they stay in every layer, as markers do, and are no part of the instruction.
+    Rows from `start` to `end` that are not in `rows` are text within the image, such as a mark between two tiles or
+    the time of a frame: like markers, they stay in every layer, and they are not part of the instruction.
     """
 
     signals: ImageSignals
@@ -242,12 +241,12 @@ class PlacedSignals:
 
     @classmethod
     def after(cls, before: Sequence[PlacedSignals], signals: ImageSignals, rows: Tensor) -> PlacedSignals:
-        """Signals after those `before` them; a segment of a video begins where the one before it ends."""
+        """Place signals after those `before` them; a segment of a video begins where the preceding one ends."""
         first, last = rows[[0, -1]].tolist()
         return cls(signals, rows, before[-1].end if signals.continues and before else first, last + 1)
 
     def joined(self, others: Sequence[PlacedSignals], make: Callable[[], ImageSignals]) -> PlacedSignals:
-        """This one and those that follow it as one image, which `make` puts together once for every prompt."""
+        """This image and those that follow it as one image, which `make` builds once for all prompts."""
         parts = (self, *others)
         known = self.signals.memo.setdefault("joined", {})
         key = tuple(id(part.signals) for part in parts)

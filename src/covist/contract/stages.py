@@ -1,4 +1,4 @@
-"""What became of an image, stage by stage: plain data for reports and drawings."""
+"""What happened to an image, stage by stage: plain data for reports and drawings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Held = TypeVar("Held", Tensor, "Tensor | None", dict[str, Tensor])
 
 
 class OnCpu(Generic[Held]):
-    """A field whose tensors stay where the model left them until somebody reads them; then they move to the CPU."""
+    """A field whose tensors stay on the model's device until they are first read; then they move to the CPU."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -53,12 +53,12 @@ class StageReport:
 
     depth:      the first decoder layer that sees this state
     withheld:   evidence that the weight limit kept back, Eq. 15
-    coverage:   share of the evidence that the kept tokens cover, Eq. 5; None where the method does not measure it
+    coverage:   share of the evidence that the kept tokens cover, Eq. 5; None if the method does not measure it
     kept:       the content tokens that stayed, [K], numbered as in the uncompressed image
     positions:  their rotary positions, [K] or [K, axes]
-    weights:    how many tokens each one counts for, [K]
-    assignment: for every token of the stage before, the place in `kept` of its representative; None where tokens were
-                dropped and nothing stands for them
+    weights:    how many tokens each of them counts for, [K]
+    assignment: for every token of the stage before, the place in `kept` of its representative; None if tokens were
+                dropped without a representative
     maps:       evidence over the tokens of the stage before, by name
     captions:   what bright means in a map, by the map's name
     """
@@ -75,7 +75,7 @@ class StageReport:
 
     @property
     def indices(self) -> Tensor:
-        """`kept`, under the name that it has in a `VisualState`."""
+        """`kept`, by its name in a `VisualState`."""
         return self.kept
 
     def __repr__(self) -> str:
@@ -86,22 +86,22 @@ class StageReport:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageReport:
-    """One image, video or segment of a video: what was kept of it, and what each kept token stands for."""
+    """One image, video or segment of a video: what was kept, and which tokens each kept token represents."""
 
     sample: int
     grid: Grid
     tokens: int  # content tokens before compression
     markers: int  # newline tokens, kept in every layer
     budget: int
-    tokens_per_layer: tuple[int, ...]  # that prefill ran over
-    cached_tokens_per_layer: tuple[int, ...]  # in the cache once prefill was done
+    tokens_per_layer: tuple[int, ...]  # in prefill
+    cached_tokens_per_layer: tuple[int, ...]  # in the cache after prefill
     stages: tuple[StageReport, ...]
     read_pixels: Callable[[], list[Tensor]] | None = None  # -> [3, h, w] per view, as the encoder saw it
     preprocessing: Preprocessing = Preprocessing()
-    continues: bool = False  # a further segment of the video that the report before belongs to
-    segments: tuple[int, ...] = ()  # frames of each segment, where the report joins several
-    missed: float | None = None  # coverage that was not enough, so that the image runs uncompressed
-    attention_bound: float | None = None  # of Proposition 1, if it was asked for and says something
+    continues: bool = False  # whether this is a further segment of the preceding video
+    segments: tuple[int, ...] = ()  # frames of each segment, if the report joins several
+    missed: float | None = None  # insufficient coverage, because of which the image runs uncompressed
+    attention_bound: float | None = None  # of Proposition 1, if it was requested and says something
 
     @property
     def is_video(self) -> bool:
@@ -113,7 +113,7 @@ class ImageReport:
 
     @property
     def frames(self) -> int:
-        """Moments of a video as the model sees it; Qwen models put two successive frames into one. 1 for an image."""
+        """Moments of a video as the model sees it (Qwen models merge two successive frames); 1 for an image."""
         return self.grid.frames
 
     @property
@@ -122,11 +122,11 @@ class ImageReport:
         return self.tokens / self.frames
 
     def kept_per_frame(self, stage: int = -1) -> Tensor:
-        """How many tokens each frame keeps from a stage on, [frames]."""
+        """How many tokens of each frame a stage keeps, [frames]."""
         return torch.bincount(self._frame_of_kept(stage), minlength=self.frames)
 
     def weight_per_frame(self, stage: int = -1) -> Tensor:
-        """The weight of these tokens, [frames]: what they count for, wherever what they stand for was seen."""
+        """The weight of these tokens, [frames], which includes tokens of other frames that they represent."""
         weights = self.stages[stage].weights.float()
         return torch.bincount(self._frame_of_kept(stage), weights, minlength=self.frames)
 
@@ -135,14 +135,14 @@ class ImageReport:
 
     @property
     def mean_tokens(self) -> float:
-        """Content tokens of prefill, averaged over the decoder's layers."""
+        """Content tokens in prefill, averaged over the decoder's layers."""
         return sum(self.tokens_per_layer) / len(self.tokens_per_layer)
 
     @property
     def mean_cached_tokens(self) -> float:
         """Content tokens in the cache after prefill, averaged over layers: what a budget counts.
 
-        The same as `mean_tokens`, unless a method cuts the cache of layers that saw more tokens.
+        It equals `mean_tokens` unless a method cuts the cache of layers that saw more tokens.
         """
         return sum(self.cached_tokens_per_layer) / len(self.cached_tokens_per_layer)
 
@@ -155,7 +155,7 @@ class ImageReport:
 
     @property
     def certificate(self) -> Certificate | None:
-        """How well the first reduction represents the image; None where the method does not measure it."""
+        """How well the first reduction represents the image; None if the method does not measure it."""
         first = self.stages[0]
         if first.coverage is None:
             return None
@@ -179,13 +179,13 @@ class ImageReport:
 
     @property
     def assignment(self) -> Tensor | None:
-        """For every content token the place in `kept` of the representative that stands for it in the end, [N]."""
+        """For every content token the place in `kept` of its final representative, [N]."""
         return self.assignment_at(-1)
 
     def assignment_at(self, stage: int) -> Tensor | None:
         """For every content token the place in `stages[stage].kept` of its representative, [N].
 
-        None where tokens were dropped on the way and nothing stands for them.
+        None if tokens were dropped without a representative.
         """
         place = torch.arange(self.tokens)
         for earlier in range(range(len(self.stages))[stage] + 1):
@@ -197,13 +197,13 @@ class ImageReport:
         return place
 
     def discarded_at(self, stage: int) -> Tensor:
-        """The content tokens that nothing stands for from a stage on."""
+        """The content tokens that have no representative from a stage on."""
         gone = torch.full((self.tokens,), self.assignment_at(stage) is None)
         gone[self.stages[stage].kept] = False
         return gone.nonzero()[:, 0]
 
     def tokens_before(self, stage: int) -> Tensor:
-        """The content tokens that a stage had to choose from."""
+        """The content tokens that a stage chose from."""
         return torch.arange(self.tokens) if stage == 0 else self.stages[stage - 1].kept
 
     def layers_of(self, stage: int) -> range:
@@ -213,14 +213,14 @@ class ImageReport:
 
     @cached_property
     def pixels(self) -> tuple[Tensor, ...]:
-        """The image of each view as the encoder saw it, [h, w, 3] uint8; empty where the family does not say.
+        """The image of each view as the encoder saw it, [h, w, 3] uint8; empty if the family does not provide it.
 
         Until this is read, the report refers to the `pixel_values` of the call and copies nothing.
         """
         return () if self.read_pixels is None else tuple(map(self.preprocessing.undo, self.read_pixels()))
 
     def describe_stage(self, stage: int) -> str:
-        """Which layers, and how many tokens they see; in a video also for each frame."""
+        """The layers of a stage and how many tokens they see; for a video also per frame."""
         layers = self.layers_of(stage)
         span = f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]}-{layers[-1]}"
         tokens = self.tokens_per_layer[layers[0]]

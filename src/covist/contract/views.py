@@ -1,4 +1,4 @@
-"""What a reduction may look at: one image before the decoder, or one image inside it."""
+"""What a reduction may read: one image before the decoder, or one image inside it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from covist.state import VisualState
 
 @dataclass
 class ImageContext:
-    """One image on its way into the decoder: what `Method.select` looks at.
+    """One image on its way into the decoder, with everything that `Method.select` may read.
+
+    signals: attention, keys, features and embeddings from the vision tower
+    positions: rotary positions of the content tokens, [N] or [N, axes]
+    instruction: the question about the image
+    decoder: shape, projections and rotary frequencies of the text model
+    text_tower: CLIP's text space, if there is one
+    notes: what a method notes about the image until it is reduced
+    seconds: time that finding the count took before the reduction
 
     >>> class Loudest(covist.Method):
     ...     name = "loudest"
@@ -27,32 +35,32 @@ class ImageContext:
     """
 
     signals: ImageSignals
-    positions: Tensor  # [N] or [N, axes] RoPE positions of the content tokens
+    positions: Tensor
     instruction: Instruction
     decoder: Decoder
     text_tower: TextSpace | None = None
-    notes: dict[str, Any] = field(default_factory=dict)  # of a method, from its first look until the image is reduced
-    seconds: float = 0.0  # spent on the image before its reduction, which had to find its count
+    notes: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def grid(self) -> Grid:
         return self.signals.grid
 
     def initial_state(self, affinity: Tensor | None = None, anchors: Tensor | None = None) -> VisualState:
-        """The uncompressed state: every content token, unit weights."""
+        """The uncompressed state: every content token, with weight one."""
         signals = self.signals
         return VisualState.initial(signals.embeddings, self.positions, affinity, self.grid, anchors, signals.companions)
 
     @cached_property
     def patch_text_features(self) -> Tensor | None:
-        """Content tokens in CLIP's text space [N, p], if a text tower is there."""
+        """Content tokens in CLIP's text space [N, p]; None without a text tower."""
         if self.text_tower is None or self.signals.text_space is None:
             return None
         return self.text_tower.project_patches(self.signals.text_space(self.signals.hidden))
 
     @cached_property
     def text_features(self) -> Tensor | None:
-        """Projected instruction tokens in CLIP's text space [T, p] (BOS dropped, EOS last), if there is a text."""
+        """Instruction tokens in CLIP's text space [T, p] (BOS dropped, EOS last); None without tower or text."""
         if self.text_tower is None or not self.instruction.text:
             return None
         return self.text_tower.encode(self.instruction.text)
@@ -60,7 +68,7 @@ class ImageContext:
 
 @dataclass
 class DecoderView:
-    """One image inside the decoder, just before layer `depth`; rows are places in the current sequence."""
+    """One image inside the decoder, just before layer `depth`; rows are indices into the current sequence."""
 
     depth: int
     decoder: Decoder
@@ -71,7 +79,7 @@ class DecoderView:
     rotary: Rotary  # cos and sin [n, head width]
     visual: Tensor  # [K] rows of the image's representatives
     text: Tensor  # [T] rows of the text tokens after the image
-    text_embeddings: Tensor  # [T, d] what they were before the first layer
+    text_embeddings: Tensor  # [T, d] their input embeddings before the first layer
     instruction_rows: Tensor  # [I]
     last_instruction_row: int
     signals: ImageSignals
@@ -91,7 +99,7 @@ class DecoderView:
         return self.decoder.values(self.observed_layer, self.observed[rows])
 
     def attention(self, rows: Tensor) -> Tensor:
-        """The plain causal attention of `observed_layer` for some queries [heads, rows, n], without any bias."""
+        """The plain causal attention of `observed_layer` for some queries [heads, rows, n], without covist's bias."""
         keys = self.keys().repeat_interleave(self.decoder.heads // self.decoder.kv_heads, dim=0)
         logits = self.queries(rows) @ keys.transpose(1, 2) * self.decoder.scale(self.observed_layer)
         future = torch.arange(len(self.observed), device=rows.device)[None] > rows[:, None]

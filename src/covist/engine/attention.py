@@ -1,4 +1,4 @@
-"""How the layers of a stage attend: which form the bias of Eq. 9 takes for the backend of the model."""
+"""How the layers of a stage attend: the form of Eq. 9's bias for the model's attention backend."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class StageAttention(Protocol):
     """The attention of one stage for the queries of the current call."""
 
     def for_layer(self, layer: int, like: Tensor) -> dict[str, Any]:
-        """Keyword arguments of a layer, whose hidden states are `like`."""
+        """Keyword arguments of a layer whose hidden states are `like`."""
 
 
 class BiasedAttention:
-    """Eq. 9 in a decoder. Explicit masks are exact; kernels that take none get wide heads (see docs/method.md)."""
+    """Eq. 9 in a decoder. Explicit masks are exact; kernels without masks get wide heads (see docs/method.md)."""
 
     def __init__(self, decoder: FrozenDecoder, rule: AttentionRule | None):
         decoder.check_backend()
@@ -34,12 +34,12 @@ class BiasedAttention:
         self._switch = AttentionSwitch(decoder.module)
 
     def follow(self, rule: AttentionRule | None) -> None:
-        """Go on with another rule, as after a change of the weights."""
+        """Continue with another rule, for example after the weights have changed."""
         self.rule = rule
         vars(self).pop("_codec", None)
 
     def remove(self) -> None:
-        """Give the decoder its own attention back."""
+        """Restore the decoder's own attention."""
         self._switch.remove()
 
     def of_stage(self, ledger: Ledger, queries: int, prefill: bool) -> StageAttention:
@@ -56,14 +56,14 @@ class BiasedAttention:
         return StageMask(ledger, queries, rule, backend, heads, prefill)
 
     def is_masked(self, ledger: Ledger) -> bool:
-        """Whether the keys of a ledger are seen through an explicit mask in any case."""
+        """Whether the attention over a ledger's keys always gets an explicit mask."""
         return self.rule is not None and ledger.reduced and not takes_no_mask(self._decoder.check_backend())
 
     def of_step(self, ledger: Ledger, query: Tensor, layers: range, dtype: torch.dtype) -> StageAttention | None:
         """Attention of some layers for one new token per sample, at the positions `query` [batch, 1(, axes)].
 
-        None where a step is a short prompt like any other: for kernels without masks, and where the distance counts
-        for text keys too, whose number grows, or not in every layer.
+        None if a step must be treated like any short prompt: for kernels without masks, and for rules whose distance
+        factor applies to text keys too (their number grows) or not in every layer.
         """
         rule = self.rule
         uneven = (

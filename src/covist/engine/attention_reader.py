@@ -1,8 +1,7 @@
-"""How a decoder layer makes queries and keys of hidden states: norms, head split, rotary pairing and width, scale.
+"""How a decoder layer turns hidden states into queries and keys: norms, head split, rotary pairing and width, scale.
 
-Models differ here without saying so, so nothing is taken from their names: a reader runs the layer on a few tokens,
-looks at what its attention function receives, and keeps the one recipe that gives the same. If none does, the model is
-refused.
+Models differ here in ways that their configuration does not reveal. So a reader runs the layer on a few tokens, records
+what its attention function receives, and keeps the recipe that reproduces it. If none does, the model is refused.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from covist.formulas.rotary import Pairing, in_halves, interleaved, rotate
 
 NormPlace = Literal["none", "per head", "full width", "after rotation"]
 Rotation = Literal["halves", "neighbours", "neighbours of halves", "none"]
-"""How a layer rotates; "neighbours of halves" is given angles laid out for halves and turns neighbours."""
+"""How a layer rotates; "neighbours of halves" receives angles laid out for halves and rotates neighbours."""
 
 NORM_NAMES = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_layernorm", "key_layernorm"))
 NORM_PLACES: tuple[NormPlace, ...] = ("none", "per head", "full width", "after rotation")
 ROTATIONS: tuple[Rotation, ...] = ("halves", "neighbours", "neighbours of halves", "none")
 REFUSED_OPTIONS = {"softcap": "caps its attention logits", "s_aux": "has attention sinks"}
-"""What an attention function may be asked for that changes the logits beyond q, k and scale."""
+"""Options of an attention function that change the logits beyond q, k and scale, and what they mean."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the layers of one kind make queries and keys of their projections."""
+    """How the layers of one kind turn their projections into queries and keys."""
 
     heads: int
     kv_heads: int
     head_width: int
-    rotated: int  # dimensions of a head that turn
+    rotated: int  # dimensions of a head that are rotated
     scale: float
     norm: NormPlace
     rotation: Rotation
@@ -57,8 +56,8 @@ class Recipe:
         return "halves" if self.rotation == "halves" else "neighbours"
 
     def form(self, projected: Tensor, heads: int, norm: Any, rotary: Rotary | None) -> Tensor:
-        """Queries or keys [heads, tokens, head width] in float32 of a projection's output [tokens, out]."""
-        # A gated projection has something else after the query of each head.
+        """Queries or keys [heads, tokens, head width] in float32, from a projection's output [tokens, out]."""
+        # A gated projection has its gate after the query of each head.
         states = projected.unflatten(-1, (heads, -1))[..., : self.head_width]  # [tokens, heads, head width]
         if self.norm != "after rotation":
             states = self.normalise(states, norm)
@@ -70,7 +69,7 @@ class Recipe:
         return states.float()
 
     def normalise(self, states: Tensor, norm: Any) -> Tensor:
-        """The layer's own norm of queries or keys [tokens, heads, head width]."""
+        """Apply the layer's own norm to queries or keys [tokens, heads, head width]."""
         if self.norm == "none":
             return states
         return norm(states.flatten(1)).view_as(states) if self.norm == "full width" else norm(states)
@@ -84,7 +83,7 @@ class AttentionReader:
 
     @property
     def rotates(self) -> bool:
-        """Whether positions enter this layer's attention."""
+        """Whether this layer's attention depends on positions."""
         return self.recipe.rotation != "none"
 
     def queries(self, hidden: Tensor, rotary: Rotary | None = None) -> Tensor:
@@ -116,13 +115,13 @@ class AttentionReader:
 
     def _states(self, number: int, heads: int, hidden: Tensor, rotary: Rotary | None) -> Tensor:
         projected = self._project(number, hidden)
-        # A layer on another device answers there; the method's arithmetic stays where it is.
+        # A layer may compute on another device; the method's arithmetic stays on the device of `hidden`.
         here = None if rotary is None else (rotary[0].to(projected.device), rotary[1].to(projected.device))
         return self.recipe.form(projected, heads, _norms(self._layer.self_attn)[number], here).to(hidden.device)
 
 
 def input_norm(layer: Any) -> Callable[[Tensor], Tensor]:
-    """The norm that a layer applies to what its attention reads; some layers have none."""
+    """The norm before a layer's attention; some layers have none."""
     return getattr(layer, "input_layernorm", None) or nn.Identity()
 
 
@@ -132,16 +131,16 @@ def split_heads(projected: Tensor, heads: int) -> Tensor:
 
 
 def learn_recipe(layer: Any, hidden: Tensor, rotary: Rotary, received: Received) -> Recipe:
-    """The recipe by which a layer made what its attention `received` of hidden states [tokens, d]."""
+    """The recipe by which a layer turned hidden states [tokens, d] into what its attention `received`."""
     name = type(layer.self_attn).__name__
     for option, meaning in REFUSED_OPTIONS.items():
         if received.options.get(option) is not None:
-            raise CovistError(f"{name} {meaning}, which compression does not follow yet; use another text model")
+            raise CovistError(f"{name} {meaning}, which compression does not support; use another text model")
     tolerance = max(1e-4, 8 * torch.finfo(received.queries.dtype).eps)
     normed = input_norm(layer)(hidden.to(received.queries.device))
     values = split_heads(received.projected[2], received.keys.shape[0])
     if not max(_apart(seen, normed) for seen in received.normed) <= tolerance:
-        raise CovistError(f"{name} reads something else than the layer's input after its norm; use another text model")
+        raise CovistError(f"{name} does not read the layer's input after its norm; use another text model")
     recipe, error = min(
         ((recipe, _error(recipe, layer, rotary, received)) for recipe in _candidates(layer, rotary, received)),
         key=lambda found: found[1],
@@ -149,7 +148,7 @@ def learn_recipe(layer: Any, hidden: Tensor, rotary: Rotary, received: Received)
     error = max(error, _apart(values, received.values))
     if not error <= tolerance:
         raise CovistError(
-            f"{name} makes its queries, keys or values in a way that covist does not know (a trial differs by "
+            f"{name} computes its queries, keys or values in a way that covist does not know (a trial run differs by "
             f"{error:.0%}), so its attention cannot be read; use another text model"
         )
     return recipe
@@ -165,7 +164,7 @@ def _candidates(layer: Any, rotary: Rotary, received: Received) -> list[Recipe]:
 
 
 def _error(recipe: Recipe, layer: Any, rotary: Rotary, received: Received) -> float:
-    """How far a recipe is from what the attention received, relative to it; infinite if it does not fit."""
+    """Relative error of a recipe against what the attention received; infinite if it does not fit."""
     norms = _norms(layer.self_attn)
     try:
         queries = recipe.form(received.projected[0], recipe.heads, norms[0], rotary)
@@ -176,7 +175,7 @@ def _error(recipe: Recipe, layer: Any, rotary: Rotary, received: Received) -> fl
 
 
 def _apart(ours: Tensor, theirs: Tensor) -> float:
-    """Distance of two tensors relative to the second; infinite if they differ in shape or are not finite."""
+    """Distance between two tensors relative to the second; infinite if shapes differ or values are not finite."""
     if ours.shape != theirs.shape:
         return float("inf")
     theirs = theirs.float()
@@ -196,8 +195,8 @@ def _norms(attention: Any) -> tuple[Any, Any]:
 def _gains(recipe: Recipe, heads: int, norm: Any) -> Tensor:
     """|gamma| [heads, head width] of a norm of queries or keys, on the CPU; ones without a norm.
 
-    The norm answers a vector of alternating signs, whose mean is 0 and whose rms is 1; the answer to the opposite
-    vector takes a bias off. The rms of real states is one number per head, which cancels in the mass of Eq. 10.
+    The norm is applied to a vector of alternating signs, whose mean is 0 and whose rms is 1; subtracting its response
+    to the opposite vector removes a bias. The rms of real states is one number per head and cancels in Eq. 10's mass.
     """
     signs = torch.ones(1, heads, recipe.head_width)
     signs[..., 1::2] = -1

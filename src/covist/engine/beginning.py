@@ -15,8 +15,8 @@ from covist.schedule import CoverageBudget, Schedule, resolve_budget
 class Beginning:
     """An image before the first layer.
 
-    budget:  the count that it was given
-    missed:  the coverage of a first reduction that was not enough, so that the image runs uncompressed; else None
+    budget:  the token count of its budget
+    missed:  the insufficient coverage of its first reduction, because of which it runs uncompressed; else None
     """
 
     budget: int
@@ -26,7 +26,7 @@ class Beginning:
 
 
 def begin_image(settings: Settings, image: ImageContext) -> Beginning:
-    """Reduce an image to its budget, or keep all of it where too little of it would be covered."""
+    """Reduce an image to its budget, or keep all tokens if their coverage would be too low."""
     begun = _begin(settings, image, _count(settings, image))
     coverage, least = begun.outcome.coverage, settings.min_coverage
     if least is None or coverage is None or coverage >= least:
@@ -40,12 +40,12 @@ def _begin(settings: Settings, image: ImageContext, budget: int) -> Beginning:
 
 
 def _count(settings: Settings, image: ImageContext) -> int:
-    """What the budget comes to for an image."""
+    """The token count of the budget for an image."""
     tokens, frames = image.grid.size, image.grid.frames
     needed = CoverageBudget.read(settings.budget)
     if needed is None:
         return resolve_budget(settings.budget, tokens, frames)
-    # What would run uncompressed for a little more coverage had better keep a few more tokens.
+    # Keeping a few more tokens is better than running uncompressed because a little coverage is missing.
     level = max(needed.level, settings.min_coverage or 0.0)
     started = perf_counter()
     count = settings.method.count_for(image, level, *needed.bounds(tokens, frames))

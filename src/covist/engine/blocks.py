@@ -1,4 +1,4 @@
-"""What the blocks of decoder layers, attention and feed-forward, make of their input, for methods that follow it."""
+"""Inputs and outputs of the blocks of decoder layers (attention, feed-forward), for methods that follow them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FEED_FORWARD = ("mlp", "feed_forward", "block_sparse_moe")
 
 
 class BlockWatch:
-    """Shows every block that runs to the prefill of its thread, from construction until `remove()`."""
+    """Reports every block that runs to the prefill of its thread, from construction until `remove()`."""
 
     def __init__(self, layers: Iterable[nn.Module], running: Callable[[], Prefill | None]):
-        """`running` says which prefill this thread is in, if any."""
+        """`running` returns the prefill of this thread, if any."""
         self._running = running
         self._hooks = [
             block.register_forward_hook(partial(self._show, index), with_kwargs=True)
@@ -45,7 +45,7 @@ def _blocks(layer: Any) -> list[nn.Module]:
     feed_forward = next((getattr(layer, name) for name in FEED_FORWARD if hasattr(layer, name)), None)
     if feed_forward is None:
         raise CovistError(
-            f"{type(layer).__name__} has no feed-forward block under a known name ({', '.join(FEED_FORWARD)}), so a "
-            "method that follows it cannot run; choose another one"
+            f"{type(layer).__name__} has no feed-forward block under a known name ({', '.join(FEED_FORWARD)}), so this "
+            "method cannot follow it; choose another method"
         )
     return [layer.self_attn, feed_forward]

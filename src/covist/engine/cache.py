@@ -1,4 +1,4 @@
-"""Cache layers that know which keys they hold. The ledger lives in the cache, so it follows it everywhere."""
+"""Cache layers that know which keys they hold. The ledger is part of the cache, so it goes wherever the cache goes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from covist.errors import CovistError
 class StageLayer(DynamicLayer):
     """The cache of one decoder layer after compression.
 
-    `get_seq_length` answers with the number of tokens the model was given, not with the number of keys kept, because
-    `generate` slices prompts and numbers positions by it. Layers of one stage share a ledger; the first of them owns it
-    and applies reordering to it once. Before its first compressed prefill it is an ordinary dynamic layer.
+    `get_seq_length` returns the number of tokens the model was given, not the number of keys kept, because `generate`
+    slices prompts and numbers positions by it. Layers of one stage share a ledger; the first layer owns it and reorders
+    it once. Before its first compressed prefill, this is an ordinary dynamic layer.
     """
 
     def __init__(self) -> None:
@@ -29,8 +29,8 @@ class StageLayer(DynamicLayer):
         self.owns_ledger = False
         self.removed = 0  # tokens that the model was given but whose keys are not here
         self.right_padded = False  # whether a prompt ended in padding
-        self.rule: AttentionRule | None = None  # under which it was filled
-        self.conversation: Conversation | None = None  # all that was seen, in the first layer, if it may be asked again
+        self.rule: AttentionRule | None = None  # the rule under which it was filled
+        self.conversation: Conversation | None = None  # in the first layer, if a later question may choose again
 
     def get_seq_length(self) -> int:
         return self.kept + self.removed
@@ -50,7 +50,7 @@ class StageLayer(DynamicLayer):
         )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        # Only a model without compression asks: its mask would not fit the keys, and the weights would be lost.
+        # Only an uncompressed model calls this: its mask would not fit the keys, and the weights would be lost.
         if self.ledger is not None:
             raise CovistError("this cache was filled under compression; compress the model again to continue with it")
         return super().get_mask_sizes(query_length)
@@ -90,7 +90,7 @@ def stage_layers(cache: Cache | None) -> list[StageLayer]:
 
 
 def adopted_layers(cache: Cache) -> list[StageLayer]:
-    """The layers of a cache that `adopt` has taken."""
+    """The layers of a cache that `adopt` has converted."""
     return [layer for layer in cache.layers if isinstance(layer, StageLayer)]
 
 
@@ -101,15 +101,15 @@ def check_rule(layers: list[StageLayer], rule: AttentionRule | None) -> None:
         return
     if not same_rule(filled, rule):
         raise CovistError(
-            "this cache was filled under a method with another attention rule; continue with the handle that filled "
-            "it, or start again from the prompt"
+            "this cache was filled by a method with another attention rule; continue with the handle that filled it, "
+            "or start again from the prompt"
         )
-    for layer in layers:  # recognised at once from here on
+    for layer in layers:  # so that the next check is one comparison
         layer.rule = rule
 
 
 def same_rule(one: AttentionRule | None, other: AttentionRule | None) -> bool:
-    """Whether two rules say the same, as those of two handles with the same settings do."""
+    """Whether two rules are equal, as those of two handles with the same settings are."""
     if one is None or other is None:
         return one is other
     if one.scale.shape != other.scale.shape or not torch.equal(one.scale.cpu(), other.scale.cpu()):
@@ -127,18 +127,18 @@ def same_rule(one: AttentionRule | None, other: AttentionRule | None) -> bool:
 
 
 def adopt(cache: Cache | None, decoder: Any) -> DynamicCache:
-    """Make every layer of `cache` a `StageLayer` (keys already cached stay); a new cache if there is none."""
+    """Make every layer of `cache` a `StageLayer` (cached keys stay); create a cache if there is none."""
     cache = DynamicCache(config=decoder.config) if cache is None else cache
     for layer in cache.layers:
         if type(layer) not in (DynamicLayer, StageLayer):
             raise CovistError(
                 f"compression needs a dynamic cache, got {type(cache).__name__} with {type(layer).__name__}: "
-                "the layers hold different numbers of keys, which static (compiled) and quantised caches cannot. "
-                "Drop `cache_implementation`"
+                "the layers hold different numbers of keys, which static (compiled) and quantised caches cannot do; "
+                "omit `cache_implementation`"
             )
     if not isinstance(cache, DynamicCache) or cache.offloading:
         kind = "an offloaded one" if isinstance(cache, DynamicCache) else f"a {type(cache).__name__}"
-        raise CovistError(f"compression needs a plain DynamicCache, not {kind}; drop `cache_implementation`")
+        raise CovistError(f"compression needs a plain DynamicCache, not {kind}; omit `cache_implementation`")
     missing = len(decoder.layers) - len(cache.layers)
     cache.layers = [_adopt_layer(layer) for layer in (*cache.layers, *(StageLayer() for _ in range(missing)))]
     return cache

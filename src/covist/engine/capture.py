@@ -1,7 +1,7 @@
-"""What the attention of a decoder really receives, seen by running single layers on a few tokens.
+"""What the attention of a decoder actually receives, found by running single layers on a few tokens.
 
-Nothing of the model is touched, not even for a moment: the tokens pass through shallow copies of its modules ("twins")
-that share every weight, and a copy of its configuration names an attention function of ours, which ends the run.
+The model itself is never changed: the tokens pass through shallow copies of its modules ("twins") that share every
+weight, and a copy of its configuration names an attention function of covist, which ends the run.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 
 @dataclass(frozen=True)
 class LayerInput:
-    """What a decoder hands to its first layer."""
+    """What a decoder passes to its first layer."""
 
     hidden: Tensor  # [1, tokens, d]
-    rotary: Any  # cos and sin [1, tokens, rotary width], if all is well
+    rotary: Any  # cos and sin [1, tokens, rotary width] in a supported decoder
     options: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Received:
-    """What an attention function was given in one layer, and the projections that it was made of."""
+    """The arguments of one layer's attention function, and the projections from which they were made."""
 
     queries: Tensor  # [heads, tokens, head width]
     keys: Tensor  # [kv heads, tokens, head width]
     values: Tensor  # [kv heads, tokens, value width]
     scale: float
     options: dict[str, Any]
-    normed: list[Tensor]  # [tokens, d] each, what entered the projections
-    projected: list[Tensor]  # [tokens, out] each, what they made of it
+    normed: list[Tensor]  # [tokens, d] each, inputs of the projections
+    projected: list[Tensor]  # [tokens, out] each, their outputs
 
 
 class Capture:
-    """Runs tokens into twins of a decoder's modules; use it inside `capturing`."""
+    """Runs tokens through twins of a decoder's modules; use it inside `capturing`."""
 
     def __init__(self, module: Any, config: Any):
         self._module, self._config = module, config
 
     @torch.no_grad()
     def enter(self, embeddings: Tensor, positions: Tensor) -> LayerInput:
-        """What the first layer gets when the decoder is given embeddings [tokens, d] at positions [..., 1, tokens]."""
+        """The input of the first layer for embeddings [tokens, d] at positions [..., 1, tokens]."""
         first = _twin(self._module.layers[0])
         first.forward = _stop
         decoder = _twin(self._module, layers=nn.ModuleList([first]))
@@ -64,7 +64,7 @@ class Capture:
 
     @torch.no_grad()
     def attend(self, index: int, given: LayerInput) -> Received:
-        """What the attention of layer `index` gets when that layer is given the input of the first one."""
+        """What the attention of layer `index` receives if that layer is given the first layer's input."""
         layer = self._module.layers[index]
         recorders = {name: _Recorder(getattr(layer.self_attn, name)) for name in PROJECTIONS}
         attention = _twin(layer.self_attn, **recorders)
@@ -88,10 +88,10 @@ class Capture:
 
 @contextmanager
 def capturing(module: Any) -> Iterator[Capture]:
-    """Register the attention function that ends a run; afterwards the registry is what it was."""
+    """Register the attention function that ends a run, and remove it afterwards."""
     name = f"covist-capture-{threading.get_ident()}"
     config = copy.copy(module.config)
-    # The public setter would reach into sub-configurations, which are shared.
+    # The public setter would also change sub-configurations, which are shared with the model.
     config._attn_implementation_internal = name
     ALL_ATTENTION_FUNCTIONS[name] = _stop_at_attention
     # Projections may draw random numbers (dropout of adapters in training).
@@ -105,7 +105,7 @@ def capturing(module: Any) -> Iterator[Capture]:
 
 
 def execution_device(module: nn.Module) -> torch.device:
-    """Where a module computes; an offloaded one keeps its weights elsewhere and says so in its hook."""
+    """The device on which a module computes; an offloaded module stores its weights elsewhere and has a hook."""
     hooks: Iterator[Any] = (getattr(part, "_hf_hook", None) for part in module.modules())
     device = next((hook.execution_device for hook in hooks if hasattr(hook, "execution_device")), None)
     if device is None:
@@ -114,7 +114,7 @@ def execution_device(module: nn.Module) -> torch.device:
 
 
 class _Reached(Exception):
-    """A run came to the place that it was meant to reach."""
+    """Raised where a trial run is meant to end."""
 
     def __init__(self, args: tuple, kwargs: dict[str, Any]):
         super().__init__()
@@ -132,7 +132,7 @@ def _stop_at_attention(
 
 
 class _Recorder(nn.Module):
-    """Calls a projection and remembers what went in and what came out."""
+    """Calls a projection and records its input and output."""
 
     def __init__(self, projection: nn.Module):
         super().__init__()
@@ -155,7 +155,7 @@ def _twin(module: nn.Module, **children: nn.Module) -> Any:
 
 
 def _run(twin: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple, dict[str, Any]]:
-    """Call a twin until it reaches `_stop`; returns what that was given."""
+    """Call a twin until it reaches `_stop`, and return the arguments of `_stop`."""
     name = type(twin).__name__
     try:
         type(twin).forward(twin, *args, **kwargs)
@@ -163,12 +163,12 @@ def _run(twin: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple, dict[str, A
         return reached.given
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise CovistError(f"{name} cannot be read, a trial run failed: {type(error).__name__}: {reason}") from error
+        raise CovistError(f"{name} cannot be read: a trial run failed with {type(error).__name__}: {reason}") from error
     raise CovistError(f"{name} cannot be read: its attention does not go through transformers' attention interface")
 
 
 def _moved(value: Any, device: torch.device) -> Any:
-    """The tensors in a value, and in dictionaries and tuples of it, on a device."""
+    """A value with all its tensors, also those in dictionaries and tuples, on a device."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, dict):

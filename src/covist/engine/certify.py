@@ -1,4 +1,4 @@
-"""The bound of Proposition 1 for an image of a prompt: how far compression can move what the first layer reads."""
+"""The bound of Proposition 1 for an image in a prompt: how far compression can move the first layer's attention."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from covist.formulas.bounds import attention_bound
 from covist.formulas.ops import share_groups
 
 LAYER = 0
-"""Where both sides are known before anything has run."""
+"""The first layer, because its input is known with and without compression before anything has run."""
 
 
 @torch.no_grad()
 def bound_of(settings: Settings, sample: Sample, image: ImageInPrompt) -> float | None:
-    """Of the last word of the question, over all heads, as a share of the largest value; it is a bound for this image
-    beside the text.
+    """The bound for the last word of the question, the largest over all heads, as a share of the largest value.
 
-    None where the proposition says nothing: tokens that nothing stands for, a question before the image, or positions
-    that are not kept.
+    It holds for this image together with the text. None where the proposition does not apply: to tokens without a
+    representative, a question before the image, or positions that are not kept.
     """
     outcome, asked = image.outcomes[0][1], image.instruction.last
     if not image.reduced:
@@ -32,7 +31,7 @@ def bound_of(settings: Settings, sample: Sample, image: ImageInPrompt) -> float 
     own, text = image.rows, _text_before(sample, asked)
 
     def read(features: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of some tokens in every head, [heads, n, width] each."""
+        """Keys and values of tokens in every head, [heads, n, width] each."""
         hidden = decoder.first_input(features)
         cos, sin = decoder.rotary(hidden[None], positions[None])
         keys, values = decoder.keys(LAYER, hidden, (cos[0], sin[0])), decoder.values(LAYER, hidden)
@@ -51,14 +50,14 @@ def bound_of(settings: Settings, sample: Sample, image: ImageInPrompt) -> float 
 
 
 def _text_before(sample: Sample, asked: int) -> Tensor:
-    """Prompt rows of the text that the query sees, itself included."""
+    """Prompt rows of the text that the query sees, including the query itself."""
     visual = torch.cat([other.rows for other in sample.images])
     rows = torch.arange(asked + 1, device=visual.device)
     return rows[~torch.isin(rows, visual)]
 
 
 def _bias(rule: AttentionRule | None, weights: Tensor, query: Tensor, keys: Tensor) -> Tensor:
-    """What Eq. 9 adds to the logits of the representatives [heads, K] for a query at a position [1] or [1, axes]."""
+    """Eq. 9's bias on the logits of the representatives [heads, K], for a query at a position [1] or [1, axes]."""
     if rule is None:
         return torch.zeros_like(weights)[None]
     added = weights.log() if rule.weights else torch.zeros_like(weights)

@@ -1,4 +1,4 @@
-"""Which settings a call runs with: the handle's, or others that its thread has chosen."""
+"""The settings of a call: the handle's, or others that its thread has chosen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from covist.engine.settings import Settings
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """Settings, the attention that follows from them, and who is told of every prefill with images."""
+    """Settings, the attention that follows from them, and a callback for every finished prefill with images."""
 
     settings: Settings
     attention: BiasedAttention
@@ -27,7 +27,7 @@ class Variant:
 
 
 class Choice(threading.local):
-    """What the calls of a thread run with. `__init__` runs once per thread, so that a choice concerns no other."""
+    """The variant of a thread's calls. `__init__` runs once per thread, so a choice does not affect other threads."""
 
     def __init__(self, default: Variant):
         self._chosen: list[Variant | None] = [default]
@@ -45,7 +45,7 @@ class Choice(threading.local):
 
     @contextmanager
     def using(self, variant: Variant | None) -> Iterator[None]:
-        """Choose for the length of a `with` block; None leaves calls uncompressed."""
+        """Choose a variant for the duration of a `with` block; None leaves calls uncompressed."""
         self._chosen.append(variant)
         try:
             yield

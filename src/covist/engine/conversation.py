@@ -1,8 +1,7 @@
 """What a cache has seen, kept on the host, so that a later question can choose the tokens of an image again.
 
-A cache cannot be asked for other tokens: those that were removed are not in it. So a new question about an image of an
-earlier turn runs the conversation through the decoder once more, from the features that the encoder made of the image.
-The vision tower does not run again.
+Removed tokens are not in the cache. So a new question about an image of an earlier turn runs the conversation through
+the decoder again, from the encoder's features of the image. The vision tower does not run again.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Conversation:
 
     @classmethod
     def of(cls, prompt: Prompt, signals: Sequence[ImageSignals], seen: int) -> Conversation | None:
-        """What there is to keep of a prompt; None where text before it is unknown, or its own tokens are."""
+        """The conversation that begins with a prompt; None if its tokens or the text before it are unknown."""
         if seen or prompt.ids is None or prompt.blocks is not None:
             return None
         return cls(prompt.on(torch.device("cpu")), [one.on(torch.device("cpu")) for one in signals])
@@ -41,17 +40,17 @@ class Conversation:
 
     @property
     def host_bytes(self) -> int:
-        """What the prompt's embeddings and the signals take."""
+        """Memory of the prompt's embeddings and the signals."""
         return self.prompt.embeddings.nbytes + sum(one.nbytes for one in self.signals)
 
     def feed(self, ids: Tensor | None, positions: Tensor) -> None:
-        """Take in what was written or asked since; without tokens the conversation is incomplete from here on."""
+        """Add the tokens of a call; if they are unknown, the conversation is incomplete from here on."""
         if ids is not None:
             self.ids.append(ids)
             self.positions.append(positions)
 
     def is_asked_again(self, reader: InstructionReader, ids: Tensor | None, seen: int) -> bool:
-        """Whether new tokens [batch, n] hold a question to answer; `seen` tokens are in the cache before them."""
+        """Whether new tokens [batch, n] hold a question to answer; the cache holds `seen` tokens before them."""
         if ids is None or ids.shape[1] == 1 or self.length != seen:
             return False
         return any(reader.has_assistant(row, 0, len(row)) for row in ids)
@@ -59,7 +58,7 @@ class Conversation:
     def continued(
         self, ids: Tensor, embeddings: Tensor, positions: Tensor, mask: Tensor | None, embed: Callable[[Tensor], Tensor]
     ) -> tuple[Prompt, list[ImageSignals]]:
-        """The whole conversation with new tokens as one prompt, where these are, and the signals for it."""
+        """The whole conversation and new tokens as one prompt, with its signals, on the device of the new tokens."""
         device, before = embeddings.device, self.prompt.on(embeddings.device)
         assert before.ids is not None, "a conversation knows its tokens"
         later = torch.cat([*self.ids, ids], dim=1)

@@ -26,7 +26,7 @@ WIDEST_HEAD = 256  # of flash attention
 
 
 class FrozenDecoder(Decoder):
-    """A decoder-only text model seen through its modules, so that wrapped and sharded projections keep working."""
+    """A decoder-only text model, accessed through its modules so that wrapped and sharded projections keep working."""
 
     def __init__(self, module: Any, rotary_axes: Sequence[int] | None = None):
         _require_plain_attention(module)
@@ -38,7 +38,7 @@ class FrozenDecoder(Decoder):
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the model again, whose weights may have changed."""
+        """Read the model again, after its weights may have changed."""
         for name in ("projection_energies", "distance_table"):
             vars(self).pop(name, None)
         self._stamp = self._weights_stamp()
@@ -51,16 +51,16 @@ class FrozenDecoder(Decoder):
         self.heads, self.kv_heads, self.head_width = first.heads, first.kv_heads, first.head_width
 
     def weights_changed(self) -> bool:
-        """Whether the weights that the gains come from have changed since the last look (see `weights_stamp`)."""
+        """Whether the weights behind the gains have changed since the last `refresh` (see `weights_stamp`)."""
         return self._weights_stamp() != self._stamp
 
     def check_backend(self) -> str:
-        """The attention backend in use, if it can take a bias or wide heads."""
+        """The attention backend in use; refused if it supports neither a bias nor wide heads."""
         backend = backend_of(self.module)
         wide = takes_no_mask(backend)
         if wide and self.head_width + COLUMNS <= WIDEST_HEAD or backend in BACKENDS:
             return backend
-        reason = f"has no room for a bias in heads of {self.head_width}" if wide else "is not known to take a bias"
+        reason = f"has no room for a bias in heads of {self.head_width}" if wide else "is not known to support a bias"
         raise CovistError(
             f"attention implementation {backend!r} {reason}; use one of {', '.join(BACKENDS)}: "
             "model.set_attn_implementation({'text_config': 'sdpa'})"
@@ -70,26 +70,26 @@ class FrozenDecoder(Decoder):
 
     @property
     def inverse_frequencies(self) -> Tensor:
-        """The host model's RoPE frequencies after its scaling [head width / 2]; 0 for pairs that do not turn."""
+        """The host model's RoPE frequencies after its scaling [head width / 2]; 0 for pairs that do not rotate."""
         turning = self.module.rotary_emb.inv_freq.float()
         return torch.cat([turning, turning.new_zeros(self.head_width // 2 - len(turning))])
 
     @property
     def rotary_axes(self) -> Sequence[int] | None:
-        """For multidimensional RoPE the axis of each frequency, else None."""
+        """The axis of each frequency for multidimensional RoPE; otherwise None."""
         if self._axes is None:
             return None
-        return [*self._axes, *[0] * (self.head_width // 2 - len(self._axes))]  # a pair that stands still has any axis
+        return [*self._axes, *[0] * (self.head_width // 2 - len(self._axes))]  # any axis: those pairs do not rotate
 
     @cached_property
     def distance_table(self) -> DistanceTable:
         return DistanceTable(self.inverse_frequencies, self.rotary_axes)
 
     def per_axis(self, positions: Tensor) -> Tensor:
-        """Positions as the model is given them -> [batch, tokens], or [batch, tokens, axes] for multidimensional RoPE.
+        """Positions as the model receives them -> [batch, tokens], or [batch, tokens, axes] for multidimensional RoPE.
 
-        A multidimensional model may be given [axes, batch, tokens], with text positions in front as one axis more, or
-        one component that counts for all axes.
+        A multidimensional model may receive [axes, batch, tokens], with text positions as a further axis in front, or
+        one component for all axes.
         """
         if self._axes is None:
             return positions
@@ -113,10 +113,10 @@ class FrozenDecoder(Decoder):
         return embeddings if self._entry_scale == 1 else embeddings * self._entry_scale
 
     def final_norm(self, hidden: Tensor) -> Tensor:
-        """Hidden states [tokens, d] after the norm that ends the decoder."""
+        """Hidden states [tokens, d] after the decoder's final norm."""
         norm = getattr(self.module, "norm", None) or getattr(self.module, "final_layernorm", None)
         if norm is None:
-            raise CovistError(f"{type(self.module).__name__} has no final norm under a known name")
+            raise CovistError(f"{type(self.module).__name__} has no final norm (`norm` or `final_layernorm`)")
         return norm(hidden)
 
     def queries(self, layer: int, hidden: Tensor, rotary: Rotary | None = None) -> Tensor:
@@ -136,7 +136,7 @@ class FrozenDecoder(Decoder):
         return self._readers[layer].recipe.rotate(states, rotary)
 
     def scale(self, layer: int) -> float:
-        """What a layer multiplies its attention logits with."""
+        """The factor of a layer's attention logits."""
         return self._readers[layer].recipe.scale
 
     # -- head gains ----------------------------------------------------------------------------------------------------
@@ -169,12 +169,12 @@ class FrozenDecoder(Decoder):
         shapes = {(recipe.heads, recipe.kv_heads, recipe.head_width) for recipe in learned.values()}
         if len(shapes) > 1:
             raise CovistError(
-                f"the layers of {type(self.module).__name__} differ in their heads, which is not supported"
+                f"the layers of {type(self.module).__name__} differ in number or width of heads, which is not supported"
             )
         return [learned[_kind(layer)] for layer in self.module.layers]
 
     def _enter(self, capture: Capture) -> LayerInput:
-        """Random tokens on their way into the first layer."""
+        """The first layer's input for random tokens."""
         name, weight = type(self.module).__name__, self.module.get_input_embeddings().weight
         device = execution_device(self.module)
         embeddings = torch.randn(TRIAL_TOKENS, self.hidden, generator=torch.Generator().manual_seed(0))
@@ -186,7 +186,7 @@ class FrozenDecoder(Decoder):
         theirs = given.rotary
         if not isinstance(theirs, tuple) or not all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True)):
             raise CovistError(
-                f"{name} does not hand the angles of its rotary_emb to its layers; use another text model"
+                f"{name} does not pass the angles of its rotary_emb to its layers; use another text model"
             )
         ratio = given.hidden[0].float() / embeddings.float()
         self._entry_scale = float(ratio.median())
@@ -216,18 +216,18 @@ def _require_plain_attention(module: Any) -> None:
     if caches:
         raise CovistError(
             f"{name} keeps its keys in {', '.join(sorted(caches))}, which cannot hold a compressed prompt; "
-            "a sliding window is switched off by text_config.sliding_window=None when the model is loaded"
+            "to switch off a sliding window, load the model with text_config.sliding_window=None"
         )
 
 
 def plain_flops(module: Any, length: int) -> float:
-    """Eq. 19 for the prefill of `length` tokens by a decoder as it is, whose attention need not be read for that."""
+    """Eq. 19 for an uncompressed prefill of `length` tokens; this works for decoders that covist cannot read, too."""
     config = module.config
     return decoder_flops([length] * len(module.layers), config.hidden_size, _mlp_width(config))
 
 
 def _mlp_width(config: Any) -> int:
-    """Width of the MLP that a token passes through; in a mixture, of its experts and the shared one together."""
+    """Width of the MLP that a token passes through; in a mixture, of its active experts and the shared one together."""
     dense, experts = getattr(config, "intermediate_size", None), getattr(config, "num_experts_per_tok", None)
     own = (experts and getattr(config, "moe_intermediate_size", None)) or dense
     if own is None:
@@ -237,7 +237,7 @@ def _mlp_width(config: Any) -> int:
 
 
 def _kind(layer: Any) -> Hashable:
-    """Equal for layers whose attention modules differ in nothing but their weights and their number."""
+    """A key that is equal for layers whose attention modules differ only in their weights and their number."""
     attention = layer.self_attn
     settings = {name: value for name, value in vars(attention).items() if isinstance(value, (bool, int, float, str))}
     settings.pop("layer_idx", None)

@@ -1,4 +1,4 @@
-"""Knows when `generate` drafts: the assistant of assisted decoding may be the compressed model itself."""
+"""Detects when `generate` drafts: in assisted decoding, the assistant may be the compressed model itself."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from covist.undo import ReplacedMethod
 
 
 class DraftWatch(ReplacedMethod):
-    """Reports through `drafting(True)` and `drafting(False)` when a call of `model.generate` begins and ends to draft.
+    """Calls `drafting(True)` and `drafting(False)` when a drafting call of `model.generate` begins and ends.
 
-    transformers gives an assistant the prompt without its image features, and it marks the call in the generation
-    settings alone.
+    transformers passes the prompt to an assistant without image features, and marks such a call only in its
+    generation settings.
     """
 
     def __init__(self, model: Any, drafting: Callable[[bool], None]):

@@ -1,4 +1,4 @@
-"""Signals of images between their encoding and the prompts that they come with."""
+"""Signals of images, kept from their encoding until the prompts that use them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from covist.contract.signals import ImageSignals
 
 
 class EncodedImages:
-    """Signals are kept until a prompt has brought their features, and then as long as the caller keeps those.
+    """Keeps signals until a prompt has brought their features, and after that as long as the caller keeps the features.
 
-    `generate` encodes before it prefills, and hands the same features over again where it has no cache; a caller may
-    encode once for several prompts. Where a forward call encodes for itself, nothing stays behind.
+    `generate` encodes before it prefills, and without a cache it passes the same features again; a caller may encode
+    once for several prompts. If a forward call encodes its own images, nothing is kept.
     """
 
     def __init__(self) -> None:
@@ -23,20 +23,20 @@ class EncodedImages:
 
     @property
     def awaited(self) -> bool:
-        """Whether features have yet to come with a prompt."""
+        """Whether the features of some images have not yet come with a prompt."""
         return bool(self._fresh)
 
     def add(self, signals: list[ImageSignals]) -> None:
-        """Signals of the images that were encoded just now."""
+        """Add the signals of images that were just encoded."""
         self._fresh.append(signals)
 
     def all(self) -> list[ImageSignals]:
-        """All signals whose features a prompt may bring; the latest first."""
+        """All signals whose features a prompt may bring, latest first."""
         held = [signals for _, signals in self._held.values()]
         return [image for signals in reversed([*held, *self._fresh]) for image in signals]
 
     def brought(self, features: Mapping[str, Any]) -> None:
-        """A prompt came with all fresh images; `features` are what the caller holds of them, by modality."""
+        """Note that a prompt came with all fresh images; `features` are those that the caller holds, by modality."""
         for signals in self._fresh:
             own = features.get(signals[0].modality) if signals else None
             if own is not None:

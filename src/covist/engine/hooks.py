@@ -29,8 +29,8 @@ from covist.engine.settings import Settings
 from covist.errors import CovistError
 
 COMPILED = (
-    "torch.compile cannot follow a prompt whose length changes between layers: compress a model that is not compiled, "
-    "and call it without torch.compile"
+    "torch.compile does not support a prompt whose length changes between layers: compress a model that is not "
+    "compiled, and call it without torch.compile"
 )
 
 
@@ -38,7 +38,7 @@ class Hooks:
     """Runs a method inside an unmodified model, from construction until `remove()`."""
 
     def __init__(self, family: Family, variant: Variant, encoder_layers: Sequence[EncoderWish]):
-        """`encoder_layers` is all that methods may ask of the encoder, besides the layer that feeds the projector."""
+        """`encoder_layers` is all that methods may request besides the encoder layer that feeds the projector."""
         if any(module._compiled_call_impl is not None for module in family.model.modules()):
             raise CovistError(COMPILED)
         self._family = family
@@ -59,29 +59,29 @@ class Hooks:
 
     @property
     def default(self) -> Variant:
-        """What calls run with unless their thread chose otherwise."""
+        """The variant of calls whose thread has chosen no other."""
         return self._variants[0]
 
     def add(self, variant: Variant) -> Variant:
-        """Keep a variant, which follows changes of the weights from now on."""
+        """Register a variant, so that it follows changes of the weights from now on."""
         self._variants.append(variant)
         self._follow_blocks(variant)
         return variant
 
     def refresh(self) -> None:
-        """Read again what depends on the weights of the decoder."""
+        """Compute everything that depends on the decoder's weights again."""
         self.default.settings.decoder.refresh()
         for variant in self._variants:
             variant.attention.follow(variant.settings.method.attention_rule(variant.settings.decoder))
 
     def remove(self) -> None:
-        """Take every hook off; a second call does nothing."""
+        """Remove every hook; a second call does nothing."""
         for hook in self._installed:
             hook.remove()
         self._installed, self.call = [], Call()
 
     def __getstate__(self) -> None:
-        # A copy of the hooks would go on compressing the original; the weights alone can be saved at any time.
+        # A copy of the hooks would still compress the original. Saving only the weights works at any time.
         raise CovistError(
             "a model cannot be copied or pickled while it is compressed; call .remove() on its handle first"
         )
@@ -104,11 +104,11 @@ class Hooks:
         ]
 
     def _follow_blocks(self, variant: Variant) -> None:
-        """From the first method on that asks for it: other methods need not pay for hooks inside the layers."""
+        """Watch the blocks once a method needs it, so that other methods do not pay for hooks inside the layers."""
         if variant.settings.method.follows_blocks and not any(isinstance(one, BlockWatch) for one in self._installed):
             self._installed.append(BlockWatch(self._family.decoder.layers, lambda: self.call.prefill))
 
-    # -- hooks, in the order in which a call meets them ---------------------------------------------------------------
+    # -- hooks, in the order in which a call reaches them -------------------------------------------------------------
 
     def _wanted(self) -> Sequence[EncoderWish]:
         return self._settings.method.encoder_layers if self.choice.is_on else ()
@@ -131,8 +131,8 @@ class Hooks:
         call.features = family.encoded(kwargs)
         if not self.choice.is_on:
             return
-        # While decoding there is nothing to see; not asking the device for image tokens keeps the steps free of waits.
-        # A draft sees no image in transformers, so that it is the plain model's.
+        # Decoding steps bring no image; not searching for image tokens avoids waiting for the device.
+        # In transformers a draft sees no image, so it runs through the plain model.
         if not call.brings_images and (call.drafting or not call.encoded.awaited):
             return
         reason = family.passthrough_reason(input_ids, kwargs)
@@ -146,8 +146,8 @@ class Hooks:
             return
         if not call.brings_images:
             raise CovistError(
-                "image tokens came without their features: a prefill in chunks cannot be compressed; "
-                "drop `prefill_chunk_size`"
+                "image tokens came without their features: a chunked prefill cannot be compressed; "
+                "omit `prefill_chunk_size`"
             )
         call.is_image = is_image
 
@@ -160,10 +160,10 @@ class Hooks:
         if not has_images and not stage_layers(cache):
             return None  # no image so far: the plain model
         if not self.choice.is_on:
-            raise CovistError("this cache holds compressed images: continue it with the settings that filled it")
+            raise CovistError("this cache holds compressed images; continue it with the settings that filled it")
         if module.training and any(getattr(layer, "gradient_checkpointing", False) for layer in module.layers):
             raise CovistError(
-                "gradient checkpointing runs layers a second time, when the states are gone; "
+                "gradient checkpointing runs layers again after the states of the call are gone; "
                 "call model.gradient_checkpointing_disable()"
             )
         use_cache = kwargs.get("use_cache")
@@ -171,11 +171,11 @@ class Hooks:
             kwargs["past_key_values"] = cache = adopt(cache, module)
             call.cache_layers, call.seen = adopted_layers(cache), cache.get_seq_length()
             check_rule(call.cache_layers, self._attention.rule)
-            if call.cache_layers[0].right_padded:  # `generate` numbers what follows the padding wrongly
+            if call.cache_layers[0].right_padded:  # `generate` gives tokens after the padding wrong positions
                 raise CovistError("a prompt was padded on the right; set tokenizer.padding_side = 'left' to generate")
         mask = kwargs.get("attention_mask")
         if mask is not None and getattr(mask, "ndim", None) != 2:
-            raise CovistError("compression derives its own masks: pass a 2-D attention_mask or none")
+            raise CovistError("compression builds its own masks; pass a 2-D attention_mask or none")
         call.length = kwargs["inputs_embeds"].shape[1]
         if has_images:
             return args, self._begin_prefill(kwargs, self._prompt(kwargs), call.encoded.all())
@@ -219,7 +219,7 @@ class Hooks:
                 layer.removed = call.seen + call.length - layer.kept
                 layer.right_padded, layer.rule = call.prefill.right_padded, self._attention.rule
             restored = call.prefill.batch.restore_rows(output.last_hidden_state, call.length)
-            output.last_hidden_state = restored[:, -call.shown :]  # all of them where it is 0
+            output.last_hidden_state = restored[:, -call.shown :]  # all of them if it is 0
             if self._settings.reselect and call.cache_layers and call.prompt is not None:
                 self._remember(call.prompt, call.prefill)
             if call.prefill.images:
@@ -227,7 +227,7 @@ class Hooks:
         return output
 
     def _forget_call(self, module: nn.Module, args: tuple, output: Any) -> None:
-        """Runs after errors too, so that nothing of a call is left for the next one."""
+        """Runs after errors too, so that no state of a call is left for the next one."""
         call = self.call
         if call.brings_images:
             call.encoded.brought(call.features)
@@ -249,7 +249,7 @@ class Hooks:
 
     def _prompt(self, kwargs: dict[str, Any]) -> Prompt:
         embeddings, mask, is_image = kwargs["inputs_embeds"], kwargs.get("attention_mask"), self.call.is_image
-        assert is_image is not None, "a prompt is read where an image came"
+        assert is_image is not None, "a prompt is read only if an image came with it"
         valid = torch.ones(embeddings.shape[:2], dtype=torch.bool, device=embeddings.device)
         if mask is not None:
             valid = mask[:, -embeddings.shape[1] :].to(embeddings.device) != 0
@@ -263,7 +263,7 @@ class Hooks:
         )
 
     def _choose_again(self, kwargs: dict[str, Any], known: Conversation) -> dict[str, Any]:
-        """A new question about earlier images: the conversation runs again, in a cache that is emptied for it."""
+        """A new question about earlier images: empty the cache and run the conversation again."""
         call, mask = self.call, kwargs.get("attention_mask")
         assert call.input_ids is not None, "a question has tokens"
         embed = self._family.base.get_input_embeddings()
@@ -275,7 +275,7 @@ class Hooks:
         return self._begin_prefill(kwargs, prompt, signals)
 
     def _remember(self, prompt: Prompt, prefill: Prefill) -> None:
-        """Keep what a later question needs, in the cache that it comes with."""
+        """Keep what a later question needs in the cache."""
         signals = list({id(image.signals): image.signals for image in prefill.images}.values())
         known = Conversation.of(prompt, signals, self.call.seen)
         self.call.cache_layers[0].conversation = known
@@ -295,7 +295,7 @@ class Hooks:
         return self._decoder_kwargs({**kwargs, **taken}, embeddings, stage.positions)
 
     def _continue(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Decoding, or a further turn of text: every stage's ledger grows by the new tokens."""
+        """Decoding, or a further turn of text: add the new tokens to every stage's ledger."""
         call, embeddings, positions = self.call, kwargs["inputs_embeds"], self._positions(kwargs)
         if (known := call.cache_layers[0].conversation) is not None:
             known.feed(call.input_ids, positions)
@@ -306,7 +306,7 @@ class Hooks:
             ledger = layer.ledger
             assert ledger is not None, "a layer that owns a ledger has one"
             if ledger.length != layer.kept:
-                raise CovistError("the cache was changed elsewhere; continue with the cache that this model returned")
+                raise CovistError("the cache was modified; continue with the cache that this model returned")
             bound = max(ledger.reach + call.length, call.seen + call.length - 1)
             ledger.feed(positions, kwargs.get("attention_mask"), bound, self._attention.is_masked(ledger))
             own = ledger.placed(positions) if ledger.shifted else None
@@ -316,7 +316,7 @@ class Hooks:
         return self._decoder_kwargs(kwargs, embeddings, placed)
 
     def _decoder_kwargs(self, kwargs: dict[str, Any], embeddings: Tensor, positions: Tensor | None) -> dict[str, Any]:
-        """What the text model is given: `positions` in place of the original ones, unless they stay."""
+        """Arguments of the text model, with `positions` instead of the original ones unless None."""
         if positions is not None:
             kwargs["position_ids"] = positions if positions.ndim == 2 else positions.permute(2, 0, 1)
         # A 4-D mask makes the text model skip building its own; every layer gets the mask of its stage instead.
@@ -329,19 +329,19 @@ class Hooks:
         return bool(past) and past[index] is not None and past[index] is not past[index - 1]
 
     def _open_stage(self, depth: int, ledger: Ledger, hidden: Tensor) -> Stage:
-        """Begin a stage of a prefill: the cache layers from `depth` on share its ledger, after what they held."""
+        """Begin a stage of a prefill: the cache layers from `depth` on share its ledger, after their earlier keys."""
         if self.call.cache_layers:
             ledger = self._after_past(depth, ledger)
             self._share_ledger(range(depth, len(self.call.cache_layers)), ledger)
         return self._prepare_stage(depth, ledger, hidden, prefill=True)
 
     def _after_past(self, depth: int, ledger: Ledger) -> Ledger:
-        """A ledger of this prefill's keys, after those that the cache of a layer held before."""
+        """A ledger of this prefill's keys, appended to those that the cache of a layer held before."""
         past = self.call.past[depth]
         return ledger.copy() if past is None else past.concat(ledger)
 
     def _share_ledger(self, layers: range, ledger: Ledger) -> None:
-        """Give some layers of the cache one ledger; the first of them owns it."""
+        """Give several cache layers one ledger; the first of them owns it."""
         for depth in layers:
             layer = self.call.cache_layers[depth]
             layer.ledger, layer.owns_ledger = ledger, depth == layers.start
@@ -358,7 +358,7 @@ class Hooks:
     def _continue_stage(
         self, layers: range, ledger: Ledger, hidden: Tensor, positions: Tensor, placed: Tensor | None
     ) -> None:
-        """The stage of some layers when the ledger has grown; `placed` are the positions where they were shifted."""
+        """The stage of some layers after the ledger has grown; `placed` are the positions if they are shifted."""
         attention = None
         if hidden.shape[1] == 1:
             query = positions if placed is None else placed
@@ -370,9 +370,9 @@ class Hooks:
         self.call.stages[layers.start] = Stage(attention, rotary, placed)
 
     def _cut_caches(self, prefill: Prefill, first: int) -> None:
-        """Take what the last reduction removed out of the caches of the layers before it, from layer `first` on.
+        """Remove what the last reduction dropped from the caches of the layers before it, from layer `first` on.
 
-        Layers that held one ledger go on sharing one.
+        Layers that shared a ledger still share one.
         """
         layers = self.call.cache_layers
         owners = [depth for depth in range(first, prefill.last_cut) if layers[depth].owns_ledger or depth == first]
@@ -387,10 +387,10 @@ class Hooks:
 
 @torch.compiler.assume_constant_result
 def _refuse_compilation() -> None:
-    """Runs while a call is traced: an error of the traced code itself would only end in running it uncompiled."""
+    """Runs while a call is traced: an error raised by the traced code itself would only make it run uncompiled."""
     raise CovistError(COMPILED)
 
 
 def _without_autocast(states: Tensor) -> torch.autocast:
-    """The method's own arithmetic runs in float32, whatever the model around it does."""
+    """The method's own arithmetic runs without autocast, whatever the model around it does."""
     return torch.autocast(states.device.type, enabled=False)

@@ -27,7 +27,7 @@ class Span(Protocol):
 
 
 class InstructionReader:
-    """Finds the instruction of an image in a prompt, by the marks between turns."""
+    """Finds the instruction of an image in a prompt by the markers between turns."""
 
     def __init__(
         self,
@@ -38,18 +38,18 @@ class InstructionReader:
     ):
         self._tokenizer: Any = getattr(processor, "tokenizer", processor)
         if processor is not None and not hasattr(self._tokenizer, "decode"):
-            raise CovistError(f"processor={type(processor).__name__}: give the model's processor or its tokenizer")
+            raise CovistError(f"processor={type(processor).__name__}: pass the model's processor or its tokenizer")
         if processor is None and turn_markers is not None:
-            raise CovistError("turn_markers= needs the processor (or the tokenizer) to be found in a prompt")
+            raise CovistError("turn_markers= needs the processor (or the tokenizer) to find them in a prompt")
         self._markers = TurnMarkers.resolve(turn_markers, family, processor)
         self._family = family
         self._override = override
 
     def read(self, ids: Tensor | None, is_text: Tensor, first_image_end: int, embeddings: Tensor) -> Instruction:
-        """Read the instruction of the images whose first one ends before row `first_image_end`.
+        """Read the instruction of images of which the first ends before row `first_image_end`.
 
         `ids` [n] are the sample's prompt tokens (None if only embeddings are known), `is_text` [n] marks its valid
-        text tokens. The instruction is the text after the image up to the assistant turn; if that is empty, the
+        text tokens. The instruction is the text after the image up to the assistant turn; if that is empty, it is the
         turn's text before the image.
         """
         rows = is_text.nonzero().squeeze(1)
@@ -72,7 +72,7 @@ class InstructionReader:
         return [] if self._tokenizer is None else self._tokenizer(text, add_special_tokens=False).input_ids
 
     def _pieces(self, tokens: list[int]) -> list[str]:
-        """The text that each token adds to those before it, none for turn marks; nothing without a tokenizer."""
+        """The text that each token adds to those before it, empty for special tokens; nothing without a tokenizer."""
         if self._tokenizer is None:
             return []
         grown = [self._decode(tokens[:count], special=False) for count in range(len(tokens) + 1)]
@@ -90,11 +90,11 @@ class InstructionReader:
         return first
 
     def latest_turn(self, ids: Tensor | None, is_text: Tensor) -> int:
-        """The prompt row where the words of the latest question begin; 0 if there is no mark before them."""
+        """The prompt row where the words of the latest question begin; 0 if no marker precedes them."""
         rows = is_text.nonzero().squeeze(1)
         answer = self._find(self._markers.assistant_pattern, ids, rows, first=False)
         if answer is not None and not self._says_something(ids, rows[answer[1] :]):
-            rows = rows[: answer[0]]  # the mark that the answer is to follow
+            rows = rows[: answer[0]]  # the marker that the answer will follow
         began = self._find(self._markers.turn_pattern, ids, rows, first=False)
         return 0 if began is None or began[1] >= len(rows) else int(rows[began[1]])
 
@@ -129,7 +129,7 @@ class InstructionReader:
         return low
 
     def _says_something(self, ids: Tensor | None, rows: Tensor) -> bool:
-        """Whether tokens hold words; without a tokenizer any token may."""
+        """Whether tokens hold words; without a tokenizer, any token counts."""
         return len(rows) > 0 if ids is None or self._tokenizer is None else bool(self._words(ids, rows))
 
     def _words(self, ids: Tensor | None, rows: Tensor) -> str:

@@ -1,8 +1,8 @@
-"""An attention function of our own, registered with transformers beside the model's own, which it calls.
+"""covist's attention function, registered with transformers beside the model's own, which it calls.
 
-It is needed where a mask cannot say what a layer should do: by kernels without a bias argument (`wide_attention`) and
-by masks too large to exist at once (`mask`). A layer that is handed a carrier, as keyword argument `CARRIER`, leaves
-its attention to it. Without one the call goes to the model's own function as it came.
+It is needed where a mask is not enough: for kernels without a bias argument (`wide_attention`) and for masks too large
+to exist at once (`mask`). If a layer receives a carrier as keyword argument `CARRIER`, the carrier computes its
+attention. Otherwise the call goes unchanged to the model's own function.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Carrier = Callable[..., Attended]
 
 
 def backend_of(module: Any) -> str:
-    """The attention implementation that the user chose for a decoder, whether ours is in front of it or not."""
+    """The attention implementation that the user chose for a decoder, whether or not covist's function wraps it."""
     return str(module.config._attn_implementation).removeprefix(PREFIX)
 
 
 def takes_no_mask(backend: str) -> bool:
-    """Whether a kernel knows causality and padding only, as flash attention and its relatives do."""
+    """Whether a kernel supports only causality and padding, like flash attention and its relatives."""
     return backend in ALL_ATTENTION_FUNCTIONS and ALL_MASK_ATTENTION_FUNCTIONS.get(backend) is flash_attention_mask
 
 
 class AttentionSwitch:
-    """Leads the attention of a decoder through our function, until `remove()`."""
+    """Routes the attention of a decoder through covist's function until `remove()`."""
 
     def __init__(self, module: Any):
         configs = [module.config, *(layer.self_attn.config for layer in module.layers)]
@@ -51,11 +51,11 @@ class AttentionSwitch:
 
 
 def _choose(config: Any, name: str) -> None:
-    config._attn_implementation = {"": name}  # of this config alone: a plain name would go to its parts as well
+    config._attn_implementation = {"": name}  # this config only: a plain name would change its parts, too
 
 
 def _register(backend: str) -> str:
-    """Offer our function around `backend` under a name of its own, with the masks that `backend` takes."""
+    """Register covist's function around `backend` under its own name, with the masks that `backend` takes."""
     name = PREFIX + backend
     AttentionInterface.register(name, partial(_attend, backend))
     if backend in ALL_MASK_ATTENTION_FUNCTIONS:
@@ -67,14 +67,14 @@ def _attend(
     backend: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
 ) -> Attended:
     carrier: Carrier | None = options.pop(CARRIER, None)
-    # Flash attention picks its kernel by the name in the config, where ours stands now.
+    # Flash attention picks its kernel by the name in the config, which is covist's now.
     named = _With(module, config=_With(module.config, _attn_implementation=backend))
     own = partial(ALL_ATTENTION_FUNCTIONS[backend], named)
     return own(query, key, value, mask, **options) if carrier is None else carrier(own, query, key, value, **options)
 
 
 class _With:
-    """An object some of whose attributes are others, for a function that reads them."""
+    """An object with some attributes replaced, for a function that reads them."""
 
     def __init__(self, original: Any, **attributes: Any):
         self.__dict__.update(attributes, _original=original)

@@ -1,4 +1,4 @@
-"""The ledger: what every cached key of a stage is, so that causality, padding and bias can be derived from it."""
+"""The ledger: it records what every cached key of a stage is; causality, padding and bias are derived from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from covist.errors import CovistError
 
 @dataclass(frozen=True)
 class Keys:
-    """What a run of keys is, a row per sample; the tensors are never written in place."""
+    """Properties of a run of keys, a row per sample; the tensors are never written in place."""
 
     positions: Tensor  # [batch, keys] or [batch, keys, axes] RoPE positions
     valid: Tensor  # [batch, keys] bool, False for padding
@@ -38,24 +38,24 @@ class Keys:
 
 @dataclass
 class Ledger:
-    """Keys of one stage, a row per sample, padded on the left. Grows with the cache that it belongs to.
+    """Keys of one stage, a row per sample, padded on the left. It grows with its cache.
 
-    Decoding adds text keys one by one. They wait in `fed` until somebody asks for `keys`, so that a step costs no
-    device operation here. Nothing that a step needs on the host is read from the device: the plain numbers below are
-    known when a prefill is done, or bounds that grow with the number of tokens.
+    Decoding adds text keys one by one. They wait in `fed` until `keys` is read, so a step needs no device operation.
+    Nothing that a step needs on the host is read from the device: the plain numbers below are known after a prefill, or
+    are bounds that grow with the number of tokens.
     """
 
     joined: Keys
-    shift: Tensor  # [batch] how far the positions of later tokens lie before the uncompressed ones
+    shift: Tensor  # [batch] by how much the positions of later tokens are below the uncompressed ones
     shifted: bool  # whether any shift is not 0
     padded: bool  # whether any key may be padding
     reduced: bool  # whether any key is biased
     reach: int  # no position is larger, and so no distance between two keys
     images: int = 0  # numbers given to images so far
-    text_tail: int = 0  # at least so many of the last keys are text in every sample
+    text_tail: int = 0  # at least this many of the last keys are text in every sample
     fed: list[Tensor] = field(default_factory=list)  # [batch, tokens(, axes)] uncompressed positions of text keys
-    mask: Tensor | None = None  # [batch, all tokens] of the last call that fed some; None: all of them are valid
-    prepared: object = None  # what a decoding step keeps for the next one; void once `joined` changes
+    mask: Tensor | None = None  # [batch, all tokens] of the last call that fed keys; None: all of them are valid
+    prepared: object = None  # what a decoding step keeps for the next one; cleared when `joined` changes
 
     @property
     def length(self) -> int:
@@ -63,7 +63,7 @@ class Ledger:
 
     @property
     def waiting(self) -> int:
-        """Number of text keys that are not joined to the others yet."""
+        """Number of text keys that are not yet joined to the others."""
         return sum(positions.shape[1] for positions in self.fed)
 
     @property
@@ -96,7 +96,7 @@ class Ledger:
 
     @classmethod
     def of_text(cls, positions: Tensor, valid: Tensor) -> Ledger:
-        """A ledger of ordinary tokens, outside of decoding: two numbers are read from the device."""
+        """A ledger of ordinary tokens. Not for decoding steps: it reads two numbers from the device."""
         return cls(
             joined=Keys.of_text(positions, valid),
             shift=torch.zeros(len(valid), dtype=torch.long, device=valid.device),
@@ -108,14 +108,14 @@ class Ledger:
         )
 
     def copy(self) -> Ledger:
-        """A ledger that can grow on its own."""
+        """A ledger that can grow independently."""
         return replace(self, fed=list(self.fed))
 
     def feed(self, positions: Tensor, mask: Tensor | None, bound: int, masked: bool = True) -> None:
         """Add text keys with these uncompressed positions, none of them above `bound`, under the call's mask.
 
-        `masked`: whether the attention gets an explicit mask anyway. Only where it may go without one it is read from
-        the device whether a key is padding, as the plain model does.
+        `masked`: whether the attention always gets an explicit mask. Only if it may not, whether a key is padding is
+        read from the device, as in the plain model.
         """
         tokens = positions.shape[1]
         if (
@@ -139,7 +139,7 @@ class Ledger:
     def rotated_as(self, seen: Ledger, columns: Tensor) -> Ledger:
         """The same keys at the positions that they had as `columns` [batch, keys] of another ledger.
 
-        That is where the layers of `seen` rotated them, so that is where what follows them has to stand.
+        The layers of `seen` rotated the keys at these positions, so later tokens must be placed relative to them.
         """
         index = columns.to(seen.positions.device).view(*columns.shape, *[1] * (seen.positions.ndim - 2))
         positions = seen.positions.gather(1, index.expand(-1, -1, *seen.positions.shape[2:]))
@@ -178,12 +178,12 @@ class Ledger:
         self.text_tail -= keys
 
     def placed(self, positions: Tensor) -> Tensor:
-        """Where tokens with these uncompressed positions [batch, tokens(, axes)] stand."""
+        """The compressed positions of tokens with these uncompressed positions [batch, tokens(, axes)]."""
         shift = self.shift.view(-1, *[1] * (positions.ndim - 1))
         return (positions - shift).clamp(min=0)  # padding may have any position
 
     def _validity(self, positions: Tensor) -> Tensor:
-        """[batch, waiting] bool. The mask of a call covers all tokens that the model was given, these ones last."""
+        """[batch, waiting] bool. The mask of a call covers all tokens that the model was given; these are the last."""
         batch, waiting = positions.shape[:2]
         if self.mask is None:
             return torch.ones(batch, waiting, dtype=torch.bool, device=positions.device)

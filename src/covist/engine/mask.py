@@ -17,14 +17,14 @@ from covist.formulas.attention import DistanceTable, attention_bias, log_contrib
 
 BLOCKED = torch.finfo(torch.float32).min
 ELEMENTS_AT_ONCE = 2**24
-"""How large a mask may become before it is made for some queries at a time: 64 MiB in float32."""
+"""Largest mask that is made at once: 64 MiB in float32. A larger one is made for some queries at a time."""
 
 
 class StageMask:
-    """Masks of one stage for `queries` tokens of the ledger that end at `end`: the last ones, unless it is given.
+    """Masks of one stage for the `queries` tokens of the ledger before `end` (by default its end).
 
     Only the part that does not depend on the layer is kept, [batch, 1, queries, keys]; a layer's mask is one fused
-    multiply-add that lives as long as the layer runs.
+    multiply-add that exists while the layer runs.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class StageMask:
         end = ledger.length if end is None else end
         self._rule = rule if ledger.reduced else None
         self._is_flex, self._heads = backend == "flex_attention", heads
-        self._biases: dict[int | None, Tensor] = {}  # None for every layer that has none of its own
+        self._biases: dict[int | None, Tensor] = {}  # None: every layer without its own
         if self._rule is not None:
             self._biases[None] = _bias(ledger, queries, end, self._rule, prefill)
             without_distance = replace(self._rule, distance=None)
@@ -64,7 +64,7 @@ class StageMask:
         mask = mask.to(like.device)
         if like.dtype != mask.dtype:  # a new tensor, in which the lowest float32 may have become infinite
             mask = mask.to(like.dtype).clamp_(min=torch.finfo(like.dtype).min)
-        if self._is_flex:  # it indexes the heads of a bias without broadcasting, and crashes on float masks on the CPU
+        if self._is_flex:  # flex does not broadcast the heads of a bias, and crashes on float masks on the CPU
             return {"attention_mask": None, "position_bias": mask.expand(-1, self._heads, -1, -1)}
         return {"attention_mask": mask}
 
@@ -72,8 +72,8 @@ class StageMask:
 class ChunkedMask:
     """Masks of a stage for scaled dot product attention, made for `chunk` queries at a time while a layer attends.
 
-    A mask differs per head, so that one for all queries grows with heads x queries x keys. The queries of a chunk need
-    the keys up to their own, and no others.
+    A mask differs per head, so a mask for all queries grows with heads x queries x keys. The queries of a chunk need
+    only the keys up to their own.
     """
 
     def __init__(self, ledger: Ledger, queries: int, rule: AttentionRule | None, heads: int, prefill: bool, chunk: int):
@@ -82,15 +82,15 @@ class ChunkedMask:
             self._first_layer_ledger = with_mean_weights(ledger)
             rule = replace(rule, uniform_first_layer=False)
         self._queries, self._chunk = queries, chunk
-        # the form that is a mask even where sdpa needs none
+        # "eager" gives a mask even if sdpa needs none
         self._mask = partial(StageMask, rule=rule, backend="eager", heads=heads, prefill=prefill)
 
     def for_layer(self, layer: int, like: Tensor) -> dict[str, Any]:
-        """Keyword arguments of a layer that lead its attention through the chunks."""
+        """Keyword arguments that make a layer attend chunk by chunk."""
         return {"attention_mask": None, CARRIER: partial(self._attend, layer)}
 
     def _attend(self, layer: int, own: Carrier, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Attended:
-        """`own` is sdpa's function, which would repeat grouped keys for every chunk; torch itself is asked instead."""
+        """`own` is sdpa's function, which would repeat grouped keys for every chunk; torch's is called instead."""
         arguments = {"scale": options.get("scaling"), "dropout_p": options.get("dropout", 0.0)}
         end, outputs = self._ledger.length - self._queries, []
         for part in query.split(self._chunk, 2):  # [batch, heads, chunk, width]
@@ -101,18 +101,18 @@ class ChunkedMask:
         return torch.cat(outputs, 2).transpose(1, 2), None
 
     def _mask_of(self, layer: int, part: Tensor, end: int) -> Tensor:
-        """Of the queries `part`, whose last one is token `end` of the ledger."""
+        """The mask of the queries `part`, which end before key `end` of the ledger."""
         ledger = self._first_layer_ledger if layer == 0 else self._ledger
         return self._mask(ledger, part.shape[2], end=end).for_layer(layer, part)["attention_mask"]
 
 
 def queries_at_once(ledger: Ledger, heads: int) -> int:
-    """How many queries have masks of an acceptable size together."""
+    """For how many queries one mask has an acceptable size."""
     return max(1, ELEMENTS_AT_ONCE // (len(ledger.valid) * heads * ledger.length))
 
 
 def _grouped_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **arguments: Any) -> Tensor:
-    """Attention [batch, heads, queries, width] where heads share keys: they become further queries of theirs."""
+    """Attention [batch, heads, queries, width]; heads that share keys become further queries of one head."""
     batch, heads, queries, width = query.shape
     group = heads // key.shape[1]
     mask = mask.expand(-1, max(group, mask.shape[1]), -1, -1).reshape(batch, -1, group * queries, key.shape[2])
@@ -121,14 +121,14 @@ def _grouped_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, 
 
 
 def is_plainly_causal(ledger: Ledger, queries: int) -> bool:
-    """Whether sdpa's own causal rule says all that a mask would: nothing is padded and the shapes line up."""
+    """Whether sdpa's own causal rule replaces a mask: nothing is padded and the shapes fit."""
     return not ledger.padded and queries in (1, ledger.length)
 
 
 def _blocked(ledger: Ledger, queries: int, end: int) -> Tensor:
-    """[batch, 1, queries, end]: 0 where a query may look, the lowest number elsewhere.
+    """[batch, 1, queries, end]: 0 where a query may attend, the lowest number elsewhere.
 
-    A padded query may look at itself, so that its row of the softmax stays finite.
+    A padded query may attend to itself, so that its row of the softmax stays finite.
     """
     key = torch.arange(end, device=ledger.valid.device)
     own = key[-queries:, None]
@@ -137,7 +137,7 @@ def _blocked(ledger: Ledger, queries: int, end: int) -> Tensor:
 
 
 def _bias(ledger: Ledger, queries: int, end: int, rule: AttentionRule, prefill: bool) -> Tensor:
-    """[batch, 1, queries or 1, end]: the contributions of Eq. 9, before the gains of layer and head."""
+    """[batch, 1, queries or 1, end]: the bias of Eq. 9 before the gains of layer and head."""
     factor: Tensor | float = 0.0
     table = distance_of(rule, prefill)
     if table is not None:
@@ -148,20 +148,20 @@ def _bias(ledger: Ledger, queries: int, end: int, rule: AttentionRule, prefill: 
 
 
 def distance_of(rule: AttentionRule, prefill: bool) -> DistanceTable | None:
-    """The distance factor of a rule for the queries of a prefill, or of decoding."""
+    """The distance factor of a rule in prefill or in decoding, if it has one there."""
     return rule.distance if prefill or rule.distance_in_decoding else None
 
 
 def biased_keys(ledger: Ledger, rule: AttentionRule) -> Tensor:
     """[batch, keys or 1] bool: keys that take the distance factor.
 
-    "all" means all keys of a prompt with a reduced image; any other prompt of the batch is the plain model's.
+    "all" means all keys of a prompt with a reduced image; other prompts of the batch run as in the plain model.
     """
     return ledger.visual if rule.distance_keys == "visual" else ledger.visual.any(1, keepdim=True)
 
 
 def with_mean_weights(ledger: Ledger) -> Ledger:
-    """The ledger with the mean weight of its image for every visual key."""
+    """The ledger in which every visual key has the mean weight of its image."""
     result = torch.zeros_like(ledger.log_weight)
     for number in range(int(ledger.image.max()) + 1):
         member = ledger.image == number

@@ -1,4 +1,4 @@
-"""One prefill under compression: images become states, states shrink on their way through the decoder."""
+"""One prefill under compression: images become states, and states shrink on their way through the decoder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Prefill:
     observed: dict[int, Tensor] = field(default_factory=dict)  # layer -> the padded hidden states that entered it
     seconds: float = 0.0
     host_bytes: int = 0  # kept for later questions
-    asked_again: bool = False  # whether a later question about images of earlier turns has chosen their tokens
+    asked_again: bool = False  # whether a later question chose the tokens of images of earlier turns
 
     @classmethod
     def begin(cls, settings: Settings, prompt: Prompt, signals: list[ImageSignals]) -> tuple[Prefill, Tensor]:
@@ -70,7 +70,7 @@ class Prefill:
 
     @property
     def cache_cut_from(self) -> int | None:
-        """First layer whose cache is cut back to what survives; None leaves all caches alone."""
+        """First layer whose cache is cut to the survivors; None leaves all caches unchanged."""
         first = (image.schedule.cache_cut_from for image in self.images)
         return min((layer for layer in first if layer is not None), default=None)
 
@@ -80,12 +80,12 @@ class Prefill:
         return max(self.rows)
 
     def observe(self, layer: int, hidden: Tensor) -> None:
-        """Keep the input of a layer if a later reduction wants to read it."""
+        """Keep the input of a layer if a later reduction reads it."""
         if any(depth > layer and self.settings.method.observed_layer(depth) == layer for depth in self.depths):
             self.observed[layer] = hidden
 
     def follow(self, layer: int, given: Tensor, made: Tensor) -> None:
-        """Note what a block of a layer made of its input [batch, width, d], if the method wants to know."""
+        """Record how a block of a layer changed its input [batch, width, d], if the method follows blocks."""
         method, home = self.settings.method, self.ledger.positions.device
         for index, sample in enumerate(self.batch.samples if method.follows_blocks else ()):
             for image in sample.images:
@@ -95,7 +95,7 @@ class Prefill:
                     image.add_change(method.change(*own))
 
     def add_companions(self, layer: int, hidden: Tensor) -> Tensor:
-        """Hidden states [batch, width, d] with what the representatives receive before `layer`."""
+        """Hidden states [batch, width, d] with the companions that the representatives receive before `layer`."""
         if not any(layer in image.state.companions for image in self.images):
             return hidden
         hidden = hidden.clone()
@@ -107,7 +107,7 @@ class Prefill:
         return hidden
 
     def reduce(self, depth: int, hidden: Tensor, rotary: Rotary) -> Tensor:
-        """Shrink the images that are due before layer `depth`; returns the shorter hidden states."""
+        """Reduce the images that are due before layer `depth`; returns the shorter hidden states."""
         started = perf_counter()
         layer = self.settings.method.observed_layer(depth)
         observed = self.observed.pop(layer, hidden)
@@ -132,7 +132,7 @@ class Prefill:
         return states.to(device)
 
     def columns_of_survivors(self, layer: int, length: int) -> Tensor:
-        """[batch, kept]: what survives to the last stage, as columns of the `length` keys in the cache of `layer`."""
+        """[batch, kept]: survivors of the last stage, as columns of the `length` keys in the cache of `layer`."""
         rows = self.rows[max(depth for depth in self.rows if depth <= layer)]
         new = [
             torch.searchsorted(then, sample.rows) + length - len(then)
@@ -198,7 +198,7 @@ class _ImageFinder:
         latest = self._settings.reader.latest_turn(ids, is_text) if self._settings.reselect else 0
         for number, image in enumerate(images):
             if not bool(seen[image.rows[image.signals.content_rows]].any()):
-                continue  # an image that is masked altogether is not there
+                continue  # a fully masked image is ignored
             first = images[self._settings.reader.first_of_turn(ids, images, number)]
             asked = max(first.end, latest)
             instruction = self._settings.reader.read(ids, is_text, asked, prompt.embeddings[row])
@@ -206,10 +206,10 @@ class _ImageFinder:
         return sample
 
     def _generated(self, row: int, images: list[PlacedSignals]) -> int:
-        """How many tokens at the end have been generated: a forward without a cache meets them as if they were prompt.
+        """How many of the last tokens were generated; a forward call without a cache sees them as part of the prompt.
 
-        Encoded images remember the prompts that they came with. What begins with one of them continues it; anything
-        else is a prompt of its own, about the same images.
+        Encoded images remember the prompts that they came with. Tokens that begin with such a prompt continue it; any
+        others are a new prompt about the same images.
         """
         prompt = self._prompt
         own = prompt.embeddings[row] if prompt.ids is None else prompt.ids[row]
@@ -223,7 +223,7 @@ class _ImageFinder:
         return max(generated, default=0)
 
     def _images(self, row: int, member: Tensor, ids: Tensor | None) -> list[PlacedSignals]:
-        """The images of a prompt, in order. Each takes as many visual tokens as it has, wherever text is between."""
+        """The images of a prompt, in order. Each takes as many visual tokens as it has, even with text between them."""
         tokens = (self._prompt.is_image[row] & member).nonzero().squeeze(1)
         pieces: list[PlacedSignals] = []
         place, waiting = 0, deque(self._signals)
@@ -234,9 +234,9 @@ class _ImageFinder:
         return self._settings.family.images_in(pieces, ids)
 
     def _next(self, waiting: deque[ImageSignals], row: int, tokens: Tensor) -> ImageSignals:
-        """The signals of the image that begins with the first of some visual `tokens`.
+        """The signals of the image that begins with the first of the visual `tokens`.
 
-        Mostly they come in the order of the prompt: what is found moves to the end, the next one is asked first.
+        Signals mostly come in prompt order, so each one that was tried moves to the end and the next is tried first.
         """
         for _ in range(len(waiting)):
             signals = waiting[0]
@@ -244,8 +244,8 @@ class _ImageFinder:
             if signals.stands_in(self._prompt.embeddings[row], tokens[: len(signals.content)]):
                 return signals
         raise CovistError(
-            "the image features in this prompt did not come from this model's vision tower during this call "
-            "(pre-computed features and chunked prefill cannot be compressed); pass pixel_values to one call"
+            "the image features in this prompt did not come from this model's vision tower in this call "
+            "(precomputed features and chunked prefill cannot be compressed); pass pixel_values to one call"
         )
 
     def _begin(self, row: int, placed: PlacedSignals, seen: Tensor, instruction: Instruction) -> ImageInPrompt:
@@ -260,7 +260,7 @@ class _ImageFinder:
             signals = self._restricted(signals, visible)
         rows = tokens[visible]
         begun = self._beginning(signals, instruction, self._prompt.positions[row][rows])
-        # Later stages read the rows; a copy of the embeddings would stay beside the prompt's until the prefill ends.
+        # Later stages read the rows; a copy of the embeddings would occupy memory until the prefill ends.
         instruction = replace(instruction, embeddings=instruction.embeddings.new_empty(0, 0))
         image = ImageInPrompt(
             signals,
@@ -277,7 +277,7 @@ class _ImageFinder:
         return image
 
     def _restricted(self, signals: ImageSignals, visible: Tensor) -> ImageSignals:
-        """Signals without the masked tokens, the same object for the same mask, so that beams share a state."""
+        """Signals without the masked tokens; the same object for the same mask, so that beams share a state."""
         key = (id(signals), tuple(visible.tolist()))
         if key not in self._masked:
             self._masked[key] = signals.restricted(visible.to(signals.content.device))

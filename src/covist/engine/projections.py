@@ -1,4 +1,4 @@
-"""Weights of frozen projections, read through whatever wraps them."""
+"""Weights of frozen projections, read through any wrapper."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 from torch import Tensor, nn
 
 ADAPTER_STATE = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")
-"""What decides in a PEFT layer how adapters take part."""
+"""Attributes of a PEFT layer that determine how adapters take part."""
 
 
 @torch.no_grad()
 def row_norms(projection: nn.Module, width: int) -> Tensor:
     """Euclidean norm of each row of a linear projection's weight, [out], on the CPU.
 
-    A plain linear layer is read directly, offloaded or not. Anything else (quantised, LoRA-wrapped) is asked by pushing
-    an identity through it and subtracting its response to zero, which removes a bias.
+    A plain linear layer is read directly, offloaded or not. Any other (quantised, LoRA-wrapped) is probed by passing an
+    identity matrix through it and subtracting its response to zero, which removes a bias.
     """
     with _weight_at_hand(projection):
         if type(projection) is nn.Linear and not projection.weight.is_meta:
             return torch.linalg.vector_norm(projection.weight, dim=1, dtype=torch.float32).cpu()
     parameter = next((p for p in projection.parameters() if p.is_floating_point()), None)
     options: dict[str, Any] = {} if parameter is None else {"dtype": parameter.dtype}
-    if parameter is not None and not parameter.is_meta:  # an offloaded module takes its input from anywhere
+    if parameter is not None and not parameter.is_meta:  # an offloaded module accepts input from any device
         options["device"] = parameter.device
     with _without_dropout(projection):
         offset = projection(torch.zeros(1, width, **options)).float()
@@ -39,20 +39,20 @@ def row_norms(projection: nn.Module, width: int) -> Tensor:
 
 
 def _weight_at_hand(projection: nn.Module) -> AbstractContextManager[None]:
-    """Brings the weight of a projection that accelerate offloads.
+    """Loads the weight of a projection that accelerate offloads.
 
-    A probe sums in another order, and in half precision a gain that differs in its last digit shows in the logits.
+    Probing it instead would sum in another order, and in half precision the last digit of a gain shows in the logits.
     """
     if not hasattr(projection, "_hf_hook"):
         return nullcontext()
-    from accelerate.utils import align_module_device  # whoever attached the hook has it installed
+    from accelerate.utils import align_module_device  # installed, because it attached the hook
 
     return align_module_device(projection)
 
 
 @contextmanager
 def _without_dropout(module: nn.Module) -> Iterator[None]:
-    """In training mode adapters drop inputs at random."""
+    """Puts a module in evaluation mode, because adapters in training mode drop inputs at random."""
     training = [part for part in module.modules() if part.training]
     for part in training:
         part.training = False
@@ -64,10 +64,10 @@ def _without_dropout(module: nn.Module) -> Iterator[None]:
 
 
 def weights_stamp(modules: Iterable[nn.Module]) -> tuple:
-    """Facts that change with the weights of modules; nothing is read from a device, so asking is cheap.
+    """A value that changes with the weights of modules. It is cheap, because nothing is read from a device.
 
-    They see replaced modules and tensors, in-place updates that torch counts (optimisers, `load_state_dict`), and
-    adapters that were switched, merged or disabled; they do not see writes through `.data`.
+    It detects replaced modules and tensors, in-place updates that torch counts (optimisers, `load_state_dict`), and
+    adapters that were switched, merged or disabled. It does not detect writes through `.data`.
     """
     facts: list[Any] = []
     for part in (part for module in modules for part in module.modules()):
@@ -75,6 +75,6 @@ def weights_stamp(modules: Iterable[nn.Module]) -> tuple:
         for parameter in part._parameters.values():
             if parameter is not None and not parameter.is_meta:  # offloaded weights come and go
                 facts += id(parameter), 0 if parameter.is_inference() else parameter._version
-        if type(part) is not nn.Linear:  # looking in vain is slow in a module
+        if type(part) is not nn.Linear:  # looking up a missing attribute of a module is slow
             facts += [repr(getattr(part, name)) for name in ADAPTER_STATE if hasattr(part, name)]
     return tuple(facts)

@@ -37,10 +37,10 @@ class Prompt:
 
 
 def packed_prompts(kwargs: dict[str, Any]) -> Tensor | None:
-    """Which prompt of its row each token belongs to [batch, n], if positions restart where transformers looks for it.
+    """The prompt of its row to which each token belongs [batch, n], if several are packed into a row.
 
-    That is where there is neither a mask nor a cache. Multidimensional positions count with the text positions before
-    the axes, and are not looked at without them.
+    Like transformers, this looks for restarting positions only without a mask and without a cache. Multidimensional
+    positions are judged by the text positions before the axes, and ignored without them.
     """
     positions = kwargs.get("position_ids")
     if positions is None or kwargs.get("attention_mask") is not None or kwargs.get("past_key_values") is not None:
@@ -55,7 +55,7 @@ def packed_prompts(kwargs: dict[str, Any]) -> Tensor | None:
 
 
 def text_ledger(length: int, prompt: Prompt, mask: Tensor | None) -> Ledger | None:
-    """What a cache holds that was filled without compression: `length` text tokens before the prompt."""
+    """The ledger of a cache that was filled without compression: `length` text tokens before the prompt."""
     if length == 0:
         return None
     batch, device = len(prompt.embeddings), prompt.positions.device

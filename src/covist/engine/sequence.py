@@ -1,4 +1,4 @@
-"""The compressed sequence of a prefill: which prompt rows of each sample are still there, and what they are."""
+"""The compressed sequence of a prefill: the prompt rows of each sample that remain, and what they are."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class ImageInPrompt:
     end: int  # prompt row after its last token
     rows: Tensor  # [N] prompt rows of its content tokens
     markers: Tensor  # prompt rows of its markers (newlines, text within the image), which survive every stage
-    missed: float | None = None  # coverage that was not enough, so that the image runs uncompressed
-    attention_bound: float | None = None  # Proposition 1, if it was asked for and says something
-    outcomes: list[tuple[int, Outcome]] = field(default_factory=list)  # (depth, what the reduction made)
+    missed: float | None = None  # insufficient coverage, because of which the image runs uncompressed
+    attention_bound: float | None = None  # of Proposition 1, if it was requested and says something
+    outcomes: list[tuple[int, Outcome]] = field(default_factory=list)  # (depth, result of the reduction)
     change: Tensor | None = None  # [N] sum of `Method.change` over the blocks that its tokens have passed
 
     @property
@@ -39,16 +39,16 @@ class ImageInPrompt:
 
     @property
     def actual_schedule(self) -> Schedule:
-        """The schedule with the counts that came out: a method may keep fewer tokens than it is allowed."""
+        """The schedule with the actual counts: a method may keep fewer tokens than it may."""
         return replace(self.schedule, stages=tuple((depth, outcome.state.count) for depth, outcome in self.outcomes))
 
     def follows(self, layer: int) -> bool:
-        """Whether a layer lies between the one before its first reduction inside the decoder and the last one."""
+        """Whether a layer is among those from just before its first reduction inside the decoder up to its last."""
         inside = [depth for depth, _ in self.schedule.stages if depth > 0]
         return bool(inside) and inside[0] - 1 <= layer < inside[-1]
 
     def add_change(self, change: Tensor) -> None:
-        """Count what a block has done to the representatives [K]."""
+        """Add the change of the representatives [K] by one block."""
         if self.change is None:
             self.change = change.new_zeros(len(self.rows))
         self.change[self.state.indices] += change
@@ -60,7 +60,7 @@ class ImageInPrompt:
 
     @property
     def is_masked(self) -> bool:
-        """Whether the attention mask hides some of its tokens; they are in no sequence."""
+        """Whether the attention mask hides some of its tokens, which are then left out of the sequence."""
         return len(self.rows) + len(self.markers) < self.length
 
     @property
@@ -75,21 +75,21 @@ class ImageInPrompt:
 
 @dataclass
 class Sample:
-    """One prompt of the batch: the rows that are still in the sequence, in order."""
+    """One prompt of the batch: the rows that remain in the sequence, in order."""
 
     rows: Tensor  # [n] prompt rows
     positions: Tensor  # [prompt length] or [prompt length, axes], uncompressed
     embeddings: Tensor  # [prompt length, d], uncompressed
     images: list[ImageInPrompt] = field(default_factory=list)
-    generated: int = 0  # tokens at the end that are no prompt, so that no method reads them
+    generated: int = 0  # generated tokens at the end, which no method reads
     source: int = 0  # row of the prompt batch; packed prompts share one
 
     def places(self, prompt_rows: Tensor) -> Tensor:
-        """Where prompt rows that are still there stand in the current sequence."""
+        """The places of remaining prompt rows in the current sequence."""
         return torch.searchsorted(self.rows, prompt_rows)
 
     def drop_removed(self) -> None:
-        """Take the rows out of the sequence that no representative occupies any more."""
+        """Remove the image rows that no longer hold a representative."""
         keep = torch.ones_like(self.rows, dtype=torch.bool)
         for image in self.images:
             content = torch.isin(self.rows, image.rows)
@@ -111,7 +111,7 @@ class Sample:
         return len(self.rows) - 1 - int(self.places(reduced[-1].kept_rows.max()))
 
     def placed(self, method: Method) -> tuple[Tensor, int]:
-        """Positions of the current sequence under the method's position rule, and the shift of what follows."""
+        """Positions of the current sequence under the method's position rule, and the shift of later tokens."""
         positions = self.positions[self.rows]
         if positions.ndim == 2:  # multidimensional RoPE keeps its grid: renumbering would destroy it
             for image in self.images:
@@ -126,7 +126,7 @@ class Sample:
                 continue
             own = (self.rows >= image.start) & (self.rows < image.end)
             start, length = self.positions[image.start], image.length
-            if image.is_masked:  # masked tokens need not have positions of their own
+            if image.is_masked:  # masked tokens may have no positions of their own
                 first, last = torch.cat([image.rows, image.markers]).aminmax()
                 start, length = self.positions[first], int(self.positions[last] + 1 - self.positions[first])
             span = method.position_span(length, image.budget)
@@ -149,7 +149,7 @@ class Batch:
         return max(len(sample.rows) for sample in self.samples)
 
     def unpad(self, states: Tensor, index: int) -> Tensor:
-        """The rows of one sample [n, ...] out of padded states [batch, width, ...]."""
+        """The rows of one sample [n, ...] from padded states [batch, width, ...]."""
         return states[index, states.shape[1] - len(self.samples[index].rows) :]
 
     def pad(self, per_sample: list[Tensor], fill: float | int | bool = 0) -> Tensor:
@@ -164,10 +164,10 @@ class Batch:
         return padded
 
     def write_states(self, depth: int, hidden: list[Tensor]) -> Tensor:
-        """Put the features that a reduction at `depth` made into the sequences [n_b, d] and pad them."""
+        """Write the features of the reductions at `depth` into the sequences [n_b, d], and pad them."""
         for sample, states in zip(self.samples, hidden, strict=True):
             for image in sample.images:
-                # The state of an image that was not due here is that of an earlier depth.
+                # An image without a reduction here still has the state of an earlier depth.
                 if image.reduced and image.outcomes[-1][0] == depth:
                     states[sample.places(image.kept_rows)] = image.state.features.to(states)
         return self.pad(hidden)
@@ -209,11 +209,10 @@ class Batch:
         )
 
     def restore_rows(self, hidden: Tensor, length: int) -> Tensor:
-        """Hidden states [batch, width, d] at the original shape of the prompts [rows, length, d].
+        """Hidden states [batch, width, d] in the original shape of the prompts [rows, length, d].
 
-        A prompt row that is gone shows the state of the last row before it that is still there, so that the
-        prediction for the first text token after an image is the compressed model's own. Packed prompts follow each
-        other in their row.
+        A removed prompt row gets the state of the last remaining row before it, so that the prediction for the first
+        text token after an image is the compressed model's. Packed prompts follow each other in their row.
         """
         prompt = torch.arange(length, device=hidden.device)
         restored: list[list[Tensor]] = [[] for _ in range(self.samples[-1].source + 1)]

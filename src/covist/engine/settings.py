@@ -1,4 +1,4 @@
-"""How a handle compresses."""
+"""The settings of a handle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from covist.engine.instruction import InstructionReader
 
 @dataclass
 class Settings:
-    """How a handle compresses."""
+    """The model family, method, decoder and options that a handle compresses with."""
 
     family: Family
     method: Method
@@ -24,5 +24,5 @@ class Settings:
     budget: int | float | str
     min_coverage: float | None = None  # an image whose first reduction covers less runs uncompressed
     reselect: bool = False  # a later question chooses the tokens of earlier images again
-    certify: bool = False  # work out the bound of Proposition 1 for every image
-    preprocessing: Preprocessing = Preprocessing()  # of the images, as far as the processor is known
+    certify: bool = False  # compute the bound of Proposition 1 for every image
+    preprocessing: Preprocessing = Preprocessing()  # of the images, if the processor is known

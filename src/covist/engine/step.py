@@ -1,7 +1,7 @@
 """Masks of a decoding step: one query per sample, which is the last key of the ledger.
 
-What does not change between steps is prepared once and kept in the ledger; what a step adds is a few operations for
-all layers together and no read from the device.
+What does not change between steps is prepared once and kept in the ledger. A step then costs a few operations for all
+layers together and no read from the device.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from covist.engine.mask import distance_of
 from covist.formulas.attention import log_contribution
 
 MASK_ELEMENTS = 1 << 24
-"""Elements of the masks that exist at a time (64 MiB in float32): the layers of a stage go in groups of that size."""
+"""Most mask elements that exist at a time (64 MiB in float32): the layers of a stage are grouped accordingly."""
 
 
 @dataclass(frozen=True)
 class _Prepared:
     """The joined keys of a ledger as a step reads them."""
 
-    blocked: Tensor  # [batch, 1, 1, keys] 0 where a query may look, the lowest number elsewhere
+    blocked: Tensor  # [batch, 1, 1, keys] 0 where a query may attend, the lowest number elsewhere
     visual: Tensor  # [batch, 1, keys] 1 for visual keys, 0 elsewhere
     log_weight: Tensor  # [batch, 1, keys]
     scale: Tensor  # [layers of the stage, 1, heads, 1, 1]; empty without a rule
-    own: Tensor  # [batch, 1, 1, 1] a query sees itself, even if it is padding
+    own: Tensor  # [batch, 1, 1, 1] zero: a query attends to itself, even if it is padding
 
 
 class StepMask:
-    """Masks for the layers of one stage, from `layers.start` up to `layers.stop`, in the dtype of the hidden states."""
+    """Masks for the layers of one stage, in the dtype of the hidden states."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class StepMask:
         decoder: FrozenDecoder,
         dtype: torch.dtype,
     ):
-        """`query` [batch, 1(, axes)] are the positions of the step's tokens, which the ledger holds already."""
+        """`query` [batch, 1(, axes)] are the positions of the step's tokens, which the ledger already holds."""
         self._ledger, self._layers, self._dtype = ledger, layers, dtype
         self._rule = rule if ledger.reduced else None
         self._heads, backend = decoder.heads, decoder.check_backend()
@@ -54,7 +54,7 @@ class StepMask:
         self._group, self._masks = 0, dict[int, tuple[Tensor, ...]]()  # layers per group, masks of the current one
         self._blocked: Tensor | None = None
         if self._rule is None and backend == "sdpa" and not ledger.padded:
-            return  # sdpa sees everything where there is no mask
+            return  # without a mask, sdpa attends to everything
         self._prepared = self._prepare()
         self._blocked = self._all_blocked()
         if self._rule is not None:
@@ -111,7 +111,7 @@ class StepMask:
         return torch.cat([prepared.blocked, hidden * torch.finfo(self._dtype).min, prepared.own], -1)
 
     def _contribution(self, rule: AttentionRule, query: Tensor) -> Tensor:
-        """[batch, 1, joined keys]: Eq. 9 before the gains; text keys, and so all that were fed since, have none."""
+        """[batch, 1, joined keys]: Eq. 9 before the gains; text keys, and so all keys fed since, have no bias."""
         prepared = self._prepared
         weights = prepared.log_weight if rule.weights else torch.zeros_like(prepared.log_weight)
         table = distance_of(rule, prefill=False)

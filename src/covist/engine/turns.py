@@ -1,4 +1,4 @@
-"""Where turns begin in a prompt: the marks of a chat template, of the user, or of templates that are widely used."""
+"""Where turns begin in a prompt: markers from a chat template, from the user, or from widely used templates."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class TurnMarkers:
 
     @property
     def turn_pattern(self) -> str:
-        """Of any turn."""
+        """Matches the beginning of any turn."""
         return _pattern((*self.assistant, *self.user))
 
     @classmethod
     def resolve(
         cls, given: Mapping[str, str | Sequence[str]] | None, family: Family | type[Family], processor: Any
     ) -> TurnMarkers:
-        """What the user gave; else what the chat template writes, beside the marks that the family knows."""
+        """The markers that the user gave; otherwise those of the chat template and those that the family knows."""
         if given is not None:
             return cls._given(given)
         known = cls(family.assistant_markers, family.role_markers)
@@ -48,20 +48,20 @@ class TurnMarkers:
     def _given(cls, given: Mapping[str, str | Sequence[str]]) -> TurnMarkers:
         if not isinstance(given, Mapping) or not {"assistant"} <= set(given) <= {"assistant", "user"}:
             raise CovistError(
-                f"turn_markers={given!r}: give the text that begins a turn of each role, such as "
-                "{'user': '[INST]', 'assistant': '[/INST]'}; 'user' may be left out"
+                f"turn_markers={given!r}: pass the text that begins a turn of each role, such as "
+                "{'user': '[INST]', 'assistant': '[/INST]'}; 'user' is optional"
             )
         texts = {role: tuple(text) if isinstance(text, (list, tuple)) else (text,) for role, text in given.items()}
         for role, markers in texts.items():
             if not markers or not all(isinstance(marker, str) and marker.strip() for marker in markers):
                 raise CovistError(
-                    f"turn_markers[{role!r}]={given[role]!r}: give a text, or several, that are not empty"
+                    f"turn_markers[{role!r}]={given[role]!r}: pass one or several texts that are not empty"
                 )
         return cls(texts["assistant"], texts.get("user", ()))
 
 
 def _pattern(markers: Sequence[str]) -> str:
-    """Markers as a regular expression; how much space stands inside them is up to the tokenizer."""
+    """Markers as a regular expression that allows any space between words, because tokenizers differ in it."""
     words = (marker.split() for marker in markers if marker.strip())
     return "|".join(r"\s*".join(re.escape(word) for word in parts) for parts in words)
 
@@ -70,13 +70,13 @@ def _written_by_template(processor: Any) -> TurnMarkers | None:
     """What a chat template writes before the turns of a small conversation; None without a usable template."""
     tokenizer = getattr(processor, "tokenizer", processor)
     for renderer in dict.fromkeys((processor, tokenizer)):
-        # Text first: a template for text would print a list of parts as it is.
+        # Text first: a template for plain text would print a list of parts literally.
         for wrap in (str, lambda text: [{"type": "text", "text": text}]):
             turns = [("user", FIRST), ("assistant", ANSWER), ("user", SECOND)]
             conversation = [{"role": role, "content": wrap(text)} for role, text in turns]
             try:
                 rendered = renderer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
-            except Exception:  # no template, or one for other contents: templates raise what they like
+            except Exception:  # no template, or one for other contents: templates may raise anything
                 continue
             found = re.fullmatch(f"(.*){FIRST}(.*){ANSWER}(.*){SECOND}(.*)", rendered, re.DOTALL)
             if found:

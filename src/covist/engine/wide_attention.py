@@ -1,4 +1,4 @@
-"""Attention through kernels that take no mask: heads are widened at attention time, the cache holds plain keys."""
+"""Attention through kernels without mask support: heads are widened while attending; the cache holds plain keys."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from covist.formulas.wide_heads import COLUMNS, WideHeads, terms_in, widen
 
 
 def codec_of(rule: AttentionRule) -> WideHeads:
-    """The further columns that carry the bias of a rule."""
+    """The extra columns that carry the bias of a rule."""
     return WideHeads(CosineSeries.zero() if rule.distance is None else fit_series(rule.distance, terms_in(COLUMNS)))
 
 
 class WideStage:
-    """Attention of one stage for the queries of the current call, which are the last `queries` keys of the ledger.
+    """Attention of one stage for the queries of the current call, which are the last keys of the ledger.
 
-    Causality is that of the kernel, whose last query sees the last key. Padding goes to it as a 2-D mask.
+    The kernel provides causality: its last query sees the last key. Padding is passed to it as a 2-D mask.
     """
 
     def __init__(self, ledger: Ledger, bias: WideBias | None):
@@ -33,11 +33,11 @@ class WideStage:
         self._bias = bias
 
     def for_layer(self, layer: int, like: Tensor) -> dict[str, Any]:
-        """Keyword arguments of a layer that lead its attention through the widened kernel."""
+        """Keyword arguments that make a layer attend with widened heads."""
         return {"attention_mask": None, CARRIER: partial(self._attend, layer)}
 
     def _attend(self, layer: int, own: Carrier, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Attended:
-        # Flash attention takes gaps in the positions of a single prompt for the borders of packed sequences.
+        # Flash attention mistakes gaps in the positions of a single prompt for borders of packed sequences.
         options.pop("position_ids", None)
         padding = None if self._padding is None else self._padding.to(query.device)
         if self._bias is None:
@@ -51,7 +51,7 @@ class WideStage:
 
 
 class WideBias:
-    """Eq. 9 of one stage as further columns of queries and keys; layers share all but the gains."""
+    """Eq. 9 of one stage as extra columns of queries and keys; layers share all but the gains."""
 
     def __init__(self, ledger: Ledger, queries: int, rule: AttentionRule, codec: WideHeads, prefill: bool):
         self._rule, self._codec = rule, codec

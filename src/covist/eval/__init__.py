@@ -1,4 +1,4 @@
-"""Offline evaluation: how much of a model's accuracy a method keeps at a budget.
+"""Offline evaluation: how much of a model's accuracy a method retains at a budget.
 
 results = covist.eval.evaluate("covist-fixed,covist-pro,random", "128,64", limit=50, out="results")
 print(results.to_markdown())

@@ -1,4 +1,4 @@
-"""Does a budget that follows the image keep more than a fixed one of as many tokens in the mean?
+"""Does a budget that adapts to the image retain more accuracy than a fixed one with the same mean of tokens?
 
 python -m covist.eval.adaptive --method covist-fixed --levels 0.85,0.9,0.93 --half even --limit 24 --out adaptive
 """
@@ -25,7 +25,7 @@ from covist.schedule import AUTO
 
 @dataclass(frozen=True)
 class Level:
-    """A level of coverage beside the fixed budget of as many tokens; retention in percent, with 95 % intervals."""
+    """A level of coverage compared with the fixed budget of as many tokens; retention in percent, 95 % intervals."""
 
     level: float
     mean_tokens: float
@@ -50,9 +50,9 @@ def compare(
     out: str | Path | None = None,
     seed: int = 0,
 ) -> tuple[list[Level], Results]:
-    """Answer a suite at every level, then at the fixed budgets that these came to in the mean.
+    """Answer a suite at every level, then at fixed budgets of the mean tokens that these levels used.
 
-    bounds: of the tokens of an image, as "16:192"; without them those of "auto"
+    bounds: the fewest and most tokens of an image, as "16:192"; by default those of "auto"
     out: a directory for answers, results and figure; a second call continues there
     """
     if out is None:
@@ -101,13 +101,13 @@ def table(found: Sequence[Level]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="budgets that follow the image against fixed ones of as many tokens")
+    parser = argparse.ArgumentParser(description="compare adaptive budgets with fixed ones of as many tokens")
     parser.add_argument("--method", default="covist-fixed")
-    parser.add_argument("--levels", default="0.85,0.9,0.93", help="of coverage, with commas")
+    parser.add_argument("--levels", default="0.85,0.9,0.93", help="levels of coverage, separated by commas")
     parser.add_argument("--bounds", default="", help="fewest and most tokens of an image, as 16:192")
     parser.add_argument("--suite", default="scenes", choices=list(SUITES))
-    parser.add_argument("--half", choices=HALVES, help="only images with such numbers")
-    parser.add_argument("--limit", type=int, help="images")
+    parser.add_argument("--half", choices=HALVES, help="only images with even or odd numbers")
+    parser.add_argument("--limit", type=int, help="number of images")
     parser.add_argument("--out", type=Path, help="a directory for answers, adaptive.json and retention.png")
     options = parser.parse_args()
     levels = [float(level) for level in options.levels.split(",")]

@@ -1,8 +1,7 @@
-"""How far two answers of a model say the same: what can be measured where no right answer is known.
+"""How closely two answers of a model agree: what can be measured without a known right answer.
 
-Greedy decoding writes token after token, each from all before it. Once two answers differ, what follows answers
-different texts, and tokens that happen to be equal there mean little. So the share of tokens counts up to the first
-difference and not beyond it.
+Greedy decoding derives each token from all tokens before it. After the first difference, two answers continue
+different texts, and equal tokens mean little. So only tokens before the first difference count as agreement.
 """
 
 from __future__ import annotations
@@ -22,5 +21,5 @@ def token_agreement(one: Sequence[int], other: Sequence[int]) -> float:
 
 
 def same_answer(one: str, other: str) -> bool:
-    """Whether two answers say the same, letter by letter but for outer space."""
+    """Whether two answers are equal, apart from leading and trailing spaces."""
     return one.strip() == other.strip()

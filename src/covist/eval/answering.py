@@ -1,4 +1,4 @@
-"""Answering a suite run by run, and what its answers hang on."""
+"""Answer a suite run by run, and define what the answers depend on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from covist.request.answer import compressed
 from covist.schedule import Calibration, CoverageBudget, resolve_budget
 
 Progress = Callable[[int, int, str], None]
-"""Called with (finished images, all images, the run at work), over all runs."""
+"""Called with the number of finished images, of all images (both over all runs), and the name of the current run."""
 
 
 def answers_identity(
@@ -46,7 +46,7 @@ def answers_identity(
 
 
 class Answering:
-    """Answers what the records do not hold yet."""
+    """Answers the items that have no answers in the records yet."""
 
     def __init__(self, subject: Subject, suite: Suite, items: Sequence[Item], records: Records, seed: int):
         self.subject, self.suite, self.items, self.records, self.seed = subject, suite, items, records, seed
@@ -56,7 +56,7 @@ class Answering:
         self.calibration = None if measured is None else Calibration.from_dict(measured)
 
     def on(self, items: Sequence[Item]) -> Answering:
-        """The same on other items of the suite."""
+        """The same for other items of the suite."""
         return Answering(self.subject, self.suite, items, self.records, self.seed)
 
     def is_finished(self, run: Run) -> bool:
@@ -88,13 +88,13 @@ class Answering:
         return compressed(self.subject.loaded, asked, concentration=reference)
 
     def concentration(self) -> float:
-        """What CoViST's running reference is frozen to, measured once."""
+        """CoViST's frozen reference, measured once."""
         if self.records.settings["concentration"] is None:
             self.records.settle("concentration", self.subject.concentration(self.suite))
         return self.records.settings["concentration"]
 
     def _answer(self, item: Item, run: Run, handle: Compression | None) -> Answered:
-        # Seeded per image, so that an interrupted run draws the same as an uninterrupted one.
+        # Seeded per image, so that an interrupted run draws the same numbers as an uninterrupted one.
         torch.manual_seed(self.seed * self.suite.size + item.number)
         ready = self.subject.requests(item)
         started = perf_counter()
@@ -117,5 +117,5 @@ class Answering:
 
 
 def _target(budget: int | str, image: ImageReport) -> int:
-    """The tokens that a budget allows an image or a video; one that follows the image has said so itself."""
+    """The tokens that a budget allows an image or a video; an adaptive budget has reported them itself."""
     return image.budget if CoverageBudget.read(budget) else resolve_budget(budget, image.tokens, image.frames)

@@ -1,4 +1,4 @@
-"""`calibrate`: what a method has to know about a model, measured on images."""
+"""`calibrate`: measure on images what a method must know about a model."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from covist.request.timing import generate
 from covist.schedule import Calibration, resolve_budget
 
 IMAGES = 64
-"""Images that are looked at unless another number is named."""
+"""The default number of images."""
 _DIGITS = 6
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What was found for a budget: the change of attention that it takes, and the tokens that each layer sees.
+    """The result for one budget: the change of attention that it needs, and the tokens that each layer sees.
 
-    kept: shares of an image's tokens, mean over images
+    kept: share of an image's tokens in each layer, averaged over images
     """
 
     budget: int | str
@@ -44,10 +44,11 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What `calibrate` found; `setup` is what to save as `covist.json`.
+    """The result of `calibrate`; save its `setup` as `covist.json`.
 
-    examples: images with a question; an item has one or several
-    unreachable: budgets below what the first layer sees alone, which are not fitted
+    examples: the number of measured pairs of an image and a question; an item has one or several
+    fitted: for each budget the tokens that each layer sees
+    unreachable: budgets that were not fitted, because the first layer alone exceeds them
     """
 
     suite: str
@@ -84,13 +85,13 @@ def calibrate(
     model: Any = None,
     progress: Progress | None = None,
 ) -> Calibrated:
-    """Measure what each decoder layer can do without, for a method whose counts come from a calibration.
+    """Measure how many tokens each decoder layer can do without, for FitPrune, which takes its counts from this.
 
-    method: a name of FitPrune, with settings if need be
-    budgets: those to fit, as `evaluate` takes them; by default nine between a half and a thirty-sixth of the tokens.
-        What lies between two of them is mixed of both.
-    suite, model: as for `evaluate`; answers are not needed
-    limit: use only the first images
+    method: the name "fitprune", with settings if needed
+    budgets: the budgets to fit, as in `evaluate`; by default nine between a half and a thirty-sixth of the tokens.
+        Budgets between two of them are interpolated.
+    suite, model: as in `evaluate`; right answers are not needed
+    limit: use only so many images, the first ones
 
     >>> from covist.eval import Item, Question, Suite
     >>> image, question, answer = covist.tiny.demo()
@@ -104,7 +105,7 @@ def calibrate(
     probe = _looked_at(subject, items, progress)
     fitted = _fitted(probe, wanted)
     if not fitted:
-        raise CovistError("none of the budgets can be reached: the first layer sees all tokens, which is more already")
+        raise CovistError("no budget can be reached: the first layer alone, which sees all tokens, exceeds it")
     calibration = Calibration(tuple(one.kept for one in fitted))
     single = wanted[0] if len(wanted) == 1 else None
     setup = Setup(name, single, origin=_origin(asked, subject, len(items), fitted), calibration=calibration)
@@ -115,7 +116,7 @@ def calibrate(
 def check_calibration(
     method: str, budgets: str | Iterable[int | float | str] | None = None
 ) -> tuple[str, list[int | str]]:
-    """The method and the budgets that are asked for, if there is something to calibrate; before anything is loaded."""
+    """The method and the budgets in their usual spelling; refuses bad ones before anything is loaded."""
     name, *others = method_names(method)
     if others or parse_name(name).base != FitPrune.name:
         raise CovistError(f"{method} has nothing to calibrate; choose {FitPrune.name}")
@@ -128,7 +129,7 @@ def check_calibration(
 
 
 def _origin(suite: Suite, subject: Subject, items: int, fitted: list[Fitted]) -> dict[str, Any]:
-    """Where a calibration comes from, for people."""
+    """Where a calibration comes from, for the reader of the file."""
     return {
         "made_by": "covist calibrate",
         "suite": suite.name,
@@ -141,7 +142,7 @@ def _origin(suite: Suite, subject: Subject, items: int, fitted: list[Fitted]) ->
 
 
 def _fitted(probe: AttentionProbe, budgets: list[int | str]) -> list[Fitted]:
-    """Every budget that leaves something for the layers after the first, which sees all tokens."""
+    """Fit every budget that leaves tokens for the layers after the first, which sees all of them."""
     attended, found = probe.attended, []
     for budget in budgets:
         share = fmean(resolve_budget(budget, *size) / size[0] for size in probe.sizes)
@@ -152,13 +153,13 @@ def _fitted(probe: AttentionProbe, budgets: list[int | str]) -> list[Fitted]:
 
 
 def _looked_at(subject: Subject, items: list[Item], progress: Progress | None) -> AttentionProbe:
-    """Every question about every item, as far as the first token of the answer."""
+    """Run every question about every item, up to the first token of the answer."""
     probe = AttentionProbe()
     loaded = subject.loaded
     with compress(loaded.model, loaded.processor, method=probe):
         for number, item in enumerate(items):
             if progress:
-                progress(number, len(items), "looking")
+                progress(number, len(items), "measuring")
             for request in subject.requests(item):
                 generate(loaded.model, request, 1)
     if not probe.sizes:

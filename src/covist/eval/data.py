@@ -4,8 +4,8 @@
     {"images": ["a.jpg", "b.jpg"], "question": "which is newer?", "choices": ["the first", "the second"], "answer": "B"}
     {"video": "walk", "question": "what happens here?"}
 
-Files are looked for beside the file that names them. Lines about the same images are one item: they are answered in one
-batch, and drawn together by the bootstrap.
+Paths are relative to the folder of the file. Lines about the same images form one item: they are answered in one batch,
+and the bootstrap draws them together.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from covist.request.images import check_image, load_image, refuse_url
 from covist.request.videos import FOLDER_RATE, FRAMES, check_video, frame_files, load_video
 
 KEYS = ("image", "images", "video", "videos", "question", "answer", "answers", "choices", "metric", "family", "id")
-_PROBED_BYTES = 1 << 16  # of each file, beside its size
+_PROBED_BYTES = 1 << 16  # of each file, for the checksum, together with its size
 
 
 @dataclass(frozen=True)
 class _Source:
-    """The files of one item, images before videos as in the prompt, and the line that named them first."""
+    """The files of one item, images before videos as in the prompt, and the first line that names them."""
 
     images: tuple[Path, ...]
     videos: tuple[Path, ...]
@@ -57,13 +57,14 @@ class _Source:
 def read_data(
     path: str | Path, metric: str = AUTO, *, frames: int = FRAMES, rate: float = FOLDER_RATE, name: str | None = None
 ) -> Suite:
-    """A suite of the questions in a file, one JSON object per line; docs/tuning.md describes the fields.
+    """Read your own questions from a file with one JSON object per line; docs/tuning.md describes the fields.
 
-    metric: how answers are judged, for lines that do not say; a name of `covist.eval.metric_names()`, or "auto"
-    frames, rate: how many frames of a video are looked at, and how many images of a folder make a second
-    name: of the suite, in tables; by default the file's
+    metric: how to score answers of lines that name no metric: one of `covist.eval.metric_names()`, or "auto"
+    frames: how many evenly spaced frames to take from a video
+    rate: frames per second of a video that is a folder of images
+    name: of the suite, in tables; by default the name of the file
 
-    Every line is read and every file looked for at once: what is wrong is reported with its line, before any work.
+    Every line and every file is checked at once: an error is reported with its line, before any work.
 
     >>> from pathlib import Path
     >>> covist.tiny.demo()[0].save("scene.png")
@@ -82,9 +83,9 @@ def read_data(
             grouped.setdefault(source.key, (source, []))[1].append(question)
             ignored.update(dict.fromkeys(unknown))
     if not grouped:
-        raise CovistError(f"{path} holds no question")
+        raise CovistError(f"{path} contains no questions")
     if ignored:
-        warnings.warn(f"{path}: fields that are not read: {', '.join(ignored)}", stacklevel=2)
+        warnings.warn(f"{path}: ignored fields: {', '.join(ignored)}", stacklevel=2)
     sources = [source for source, _ in grouped.values()]
     items = [
         Item(number, tuple(questions), partial(source.load, frames, rate))
@@ -104,7 +105,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _read(line: str, folder: Path, where: str, metric: str) -> tuple[_Source, Question, list[str]]:
-    """One line: what is shown, what is asked, and the fields that nothing reads."""
+    """One line: what is shown, the question, and the names of ignored fields."""
     try:
         row = json.loads(line)
         if not isinstance(row, dict):
@@ -115,7 +116,7 @@ def _read(line: str, folder: Path, where: str, metric: str) -> tuple[_Source, Qu
         source.check()
         return source, _question(row, metric), [key for key in row if key not in KEYS]
     except json.JSONDecodeError as error:
-        raise CovistError(f"{where}: no JSON object ({error.msg} at letter {error.pos + 1})") from None
+        raise CovistError(f"{where}: not a JSON object ({error.msg} at character {error.pos + 1})") from None
     except CovistError as error:
         raise CovistError(f"{where}: {error}") from None
 
@@ -140,7 +141,7 @@ def _paths(row: dict[str, Any], kind: str, folder: Path) -> tuple[Path, ...]:
 
 
 def _several(row: dict[str, Any], name: str, convert: Callable[[Any], str]) -> tuple[str, ...]:
-    """A field that may stand alone (`image`) or as a list (`images`), but not both ways."""
+    """A field that may be single (`image`) or a list (`images`), but not both."""
     plural = f"{name}s"
     if row.get(name) is not None and row.get(plural) is not None:
         raise CovistError(f"both {name} and {plural}: give one of them")
@@ -169,13 +170,13 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _unit(sources: list[_Source]) -> str:
-    """What an item is: an image, a video, or a mixture that has no better name."""
+    """What to call an item: an image, a video, or an item if it is a mixture."""
     shapes = {(len(source.images), len(source.videos)) for source in sources}
     return "image" if shapes == {(1, 0)} else "video" if shapes == {(0, 1)} else "item"
 
 
 def _checksum(sources: list[_Source]) -> int:
-    """Changes when a file does: by its size and its beginning."""
+    """A checksum of names, sizes and beginnings of the files, which changes when a file does."""
     checksum = 0
     for source in sources:
         for path in (*source.images, *source.videos):

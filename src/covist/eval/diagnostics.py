@@ -1,9 +1,9 @@
-"""How far a method moves the decoder's attention output, the quantity that Proposition 1 bounds.
+"""How much a method changes the decoder's attention output, the quantity that Proposition 1 bounds.
 
 For text tokens after the image, every layer's attention output per head is compared with that of the uncompressed
-model on the same prompt. In layer 0 queries, text keys and text values are the same in both, as the proposition
-assumes; deeper layers also show what earlier layers have added up. The attention mass on the image tells in which
-direction an error goes: below the uncompressed mass the image is heard too little, above it too much.
+model on the same prompt. In layer 0, queries, text keys and text values are the same in both, as the proposition
+assumes; deeper layers also show the accumulated error of earlier layers. The attention mass on the image shows the
+direction of an error: below the uncompressed mass the image has too little influence, above it too much.
 
 python -m covist.eval.diagnostics --methods covist-fixed,covist-fixed:attention=off --budget 64 --limit 8
 """
@@ -52,7 +52,7 @@ def attention_gaps(
     limit: int = 8,
     model: Any = "tiny",
 ) -> list[AttentionGap]:
-    """Compare methods with the uncompressed model on the first `limit` images; vanilla comes first."""
+    """Compare methods with the uncompressed model on the first `limit` images; the first entry is vanilla."""
     asked, subject = load_suite(suite), Subject.resolve(model)
     items = asked.items(limit)
     names = [VANILLA, *(name for name in method_names(methods) if name != VANILLA)]
@@ -95,7 +95,7 @@ def _observe(subject: Subject, item: Item, row: int) -> _Observation:
 
 @contextmanager
 def read_attention(subject: Subject) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Per layer what enters the output projection, [1, n, heads, head width], and the weights [1, heads, n, n]."""
+    """Per layer the input of the output projection, [1, n, heads, head width], and the weights [1, heads, n, n]."""
     found: list[tuple[Tensor, Tensor]] = []
     inputs: list[Tensor] = []
     hooks = []
@@ -119,7 +119,7 @@ def read_attention(subject: Subject) -> Iterator[list[tuple[Tensor, Tensor]]]:
 
 @contextmanager
 def eager_attention(subject: Subject) -> Iterator[None]:
-    """Only the eager backend hands out attention weights."""
+    """Switch to the eager backend, the only one that returns attention weights."""
     decoder: Any = family_for(subject.model).decoder
     former = decoder.config._attn_implementation
     subject.model.set_attn_implementation({"text_config": "eager"})
@@ -143,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="attention output error and attention mass on the image, per layer")
     parser.add_argument("--methods", default="covist-fixed,covist-fixed:attention=off")
     parser.add_argument("--budget", default="64")
-    parser.add_argument("--limit", type=int, default=8, help="images")
+    parser.add_argument("--limit", type=int, default=8, help="number of images")
     options = parser.parse_args()
     print(table(attention_gaps(options.methods, options.budget, limit=options.limit)))
 

@@ -1,9 +1,9 @@
-"""What a second question loses to the tokens that the first one kept, and what choosing them again gives back.
+"""What a second question loses if it uses the tokens chosen for the first, and what choosing again recovers.
 
 python -m covist.eval.dialogues --method covist-fixed --budget 32 --limit 40
 
-Every question of an image is asked second once (or the first `pairs` are), after its neighbour, with the cache of the
-first answer.
+Every question about an image (or each of the first `pairs`) is asked once as the second question, after its neighbour,
+with the cache of the first answer.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from covist.methods.create import create_method
 from covist.request.inputs import prepare
 
 WAYS = {"uncompressed": None, "tokens of the first question": False, "chosen again": True}
-"""Whether a second question chooses again; None: nothing is compressed."""
+"""Whether the second question chooses tokens again; None: nothing is compressed."""
 
 
 @dataclass(frozen=True)
 class Second:
-    """Accuracy of second questions in percent, and the paired difference to the tokens of the first question."""
+    """Accuracy of second questions in percent, and the paired difference from using the first question's tokens."""
 
     way: str
     accuracy: float
@@ -51,7 +51,7 @@ def second_questions(
     pairs: int | None = None,
     seed: int = 0,
 ) -> list[Second]:
-    """Ask the embedded model of a suite pairs of questions in every way."""
+    """Ask the embedded model of a suite pairs of questions, in each of `WAYS`."""
     asked = load_suite(suite)
     subject, items = Subject.resolve(asked.model, asked.max_new_tokens), asked.items(limit, half)
     reference = subject.concentration(asked) if create_method(method).tracker is not None else None
@@ -70,7 +70,7 @@ def second_questions(
 
 
 def _right(subject: Subject, item: Item, pairs: int | None) -> float:
-    """How many of the first questions of an item are answered right when asked second, each after the next one."""
+    """How many of an item's first `pairs` questions are answered right when asked second, after their neighbours."""
     questions = item.questions
     asked = list(zip([*questions[1:], questions[0]], questions, strict=True))[:pairs]
     return sum(METRICS[second.metric](_answer(subject, item, first, second), second) for first, second in asked)
@@ -90,7 +90,7 @@ def _answer(subject: Subject, item: Item, first: Asked, second: Asked) -> str:
 
 
 def table(found: Sequence[Second]) -> str:
-    """Markdown: one row per way."""
+    """Markdown: one row for each of `WAYS`."""
     rows = [
         [
             one.way,
@@ -103,13 +103,13 @@ def table(found: Sequence[Second]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="second questions, with the first one's tokens and with their own")
+    parser = argparse.ArgumentParser(description="second questions with the first question's tokens and with their own")
     parser.add_argument("--method", default="covist-fixed")
     parser.add_argument("--budget", default="32")
     parser.add_argument("--suite", default="scenes", choices=list(SUITES))
-    parser.add_argument("--half", choices=HALVES, help="only images with such numbers")
-    parser.add_argument("--limit", type=int, default=40, help="images")
-    parser.add_argument("--pairs", type=int, help="questions of an image that are asked second; all by default")
+    parser.add_argument("--half", choices=HALVES, help="only images with even or odd numbers")
+    parser.add_argument("--limit", type=int, default=40, help="number of images")
+    parser.add_argument("--pairs", type=int, help="questions per image that are asked second; all by default")
     options = parser.parse_args()
     asked = (options.method, options.budget, options.suite, options.limit, options.half, options.pairs)
     print(table(second_questions(*asked)))

@@ -1,7 +1,7 @@
-"""Where the last token of a prompt looks, layer by layer: at what the question is about, or elsewhere.
+"""Where the last token of a prompt attends, layer by layer: to what the question is about, or elsewhere.
 
-Methods that choose visual tokens inside the decoder rank them by this attention, each in layers of its own. A layer
-whose attention does not fall on the things asked for is a bad place to choose, however good the method is.
+Methods that choose visual tokens inside the decoder rank them by this attention, each at its own layers. A layer
+whose attention misses the objects of the question is a bad place to choose, however good the method is.
 
 python -m covist.eval.looking --suite scenes-hd --keep 87 --limit 4
 """
@@ -26,11 +26,11 @@ from covist.tiny.scenes import patch_owners
 
 @dataclass(frozen=True)
 class Looking:
-    """Means over questions that are about something, in percent."""
+    """Means in percent over questions about objects in the scene."""
 
     layer: int
-    share: float  # of the last token's attention to the image that falls on the things asked for
-    found: float  # questions for which the tokens with most attention show every thing asked for
+    share: float  # of the last token's attention to the image, on the objects of the question
+    found: float  # questions for which the tokens with most attention show every object of the question
 
 
 def looking_by_layer(suite: str = "scenes-hd", *, keep: int = 87, limit: int = 4, model: Any = None) -> list[Looking]:
@@ -50,7 +50,7 @@ def looking_by_layer(suite: str = "scenes-hd", *, keep: int = 87, limit: int = 4
 
 
 def shown_things(question: Question, suite: str) -> np.ndarray:
-    """Which of the things asked for (from 1) every token of the image shows; 0: none of them, NEWLINE: a marker."""
+    """The object of the question (from 1) that each token of the image shows; 0: none, NEWLINE: a marker."""
     if suite == "scenes":
         return patch_owners(Scene(0, question.about)).reshape(-1).astype(int)
     order = prompt_order()
@@ -58,7 +58,7 @@ def shown_things(question: Question, suite: str) -> np.ndarray:
 
 
 def _figures(attention: np.ndarray, shown: np.ndarray, keep: int) -> tuple[float, bool]:
-    """Share of the attention [image tokens] on the things asked for, and whether the best tokens show them all."""
+    """Share of the attention [image tokens] on the question's objects, and whether the best tokens show them all."""
     content = np.where(shown == NEWLINE, 0.0, attention)
     best = np.argsort(-content, kind="stable")[:keep]
     return float(content[shown > 0].sum() / content.sum()), set(shown[shown > 0]) <= set(shown[best])
@@ -79,14 +79,14 @@ def _last_token_attention(subject: Subject, item: Item, row: int) -> np.ndarray:
 def table(looks: list[Looking]) -> str:
     """Markdown: one row per layer."""
     rows = [f"| {look.layer} | {look.share:.1f} | {look.found:.0f} |" for look in looks]
-    return "\n".join(["| layer | attention on what is asked for | found |", "| ---: | ---: | ---: |", *rows])
+    return "\n".join(["| layer | attention on the question's objects | found |", "| ---: | ---: | ---: |", *rows])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="attention of the last prompt token on what a question is about")
     parser.add_argument("--suite", default="scenes-hd", choices=list(SUITES))
-    parser.add_argument("--keep", type=int, default=87, help="tokens with most attention that should show it all")
-    parser.add_argument("--limit", type=int, default=4, help="images")
+    parser.add_argument("--keep", type=int, default=87, help="tokens with most attention that should show all objects")
+    parser.add_argument("--limit", type=int, default=4, help="number of images")
     options = parser.parse_args()
     print(table(looking_by_layer(options.suite, keep=options.keep, limit=options.limit)))
 

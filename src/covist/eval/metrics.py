@@ -1,11 +1,11 @@
-"""How right an answer is, from 0 to 1, by the definitions of the field.
+"""Metrics that score an answer from 0 to 1, as defined in the literature.
 
-exact      the same as one of the right answers, but for case, outer space and a final full stop
-contains   one of the right answers stands in it, as whole words
-vqa        accuracy of VQA: as many people as said the same, of nine and up to three, averaged over who is left out
-anls       similarity by edit distance to the nearest right answer; 0 from half of the letters on (DocVQA)
-choice     it chooses the right letter, or says the right choice
-agreement  how far it says the same as the uncompressed model, token by token: `covist.eval.agreement`
+exact      equal to one of the right answers, ignoring case, outer spaces and a final full stop
+contains   contains one of the right answers, as whole words
+vqa        VQA accuracy: min(1, people who gave this answer / 3), averaged over leaving out each person in turn
+anls       similarity by edit distance to the nearest right answer; 0 if half of the letters or more differ (DocVQA)
+choice     names the letter or the text of the right choice
+agreement  agrees with the answer of the uncompressed model, token by token: `covist.eval.agreement`
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from covist.eval.questions import AGREEMENT, Asked
 from covist.eval.vqa_text import vqa_normalise
 
 ANLS_THRESHOLD = 0.5
-VQA_AGREEING = 3  # people who must agree for a whole point
+VQA_AGREEING = 3  # people who must agree for a full score
 _LETTER_FORMS = tuple(
     re.compile(form)
     for form in (
@@ -29,7 +29,7 @@ _LETTER_FORMS = tuple(
         r"(?i:answer|option|choice)(?: is)?:? ([A-Z])\b",
     )
 )
-"""How answers mark a letter, the surest form first; an article ("A cat") is none of them."""
+"""Forms in which answers give a letter, the most certain first; none of them matches an article ("A cat")."""
 
 
 def normalise(answer: str) -> str:
@@ -51,7 +51,7 @@ def _has_words(text: str, wanted: str) -> bool:
 
 
 def vqa(said: str, question: Asked) -> float:
-    """min(1, who else said it / 3), averaged over the people left out in turn."""
+    """min(1, people who gave this answer / 3), averaged over leaving out each person in turn."""
     given, people = vqa_normalise(said), len(question.answers)
     same = sum(vqa_normalise(answer) == given for answer in question.answers)
     soft = [min(1.0, count / VQA_AGREEING) for count in (same, same - 1)]
@@ -73,7 +73,7 @@ def _similarity(one: str, other: str) -> float:
 
 
 def edit_distance(one: str, other: str) -> int:
-    """Levenshtein's: insertions, deletions and replacements that make one of the other."""
+    """Levenshtein distance: insertions, deletions and replacements that turn one text into the other."""
     row = list(range(len(other) + 1))
     for done, letter in enumerate(one, start=1):
         diagonal, row[0] = row[0], done
@@ -88,7 +88,7 @@ def choice(said: str, question: Asked) -> float:
 
 
 def chosen_letter(said: str, choices: tuple[str, ...] = ()) -> str | None:
-    """The letter that an answer picks: by the words of a choice, alone, or marked as in "(B)", "B." and "answer is B".
+    """The letter that an answer picks: by the text of a choice, as a letter, or as in "(B)", "B." and "answer is B".
 
     >>> chosen_letter("The answer is (B).", ("red", "blue"))
     'B'
@@ -110,11 +110,11 @@ METRICS: dict[str, Callable[[str, Asked], float]] = {
     "anls": anls,
     "choice": choice,
 }
-"""By name; "agreement" is not among them, because it compares two answers of the model."""
+"""Metrics by name; "agreement" is not among them, because it compares two answers of the model."""
 
 
 def metric_names() -> list[str]:
-    """Every way to judge an answer.
+    """The names of all metrics that can score an answer.
 
     >>> covist.eval.metric_names()
     ['exact', 'contains', 'vqa', 'anls', 'choice', 'agreement']
@@ -123,7 +123,7 @@ def metric_names() -> list[str]:
 
 
 def check_question(question: Asked) -> None:
-    """Refuse a question that its metric cannot judge, in one line."""
+    """Refuse a question that its metric cannot score."""
     if question.metric not in metric_names():
         raise CovistError(f"unknown metric {question.metric!r}; choose one of {', '.join(metric_names())} or auto")
     if not question.question.strip():
@@ -133,9 +133,9 @@ def check_question(question: Asked) -> None:
     if question.metric == "vqa" and len(question.answers) <= VQA_AGREEING:
         raise CovistError(f"metric vqa needs the answers of {VQA_AGREEING + 1} people or more (VQA has ten)")
     if len(question.choices) > len(ascii_uppercase):
-        raise CovistError(f"{len(question.choices)} choices are more than there are letters")
+        raise CovistError(f"{len(question.choices)} choices are too many; at most {len(ascii_uppercase)} are possible")
     if question.metric == "choice":
         for answer in question.answers:
             if chosen_letter(answer, question.choices) is None:
                 among = f"one of {', '.join(question.choices)}, or its letter" if question.choices else "a letter"
-                raise CovistError(f"the answer {answer!r} is no choice: give {among}")
+                raise CovistError(f"the answer {answer!r} is not a choice; give {among}")

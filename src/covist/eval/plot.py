@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from covist.methods.grammar import VANILLA
 from covist.schedule import CoverageBudget
 from covist.viz import save_figure
-from covist.viz.panels import FAINT, INK, SOFT
+from covist.viz.theme import LIGHT
 
 if TYPE_CHECKING:
     from covist.eval.results import Results, Score
 
 OURS = "covist"
-COLOURS = ("#c9184a", "#f3722c", "#590d6e", "#0b7a75", "#2667c9")
+COLOURS, INK, SOFT, FAINT = LIGHT.lines, LIGHT.ink, LIGHT.soft, LIGHT.faint
 PLOT, LEFT, BOTTOM, TOP = 5.6, 0.7, 0.6, 0.75  # inches: width of the axes, and what is left around them
 LABEL, LETTER = 0.17, 0.076  # inches of a line and of a letter of the labels
 REMARK, REMARK_LETTER = 0.15, 0.072  # and of the remarks
@@ -38,7 +38,7 @@ class _Line:
     colour: str | None  # None for the methods in the background
 
     def label(self, least: int | str) -> str:
-        """Its name and where it ends; a line that does not go down to the least budget says which one that is."""
+        """The name, the last retention, and the last budget if it is not the smallest of the plot."""
         end = self.scores[-1]
         named = f"{self.method}  {end.retention:.1f}"
         if not end.reached:
@@ -47,10 +47,10 @@ class _Line:
 
 
 def plot_retention(results: Results, path: str | Path) -> None:
-    """One line per method with its intervals, over the tokens it really cached; CoViST in colour, the others grey.
+    """One line per method with intervals, over the tokens that it cached; CoViST in colour, others in grey.
 
-    Published counts above their budget are hollow points where their layer mean is. What a method could not reach is
-    no point of its line. Both are remarks below the title.
+    Published counts above their budget are hollow points at their layer mean. Budgets that a method cannot reach have
+    no point. Remarks below the title list both.
     """
     lines = _lines(results.scores)
     places = _places(lines)
@@ -60,7 +60,7 @@ def plot_retention(results: Results, path: str | Path) -> None:
     height = max(3.4, 1.15 * LABEL * (len(lines) + 1))
     remarks = _unreached(results.scores, letters=int((width - LEFT) / REMARK_LETTER))
     whole = TOP + REMARK * len(remarks) + height + BOTTOM
-    figure = Figure(figsize=(width, whole))
+    figure = Figure(figsize=(width, whole), facecolor=LIGHT.background)
     axes = figure.add_axes((LEFT / width, BOTTOM / whole, PLOT / width, height / whole))
     for line in lines:
         _draw(axes, line)
@@ -84,11 +84,13 @@ def plot_retention(results: Results, path: str | Path) -> None:
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> np.ndarray:
-    """Places at least `gap` apart, in the order of `wanted` and as near to it as squares allow; inside [low, high]
-    as long as they fit."""
+    """Positions at least `gap` apart, in the order of `wanted`, nearest to it by least squares.
+
+    They lie in [low, high] if they fit.
+    """
     order = np.argsort(wanted, kind="stable")
     steps = gap * np.arange(len(order))
-    blocks: list[tuple[float, int]] = []  # (mean, size): places without their steps must not fall
+    blocks: list[tuple[float, int]] = []  # (mean, size): positions minus their steps must not decrease
     for value in np.asarray(wanted, dtype=float)[order] - steps:
         mean, size = float(value), 1
         while blocks and blocks[-1][0] > mean:
@@ -103,7 +105,7 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> np.n
 
 
 def _unreached(scores: Sequence[Score], letters: int) -> list[str]:
-    """Which budgets were not kept to, and by whom, in lines of so many letters."""
+    """Which methods exceed which budgets, wrapped to lines of so many letters."""
     missed: dict[str, list[str]] = {}
     for score in scores:
         if not score.reached:
@@ -130,12 +132,12 @@ def _lines(scores: Sequence[Score]) -> list[_Line]:
 
 
 def _line_of(score: Score) -> str:
-    """The line that a score belongs to: budgets that follow the image have one of their own."""
+    """The line that a score belongs to: adaptive budgets have their own."""
     return score.method if CoverageBudget.read(score.budget) is None else f"{score.method} auto"
 
 
 def _draw(axes: Axes, line: _Line) -> None:
-    """A line is of one kind: published counts of a method have a line of their own."""
+    """Draw a line; all its points are of one kind, because published counts of a method have their own line."""
     hollow = not all(score.reached for score in line.scores)
     retention = np.array([score.retention for score in line.scores])
     ends = np.array([score.retention_interval for score in line.scores])  # [budgets, 2]
@@ -156,16 +158,16 @@ def _draw(axes: Axes, line: _Line) -> None:
 
 
 def _places(lines: Sequence[_Line]) -> dict[int | str, float]:
-    """Where a budget stands on the axis: at its count, a share (or a count for each frame) at what it came to."""
+    """The position of each budget on the axis: its count, or the mean tokens that a share or a count per frame gave."""
     places: dict[int | str, float] = {}
     for score in (score for line in lines for score in line.scores):
-        if CoverageBudget.read(score.budget) is None:  # what follows the image stands nowhere in particular
+        if CoverageBudget.read(score.budget) is None:  # adaptive budgets have no fixed position
             places.setdefault(score.budget, score.target)
     return dict(sorted(places.items(), key=lambda place: place[1]))
 
 
 def _finish(axes: Axes, budgets: dict[int | str, float], shown: list[float], measure: str) -> None:
-    """Axes from many tokens to few: that is where methods part, and where their labels stand."""
+    """Axes from many tokens to few, so that the lines separate next to their labels."""
     if budgets:
         axes.set_xscale("log", base=2)
         axes.set_xlim(max(shown) * 1.1, min(shown) / 1.1)
@@ -181,7 +183,7 @@ def _finish(axes: Axes, budgets: dict[int | str, float], shown: list[float], mea
 
 
 def _label(axes: Axes, lines: list[_Line], labels: list[str], height: float) -> None:
-    """A name beside the end of each line; names that would overlap move apart and are tied to their lines."""
+    """A name at the end of each line; names that would overlap move apart and are connected to their lines."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)  # labels must not move it
     edge = axes.get_xlim()[1]

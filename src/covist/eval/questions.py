@@ -1,4 +1,4 @@
-"""What is asked about an image, and how its answer is judged."""
+"""Questions about an image, and how their answers are scored."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Protocol
 AUTO = "auto"
 AGREEMENT = "agreement"
 SOFT_ANSWERS = 10
-"""So many people answered each question of VQA; as many answers are judged by its accuracy."""
+"""People who answered each question of VQA; with so many answers, "auto" means VQA accuracy."""
 
 
 ASK_FOR_LETTER = "Answer with the option's letter from the given choices directly."
-"""How LLaVA's evaluation asks for one of several choices."""
+"""The prompt with which LLaVA's evaluation asks for one of several choices."""
 
 
 class Asked(Protocol):
-    """A question as suites hold it; a `Question`, or one about a scene of the embedded models."""
+    """A question of a suite: a `Question`, or one about a scene of the embedded models."""
 
     @property
     def question(self) -> str: ...
@@ -27,25 +27,25 @@ class Asked(Protocol):
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """Every right answer; without any, the answer of the uncompressed model is the right one."""
+        """Every right answer; if there is none, the answer of the uncompressed model is the right one."""
 
     @property
     def metric(self) -> str: ...
     @property
     def choices(self) -> tuple[str, ...]:
-        """What can be chosen from, of which an answer may also name the letter."""
+        """The choices; an answer may also give the letter of one."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question of your own.
+    """A question about an image or a video, with its right answers if they are known.
 
-    answers: every right answer; none if there is none to compare with
-    metric: how an answer is judged, a name of `covist.eval.METRICS`; "auto" goes by what is given: without answers
-        "agreement", with choices "choice", with ten answers or more "vqa", else "exact"
-    family: questions of one family share a column of the tables, and count as one of the scores whose mean is the
-        accuracy; by default the metric's name
-    choices: what can be chosen from; they are listed after the question, with letters
+    answers: every right answer; empty if none is known
+    metric: how to score an answer, one of `covist.eval.metric_names()`. "auto" means "agreement" without answers,
+        "choice" with choices, "vqa" with ten answers or more, else "exact"
+    family: questions of one family share a column of the tables; accuracy is the mean over families. By default the
+        name of the metric
+    choices: choices to list after the question, with letters
 
     >>> from covist.eval.questions import Question
     >>> Question("what is red?", ("the car",)).metric
@@ -78,7 +78,7 @@ class Question:
 
 
 def posed(asked: Asked) -> str:
-    """What the model is asked: the question, with its choices if it has any.
+    """The text of the prompt: the question, with its choices if it has any.
 
     >>> print(posed(Question("what is red?", "A", choices=("the car", "the sky"))))
     what is red?

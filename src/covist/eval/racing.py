@@ -1,21 +1,21 @@
-"""Which budget is enough, from as few answers as that takes: a race over growing samples.
+"""Find the smallest sufficient budget from as few answers as possible: a race over growing samples.
 
-The question. A budget *passes* if its retention, measured on all items, is at least `keep` with confidence: its lower
-bound reaches `keep`. Retention need not rise with every budget, so the answer is defined from above: the smallest
-budget that passes together with every larger one of the ladder. That is a fixed sequence of tests, each at the same
-level, that ends with the first failure; the chance that it goes past a budget whose true retention is below `keep` is
-at most the level of a single test, however many budgets there are.
+The question. A budget *passes* if the lower confidence bound of its retention, measured on all items, reaches `keep`.
+Retention need not rise with every budget, so the answer is defined from above: the smallest budget that passes together
+with every larger one of the ladder. That is a fixed sequence of tests, each at the same level, that ends with the first
+failure. The chance that it goes past a budget whose true retention is below `keep` is at most the level of a single
+test, however many budgets there are.
 
-The race. Budgets are tried from the largest down. Each is answered on a growing part of the items, in random order, and
-dropped or accepted as soon as the part tells how the test on all items will end. A part of the items is a random draw
-from them, so this is a question about draws without replacement and not about the model: with a share f of the items
-seen, a loss that would just pass shows f of itself, with a variance of f (1 - f) times its own. Whoever is further away
-than chance allows is decided. Every look may accept a budget wrongly with a small probability; these are spent from the
-error that is allowed in all (`EARLY`), the rest is left for the test at the end. A budget that is dropped wrongly costs
-tokens and breaks no promise; `DROPPED` bounds how often that happens.
+The race. Budgets are tried from the largest down. Each is answered on a growing sample of the items, in random order,
+and is dropped or accepted as soon as the sample shows how the test on all items will end. The sample is drawn from the
+items without replacement, so the uncertainty is about the draw and not about the model. After a share f of the items,
+a loss that would just pass has an expected value of f times itself, and a variance of f (1 - f) times its own. A loss
+that is further away than chance allows decides the test. Every look may accept a budget wrongly with a small
+probability; the looks share a part of the total error (`EARLY`), and the final test has the rest. A budget that is
+dropped wrongly costs tokens but breaks no promise; `DROPPED` bounds how often that happens.
 
-The bound. Losses of answers are rare at budgets that matter, where a normal interval is too short: without any loss it
-would have no length. Wilson's interval for counts is used instead, with the cost of one lost answer as the unit: at
+The bound. At the budgets that matter, few answers are lost, and a normal interval is too short: without any loss its
+length would be zero. Wilson's interval for counts is used instead, with the cost of one lost answer as the unit: at
 zero losses in n answers it allows 2.7 / n, close to the exact 3 / n.
 """
 
@@ -31,8 +31,8 @@ from typing import Generic, TypeVar
 from covist.eval.statistics import Interval, Tally
 
 ERROR = 0.05
-EARLY = 0.2  # share of the error that is spent on looking early
-DROPPED = 0.05  # chance that a budget is dropped which would have passed on all items
+EARLY = 0.2  # share of the error that is spent on early looks
+DROPPED = 0.05  # chance of dropping a budget that would have passed on all items
 FIRST_LOOK, GROWTH = 16, 1.5
 
 Rung = TypeVar("Rung")
@@ -48,9 +48,9 @@ class Verdict(str, Enum):
 class Loss:
     """What compression costs on some items, in percentage points of retention, summed over the items.
 
-    total: items x (100 - retention); negative where compression helps
-    variance: of that sum, if as many items were drawn anew
-    unit: what a single lost answer adds to it, on average over the answers there are to lose
+    total: items x (100 - retention); negative if compression helps
+    variance: of that sum, for a new sample of as many items
+    unit: what a single lost answer adds to the sum, on average over the answers that could be lost
     """
 
     items: int
@@ -60,7 +60,7 @@ class Loss:
 
     @classmethod
     def of(cls, tally: Tally, vanilla: Tally) -> Loss:
-        """Retention is a mean of ratios; its variance follows from how each item moves it (the delta method)."""
+        """From the tallies of a run and of vanilla; the delta method gives the variance of this mean of ratios."""
         items = len(tally.right)
         full = vanilla.right.sum(0)  # [families]
         known = full > 0
@@ -78,7 +78,7 @@ class Loss:
         return 100.0 - self.total / self.items
 
     def interval(self, error: float) -> Interval:
-        """Where the retention lies, each end wrong with a probability of `error`."""
+        """An interval for the retention; each end is wrong with a probability of `error`."""
         z = NormalDist().inv_cdf(1 - error)
         middle = self.total + z**2 * self.unit / 2
         reach = z * sqrt(self.variance + (z * self.unit / 2) ** 2)
@@ -88,7 +88,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class BudgetTest:
-    """Whether a retention of at least `keep` can be shown on `items` items, the wrong way with probability `error`."""
+    """A test for a retention of at least `keep` on `items` items; it passes wrongly with a probability of `error`."""
 
     keep: float
     items: int
@@ -100,7 +100,7 @@ class BudgetTest:
 
     @property
     def looks(self) -> list[int]:
-        """Sizes of the growing sample; the last one is everything.
+        """Sizes of the growing sample; the last one is all items.
 
         >>> BudgetTest(99, items=100).looks
         [16, 24, 36, 54, 81, 100]
@@ -113,11 +113,11 @@ class BudgetTest:
         return [*sizes, self.items]
 
     def best_lower_bound(self, loss: Loss) -> float:
-        """What could be shown if not a single answer were lost."""
+        """The lower bound if no answer were lost."""
         return Loss(self.items, 0.0, 0.0, loss.unit).interval(self.final_error)[0]
 
     def judge(self, loss: Loss) -> Verdict:
-        """On all items the bound decides; on a part of them, where the bound will be, if that is clear enough."""
+        """On all items the bound decides; on fewer, the expected bound decides if it is clear enough."""
         if loss.items >= self.items:
             return Verdict.PASSES if loss.interval(self.final_error)[0] >= self.keep else Verdict.FAILS
         share = loss.items / self.items
@@ -129,14 +129,14 @@ class BudgetTest:
         return Verdict.FAILS if distance >= self._clear(DROPPED) else Verdict.OPEN
 
     def _clear(self, error: float) -> float:
-        """Standard deviations that the early looks together exceed by chance with a probability of `error`."""
+        """The number of standard deviations that any of the early looks exceeds by chance with probability `error`."""
         return NormalDist().inv_cdf(1 - error / (len(self.looks) - 1))
 
     def _allowed(self, loss: Loss) -> tuple[float, float]:
         """The largest loss on all items that passes, and its variance.
 
-        That is at least the variance of as many lost answers as make up the loss: a sample without any must not pass
-        for certain.
+        The variance is at least that of as many lost answers as make up the loss: a sample without any loss must not
+        pass with certainty.
         """
         z, unit, room = NormalDist().inv_cdf(1 - self.final_error), loss.unit, self.items * (100.0 - self.keep)
         variance = loss.variance * self.items / loss.items
@@ -147,7 +147,7 @@ class BudgetTest:
 
 @dataclass(frozen=True)
 class Step(Generic[Rung]):
-    """How far a budget came in the race."""
+    """The last loss of a budget in the race, and its verdict."""
 
     rung: Rung
     loss: Loss
@@ -159,8 +159,8 @@ def race(
 ) -> list[Step[Rung]]:
     """Try a ladder from its first rung, the largest budget, down to the first that fails.
 
-    measure: the loss of a rung on the first so many items of the random order
-    early: False waits for all items, which is what the race must agree with
+    measure: gives the loss of a rung on the first so many items of the random order
+    early: False waits for all items; the race should give the same result
     """
     steps: list[Step[Rung]] = []
     for rung in ladder:

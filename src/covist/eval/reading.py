@@ -1,8 +1,8 @@
-"""In which layers a decoder reads the image: its accuracy when the text cannot see the image from a layer on.
+"""In which layers a decoder reads the image: its accuracy if the text cannot see the image from some layer on.
 
-The uncompressed model answers a suite again and again; each time one more layer, counted from the last, has its
-attention from the text to the image taken away. Before the layer from which that costs nothing, the image has been
-read; a method that keeps few tokens in the layers before it takes away what is still to be read.
+The uncompressed model answers a suite repeatedly. Each time, the attention from text to image is removed in one more
+layer, counted from the last. The first layer from which that costs nothing is where the image has been read; a method
+that keeps few tokens in earlier layers removes what the decoder still has to read.
 
 python -m covist.eval.reading --suite scenes-hd --limit 12
 """
@@ -28,7 +28,7 @@ from covist.families.registry import family_for
 
 @dataclass(frozen=True)
 class Reading:
-    """What is left of the uncompressed model, in percent, when the text sees the image in the first `layers` only."""
+    """Accuracy and retention in percent, if the text sees the image only in the first `layers`."""
 
     layers: int
     accuracy: float
@@ -37,7 +37,7 @@ class Reading:
 
 
 def reading_by_layer(suite: str = "scenes", *, limit: int = 8, model: Any = None, seed: int = 0) -> list[Reading]:
-    """One reading per number of layers that see the image, from all of them down to none."""
+    """One entry per number of layers in which the text sees the image, from all of them down to none."""
     asked = load_suite(suite)
     items, subject = asked.items(limit), Subject.resolve(asked.model if model is None else model)
     decoder: Any = family_for(subject.model).decoder
@@ -58,11 +58,11 @@ def reading_by_layer(suite: str = "scenes", *, limit: int = 8, model: Any = None
 
 @contextmanager
 def image_hidden(layers: Any, image: Tensor) -> Iterator[None]:
-    """Hide the image from the text in some decoder layers; `image` [rows, prompt] says where it stands."""
+    """Hide the image from the text in some decoder layers; `image` [rows, prompt] marks its tokens."""
 
     def mask(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         queries, cache = args[0].shape[1], kwargs.get("past_key_values")
-        # this layer's keys have not been stored yet, so its cache still ends before the queries
+        # this layer has not stored its keys yet, so its cache ends before the queries
         known = cache.get_seq_length(module.self_attn.layer_idx) if cache is not None else 0
         return args, {**kwargs, "attention_mask": _without(image, kwargs["attention_mask"], queries, known + queries)}
 
@@ -75,8 +75,8 @@ def image_hidden(layers: Any, image: Tensor) -> Iterator[None]:
 
 
 def _without(image: Tensor, mask: Tensor | None, queries: int, keys: int) -> Tensor:
-    """An attention mask [rows, 1, queries, keys] with the image taken from the text; the image still sees itself."""
-    shown = torch.nn.functional.pad(image, (0, keys - image.shape[1]))  # [rows, keys], what was written is text
+    """An attention mask [rows, 1, queries, keys] that hides the image from the text; the image still sees itself."""
+    shown = torch.nn.functional.pad(image, (0, keys - image.shape[1]))  # [rows, keys], generated tokens are text
     hidden = (~shown[:, -queries:, None] & shown[:, None, :])[:, None]
     if mask is None:
         mask = torch.ones(queries, keys, dtype=torch.bool, device=image.device).tril(keys - queries)
@@ -95,9 +95,9 @@ def table(readings: list[Reading]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="accuracy when the text sees the image in the first layers only")
+    parser = argparse.ArgumentParser(description="accuracy if the text sees the image only in the first layers")
     parser.add_argument("--suite", default="scenes", choices=list(SUITES))
-    parser.add_argument("--limit", type=int, default=8, help="images")
+    parser.add_argument("--limit", type=int, default=8, help="number of images")
     options = parser.parse_args()
     print(table(reading_by_layer(options.suite, limit=options.limit)))
 

@@ -1,8 +1,8 @@
 """Finished answers on disk, so that an interrupted evaluation continues where it stopped.
 
-DIR/settings.json     what must not change between the sittings that share the directory
-DIR/answers/*.jsonl   per method and budget one file, per image one line
-DIR/results.*         a summary over as many images as were ever evaluated for it
+DIR/settings.json     what must be the same for all runs that share the directory
+DIR/answers/*.jsonl   one file per method and budget, one line per image
+DIR/results.*         a summary over the most images that were evaluated
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from covist.request.answer import Configuration
 from covist.schedule import CoverageBudget
 
 LAYOUT = 3
-"""Counts the changes to what a directory holds; one of another layout is refused."""
+"""Version of the directory's layout; a directory with another one is refused."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Run(Configuration):
 
 
 def budget_size(budget: int | str) -> float:
-    """For putting budgets in order: counts by themselves, shares below all of them, levels of coverage first.
+    """A key that sorts budgets: levels of coverage first, then shares, then counts.
 
     >>> sorted([64, "5%", 128, "11%", "auto:0.9"], key=budget_size)
     ['auto:0.9', '5%', '11%', 64, 128]
@@ -44,12 +44,12 @@ def budget_size(budget: int | str) -> float:
 
 @dataclass(frozen=True)
 class Answered:
-    """What a run said about one image, how long that took, and the layer means of visual tokens.
+    """The answers of a run about one image, the time, and the layer means of visual tokens.
 
-    tokens, cached: of prefill, and of the cache after it; None where the two are the same
-    target: what the budget came to for what was shown; None where it is the budget itself
+    tokens, cached: of prefill, and of the cache after it; `cached` is None if both are the same
+    target: the tokens that the budget came to for this image; None if that is the budget itself
     written: the tokens of each answer
-    sitting: which call of `evaluate` it was; times of different sittings may come from different days and machines.
+    sitting: the call of `evaluate` that made it; times of different calls may be from different days and machines
     """
 
     image: int
@@ -67,7 +67,7 @@ class Answered:
 
 
 class Records:
-    """Answers by run and image; kept in memory, and in a directory if one is given."""
+    """Answers by run and image, in memory, and also in a directory if one is given."""
 
     def __init__(self, directory: str | Path | None, settings: dict[str, Any]):
         self.settings = {"layout": LAYOUT, **settings}
@@ -79,13 +79,13 @@ class Records:
             self._adopt_settings()
 
     def of(self, run: Run) -> dict[int, Answered]:
-        """Image number -> answers, read from the directory when a run is first asked for."""
+        """Answers by image number, read from the directory when a run is first needed."""
         if run not in self._answers:
             self._answers[run] = self._read(run)
         return self._answers[run]
 
     def runs(self) -> list[Run]:
-        """Every run with an answer in the directory, by name and falling budget, shares after counts."""
+        """Every run with answers in the directory, sorted by name and decreasing budget, shares after counts."""
         paths = [] if self._directory is None else (self._directory / "answers").glob("*.jsonl")
         lines = (json.loads(line) for path in paths for line in _whole_lines(path))
         found = {Run(line["method"], line["budget"]) for line in lines}
@@ -99,13 +99,13 @@ class Records:
                 file.write(json.dumps(line) + "\n")
 
     def settle(self, name: str, value: Any) -> None:
-        """Fix a setting that was not known when the directory was opened."""
+        """Store a setting that was not known when the directory was opened."""
         self.settings[name] = value
         if self._directory is not None:
             write_json(self._directory / "settings.json", self.settings)
 
     def _adopt_settings(self) -> None:
-        """Refuse a directory that was made under other settings; take over what it has settled already."""
+        """Refuse a directory made with other settings; take over settings that it has already stored."""
         assert self._directory is not None
         path = self._directory / "settings.json"
         if not path.exists():
@@ -145,7 +145,7 @@ class Records:
 
 
 def _whole_lines(path: Path) -> list[str]:
-    """The lines of a file of answers; a last one that was cut off when the process was killed is taken out."""
+    """The lines of a file of answers; an incomplete last line, left by a killed process, is removed."""
     text = path.read_text(encoding="utf-8")
     whole = text[: text.rfind("\n") + 1]
     if whole != text:

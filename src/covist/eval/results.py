@@ -1,4 +1,4 @@
-"""What an evaluation found: scores with intervals, as JSON, as Markdown and as a plot."""
+"""The results of an evaluation: scores with intervals, as JSON, as Markdown and as a plot."""
 
 from __future__ import annotations
 
@@ -30,36 +30,38 @@ PREFERRED_REFERENCE = "covist-fixed"
 
 @dataclass(frozen=True)
 class Score:
-    """One method at one budget; accuracy, families and retention in percent, with 95% intervals."""
+    """The score of one method at one budget; accuracy, families and retention in percent, with 95% intervals."""
 
     method: str
     budget: int | str
     mean_tokens: float  # visual tokens of prefill, averaged over layers and images
     mean_cached_tokens: float  # in the cache after it
-    counted_tokens: float  # the one of both that the budget counts: mostly the cache
+    counted_tokens: float  # which of the two the budget counts: mostly the cached ones
     accuracy: float  # mean of the families
     accuracy_interval: Interval
     retention: float
     retention_interval: Interval
     families: dict[str, float]
-    same_answers: float  # questions that the uncompressed model answers the same, letter by letter
-    target: float  # tokens that the budget came to: a share, or a count for each frame of a video
+    same_answers: float  # share of questions with exactly the uncompressed model's answer
+    target: float  # tokens that the budget came to, if it is a share, or a count per frame of a video
     seconds_per_image: float  # to answer all questions about an image
-    reached: bool  # whether the method keeps as few tokens as the budget says; if not, its cell is not ranked
-    nominal: bool  # whether it runs its published counts, whatever their mean
-    times_mixed: bool  # whether some of its times or of vanilla's come from another sitting: do not compare them
+    reached: bool  # whether the method keeps to the budget; if not, the score is not ranked
+    nominal: bool  # whether it uses its published counts, whatever their mean
+    times_mixed: bool  # whether its times and vanilla's come from several calls: do not compare them
 
     @property
     def standing(self) -> str:
-        """Why it belongs to more tokens than its budget says, if it does."""
+        """Why the method uses more tokens than the budget, if it does: "nominal" or "not reachable"."""
         return "" if self.reached else "nominal" if self.nominal else "not reachable"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Retention of a method minus retention of another at the same budget, on the same images.
+    """Retention of a method minus that of another at the same budget, on the same images.
 
-    p: of no difference at all; p_holm: with the other comparisons of its table taken into account
+    interval: 95% bootstrap interval of the difference
+    p: p-value of no difference
+    p_holm: the same after Holm's correction for all comparisons in the table
     """
 
     method: str
@@ -72,24 +74,24 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out zero; of many differences that are none, one in twenty does by chance."""
+        """Whether the interval excludes zero; without a true difference, one in twenty does so by chance."""
         low, high = self.interval
         return low > 0 or high < 0
 
     @property
     def is_clear_among_all(self) -> bool:
-        """Whether it stays clear after Holm's correction: the chance of one false one in the table is 5 %."""
+        """Whether it is still clear after Holm's correction: the chance of any false one in the table is 5 %."""
         return self.is_clear and self.p_holm <= 1 - LEVEL
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Means over the images of a run, and the sittings in which they were measured."""
+    """Means over the images of a run, and the calls of `evaluate` that measured them."""
 
     seconds: float
     tokens: float
     cached_tokens: float
-    target: float  # what the budget came to
+    target: float  # tokens that the budget came to
     sittings: frozenset[str]
 
     @classmethod
@@ -105,14 +107,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Results:
-    """Scores of all finished runs, vanilla first."""
+    """Scores of all finished runs, the uncompressed model ("vanilla") first; what `evaluate` returns."""
 
     suite: str
     families: tuple[str, ...]
     images: int
-    unit: str  # what these "images" are: images, videos, or items of several
+    unit: str  # what `images` counts: images, videos, or items
     questions: int
-    by_agreement: bool  # whether no right answer is known, so that retention is agreement with the uncompressed model
+    by_agreement: bool  # whether no right answer is known; retention is then agreement with the uncompressed model
     settings: dict[str, Any]
     tallies: dict[Run, Tally]
     same_answers: dict[Run, float]
@@ -121,7 +123,7 @@ class Results:
 
     @classmethod
     def build(cls, suite: Suite, items: list[Item], runs: list[Run], records: Records, seed: int) -> Results:
-        """Without the uncompressed model among the runs there is nothing to refer to, and no score."""
+        """Results of finished runs; without the uncompressed model among them there are no scores."""
         reference = next((records.of(run) for run in runs if run.method == VANILLA), None)
         finished = [] if reference is None else runs
         answered = {run: [records.of(run)[item.number] for item in items] for run in finished}
@@ -142,7 +144,7 @@ class Results:
 
     @property
     def measure(self) -> str:
-        """What retention is called here."""
+        """ "retention", or "agreement" if no right answers are known."""
         return AGREEMENT if self.by_agreement else "retention"
 
     @property
@@ -160,7 +162,7 @@ class Results:
 
     @cached_property
     def _retentions(self) -> dict[Run, np.ndarray]:
-        """Per run the retention of every draw."""
+        """The retention of every bootstrap draw, by run."""
         if self._vanilla is None:
             return {}
         vanilla = self.tallies[self._vanilla]
@@ -168,7 +170,7 @@ class Results:
 
     @cached_property
     def reaches(self) -> dict[Run, Reach]:
-        """What every method made of its budget."""
+        """How many tokens each budget came to, by run."""
         if self._vanilla is None:
             return {}
         tokens = round(self.costs[self._vanilla].tokens)
@@ -180,7 +182,7 @@ class Results:
 
     @cached_property
     def cache_differs(self) -> bool:
-        """Whether some method keeps fewer tokens in the cache than its prefill ran over."""
+        """Whether some method has fewer tokens in the cache than in prefill."""
         return any(cost.cached_tokens != cost.tokens for cost in self.costs.values())
 
     @cached_property
@@ -224,15 +226,15 @@ class Results:
         return estimate(self._apart(run, against))
 
     def _apart(self, run: Run, against: Run) -> np.ndarray:
-        """Per draw the retention of a run minus that of another."""
+        """The retention of a run minus that of another, for every bootstrap draw."""
         return self._retentions[run] - self._retentions[against]
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """Every method against CoViST-Fixed (or, without it, against the first method) at the same budget.
+        """Every method against CoViST-Fixed (or, without it, the first method) at the same budget.
 
-        A budget that a method cannot reach is left out: its retention belongs to more tokens. Holm's correction is
-        for all of them together.
+        Budgets that a method cannot reach are left out, because its retention belongs to more tokens. Holm's
+        correction covers all differences of the list.
         """
         compressed = [run for run, made in self.reaches.items() if made.is_reached]
         names = [run.method for run in compressed]
@@ -248,7 +250,7 @@ class Results:
         return [replace(difference, p_holm=p) for difference, p in zip(found, corrected, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers for JSON; what cannot be computed is None."""
+        """Plain values for JSON; None for what cannot be computed."""
         return {
             "suite": self.suite,
             "measure": self.measure,
@@ -265,7 +267,7 @@ class Results:
         return markdown(self)
 
     def write(self, directory: str | Path) -> None:
-        """results.json, results.md and retention.png."""
+        """Write results.json, results.md and retention.png."""
         from covist.eval.plot import plot_retention  # matplotlib is slow to import
 
         folder = Path(directory)

@@ -40,31 +40,32 @@ def evaluate(
 ) -> Results:
     """Answer a suite with every method at every budget, and with the uncompressed model as the reference.
 
-    methods: names as a list or as text with commas; `covist.methods.grammar` says which there are.
-    budgets: visual tokens per image, as `covist.compress` takes them; the embedded suites' images are of one size, so
-        that a share is a count there. A budget of all tokens or more leaves the images uncompressed. `Score.reached`
-        says whether a method can reach its budget.
-    suite: a name of `covist.eval.SUITES`, or a suite of your own: from a file by `read_data`, or of items that are at
-        hand by `Suite.of`.
-    limit: use only the first images of the suite; the embedded ones begin with a fair sample of all of it.
-    half: "even" or "odd": use only the images with such numbers, to choose by one half and check on the other.
+    methods: names as a list, or as text with commas; `covist methods` lists them.
+    budgets: visual tokens per image, as in `covist.compress`. The images of the embedded suites have one size, so a
+        share is a count there. A budget of all tokens or more leaves the images uncompressed. `Score.reached` tells
+        whether a method can reach its budget.
+    suite: a name in `covist.eval.SUITES`, or your own suite: `read_data` reads one from a file, `Suite.of` makes one
+        from items.
+    limit: use only so many images, the first ones; in the embedded suites they are a fair sample of the whole.
+    half: "even" or "odd": use only images with such numbers, to choose on one half and verify on the other.
     model: a name ("tiny", a folder, a hub id), a `LoadedModel`, or a tuple (model, processor, clip); by default the
-        embedded model that the suite was made for.
-    max_new_tokens: the longest answer; by default there is room for the right answer in the embedded suites, and for
-        64 tokens in others.
+        embedded model that belongs to the suite.
+    max_new_tokens: the longest answer; by default the length of the right answer in the embedded suites, and 64
+        tokens in others.
     config: constants of CoViST, or a setup or file with them and a concentration reference, for the methods that read
-        them. Without a reference it is measured on the first images of the suite.
+        them. Without a reference, it is measured on the first images of the suite.
     out: a directory for answers, results.json, results.md and retention.png. A second call with the same directory
-        continues what was interrupted, and may name more methods, budgets or images. The three results files then
-        cover every run of the directory that is finished for these images; a call with fewer images than they
-        already cover leaves them alone. None writes nothing.
+        continues an interrupted one, and may add methods, budgets or images. The three results files then cover every
+        run in the directory that is finished for these images; a call with fewer images than they already cover does
+        not change them. None writes nothing.
     seed: of the bootstrap and of torch's generator (`random:seed=1` makes that method draw other tokens).
+    progress: called with the finished images, all images, and the name of the current run
 
     >>> results = covist.eval.evaluate("random", "64", limit=2)
     >>> [(score.method, score.mean_tokens) for score in results.scores]
     [('vanilla', 576), ('random', 64.0)]
 
-    Without right answers, how far the compressed model says the same as the uncompressed one:
+    Without right answers, the score is the agreement with the uncompressed model:
 
     >>> from covist.eval import Item, Question, Suite
     >>> image, question, answer = covist.tiny.demo()
@@ -83,7 +84,7 @@ def evaluate(
     try:
         answering.answer(runs, progress)
     finally:
-        # Also when interrupted: what is finished stays, with its figures.
+        # Also after an interruption: finished runs are kept and summarised.
         finished = [run for run in runs if answering.is_finished(run)]
         results = Results.build(asked, items, finished, records, seed)
         if out is not None and runs[0] in finished:
@@ -119,14 +120,14 @@ def _summarise(results: Results, directory: Path) -> None:
         results.write(directory)
     else:
         warnings.warn(
-            f"results.json, results.md and retention.png in {directory} cover {covered} images and stay as they are; "
-            f"this evaluation has {results.images}",
+            f"results.json, results.md and retention.png in {directory} cover {covered} images and are not replaced; "
+            f"this evaluation has only {results.images}",
             stacklevel=3,
         )
 
 
 def method_names(methods: str | Iterable[str]) -> list[str]:
-    """The names of methods to evaluate; a bad one is refused before the work begins.
+    """The single names in a list of methods; a bad name is refused with the reason.
 
     >>> covist.eval.method_names("covist-pro,vispruner:important=0.75,positions=keep")
     ['covist-pro', 'vispruner:important=0.75,positions=keep']
@@ -144,7 +145,7 @@ def planned_runs(
     """Vanilla once, as the reference, then every other method at every budget."""
     parts = [part for part in budgets.split(",") if part.strip()] if isinstance(budgets, str) else list(budgets)
     written = map(written_budget, parts)
-    # A share of images of one size is a count; what follows the image stays as it is.
+    # For images of one size a share is a count; adaptive budgets are not changed.
     sizes = dict.fromkeys(resolve_budget(one, tokens) if one_size and not _follows(one) else one for one in written)
     others = [name for name in names if name != VANILLA]
     if others and not sizes:
@@ -154,7 +155,7 @@ def planned_runs(
 
 
 def check_runs(names: Iterable[str], budgets: Iterable[int | float | str]) -> None:
-    """Refuse a budget that is none, or that one of some methods cannot keep to."""
+    """Refuse budgets that are not valid, or that one of the methods does not support."""
     for name, budget in product(names, budgets):
         check_run(name, budget)
 
@@ -164,7 +165,7 @@ def _follows(budget: int | str) -> bool:
 
 
 def written_budget(budget: int | float | str) -> int | str:
-    """A budget in one spelling: a count (64), a share ("11%") or what follows the image ("auto:0.9"); else refused.
+    """A budget in its usual spelling: a count (64), a share ("11%") or an adaptive one ("auto:0.9"); refuses others.
 
     >>> written_budget("0.11"), written_budget(64)
     ('11%', 64)

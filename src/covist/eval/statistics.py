@@ -1,7 +1,7 @@
-"""Scores, retention, bootstrap intervals, and what many comparisons do to them.
+"""Scores, retention, bootstrap intervals, and the correction for multiple comparisons.
 
-Questions about one image are not independent, so the bootstrap draws images with replacement, and every quantity
-of a draw (of the method, of vanilla, of another method) is computed on the same images: all comparisons are paired.
+Questions about one image are not independent, so the bootstrap draws images with replacement. Within a draw, every
+quantity (of a method, of vanilla, of another method) is computed on the same images: all comparisons are paired.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Tally:
-    """How right the answers are, summed up, and how many questions there were; both [images, families]."""
+    """Sums of the answers' scores, and numbers of questions; both [images, families]."""
 
     right: np.ndarray
     asked: np.ndarray
@@ -35,7 +35,7 @@ class Bootstrap:
         self.times = np.concatenate([np.ones((1, images), dtype=drawn.dtype), drawn])
 
     def family_scores(self, tally: Tally) -> np.ndarray:
-        """Percent right per draw and family, [1 + draws, families]; nan where a draw asks nothing of a family."""
+        """Percent right per draw and family, [1 + draws, families]; nan if a draw has no question of a family."""
         return _ratio(100.0 * self.times @ tally.right, self.times @ tally.asked)
 
     def accuracy(self, tally: Tally) -> np.ndarray:
@@ -45,7 +45,7 @@ class Bootstrap:
     def retention(self, tally: Tally, vanilla: Tally) -> np.ndarray:
         """R of the paper in percent, [1 + draws]: the mean over families of score / vanilla score.
 
-        A family in which vanilla gets nothing right has no ratio and is left out.
+        A family in which vanilla has no right answer has no ratio and is left out.
         """
         return 100.0 * _mean(_ratio(self.family_scores(tally), self.family_scores(vanilla)))
 
@@ -60,10 +60,10 @@ def estimate(values: np.ndarray) -> tuple[float, Interval]:
 
 
 def p_value(values: np.ndarray) -> float:
-    """Two-sided p of per-draw differences [1 + draws] from zero: the estimate against the draws' deviation.
+    """Two-sided p-value of per-draw differences [1 + draws] from zero: the estimate over the draws' deviation.
 
-    By the normal distribution, because counting draws beyond zero cannot tell very small values apart, which a
-    correction for many comparisons needs.
+    It uses the normal distribution, because counting draws beyond zero cannot resolve the very small values that a
+    correction for multiple comparisons needs.
     """
     drawn = values[1:][~np.isnan(values[1:])]
     if not len(drawn) or math.isnan(values[0]):
@@ -75,9 +75,9 @@ def p_value(values: np.ndarray) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p values after Holm's step-down correction: each below a level with the family-wise error held at that level.
+    """p-values after Holm's step-down correction, which controls the family-wise error.
 
-    The smallest is multiplied by their number, the next by one less, and so on, never falling; at most 1.
+    The smallest is multiplied by their number, the next by one less, and so on; they never decrease and are at most 1.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -95,6 +95,6 @@ def _ratio(over: np.ndarray, under: np.ndarray) -> np.ndarray:
 
 
 def _mean(scores: np.ndarray) -> np.ndarray:
-    """Mean over the last axis of what is not nan; nan where nothing is left."""
+    """Mean over the last axis, ignoring nan; nan if nothing is left."""
     known = ~np.isnan(scores)
     return _ratio(np.where(known, scores, 0.0).sum(-1), known.sum(-1).astype(float))

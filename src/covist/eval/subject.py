@@ -21,8 +21,8 @@ from covist.request.timing import generate
 from covist.request.tokens import mean_content, visual_tokens
 from covist.request.videos import Video
 
-LARGEST_BATCH = 16  # questions that are answered at once
-KEPT_BYTES = 2**30  # of prepared requests; those beyond are prepared again when they are asked for
+LARGEST_BATCH = 16  # questions in one batch
+KEPT_BYTES = 2**30  # of prepared requests; beyond this they are prepared again each time
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Said:
 class Subject:
     """A loaded model that remembers the prepared requests of items.
 
-    max_new_tokens: the longest answer; by default there is room for the longest right one and the end token
+    max_new_tokens: the longest answer; by default that of the longest right one and the end token
     """
 
     def __init__(self, loaded: LoadedModel, max_new_tokens: int | None = None):
@@ -61,7 +61,7 @@ class Subject:
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """What answers hang on besides methods and budgets, by name."""
+        """What answers depend on besides methods and budgets, by name."""
         return identity(self.loaded)
 
     def requests(self, item: Item) -> list[Request]:
@@ -84,7 +84,7 @@ class Subject:
         return [prepare(self.loaded, images, *batch, videos=videos) for batch in batches]
 
     def answer(self, item: Item, requests: Sequence[Request] | None = None) -> Said:
-        """Greedy answers to every question about an item, for which its requests may be ready."""
+        """Greedy answers to every question about an item, from prepared requests if they are given."""
         room = self.room(item)
         ready = self.requests(item) if requests is None else requests
         rows = [row for request in ready for row in generate(self.model, request, room)]
@@ -99,13 +99,13 @@ class Subject:
     def concentration(self, suite: Suite) -> float:
         """Mean concentration of the encoder attention over the first images of a suite.
 
-        CoViST's running reference is frozen to it, so that an answer does not depend on the images before.
+        CoViST's reference is frozen to it, so that an answer does not depend on earlier images.
         """
         first = (self.requests(item)[0] for item in suite.items(REFERENCE_IMAGES))
         return mean_concentration(self.loaded, first)
 
     def room(self, item: Item) -> int:
-        """Room for the longest right answer and the end token, unless the longest answer is given."""
+        """The longest answer in tokens: as given, or that of the longest right answer and the end token."""
         if self._max_new_tokens is not None:
             return self._max_new_tokens
         tokenizer = getattr(self.loaded.processor, "tokenizer", self.loaded.processor)

@@ -1,8 +1,8 @@
 """Suites: images with questions about them.
 
-`scenes` and `scenes-hd` are fixed held-out sets, one for each embedded model: their images and questions follow from
-seeds that training never draws from. Every fifth image of `scenes` is a crowded one, so that the first images of the
-suite are a fair sample of all of it.
+`scenes` and `scenes-hd` are fixed held-out sets, one for each embedded model: their images and questions come from
+seeds that training never uses. Every fifth image of `scenes` is a crowded one, so that the first images of the suite
+are a fair sample of the whole.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from covist.tiny import (
 )
 from covist.tiny.hd import HD_FAMILIES, hd_questions_for, sample_hd_scene
 
-ORDINARY_SEEDS = HELD_OUT_SEEDS[:320]  # with one question per family, where the scene offers one: 2,522 questions
-CROWDED, CROWDED_EVERY = 80, 5  # crowded scenes, and how often the suite shows one; about five questions each
-CROWDED_SEEDS = HELD_OUT_SEEDS[10_000:11_000]  # more than are needed: some offer no question
+ORDINARY_SEEDS = HELD_OUT_SEEDS[:320]  # with one question per family that the scene allows: 2,522 questions
+CROWDED, CROWDED_EVERY = 80, 5  # crowded scenes, one in so many images; about five questions each
+CROWDED_SEEDS = HELD_OUT_SEEDS[10_000:11_000]  # more than needed: some allow no question
 HD_SEEDS = HELD_OUT_SEEDS[:200]  # 1,600 questions
-FREE_ANSWER = 64  # tokens of an answer that may say the right thing in more words than it takes
+FREE_ANSWER = 64  # tokens of an answer that may be longer than the right one
 HALVES = ("even", "odd")
-"""Halves of a suite by the numbers of its images: one to choose by, one to check the choice on."""
+"""Halves of a suite by the numbers of its images: one to choose on, one to verify the choice."""
 _PROBED = 8  # items that a fingerprint reads
 
 
@@ -46,10 +46,11 @@ Visual = Image.Image | Video
 
 @dataclass(frozen=True)
 class Item:
-    """What is shown, one image or several images and videos, and what is asked about it.
+    """An image, or several images and videos, with the questions about them.
 
-    number: its place in a suite, which `Suite.of` sees to
-    draw: makes what is shown, each time it is needed
+    number: its place in a suite, set by `Suite.of`
+    questions: the questions, each a `Question`
+    draw: returns the image or images, called each time they are needed; `Item.of` takes them directly
     """
 
     number: int
@@ -58,7 +59,7 @@ class Item:
 
     @classmethod
     def of(cls, shown: Visual | Sequence[Visual], *questions: Asked) -> Item:
-        """Questions about images and videos that are at hand."""
+        """An item from images and videos in memory, and the questions about them."""
         return cls(0, questions, lambda: shown)
 
     @property
@@ -74,7 +75,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Suite:
-    """A fixed sequence of items; an item is made when it is asked for.
+    """A fixed sequence of items; an item is created when it is needed.
 
     >>> from covist.eval import Item, Question, Suite
     >>> image, question, answer = covist.tiny.demo()
@@ -87,15 +88,15 @@ class Suite:
     families: tuple[str, ...]
     size: int
     item: Callable[[int], Item]
-    model: str = "tiny"  # whose images these are; asked unless another one is named
-    one_size: bool = True  # whether all images have as many visual tokens, so that a share of them is a count
-    unit: str = "image"  # what an item is, in tables
-    max_new_tokens: int | None = None  # of an answer; None: room for the longest right one
-    identity: str = ""  # of everything that the probe of a fingerprint might miss
+    model: str = "tiny"  # the default model
+    one_size: bool = True  # whether all images have the same number of visual tokens, so that a share is a count
+    unit: str = "image"  # what tables call an item
+    max_new_tokens: int | None = None  # longest answer; None: that of the longest right one
+    identity: str = ""  # identifies content beyond the items that the fingerprint reads
 
     @classmethod
     def of(cls, name: str, items: Iterable[Item], unit: str = "image", identity: str = "") -> Suite:
-        """A suite of your own items."""
+        """A suite from your own items."""
         own = [replace(item, number=number) for number, item in enumerate(items)]
         if not own:
             raise CovistError(f"suite {name} has no items")
@@ -114,7 +115,7 @@ class Suite:
         )
 
     def items(self, limit: int | None = None, half: str | None = None) -> list[Item]:
-        """The first `limit` items, or all; those with "even" or "odd" numbers, if only one half is asked for."""
+        """The first `limit` items, or all; with `half` only those with "even" or "odd" numbers."""
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise CovistError(f"limit must be a positive number of images, got {limit!r}")
         if half not in (None, *HALVES):
@@ -125,7 +126,7 @@ class Suite:
         return [self.item(number) for number in numbers[:limit]]
 
     def fingerprint(self) -> str:
-        """Changes when something else is shown or asked."""
+        """A checksum that changes with the images and questions."""
         checksum = zlib.crc32(self.identity.encode())
         for item in self.items(_PROBED):
             for visual in item.shown:
@@ -143,7 +144,7 @@ def crowded_scenes() -> list[Scene]:
 
 
 def _scene_item(number: int) -> Item:
-    crowds, turn = divmod(number, CROWDED_EVERY)  # crowded scenes before it, and its turn since the last one
+    crowds, turn = divmod(number, CROWDED_EVERY)  # crowded scenes before it, and its position since the last one
     if turn == CROWDED_EVERY - 1:
         scene = crowded_scenes()[crowds]
         questions = dense_questions_for(scene)
@@ -165,7 +166,7 @@ SUITES = {
 
 
 def load_suite(name: str | Suite) -> Suite:
-    """A suite by its name; a suite object is what it is.
+    """A bundled suite by name ("scenes", "scenes-hd"); a `Suite` object is returned as it is.
 
     >>> covist.eval.load_suite("scenes").size
     400

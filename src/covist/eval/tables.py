@@ -27,11 +27,11 @@ def markdown(results: Results) -> str:
     parts = [
         f"# Suite {results.suite}: {results.about}",
         f"All scores in percent. Brackets hold 95% bootstrap intervals over {results.unit}s. "
-        f"{_MEANING[results.measure]} *Same answers*: questions that the uncompressed model answers the same, letter "
-        "by letter. *Not reachable*: the method cannot keep as few tokens as the budget says; the score belongs to the "
-        "smallest mean that it can run at, and is not ranked. *Nominal*: the published counts for the budget, whose "
-        "mean is above it; not ranked either. An asterisk marks times that were not all taken in one "
-        "sitting with vanilla's: do not compare them.",
+        f"{_MEANING[results.measure]} *Same answers*: the share of questions with exactly the uncompressed model's "
+        "answer. *Not reachable*: the method cannot keep as few tokens as the budget says; the score belongs to the "
+        "smallest mean that it can reach, and is not ranked. *Nominal*: the published counts for the budget, whose "
+        "mean is above it; not ranked either. An asterisk marks times that were not all measured in the same call as "
+        "vanilla's: do not compare them.",
         f"## {measure}",
         _retention_table(results),
         "## Scores per family",
@@ -47,11 +47,11 @@ def markdown(results: Results) -> str:
 
 
 def correction_note(results: Results) -> str:
-    """What the two kinds of clear mean."""
+    """What the columns "clear" and "Holm" mean."""
     return (
-        "Clear: the interval leaves out zero, not corrected for many comparisons. "
-        f"Holm: clear with the {counted(len(results.differences), 'comparison')} of this table taken into account, "
-        "so that the chance of a single false one among them is 5%."
+        "Clear: the interval excludes zero, not corrected for multiple comparisons. "
+        f"Holm: clear after correction for the {counted(len(results.differences), 'comparison')} in this table, "
+        "so that the chance of any false one among them is 5%."
     )
 
 
@@ -109,7 +109,7 @@ def _with_interval(score: Score) -> str:
 
 
 def with_interval(value: float, interval: tuple[float, float], signed: bool = False) -> str:
-    """A figure and where it may lie: 97.1 [96.0, 98.2]."""
+    """A figure with its interval: 97.1 [96.0, 98.2]."""
     return f"{_text(value, signed=signed)} {_ends(interval, signed)}"
 
 
@@ -122,6 +122,6 @@ def _text(value: float, digits: int = 1, signed: bool = False) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The first column to the left, the others to the right."""
+    """A Markdown table; the first column is left-aligned, the others right-aligned."""
     lines = [list(head), ["---"] + ["---:"] * (len(head) - 1), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

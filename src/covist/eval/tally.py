@@ -1,4 +1,4 @@
-"""From answers to scores: how right every answer of a run is, by image and family."""
+"""From answers to scores, by image and family."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from covist.eval.statistics import Tally
 from covist.eval.suite import Item
 
 Answers = Mapping[int, Answered]
-"""By the number of the item."""
+"""Answers by the number of the item."""
 
 
 def tally(items: Sequence[Item], answered: Answers, families: tuple[str, ...], vanilla: Answers | None = None) -> Tally:
-    """Sum up how right the answers are per item and family; where none is known, `vanilla` has the right ones."""
+    """Sum the scores per item and family; without a known right answer, that of `vanilla` is the right one."""
     right = np.zeros((len(items), len(families)))
     asked = np.zeros_like(right)
     for row, item in enumerate(items):
@@ -34,7 +34,7 @@ def tally(items: Sequence[Item], answered: Answers, families: tuple[str, ...], v
 
 
 def answer_agreement(items: Sequence[Item], answered: Answers, vanilla: Answers) -> float:
-    """Share of the questions, in percent, to which the uncompressed model says the same."""
+    """Share of the questions, in percent, with the same answer as the uncompressed model."""
     same = [
         same_answer(*said)
         for item in items

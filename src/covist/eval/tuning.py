@@ -1,4 +1,4 @@
-"""`tune`: the smallest budget that keeps what is asked for, found with as few answers as that takes."""
+"""`tune`: find the smallest budget that retains enough, with as few answers as possible."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from covist.request.answer import compressed
 from covist.schedule import CoverageBudget, resolve_budget
 
 LADDER = ("50%", "33.3%", "22.2%", "16.7%", "11.1%", "8.3%", "5.6%", "4.2%", "2.8%")
-"""Budgets that are tried unless others are named: of 576 tokens these are 288, 192, 128, 96, 64, 48, 32, 24 and 16."""
+"""The default budgets: of 576 tokens these are 288, 192, 128, 96, 64, 48, 32, 24 and 16."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """How a budget fared: on how many items, with what retention, and whether that is enough."""
+    """The result of one budget: the number of items, the retention, and whether that is enough."""
 
     method: str
     budget: int | str
@@ -53,13 +53,13 @@ class Tried:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What `tune` found.
+    """The result of `tune`.
 
-    curve: every budget that was tried, in the order of trying
-    setup: what to save as `covist.json`; None if no budget keeps enough
-    report: what the chosen budget makes of the first item, with tokens, cache and FLOPs before and after
-    best_bound: the most that these data could show, if not a single answer were lost
-    answered, exhaustive: items x runs that were answered, and that all budgets on all items would have taken
+    curve: every budget that was tried, in the order of the trials
+    setup: what to save as `covist.json`; None if no budget retains enough
+    report: tokens, cache and FLOPs of the first item before and after compression at the chosen budget
+    best_bound: the highest lower bound that this data could give, if no answer were lost
+    answered, exhaustive: items x runs that were answered, and that all budgets on all items would have needed
     """
 
     suite: str
@@ -107,20 +107,22 @@ def tune(
     early: bool = True,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Find the smallest budget whose retention (without answers: agreement) is at least `keep` percent, with 95 %
-    confidence.
+    """Find the smallest budget whose retention is at least `keep` percent, with 95 % confidence.
 
-    Budgets are tried from the largest down, each on a growing part of the items, until one fails; the answer is the
-    smallest that passes together with all larger ones. `covist.eval.racing` has the reasoning. With several methods the
-    one with the smallest budget wins, and the confidence is that of all of them together.
+    Without right answers, agreement takes the place of retention. Budgets are tried from the largest down, each on a
+    growing sample of the items, until one fails. The result is the smallest that passes together with all larger ones;
+    `covist.eval.racing` explains why. With several methods, the one with the smallest budget is chosen, and the
+    confidence holds for all of them together.
 
-    budgets: which to try, as `evaluate` takes them; by default nine between a half and a thirty-sixth of the tokens
+    keep: the retention to reach, in percent
+    methods: names, as in `evaluate`
+    budgets: the budgets to try, as in `evaluate`; by default nine between a half and a thirty-sixth of the tokens
     max_budget: leave out larger ones
-    suite, limit, model, max_new_tokens, config: as for `evaluate`
-    out: a directory for answers; one that `evaluate` has filled saves their work, and the other way round
+    suite, limit, model, max_new_tokens, config, progress: as in `evaluate`
+    out: a directory for answers, which `tune` and `evaluate` can share
     seed: of the order in which items are answered
-    early: decide about a budget as soon as that is clear; False answers all items of each, which is the slow way to the
-        same choice
+    early: decide on a budget as soon as the result is clear; False answers all items, which is slower and should give
+        the same choice
 
     >>> from covist.eval import Item, Question, Suite
     >>> image, question, answer = covist.tiny.demo()
@@ -149,31 +151,31 @@ def tune(
 
 
 def check_keep(keep: float) -> None:
-    """Refuse what no sample can show."""
+    """Refuse a percentage that no sample can show."""
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep < 100:
         raise CovistError(f"keep must be a percentage above 0 and below 100, got {keep!r}")
 
 
 def _ladder(runs: Sequence[Run], tokens: int, max_budget: int | float | str | None) -> list[Run]:
-    """From the largest budget down; counts and shares are compared by what they are of `tokens`."""
+    """Runs from the largest budget down; shares are compared as counts of `tokens`."""
     most = tokens if max_budget is None else resolve_budget(max_budget, tokens)
     sizes = {run: resolve_budget(run.budget, tokens) + _lack(run) for run in runs}
     falling = sorted((run for run in runs if sizes[run] <= most), key=lambda run: -sizes[run])
     if not falling:
-        raise CovistError(f"no budget is at most {max_budget}; name some with budgets")
+        raise CovistError(f"no budget is at most {max_budget}; give smaller budgets or a larger max_budget")
     return falling
 
 
 def _lack(run: Run) -> float:
-    """Puts budgets that follow the image, which all may come to the same count, in the order of their levels."""
+    """Sorts adaptive budgets, which may all have the same count, by their levels."""
     needed = CoverageBudget.read(run.budget)
     return 0.0 if needed is None else needed.level - 1
 
 
 class _Sampler:
-    """Answers as many items as a look of the race needs.
+    """Answers as many items as each look of the race needs.
 
-    exhaustive: what there would be to answer without a race, which progress is measured by
+    exhaustive: items x runs without a race, the total of the progress bar
     """
 
     def __init__(self, answering: Answering, vanilla: Run, exhaustive: int, progress: Progress | None):
@@ -185,7 +187,7 @@ class _Sampler:
         return self.answering.items
 
     def loss(self, run: Run, count: int) -> Loss:
-        """What a run loses on the first `count` items."""
+        """The loss of a run on the first `count` items."""
         first = self.items[:count]
         for one in (self.vanilla, run):
             self.answering.on(first).answer([one], self._advance(one))
@@ -196,7 +198,7 @@ class _Sampler:
         return Loss.of(own, full)
 
     def tokens(self, run: Run, count: int) -> float:
-        """What the budget of a run came to on the first `count` items, in the mean."""
+        """The mean number of tokens that a run's budget came to on the first `count` items."""
         if CoverageBudget.read(run.budget) is None:
             return resolve_budget(run.budget, int(self.vanilla.budget))
         answered = self.answering.records.of(run)
@@ -210,7 +212,7 @@ class _Sampler:
         return lambda done, total, name: tell(before + done, self.exhaustive, str(run))
 
     def report(self, run: Run) -> Report | None:
-        """What a run makes of the first item."""
+        """The report of a run on the first item."""
         subject, item = self.answering.subject, self.items[0]
         with compressed(subject.loaded, run) as handle:
             subject.answer(item, subject.requests(item)[:1])
@@ -239,7 +241,7 @@ def _conclude(sampler: _Sampler, test: BudgetTest, steps: Sequence[Step[Run]]) -
 
 
 def _setup(answering: Answering, test: BudgetTest, chosen: Step[Run]) -> Setup:
-    """The chosen budget with everything that its answers hung on."""
+    """The chosen budget with everything that its answers depended on."""
     run, settings = chosen.rung, answering.records.settings
     tracks = create_method(run.method).tracker is not None
     origin = {
@@ -268,7 +270,7 @@ def _row(tried: Tried) -> dict[str, Any]:
 
 
 def _saved(report: Report) -> dict[str, Any]:
-    """Before and after, of one prompt."""
+    """Costs of one prompt before and after compression."""
     return {
         "tokens": [report.tokens, report.mean_tokens],
         "kv_bytes": [report.kv_bytes_uncompressed, report.kv_bytes],

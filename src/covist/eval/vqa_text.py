@@ -1,7 +1,7 @@
-"""How VQA's evaluation normalises an answer before it compares: punctuation, articles, numbers, contractions.
+"""How VQA's evaluation normalises an answer before comparing it: punctuation, articles, numbers, contractions.
 
-Written from the published rules (vqaEval.py of the VQA challenge), with their peculiarities: a comma between two digits
-anywhere makes all punctuation vanish, and a contraction is completed if one apostrophe is missing, not two.
+It follows the published rules (vqaEval.py of the VQA challenge), with their peculiarities: a comma between two digits
+anywhere removes all punctuation, and a contraction is completed if one apostrophe is missing, not two.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def vqa_normalise(answer: str) -> str:
 
 
 def _without_punctuation(text: str) -> str:
-    """A mark beside a space vanishes; one between letters becomes a space."""
+    """Remove a mark next to a space; replace one between letters by a space."""
     grouped = _GROUPED_DIGITS.search(text) is not None
     cleaned = text
     for mark in PUNCTUATION:

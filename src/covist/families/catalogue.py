@@ -1,4 +1,4 @@
-"""What there is to say about every family, and about every model that none of them serves."""
+"""Facts about every family, and about every model that no family serves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def catalogue() -> list[dict[str, Any]]:
 def refused() -> list[dict[str, str]]:
     """One entry per image-text model of the installed transformers that no family serves, with the reason.
 
-    The reason is that of the default configuration; a checkpoint that is handed in is judged by its own.
+    The reason is derived from the default configuration; a checkpoint is judged by its own.
     """
     served = served_classes()
     return [
@@ -39,5 +39,5 @@ def refused() -> list[dict[str, str]]:
 def _reason(model_type: str) -> str:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    # A stated reason needs no configuration, which some releases cannot build without its parts.
+    # A stated reason needs no configuration; some releases of transformers cannot build a default one.
     return STATED.get(model_type) or refusal(CONFIG_MAPPING[model_type]()) or NO_FAMILY

@@ -20,10 +20,10 @@ from covist.grid import Grid
 from covist.plan import Geometry
 
 CLIP_SIDE, CLIP_PATCH = 336, 14
-"""Pixels of the published towers, CLIP ViT-L/14."""
+"""Pixels along an image and along a patch of the published towers, CLIP ViT-L/14."""
 
 ClassTokenSeen = tuple[EncoderLayer, Tensor]
-"""What an encoder layer's attention read, and its output at the class token [tiles, v]."""
+"""Queries and keys of an encoder layer, and its output at the class token [tiles, v]."""
 
 
 class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
@@ -63,7 +63,7 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
         return list(dict.fromkeys(range(count)[index] for index in (*self.feature_layers, *depths)))
 
     def tower_signals(self, output: TowerOutput[ClassTokenSeen], tiles: slice, pack: Tensor) -> dict[str, Any]:
-        """The `ImageSignals` fields that come from the tower, for the tiles of one image packed as `pack` says."""
+        """The `ImageSignals` fields that come from the tower, for the tiles of one image, ordered by `pack`."""
         layers = {
             index: EncoderLayer(layer.class_query[tiles], layer.class_key[tiles], layer.keys[tiles], layer.heads)
             for index, (layer, _) in output.captured.items()
@@ -86,7 +86,7 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
             "read_hidden": lambda: own.flatten(0, 1)[pack],
             "project": self.base.multi_modal_projector,
             "class_features": torch.cat([output.captured[index][1][tiles] for index in self.feature_layers], dim=-1),
-            # several layers that feed the projector lie side by side
+            # if several layers feed the projector, their features lie side by side
             "text_space": lambda hidden: tower.post_layernorm(hidden[..., -tower.config.hidden_size :]),
             "feeding": feeding,
             "layers": layers,
@@ -95,7 +95,7 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
         }
 
     def _walkable(self, asked: Seen) -> Tower | None:
-        """The tower with what entered it for the tiles of an image, if a method asked for that."""
+        """The tower with its input for the tiles of an image, if a method requested it."""
         entry = next((raw[0] for read, raw in asked.items() if read.what == "entry"), None)
         if entry is None:
             return None
@@ -103,7 +103,7 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
         return Tower(entry, lambda number, states: self.run_layer(layers[number], states), tuple(self.feature_layers))
 
     def run_layer(self, layer: Any, states: Tensor) -> LayerRun:
-        """One layer on some tokens [n, v]; `forward` leaves out the hooks that are on its projections."""
+        """Run one layer on some tokens [n, v]; calling `forward` skips the hooks on its projections."""
         attention = layer.self_attn
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         return run_layer(
@@ -116,7 +116,7 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
 
 
 class _LayerTap:
-    """Keeps class query, keys and class output of one encoder layer until they are taken."""
+    """Keeps the class query, keys and class output of one encoder layer until they are taken."""
 
     def __init__(self, layer: Any):
         self._heads: int = layer.self_attn.num_heads
@@ -150,9 +150,9 @@ def run_layer(
     mix: Callable[[Tensor], Tensor],
     head_width: int,
 ) -> LayerRun:
-    """One layer on some tokens [n, v], written out: its attention is wanted, and no hook may take it for an image.
+    """Run one layer on some tokens [n, v], written out to return its attention and to bypass hooks that expect images.
 
-    project: normed states to queries, keys and values, [n, heads x width] each; mix: the projection of their attention.
+    project: normed states to queries, keys and values, [n, heads x width] each; mix: the attention's output projection.
     """
     queries, keys, values = (
         part.unflatten(-1, (-1, head_width)).transpose(0, 1) for part in project(layer.layer_norm1(states))
@@ -163,7 +163,7 @@ def run_layer(
 
 
 def read_tiles(tiles: Tensor, side: int, pack: Tensor, grid: Grid) -> list[Tensor]:
-    """The image of each view, from the tiles [tiles, 3, h, w] of an image packed as `pack` says."""
+    """The image of each view, from the tiles [tiles, 3, h, w] of an image, ordered by `pack`."""
     return lay_out(patches_of_tiles(tiles.detach().cpu(), side)[pack.cpu()], grid)
 
 

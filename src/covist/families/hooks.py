@@ -1,4 +1,4 @@
-"""Hooks that families install: what one leaves for the next, and methods whose results are seen."""
+"""Building blocks for the hooks of families: values that one hook leaves for the next, and wrapped methods."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from covist.undo import ReplacedMethod
 
 
 class Scratch(threading.local):
-    """What the hooks of one call leave for each other; every thread has its own, so requests do not mix.
+    """Values that the hooks of one call leave for each other; every thread has its own, so requests do not mix.
 
-    While `is_wanted` says no, nothing is left.
+    While `is_wanted` returns False, nothing is kept.
     """
 
     def __init__(self, is_wanted: Callable[[], bool] | None = None) -> None:
@@ -27,13 +27,13 @@ class Scratch(threading.local):
             self._left[name] = value
 
     def take(self) -> dict[str, Any]:
-        """Everything that was left; nothing stays behind."""
+        """Return everything that was left, and forget it."""
         left, self._left = self._left, {}
         return left
 
 
 class Running(threading.local):
-    """How many calls of some methods are under way in a thread, one inside the other."""
+    """How many nested calls of some methods are running in a thread."""
 
     calls = 0
 
@@ -41,7 +41,7 @@ class Running(threading.local):
 class WrappedMethod(ReplacedMethod):
     """Call `after(arguments, output)` whenever `owner.name(...)` returns; `remove()` restores the original.
 
-    Methods that share `running` may call each other: only the outermost call is seen.
+    Methods that share `running` may call each other: `after` sees only the outermost call.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Idefics3 and SmolVLM: tiles with their row and column written between them, a view of the whole image last."""
+"""Idefics3 and SmolVLM: tiles, each after a mark with its row and column, and a view of the whole image last."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ FIRST, GLOBAL = (1, 1), (0, 0)
 
 MARK = re.compile(r"\s*(<row_(?P<row>\d+)_col_(?P<column>\d+)>|<global-img>)")
 LONGEST_MARK = 16
-"""Tokens that a mark may have: one in most vocabularies, but Idefics3-8B spells it out."""
+"""Most tokens of a mark: one in most vocabularies, but Idefics3-8B spells it out."""
 
 UNREAD = (
-    "which tiles are one image is written in the prompt: without the processor and token ids every tile is compressed "
-    "as an image of its own, with a budget of its own; give compress() the processor, and the model input_ids"
+    "the prompt says which tiles form one image: without the processor and token ids, every tile is compressed as a "
+    "separate image with its own budget; pass the processor to compress(), and input_ids to the model"
 )
 
 LARGEST: dict[str, Any] = {"tiles": 17, "markers": 37}
-"""4 x 4 tiles and the global view of a square image, and what stands between them if a mark is one token."""
+"""4 x 4 tiles and the global view of a square image, and the tokens between them if a mark is one token."""
 TILES = {"idefics3-8b": (364, 14, 2), "smolvlm-2.2b": (384, 14, 3)}
-"""Of a preset: pixels along a tile, along a patch, and patches along a token."""
+"""Preset -> pixels along a tile, pixels along a patch, and patches along a token."""
 SMALL_TILES = (512, 16, 4)
 WRITTEN = (
     "<image>",
@@ -48,12 +48,12 @@ WRITTEN = (
     "<global-img>",
     *(f"<row_{row}_col_{column}>" for row, column in product(range(1, 5), repeat=2)),
 )
-"""What stands in the prompts of models with random weights, with ids from FIRST_SPECIAL on."""
+"""Texts in the prompts of models with random weights, with ids from FIRST_SPECIAL on."""
 
 
 @register_family
 class Idefics3(TileFamily):
-    """The prompt says how the tiles lie, so that they become one view of high resolution beside the global one."""
+    """The prompt says where the tiles lie, so they become one high-resolution view beside the global view."""
 
     name = "idefics3"
     model_classes = ("Idefics3ForConditionalGeneration",)
@@ -172,7 +172,7 @@ class SmolVLM(Idefics3):
 
 @dataclass(frozen=True)
 class _Tile:
-    """A tile, beginning with its mark in the prompt, and where that says that it lies; None if it has no mark."""
+    """A tile, beginning with its mark in the prompt, and the place that the mark gives; None without a mark."""
 
     piece: PlacedSignals
     place: Place | None
@@ -189,7 +189,7 @@ def _marked(piece: PlacedSignals, ids: Tensor, tokenizer: Any) -> _Tile:
 
 
 def _joined(tiles: list[_Tile]) -> list[PlacedSignals]:
-    """One image, if its tiles fill a rectangle row by row; otherwise they are taken as they are."""
+    """One image if the tiles fill a rectangle row by row; otherwise each tile by itself."""
     pieces = [tile.piece for tile in tiles]
     cells = [tile.place for tile in tiles if tile.place is not None and tile.place != GLOBAL]
     rows, columns = cells[-1] if cells else GLOBAL

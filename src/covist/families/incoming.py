@@ -1,4 +1,4 @@
-"""Incoming attention: the evidence of an encoder without a class token, which says what its patches look at."""
+"""Incoming attention: how much attention patches receive, which is the evidence of an encoder without a class token."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from covist.contract.decoder import Rotary
 from covist.formulas.rotary import rotate
 
 ALL_ASK_UP_TO = 2048
-"""Patches up to which all of them ask in every head. Beyond, a checkerboard does, at half the cost."""
+"""Up to this many patches, all of them ask (serve as queries) in every head. With more, every second one does, in a
+checkerboard, at half the cost."""
 
 CACHED_LOGITS, DEVICE_LOGITS = 1 << 18, 1 << 24
 """Logits in memory at a time: 1 MiB, which stays in a core's cache, and 64 MiB, which keep an accelerator busy."""
 LEAST_ROWS = 32
-"""Queries whose logits are in memory at a time however long the rows are; fewer would make slow products."""
+"""Fewest queries whose logits are in memory at a time, however long the rows are; fewer would make products slow."""
 
 
 @torch.no_grad()
 def incoming_attention(queries: Tensor, keys: Tensor, rotary: Rotary | None, asking: Sequence[Tensor]) -> Tensor:
-    """Attention that each of n patches receives, averaged over heads and over the patches that ask: [n] with mass 1.
+    """Attention that each of n patches receives, averaged over heads and over the patches that ask: [n] with sum 1.
 
-    queries and keys [n, heads, w] before rotary, which is cos and sin [n, w] or None. Head h asks on behalf of the
-    patches `asking[h % len(asking)]`.
+    queries and keys [n, heads, w] are before rotary, which is cos and sin [n, w] or None. In head h the patches
+    `asking[h % len(asking)]` ask.
 
     Memory beyond the arguments grows with n, never with n squared: float32 copies of one head's queries and keys, and
     logits and probabilities of as many queries as `rows_at_a_time` allows. At 65,536 patches (16,384 tokens, w = 80)
@@ -42,7 +43,7 @@ def incoming_attention(queries: Tensor, keys: Tensor, rotary: Rotary | None, ask
 def attention_shares(
     queries: Tensor, keys: Tensor, rotary: Rotary | None, asking: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """`incoming_attention`, and the part of it that each patch gives to itself: [n] each."""
+    """`incoming_attention`, and the part of it that each patch receives from itself: [n] each."""
     received, to_itself = torch.zeros(2, len(keys), dtype=torch.float32, device=keys.device)
     for head in range(keys.shape[1]):
         own = asking[head % len(asking)]
@@ -55,7 +56,7 @@ def attention_shares(
 def _attention_of_head(
     queries: Tensor, keys: Tensor, rotary: Rotary | None, asking: Tensor, head: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Some of the patches that ask [rows] and what each of them attends to [rows, n], a few at a time."""
+    """Patches that ask [rows] and their attention to all patches [rows, n], a few at a time."""
     transposed = _turned(keys[:, head], rotary).T.contiguous()  # [w, n]
     turning = None if rotary is None else (rotary[0][asking], rotary[1][asking])
     head_queries = _turned(queries[asking, head], turning) * keys.shape[-1] ** -0.5  # [asking, w]
@@ -77,8 +78,8 @@ def rows_at_a_time(keys: Tensor) -> int:
 def patches_that_ask(count: int, merge: int, exact: bool, device: torch.device) -> list[Tensor]:
     """Which of `count` patches ask in which head, for `incoming_attention`.
 
-    All of them if `exact` or if they are few. Otherwise the image is a checkerboard: its black patches ask in one head,
-    its white patches in the next, so that every token asks in every head and every patch in every second one. The
+    All of them if `exact` or if they are few. Otherwise the image is a checkerboard: its black patches ask in one head
+    and its white patches in the next. So every token asks in every head, and every patch in every second head. The
     patches of a token, merge x merge, follow each other row by row.
     """
     place = torch.arange(count, device=device) % merge**2
@@ -86,7 +87,7 @@ def patches_that_ask(count: int, merge: int, exact: bool, device: torch.device) 
 
 
 def patches_in_rows_that_ask(count: int, columns: int, exact: bool, device: torch.device) -> list[Tensor]:
-    """The same for patches that follow each other row by row through the whole image, `columns` in a row."""
+    """The same for patches in row order over the whole image, `columns` in a row."""
     patches = torch.arange(count, device=device)
     return _checkerboard(patches // columns + patches % columns, exact)
 

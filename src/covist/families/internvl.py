@@ -1,4 +1,4 @@
-"""InternVL 3 and 3.5: the tiles of an image in one run of the prompt, a view of the whole image last."""
+"""InternVL 3 and 3.5: the tiles of an image are one run of the prompt, with a view of the whole image last."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from covist.plan import Geometry
 
 SEVEN_TILES = Geometry(
     "internvl3-8b", 28, 3584, 18944, 28, 4, tokens=7 * 256, budgets=(640, 320, 160), tiles=7
-)  # 2 x 3 tiles and the view of the whole
+)  # 2 x 3 tiles and the view of the whole image
 OVER_QWEN3 = "internvl3.5-8b"
 FEATURES = {"vision_feature_layer": -1, "vision_feature_select_strategy": "default"}
-"""Which features the projector must read: those of the last block, without the class token."""
+"""The features that the projector must read: those of the last block, without the class token."""
 
 
 @register_family
 class InternVL(TileFamily):
-    """How the tiles of an image lie is lost on the way to the model (12 may be 3 x 4 or 2 x 6), so each is a view.
+    """The model does not learn how tiles are arranged (12 may be 3 x 4 or 2 x 6), so each tile is a separate view.
 
-    The tower has a class token, but the decoder never sees what it gathers. Evidence is what the patches of a tile look
-    at, among themselves.
+    The tower has a class token, but the decoder never sees it. The evidence is the attention that the patches of a tile
+    pay to each other.
     """
 
     name = "internvl"
@@ -83,7 +83,9 @@ class InternVL(TileFamily):
     def check(self, arguments: dict[str, Any]) -> None:
         for name, needed in FEATURES.items():
             if arguments.get(name) not in (None, needed):
-                raise CovistError(f"{name} must be {needed!r}, not {arguments[name]!r}: evidence is the last block's")
+                raise CovistError(
+                    f"{name} must be {needed!r}, not {arguments[name]!r}: the evidence comes from the last block"
+                )
 
     @property
     def tower(self) -> Any:
@@ -106,7 +108,7 @@ class InternVL(TileFamily):
         return self.base.pixel_shuffle(square, scale_factor=self.model.config.downsample_ratio).flatten(1, 2)
 
     def images_in(self, pieces: list[PlacedSignals], ids: Tensor | None) -> list[PlacedSignals]:
-        """Tiles that follow each other are one image: an end and a begin mark stand between two images."""
+        """Adjacent tiles are one image; between two images there are an end mark and a begin mark."""
         images: list[list[PlacedSignals]] = []
         for piece in pieces:
             if images and images[-1][-1].end == piece.start:

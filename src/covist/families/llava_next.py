@@ -1,4 +1,4 @@
-"""LLaVA-NeXT: a base view and an unpadded high-resolution grid per image, a newline token after every grid row."""
+"""LLaVA-NeXT: a base view and an unpadded high-resolution grid per image, with a newline token after every grid row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PackedLayout:
 
 
 def layout_of(sources: Tensor, side: int) -> PackedLayout:
-    """The layout of a span whose tokens are patch numbers [n], or NEWLINE; a tile has side x side patches."""
+    """The layout of a span, given the patch number or NEWLINE of each token [n]; a tile has side x side patches."""
     content = sources != NEWLINE
     views = [(side, side)]
     high_resolution = int(content.sum()) - side * side
@@ -44,7 +44,7 @@ def layout_of(sources: Tensor, side: int) -> PackedLayout:
 class LlavaNext(ClipTowerFamily):
     name = "llava-next"
     model_classes = ("LlavaNextForConditionalGeneration",)
-    token_count = "up to 2880, newlines apart"
+    token_count = "up to 2880, plus newlines"
     presets = (
         Geometry("llava-next-7b", 32, 4096, 11008, 32, 32, tokens=2880, markers=48, budgets=(640, 320, 160), tiles=5),
     )
@@ -81,7 +81,7 @@ class LlavaNext(ClipTowerFamily):
 
     def _tiles(self, size: Any) -> int:
         """How many tiles the tower encodes for an image: the base view and the cells of its grid."""
-        # here, because it would load the whole model file for everybody who asks for the family's name
+        # imported here, because it loads the whole model file, which reading the family's name does not need
         from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
         config = self.model.config

@@ -1,4 +1,4 @@
-"""LLaVA-NeXT-Video: LLaVA-NeXT for images; frames of a video are pooled before the projector."""
+"""LLaVA-NeXT-Video: LLaVA-NeXT for images; video frames are pooled before the projector."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class LlavaNextVideo(LlavaNext):
     def _frames(
         self, pixels: Tensor, layer: EncoderLayer, features: Tensor, asked: Seen, part: range
     ) -> dict[str, Any]:
-        """The fields of `ImageSignals` for some frames of a video, of which pixels, layer, features and reads are.
+        """The `ImageSignals` fields for some frames of a video, given its pixels, layer, features and reads.
 
-        A token is a square of patches. Methods that read single patches of the encoder find none here, as in a tower
-        without a class token; the attention is the class token's.
+        A token is a square of patches, so methods that read single patches of the encoder find none, as in a tower
+        without a class token. The attention is the class token's.
         """
         own, tower = slice(part.start, part.stop), self.base.vision_tower
         layer = EncoderLayer(layer.class_query[own], layer.class_key[own], layer.keys[own], layer.heads)
@@ -99,6 +99,6 @@ class LlavaNextVideo(LlavaNext):
 
 
 def squares(per_patch: Tensor, count: int) -> Tensor:
-    """Means over squares of patches, `count` of them in an image: [frames, *, patches] -> [frames, *, count]."""
+    """Means over squares of patches, `count` of them per frame: [frames, *, patches] -> [frames, *, count]."""
     side, stride = math.isqrt(per_patch.shape[-1]), math.isqrt(per_patch.shape[-1]) // math.isqrt(count)
     return avg_pool2d(per_patch.unflatten(-1, (side, side)), stride).flatten(-2)

@@ -1,10 +1,10 @@
-"""LLaVA-OneVision: a base view and an unpadded grid of tiles, resized where it is too large, a newline after each row.
+"""LLaVA-OneVision: a base view and an unpadded grid of tiles, resized if it is too large; a newline ends each row.
 
-Where the grid has more than `anyres_max_N` tiles' worth of tokens, the model shrinks it bilinearly after the projector,
-so that a token is a mixture of up to four patches; frames of a video are always shrunk so, to half their side, and one
-newline ends the video. Whatever is known of patches goes the same way here. Attention and keys of a token are then
-those of its mixture; projecting its encoder features, which merging methods do, gives its embedding only
-approximately, because the projector is not linear.
+If the grid has more than `anyres_max_N` tiles' worth of tokens, the model shrinks it bilinearly after the projector, so
+that a token is a mixture of up to four patches. Video frames are always shrunk in this way, to half their side, and one
+newline ends the video. Signals of patches are shrunk in the same way here: the attention and keys of a token are those
+of its mixture. Projecting its encoder features, as merging methods do, gives its embedding only approximately, because
+the projector is not linear.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from covist.grid import Grid
 from covist.plan import Geometry
 
 TILE = 384
-"""Pixels of a side of the published models' tiles."""
+"""Pixels along a side of the published models' tiles."""
 TWO_BY_TWO: dict[str, Any] = {"tokens": 3645, "markers": 54, "budgets": (640, 320, 160), "tiles": 5}
 """An image of 768 x 768 pixels: 27 x 27 tokens in its base view, 54 x 54 in its grid."""
 NEVER_RESIZED = "anyres_max_1000000"
@@ -42,13 +42,13 @@ NEVER_RESIZED = "anyres_max_1000000"
 class Packing:
     """How the model lays out the tiles of one image."""
 
-    base: Any  # the module whose packing it is
+    base: Any  # the module that packs
     size: Any  # height and width of the image
-    aspect_ratio: str  # from how many tiles on the grid is resized
-    side: int  # patches in a row of a tile
+    aspect_ratio: str  # the model's setting, which says from how many tiles on the grid is resized
+    side: int  # patches along a side of a tile
 
     def __call__(self, per_patch: Tensor, newline: Tensor | None = None) -> Tensor:
-        """Values of the patches [tiles, patches, c] -> those of the tokens [n, c], newlines included if given [c]."""
+        """Values of the patches [tiles, patches, c] -> of the tokens [n, c], with newlines [c] if given."""
         tokens, _ = self.base.pack_image_features([per_patch], [self.size], newline, self.aspect_ratio)
         return tokens[0]
 
@@ -73,7 +73,7 @@ class LlavaOnevision(PatchTowerFamily):
     processor = "LlavaOnevisionProcessor"
     video = "compressed"
     video_stand_in = "LlavaOnevisionVideos"
-    token_count = "up to 7290, newlines apart; 729 beside other images"
+    token_count = "up to 7290, plus newlines; 729 each if a prompt has several images"
     presets = (
         Geometry("llava-onevision-7b", 28, 3584, 18944, 28, 4, **TWO_BY_TWO),
         Geometry("llava-onevision-0.5b", 24, 896, 4864, 14, 2, **TWO_BY_TWO),
@@ -157,7 +157,7 @@ class LlavaOnevision(PatchTowerFamily):
     def _frames(
         self, pixels: Tensor, blocks: list[PatchAttention], features: Tensor, asked: Seen, part: range
     ) -> dict[str, Any]:
-        """The fields of `ImageSignals` for some frames of a video, of which pixels, blocks, features and reads are."""
+        """The `ImageSignals` fields for some frames of a video, given its pixels, blocks, features and reads."""
         own, shrunk, exact = slice(part.start, part.stop), self.base.apply_pooling, self.exact_attention
         pixels, blocks, features = pixels[own], blocks[own], features[own]
 
@@ -184,8 +184,8 @@ class LlavaOnevision(PatchTowerFamily):
         }
 
     def _tiles(self, sizes: Any, images_of_samples: Any | None) -> list[int]:
-        """How many tiles the tower encodes for each image: one where a sample has several images."""
-        # here, because plans import the family modules too and need no transformers
+        """How many tiles the tower encodes for each image: one if its sample has several images."""
+        # imported here, because plans import the family modules too and do not need transformers
         from transformers.models.llava_onevision.modeling_llava_onevision import image_size_to_num_patches
 
         config, tiled = self.model.config, [True] * len(sizes)
@@ -200,7 +200,7 @@ class LlavaOnevision(PatchTowerFamily):
     def _image(
         self, span: Tensor, packing: Packing, blocks: list[PatchAttention], features: Tensor, asked: Seen
     ) -> ImageSignals:
-        """`blocks`, `features` [tiles, patches, v] and what was `asked` are those of this image's tiles."""
+        """The signals of an image, given `blocks`, `features` [tiles, patches, v] and reads (`asked`) of its tiles."""
         grid, content = packing.layout(len(blocks), span.device)
 
         def asking() -> list[Tensor]:
@@ -227,7 +227,7 @@ class LlavaOnevision(PatchTowerFamily):
 
 
 def _read_tiles(tiles: Tensor, packing: Packing) -> list[Tensor]:
-    """The image of each view from its tiles [tiles, 3, h, w], the grid as it was before it was resized."""
+    """The image of each view from its tiles [tiles, 3, h, w]; the grid is not resized."""
     packing = Packing(packing.base, packing.size, NEVER_RESIZED, packing.side)
     cells = patches_of_tiles(tiles.detach().cpu(), packing.side)  # [tiles x patches, 3, p, p]
     placed = packing(cells.flatten(1).unflatten(0, (len(tiles), -1)))

@@ -1,4 +1,4 @@
-"""Mistral 3 (Mistral Small 3.1 and later, Ministral 3): a Pixtral tower, whose patches a merger joins 2 x 2."""
+"""Mistral 3 (Mistral Small 3.1 and later, Ministral 3): a Pixtral tower whose patches are merged 2 x 2."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SIZES: dict[str, Any] = {
     "markers": 54,
     "budgets": (1024, 512, 256),
 }
-"""Of all published models, for images of 1540 x 1540 pixels, the largest they take."""
+"""Sizes of all published models, with an image of 1540 x 1540 pixels, the largest that they accept."""
 
 
 @register_family
 class Mistral3(PixtralTowerFamily):
     name = "mistral3"
     model_classes = ("Mistral3ForConditionalGeneration",)
-    token_count = "one per 28 x 28 pixels, row breaks apart"
+    token_count = "one per 28 x 28 pixels, plus row breaks"
     presets = (
         Geometry("mistral-small-3.1-24b", 40, 5120, 32768, **SIZES),
         Geometry("ministral-3-8b", 34, 4096, 14336, **SIZES),
@@ -45,7 +45,7 @@ class Mistral3(PixtralTowerFamily):
         return self.model.config.spatial_merge_size
 
     def project(self, features: Tensor) -> Tensor:
-        """The projector norms and merges patches of images: the tokens become one image, a single row of them."""
+        """The projector norms and merges patches of whole images, so the tokens are passed as an image of one row."""
         side, merge = self.base.vision_tower.patch_size, self.merge
         tokens = features.reshape(-1, merge, merge, features.shape[-1] // merge**2)  # [tokens, rows, columns, v]
         strip = tokens.transpose(0, 1).flatten(0, 2)  # patches row by row

@@ -1,4 +1,4 @@
-"""What the attention of an encoder block computes for its patches: what the evidence of an encoder is read from."""
+"""Queries, keys and values of an encoder block's patches, from which the evidence of an encoder is read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from covist.families.incoming import attention_shares, incoming_attention
 
 @dataclass(frozen=True)
 class PatchAttention:
-    """What a block that sees a whole image, tile or frame computed for its patches, in the encoder's order."""
+    """What a block computed for the patches of a whole image, tile or frame, in the encoder's order."""
 
     queries: Tensor  # [patches, heads, w] before rotary
     keys: Tensor  # [patches, heads, w] before rotary
     rotary: Rotary | None = None  # cos and sin [patches, w]
-    values: Tensor | None = None  # [patches, heads, w], where they were asked for
+    values: Tensor | None = None  # [patches, heads, w], if requested
 
     def of(self, patches: slice | Tensor) -> PatchAttention:
         rotary = None if self.rotary is None else (self.rotary[0][patches], self.rotary[1][patches])
@@ -29,7 +29,7 @@ class PatchAttention:
         return PatchAttention(self.queries[patches], self.keys[patches], rotary, values)
 
     def split(self, count: int) -> list[PatchAttention]:
-        """Equal parts one after the other: attention stays inside each, as inside the frames of a video."""
+        """Equal consecutive parts, each of which attends only within itself, like the frames of a video."""
         length = len(self.keys) // count
         return [self.of(slice(first, first + length)) for first in range(0, count * length, length)]
 
@@ -38,15 +38,15 @@ class PatchAttention:
         return incoming_attention(self.queries, self.keys, self.rotary, asking)
 
     def shares(self, asking: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The same, and which part of it each patch gives to itself: [patches] each."""
+        """The same, and the part of it that each patch receives from itself: [patches] each."""
         return attention_shares(self.queries, self.keys, self.rotary, asking)
 
 
 class ProjectionTap:
-    """Keeps the queries and keys of a block with separate projections, until they are taken.
+    """Keeps the queries and keys of a block with separate projections until they are taken.
 
-    `query`, `key` and `value` name the modules of `attention` whose outputs they are: the projections, or the norms
-    after them. Values are kept only if they are named, and nothing while `is_wanted` says no.
+    `query`, `key` and `value` name the modules of `attention` whose outputs to keep: the projections, or the norms
+    after them. Values are kept only if `value` is given; nothing is kept while `is_wanted` returns False.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Vision towers without a class token whose layers have separate projections: what their patches look at."""
+"""Vision towers without a class token whose layers have separate query and key projections."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from covist.families.patch_attention import PatchAttention, ProjectionTap
 from covist.families.projected import ProjectedTowerFamily
 
 PatchesSeen = list[PatchAttention]
-"""What an encoder layer's attention read, for each entry of the tower's batch."""
+"""Queries and keys of an encoder layer, for each entry of the tower's batch."""
 
 
 class PatchTowerFamily(ProjectedTowerFamily[PatchesSeen]):
-    """A family with such a tower: the evidence is the attention that comes in at the last layer in use."""
+    """A family with such a tower: the evidence is the incoming attention of the last layer in use."""
 
     needs_clip_text = False
     encoder_signal = "incoming attention of the layer that feeds the projector"

@@ -1,7 +1,7 @@
-"""Videos through Pillow, for machines without torchvision, which every video processor of transformers insists on.
+"""Video processing with Pillow, for machines without torchvision, which every video processor of transformers needs.
 
-Each class stands in for one of them: the same settings, read from the same files of a checkpoint, the same shapes and
-the same order of patches. Frames are resized by Pillow, as the image processors do without torchvision.
+Each class stands in for one of them: it reads the same settings from the same files of a checkpoint, and produces the
+same shapes and the same order of patches. Frames are resized by Pillow, as image processors do without torchvision.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from transformers.utils.constants import (
 from transformers.utils.hub import cached_file
 from transformers.video_utils import make_batched_metadata, make_batched_videos
 
-_Images: Any = PilBackend  # whose signatures are for images, and ours for videos
+_Images: Any = PilBackend  # Any, because its signatures are for images
 _QwenImages: Any = Qwen2VLImageProcessorPil
 _SETTINGS = ("processor_config.json", "video_preprocessor_config.json", "preprocessor_config.json")
-"""Where transformers looks for the settings of a video processor, in this order."""
+"""Files in which transformers looks for the settings of a video processor, in this order."""
 
 
 class PilVideos(_Images):
-    """Frames of one size each, [videos, frames, 3, h, w]. The caller has chosen the frames: none are left out."""
+    """Videos as [videos, frames, 3, h, w]. The caller has already chosen the frames: all of them are used."""
 
     inputs: ClassVar[dict[str, str]] = {"pixel_values": "pixel_values_videos"}
-    """What an image processor calls its outputs -> what a video processor calls them."""
-    num_frames = fps = None  # chat templates ask for the defaults of videos
+    """Name of an image processor's output -> name of the video processor's."""
+    num_frames = fps = None  # read by chat templates
 
     @classmethod
     def of(cls, checkpoint: str, images: Any) -> PilVideos:
-        """With the settings that a checkpoint (a folder or a hub id) has for videos, else those of its images."""
+        """With a checkpoint's (folder or hub id) settings for videos, or for images if it has none for videos."""
         stored = _stored(checkpoint) or images.to_dict()
         known = {*cls.valid_kwargs.__annotations__, "cap_pixels_per_frame", "max_video_tokens"}
         return cls(**{name: value for name, value in stored.items() if name in known and value is not None})
@@ -63,7 +63,7 @@ class PilVideos(_Images):
         return made
 
     def joined(self, values: Sequence[np.ndarray]) -> Any:
-        """One output of all videos, from that of each."""
+        """Join the outputs of all videos."""
         return np.stack(values) if len({value.shape for value in values}) == 1 else list(values)
 
 
@@ -89,7 +89,7 @@ class LlavaNextVideos(PilVideos):
 
 
 class Qwen2Videos(PilVideos, _QwenImages):
-    """Stands in for `Qwen2VLVideoProcessor`: successive frames share a patch in time, the last is repeated for that."""
+    """Stands in for `Qwen2VLVideoProcessor`: successive frames share a patch in time; the last is repeated to fit."""
 
     inputs: ClassVar[dict[str, str]] = {"pixel_values": "pixel_values_videos", "image_grid_thw": "video_grid_thw"}
     size: ClassVar[dict[str, int]] = {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768}
@@ -148,7 +148,7 @@ class Qwen2Videos(PilVideos, _QwenImages):
 
 
 class Qwen3Videos(Qwen2Videos):
-    """Stands in for `Qwen3VLVideoProcessor`, whose limits are for the pixels of all frames together."""
+    """Stands in for `Qwen3VLVideoProcessor`, whose limits apply to the pixels of all frames together."""
 
     size: ClassVar[dict[str, int]] = {"shortest_edge": 128 * 32 * 32, "longest_edge": 32 * 32 * 768}
     image_mean, image_std = IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
@@ -173,7 +173,7 @@ def _resize_together(
         scale = max(factor / height, factor / width)
         height, width = int(height * scale), int(width * scale)
     if max(height, width) / min(height, width) > 200:
-        raise ValueError(f"the longer side may be 200 times the shorter one, got {width} x {height}")
+        raise ValueError(f"the longer side may be at most 200 times the shorter one, got {width} x {height}")
     rounded = [round(side / factor) * factor for side in (height, width)]
     pixels = round(frames / moments) * moments * rounded[0] * rounded[1]
     if pixels > most:
@@ -186,7 +186,7 @@ def _resize_together(
 
 
 def _patches(frames: np.ndarray, patch: int, moments: int, merge: int) -> tuple[np.ndarray, np.ndarray]:
-    """Frames [frames, 3, h, w] -> [patches, 3 * moments * p * p], those of a token side by side, and [[t, h, w]]."""
+    """Frames [frames, 3, h, w] -> patches [patches, 3 * moments * p * p], token by token, and the grid [[t, h, w]]."""
     time, rows, columns = len(frames) // moments, frames.shape[2] // patch, frames.shape[3] // patch
     cells = frames.reshape(time, moments, 3, rows // merge, merge, patch, columns // merge, merge, patch)
     ordered = cells.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)  # [t, rows, columns, merge, merge, 3, moments, p, p]
@@ -194,7 +194,7 @@ def _patches(frames: np.ndarray, patch: int, moments: int, merge: int) -> tuple[
 
 
 def _stored(checkpoint: str) -> dict[str, Any] | None:
-    """The settings that a checkpoint has for videos; those for images serve where it has only one file for both."""
+    """The settings that a checkpoint has for videos; the image settings if it has one file for both."""
     for name in _SETTINGS:
         found = cached_file(checkpoint, name, _raise_exceptions_for_missing_entries=False)
         settings = {} if found is None else json.loads(Path(found).read_text(encoding="utf-8"))

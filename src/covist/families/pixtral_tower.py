@@ -21,18 +21,18 @@ from covist.grid import Grid
 from covist.plan import Geometry
 
 IMAGE, ROW_BREAK, IMAGE_END = range(FIRST_SPECIAL, FIRST_SPECIAL + 3)
-"""Ids of what an image is made of in the prompts of random-weight models."""
+"""Ids of the tokens of an image in the prompts of random-weight models."""
 
 
 class PixtralTowerFamily(PatchTowerFamily):
-    """A family with this tower. The prompt has a row break after every row of tokens, which is text and stays."""
+    """A family with this tower. The prompt has a row break after every row of tokens; it counts as text and is kept."""
 
     tower_types = ("pixtral",)
     attention_name = "attention"
     processor = "PixtralProcessor"
     shallow_tower = {"num_hidden_layers": 1}
     published_patch: ClassVar[int]
-    """Pixels of a side of a patch."""
+    """Pixels along a side of a patch."""
 
     @classmethod
     def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class PixtralTowerFamily(PatchTowerFamily):
     def images(self, output: TowerOutput[PatchesSeen]) -> list[ImageSignals]:
         ((block,),), features = output.captured.values(), output.features.flatten(0, -2)  # one sequence for all images
         pixels, sizes = output.arguments["pixel_values"], output.arguments.get("image_sizes")
-        if sizes is None:  # then the images fill the batch
+        if sizes is None:  # the images are not padded
             sizes = [pixels.shape[-2:]] * len(pixels)
         side, spans = self.base.vision_tower.patch_size, torch.cat(list(output.spans)).detach()
         signals, first_patch, first_token = [], 0, 0
@@ -92,7 +92,7 @@ class PixtralTowerFamily(PatchTowerFamily):
     def _image(
         self, span: Tensor, grid: Grid, columns: int, block: PatchAttention, features: Tensor, asked: Seen
     ) -> ImageSignals:
-        """`block`, `features` [patches, v] and what was `asked` are those of this image, `columns` patches in a row."""
+        """The signals of an image, given its `block`, `features` [patches, v], reads (`asked`) and patches per row."""
         count = len(features)
         members = self._members(count, columns).to(span.device)
 
@@ -118,13 +118,13 @@ class PixtralTowerFamily(PatchTowerFamily):
         )
 
     def _members(self, count: int, columns: int) -> Tensor:
-        """The patches of each token [N, merge x merge]; those beyond the last whole token belong to none."""
+        """The patches of each token [N, merge x merge]; patches after the last complete token belong to none."""
         merge, numbers = self.merge, torch.arange(count).view(-1, columns)
         whole = numbers[: len(numbers) // merge * merge, : columns // merge * merge]
         return whole.unflatten(1, (-1, merge)).unflatten(0, (-1, merge)).transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def _read_image(image: Tensor, grid: Grid, side: int) -> list[Tensor]:
-    """The one view of an image [3, h, w] that a batch may have padded: as many pixels as its tokens have."""
+    """The one view of an image [3, h, w], without the padding of the batch and without pixels outside its tokens."""
     ((rows, columns),) = grid.views
     return [image[:, : rows * side, : columns * side].detach().cpu()]

@@ -1,5 +1,5 @@
-"""Processors without torchvision, which the video half of transformers' processors needs: images alone, or with a
-stand-in for the other half."""
+"""Processors that work without torchvision, which the video half of transformers' processors needs: for images only, or
+with a stand-in for the video half."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from covist.errors import CovistError
 
 VIDEO_PART = "video_processor"
 VIDEO_PACKAGE = "num2words"
-"""A package that a processor may insist on when it is built, though only videos need it."""
+"""A package that a processor may require when it is built, although only videos need it."""
 
 
 def load_processor(family: type[Family], name: str) -> Any:
-    """The processor of a checkpoint (a folder or a hub id); where torchvision is missing, with the family's stand-in
-    for its video half, or without any."""
-    import transformers  # here, because plans import the family modules too and need no transformers
+    """The processor of a checkpoint (a folder or a hub id). If torchvision is missing, its video half is the family's
+    stand-in, or is left out."""
+    import transformers  # here, because plans import the family modules too and do not need transformers
 
     if family.processor is None or find_spec("torchvision"):
         return transformers.AutoProcessor.from_pretrained(name)
@@ -42,9 +42,9 @@ def load_processor(family: type[Family], name: str) -> Any:
 
 @cache
 def without_torchvision(processor_class: Any) -> Any:
-    """The class that a placeholder of transformers stands for, where its file imports a torchvision image processor.
+    """The real class behind a placeholder of transformers, if its file imports a torchvision image processor.
 
-    It imports functions that the image processor for PIL has as well, and gets them from there.
+    The functions that it imports also exist in the image processor for PIL, and are taken from there.
     """
     if not getattr(processor_class, "is_dummy", False):
         return processor_class
@@ -59,11 +59,11 @@ def without_torchvision(processor_class: Any) -> Any:
 
 @cache
 def image_only(processor_class: Any) -> Any:
-    """A processor class without its video half; it is built, saved and loaded like the original, and refuses videos
+    """A processor class without its video half. It is built, saved and loaded like the original, and refuses videos
     unless it is given a `video_processor` afterwards.
 
-    transformers reads from the constructor's signature which parts a processor consists of, so the video processor is
-    left out of it. The name stays the original's, because saved checkpoints name it.
+    transformers reads the parts of a processor from the constructor's signature, so the signature omits the video
+    processor. The class keeps the original's name, because saved checkpoints contain it.
     """
     from transformers.processing_utils import ProcessorMixin
 
@@ -73,14 +73,14 @@ def image_only(processor_class: Any) -> Any:
     settings = set(signature.parameters) - {*parts, "self", "kwargs"}
 
     class PartsWithoutVideo(ProcessorMixin):
-        """Stands between the original and its base, to which the original hands all parts in its own order."""
+        """Sits between the original and its base class, to which the original passes all parts in its own order."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             given = {**dict(zip(parts, args, strict=True)), **kwargs}
             super().__init__(**{name: part for name, part in given.items() if name != VIDEO_PART})
 
     class ImagesAlone(processor_class, PartsWithoutVideo):
-        video_processor = SimpleNamespace(num_frames=None, fps=None)  # chat templates ask for the defaults of videos
+        video_processor = SimpleNamespace(num_frames=None, fps=None)  # read by chat templates
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             given = inspect.Signature(kept).bind(self, *args, **kwargs).arguments
@@ -89,7 +89,7 @@ def image_only(processor_class: Any) -> Any:
 
         @classmethod
         def from_args_and_dict(cls, args: list[Any], processor_dict: dict[str, Any], **kwargs: Any) -> Any:
-            """As the original, which looks into its constructor's code for what a checkpoint may set."""
+            """Like the original, which finds out from its constructor's code what a checkpoint may set."""
             found = dict(zip(cls.get_attributes(), args, strict=True))
             stored = {**processor_dict, **kwargs}
             return cls(**found, **{name: stored[name] for name in settings if name in stored})
@@ -114,7 +114,7 @@ def _without_self(arguments: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _stand_in_for_package(processor_class: Any) -> Iterator[None]:
-    """Let a constructor pass that looks for a package which only videos need."""
+    """Let a constructor succeed that requires a package which only videos need."""
     module = sys.modules[processor_class.__module__]
     missing = vars(module).get(VIDEO_PACKAGE, module) is None
     if missing:

@@ -1,4 +1,4 @@
-"""Vision towers of which a projector reads hidden states: what is taken from them while images are encoded."""
+"""Vision towers whose hidden states feed a projector, and the hooks that record signals while images are encoded."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class Tap(Protocol[SeenNow]):
 
 @dataclass(frozen=True)
 class TowerOutput(Generic[Seen]):
-    """What a call of `get_image_features` or `get_video_features` was given, and what the tower computed for it."""
+    """Arguments of a call of `get_image_features` or `get_video_features`, and what the tower computed for it."""
 
     arguments: dict[str, Any]
     spans: Sequence[Tensor]  # [n, d] each, an image's embeddings as the prompt receives them
-    captured: dict[int, Seen]  # encoder layer -> what its tap took
-    features: Tensor  # [entries of the tower's batch, patches, v] what feeds the projector
-    asked: SeenByReads = field(default_factory=dict)  # what the running method asked of further layers
+    captured: dict[int, Seen]  # encoder layer -> what its tap recorded
+    features: Tensor  # [entries of the tower's batch, patches, v] input of the projector
+    asked: SeenByReads = field(default_factory=dict)  # what the running method requested from further layers
 
 
 class ProjectedTowerFamily(Family, Generic[Seen]):
     """A family whose configuration says which hidden states of the vision tower feed the projector."""
 
     select_strategy: ClassVar[str | None] = None
-    """The `vision_feature_select_strategy` that fits the tower; None where the configuration has none."""
+    """The `vision_feature_select_strategy` that fits the tower; None if the configuration has none."""
     attention_name: ClassVar[str] = "self_attn"
-    """What the layers of the tower call their attention."""
+    """Name of the attention module in the tower's layers."""
     has_class: ClassVar[bool] = False
     """Whether the tower has a class token."""
 
@@ -79,7 +79,7 @@ class ProjectedTowerFamily(Family, Generic[Seen]):
         return [selected] if isinstance(selected, int) else list(selected)
 
     def _require_encoder_layers(self) -> None:
-        """The projector must read outputs of encoder layers: only those have an attention to take evidence from."""
+        """The projector must read outputs of encoder layers, because evidence comes from a layer's attention."""
         count = len(self.encoder_layers)
         for index in self._selected:
             if not (1 <= index <= count or -count <= index <= -1):
@@ -94,14 +94,14 @@ class ProjectedTowerFamily(Family, Generic[Seen]):
 
     @abstractmethod
     def images(self, output: TowerOutput[Seen]) -> list[ImageSignals]:
-        """Split what the tower computed into images."""
+        """Split the tower's output into images."""
 
     def videos(self, output: TowerOutput[Seen]) -> list[ImageSignals]:
-        """Split what the tower computed for the frames of videos into their segments."""
-        raise NotImplementedError(f"{self.name} takes no videos")
+        """Split the tower's output for the frames of videos into their segments."""
+        raise NotImplementedError(f"{self.name} does not support videos")
 
     def watched_layers(self, wanted: Sequence[EncoderWish]) -> list[int]:
-        """Indices of the encoder layers to tap, if a method `wanted` to see some more."""
+        """Indices of the encoder layers to tap, including those that methods request (`wanted`)."""
         return self.feature_layers[-1:]
 
     def _attention_tap(self, layer: Any, is_wanted: Callable[[], bool]) -> ProjectionTap:
@@ -121,7 +121,7 @@ class ProjectedTowerFamily(Family, Generic[Seen]):
 
         def take(arguments: dict[str, Any], output: Any) -> TowerOutput[Seen]:
             self._require_configured_features(arguments)
-            # The signals own what they need from here on; nothing of this call stays behind in the taps.
+            # The signals own what they need from here on; the taps keep nothing of this call.
             captured = {index: tap.take() for index, tap in taps.items()}
             spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
             return TowerOutput(arguments, spans, captured, scratch.take()["features"], reads.take())
@@ -142,10 +142,10 @@ class ProjectedTowerFamily(Family, Generic[Seen]):
         ]
 
     def _require_configured_features(self, arguments: dict[str, Any]) -> None:
-        """The taps sit at the configured layers, so that a single call cannot choose others."""
+        """The taps are on the configured layers, so a call cannot choose others."""
         for name in ("vision_feature_layer", "vision_feature_select_strategy"):
             given, configured = arguments.get(name), getattr(self.model.config, name, None)
             if given not in (None, configured):
                 raise CovistError(
-                    f"{name}={given!r}: under compression a call must use the model's own, {configured!r}"
+                    f"{name}={given!r}: under compression, a call must use the model's own setting, {configured!r}"
                 )

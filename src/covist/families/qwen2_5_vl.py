@@ -1,4 +1,4 @@
-"""Qwen2.5-VL: most blocks of the tower see windows, in whose order it computes."""
+"""Qwen2.5-VL: most blocks of the tower see windows, and the tower orders patches by window."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Qwen25VL(QwenTowerFamily):
         full, depth = list(tower.fullatt_block_indexes), len(tower.blocks)
         if not full or not all(0 <= index < depth for index in full):
             raise CovistError(
-                f"fullatt_block_indexes={full}: the vision tower has blocks 0 to {depth - 1}, and one of them at least "
+                f"fullatt_block_indexes={full}: the vision tower has blocks 0 to {depth - 1}, and at least one of them "
                 "must see the whole image"
             )
 
@@ -59,7 +59,7 @@ class Qwen25VL(QwenTowerFamily):
         return self.base.visual.fullatt_block_indexes
 
     def order(self, grid: Tensor) -> Tensor:
-        # here, because plans import the family modules too and need no transformers
+        # imported here, because plans import the family modules too and do not need transformers
         from transformers.vision_utils import get_vision_window_index
 
         tower = self.base.visual

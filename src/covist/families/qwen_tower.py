@@ -30,16 +30,16 @@ PLACEHOLDERS: dict[str, Any] = {
     "vision_start_token_id": FIRST_SPECIAL + 2,
     "vision_end_token_id": FIRST_SPECIAL + 3,
 }
-"""Of models with random weights."""
+"""Token ids of models with random weights."""
 
 
 def rotary_sections(*sections: int) -> dict[str, Any]:
-    """Fields of a text configuration: frequencies of time, height and width."""
+    """Fields of a text configuration: the numbers of frequencies for time, height and width."""
     return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": list(sections)}}
 
 
 class QwenTowerFamily(Family):
-    """A family with this tower. What differs between them: the order of tokens, and what the decoder gets of it."""
+    """A family with this tower. Families differ in the order of tokens and in what the decoder receives from it."""
 
     needs_clip_text = False
     encoder_signal = "incoming attention of the last block"
@@ -47,7 +47,7 @@ class QwenTowerFamily(Family):
     video_stand_in = "Qwen2Videos"
     rotary_sections: ClassVar[dict[str, Any]] = rotary_sections(16, 24, 24)
     timestamps: ClassVar[bool] = False
-    """Whether every frame of a video is a run of its own in the prompt."""
+    """Whether every frame of a video is a separate run in the prompt."""
 
     @classmethod
     def random_input(
@@ -70,11 +70,11 @@ class QwenTowerFamily(Family):
         return self.base.visual.blocks[-1]
 
     def order(self, grid: Tensor) -> Tensor:
-        """Where the tokens of an image (frames, rows and columns of patches), in reading order, stand in the tower."""
+        """The place in the tower of each token in reading order; `grid`: frames, rows and columns of patches."""
         return torch.arange(int(grid.prod()) // self.base.visual.spatial_merge_size**2)
 
     def companions(self, output: Any, number: int) -> dict[int, Tensor]:
-        """`ImageSignals.companions` of one image, from what `get_image_features` returned."""
+        """`ImageSignals.companions` of one image, from the output of `get_image_features`."""
         return {}
 
     def rotary_axes(self) -> Sequence[int]:
@@ -87,7 +87,7 @@ class QwenTowerFamily(Family):
 
     @property
     def global_blocks(self) -> Sequence[int]:
-        """Blocks of the tower in which a patch sees the whole image; all of them if none is named."""
+        """Blocks of the tower in which a patch sees the whole image; an empty sequence means all."""
         return ()
 
     def capture(
@@ -97,7 +97,7 @@ class QwenTowerFamily(Family):
         tap = _TowerTap(self.base.visual, self.evidence_block)
         tower = ReadableTower(blocks, len(blocks) - 1, _BlockTap, global_layers=self.global_blocks)
         reads = ReadTaps(tower, encoder_layers, wanted)
-        running = Running()  # a tower may encode a video by asking for the features of images
+        running = Running()  # a tower may encode a video by calling `get_image_features`
 
         def assemble(pixels: str, grids: str, arguments: dict[str, Any], output: Any) -> None:
             spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
@@ -116,7 +116,7 @@ class QwenTowerFamily(Family):
 
 @dataclass(frozen=True)
 class Encoded:
-    """What one call of the tower took and computed, for all images or videos; patches as the tower orders them."""
+    """Input and results of one call of the tower, for all images or videos; patches are in the tower's order."""
 
     family: QwenTowerFamily
     spans: Sequence[Tensor]  # [n, d] each, embeddings as the prompt receives them
@@ -124,10 +124,10 @@ class Encoded:
     pixels: Tensor  # [patches, 3 * time * p * p]
     block: PatchAttention
     features: Tensor  # [patches, v] input of the merger
-    asked: Seen = field(default_factory=dict)  # what the running method asked of further blocks
+    asked: Seen = field(default_factory=dict)  # what the running method requested from further blocks
 
     def signals(self, grids: Tensor, is_video: bool) -> Iterator[ImageSignals]:
-        """Signals of every image, or of every segment of every video; `grids` [count, 3] counts their patches."""
+        """Signals of every image, or of every segment of every video; `grids` [count, 3] holds their patch counts."""
         tower, first = self.family.base.visual, 0
         for number, (span, grid) in enumerate(zip(self.spans, grids, strict=True)):
             frames, height, width = grid.tolist()
@@ -147,12 +147,12 @@ class Encoded:
             first += frames * height * width
 
     def _part(self, span: Tensor, patches: slice, order: Tensor, frames: int, shape: tuple[int, int]) -> ImageSignals:
-        """Signals of some patches: whole frames of rows x columns tokens, which stand in `order` in the tower."""
+        """Signals of some patches: whole frames of rows x columns tokens, with `order` their places in the tower."""
         tower, block, features = self.family.base.visual, self.block.of(patches), self.features[patches]
         grid, exact = Grid((shape,) * frames), self.family.exact_attention
 
         def grouped(per_patch: Tensor) -> Tensor:
-            """[patches, ...] as the tower orders them -> [N, patches of a token, ...] in reading order."""
+            """[patches, ...] in the tower's order -> [N, patches of a token, ...] in reading order."""
             return per_patch.unflatten(0, (len(order), -1))[order]
 
         def asking() -> list[Tensor]:
@@ -184,10 +184,10 @@ class Encoded:
 
 
 def _read_patches(patches: Tensor, config: Any, grid: Grid) -> list[Tensor]:
-    """The image of each frame, from patches [patches, 3 * time * p * p] in which those of a token follow each other."""
+    """The image of each frame, from patches [patches, 3 * time * p * p] that are ordered token by token."""
     merge, side = config.spatial_merge_size, config.patch_size
     shape = (-1, merge, merge, config.in_channels, config.temporal_patch_size, side, side)
-    # An image is one moment, repeated, and a frame of a video lasts for a few: the first is shown.
+    # An image is one moment, repeated; a frame of a video covers a few moments, of which the first is shown.
     cells = patches.detach().cpu().view(shape)[:, :, :, :, 0]  # [N, merge, merge, 3, p, p]
     return lay_out(cells.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3), grid)
 
@@ -198,7 +198,7 @@ def _merge(merger: nn.Module, width: int, features: Tensor) -> Tensor:
 
 
 class _BlockTap:
-    """Keeps what the attention of a block computed until it is taken; nothing while `is_wanted` says no."""
+    """Keeps queries, keys and values of a block until they are taken; nothing while `is_wanted` returns False."""
 
     def __init__(self, block: Any, is_wanted: Callable[[], bool] | None = None):
         attention = block.attn
@@ -224,7 +224,7 @@ class _BlockTap:
 
 
 class _TowerTap:
-    """Keeps what a block of the tower computed and what its merger received until it is taken."""
+    """Keeps queries, keys and values of a block and the merger's input until they are taken."""
 
     def __init__(self, tower: Any, block: Any):
         self._block, self._scratch = _BlockTap(block), Scratch()
@@ -237,6 +237,6 @@ class _TowerTap:
         self._scratch.leave("features", inputs[0].detach())
 
     def take(self) -> tuple[PatchAttention, Tensor]:
-        """What the block computed, and the merger's input [patches, v]."""
+        """The block's queries, keys and values, and the merger's input [patches, v]."""
         (block,) = self._block.take()
         return block, self._scratch.take()["features"]

@@ -1,4 +1,4 @@
-"""What methods ask of single layers of a vision tower: kept while images are encoded, laid out when it is read."""
+"""What methods request from single layers of a vision tower: recorded during encoding, laid out when it is read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from covist.families.hooks import Scratch
 from covist.families.patch_attention import PatchAttention
 
 Seen = dict[EncoderRead, list[Any]]
-"""By what was asked: a `PatchAttention` for each entry of the tower's batch (received, values), or the states
-[entries, patches, v] of each layer (states), or those that enter the first one (entry)."""
+"""Read -> a `PatchAttention` for each entry of the tower's batch (received, values), or the states
+[entries, patches, v] of each layer (states), or the input of the first layer (entry)."""
 
 
 class AttentionTap(Protocol):
@@ -36,10 +36,10 @@ class ReadableTower:
     feeding: int  # index of the layer whose output feeds the projector
     tap: Callable[[Any, Callable[[], bool]], AttentionTap]  # (layer, whether it is wanted now)
     has_class: bool = False
-    global_layers: Sequence[int] = ()  # in which a patch sees the whole image; all of them if none is named
+    global_layers: Sequence[int] = ()  # layers in which a patch sees the whole image; empty means all
 
     def index_of(self, read: EncoderRead) -> int:
-        """The layer that a read means; attention is read in the nearest one in which it is over the whole image."""
+        """The layer that a read means; attention is read in the nearest layer that attends over the whole image."""
         index = read.layer(len(self.layers), self.feeding, self.has_class)
         if read.what not in ("received", "values") or not self.global_layers:
             return index
@@ -47,7 +47,7 @@ class ReadableTower:
 
 
 class ReadTaps:
-    """Hooks for all reads among what methods wish; nothing is kept of those that are not `wanted` now."""
+    """Hooks for all reads among the methods' wishes; a read is recorded only while it is `wanted`."""
 
     def __init__(self, tower: ReadableTower, wishes: Iterable[EncoderWish], wanted: Wanted | None):
         self.handles: list[Removable] = []
@@ -69,7 +69,7 @@ class ReadTaps:
         return tower.tap(tower.layers[index], is_wanted)
 
     def take(self) -> Seen:
-        """What was asked for of the images that were encoded just now; nothing stays behind."""
+        """Return the reads of the images that were just encoded, and forget them."""
         return {read: take() for read, (is_wanted, take) in self._takers.items() if is_wanted()}
 
 
@@ -78,7 +78,7 @@ def _is_among(read: EncoderRead, wanted: Wanted | None) -> bool:
 
 
 def of_entries(seen: Seen, entries: slice, skip: int = 0) -> Seen:
-    """What was seen of some entries of the tower's batch, without their first `skip` rows."""
+    """The reads of some entries of the tower's batch, without their first `skip` rows."""
 
     def cut(raw: list[Any]) -> list[Any]:
         if isinstance(raw[0], PatchAttention):
@@ -89,7 +89,7 @@ def of_entries(seen: Seen, entries: slice, skip: int = 0) -> Seen:
 
 
 def of_patches(seen: Seen, patches: slice, parts: int = 1) -> Seen:
-    """What was seen of some patches of a tower that packs all images into one row, in equal parts (frames)."""
+    """The reads of some patches of a tower that packs all images into one row, in equal parts (frames)."""
 
     def cut(raw: list[Any]) -> list[Any]:
         if isinstance(raw[0], PatchAttention):
@@ -100,7 +100,7 @@ def of_patches(seen: Seen, patches: slice, parts: int = 1) -> Seen:
 
 
 class _StatesTap:
-    """Keeps what enters the first of some layers and, unless told otherwise, what each of them puts out."""
+    """Keeps the input of the first of some layers and, if `outputs`, the output of each of them."""
 
     def __init__(self, layers: Sequence[nn.Module], is_wanted: Callable[[], bool], outputs: bool = True):
         self._scratch = Scratch(is_wanted)
@@ -125,21 +125,21 @@ class _StatesTap:
 
 @dataclass(frozen=True)
 class Placing:
-    """How what a tower knows of an image's patches becomes what is known of its content tokens.
+    """How values of an image's patches become values of its content tokens.
 
-    masses, means and states take [entries, patches, ...], for the tiles or frames that are the image, to [N, ...]:
-    attention to a token made of several patches, their mean, and their states side by side.
+    masses, means and states turn [entries, patches, ...], of the tiles or frames of the image, into [N, ...]: for a
+    token of several patches, their total attention, their mean, and their states side by side.
     """
 
-    asking: Callable[[], list[Tensor]]  # which patches of an entry ask, head by head
+    asking: Callable[[], list[Tensor]]  # which patches of an entry ask (serve as queries), head by head
     masses: Callable[[Tensor], Tensor]
     means: Callable[[Tensor], Tensor]
     states: Callable[[Tensor], Tensor]
     class_tokens: int = 0  # rows before the patches of an entry that take part in its attention
-    shown: Callable[[], Tensor] | None = None  # patches that are no padding, which neither asks nor receives
+    shown: Callable[[], Tensor] | None = None  # patches that are not padding; padding neither asks nor receives
 
     def reads(self, seen: Seen) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
-        """`ImageSignals.asked` of an image, from what was seen of it."""
+        """`ImageSignals.asked` of an image, from its recorded reads."""
         made: dict[str, Callable[[list[Any]], list[Tensor]]] = {
             "received": self._received,
             "values": self._values,
@@ -160,7 +160,7 @@ class Placing:
         return [self.masses(torch.stack(share)) for share in zip(*shares, strict=True)]
 
     def _shares(self, entry: PatchAttention) -> tuple[Tensor, Tensor, Tensor]:
-        """What each patch receives from all tokens of an entry, from itself and from the class token, [patches]."""
+        """Attention that each patch receives from all tokens, from itself and from the class token, [patches] each."""
         if self.shown is not None:
             shown = self.shown()
             seen = torch.stack(entry.of(shown).shares(self.asking()))

@@ -1,6 +1,6 @@
-"""Why a vision-language model of transformers is not served, in one line: derived from its configuration, or stated.
+"""Why a vision-language model of transformers is not supported: one line, derived from its configuration or stated.
 
-`covist models --all` prints the reasons, and a model that is handed in is refused with its own.
+`covist models --all` prints the reasons; a model that is passed to `compress` is refused with its own.
 """
 
 from __future__ import annotations
@@ -8,26 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-CROSS_ATTENTION = "its decoder reads the image by cross-attention, so no image token stands in the sequence"
+CROSS_ATTENTION = "its decoder reads the image by cross-attention, so the sequence has no image tokens"
 ENCODER_DECODER = "an encoder-decoder: its decoder reads the image by cross-attention"
-RESAMPLER = "a resampler condenses the image into learned queries, which have no place on it"
-Q_FORMER = "a Q-Former condenses the image into learned queries, which have no place on it"
-CODEBOOK = "its image tokens are entries of a codebook (VQ), without features of an encoder to compose"
-LATENT_KEYS = "multi-head latent attention: its keys and values are compressed already, and not separate projections"
-INDEXED = "an indexer chooses the keys that each query sees, so a key cannot stand for others"
-HYBRID = "a hybrid decoder: linear attention, convolution or state-space layers next to attention"
-CHUNKED = "chunked attention: layers that see only a part of the sequence"
-SLIDING = "sliding-window attention: layers that see only the last tokens"
-ABSOLUTE = "learned absolute positions: the distance term of the bias needs rotary ones"
-BOTH_WAYS = "its prompt attends in both directions (prefix-LM), which the masks of compression do not know"
-NO_TOWER = "no vision tower: patches enter the decoder directly, and there is no encoder signal"
-TIMM = "its vision tower is a timm model, whose modules have no names to rely on"
+RESAMPLER = "a resampler condenses the image into learned queries, which have no location in the image"
+Q_FORMER = "a Q-Former condenses the image into learned queries, which have no location in the image"
+CODEBOOK = "its image tokens are entries of a codebook (VQ), without encoder features to compose"
+LATENT_KEYS = "multi-head latent attention: its keys and values are already compressed and are not separate projections"
+INDEXED = "an indexer chooses the keys that each query sees, so one key cannot represent others"
+HYBRID = "a hybrid decoder: linear attention, convolution or state-space layers besides attention"
+CHUNKED = "chunked attention: some layers see only part of the sequence"
+SLIDING = "sliding-window attention: some layers see only the most recent tokens"
+ABSOLUTE = "learned absolute positions: the distance term of the bias needs rotary positions"
+BOTH_WAYS = "its prompt attends in both directions (prefix-LM), which the masks of compression do not support"
+NO_TOWER = "no vision tower: patches enter the decoder directly, so there is no encoder signal"
+TIMM = "its vision tower is a timm model, whose module names cannot be relied on"
 OMNI = "no family file yet: audio and video of an omni model share the prompt"
 PAGES = "no family file yet: it reads pages, where every token is text"
-NOT_TEXT = "it is no vision-language model: it reads proteins or writes actions"
-DENOISES = "it denoises blocks of text instead of writing token after token"
+NOT_TEXT = "it is not a vision-language model: it reads proteins or outputs actions"
+DENOISES = "it denoises blocks of text instead of generating one token after another"
 NO_FAMILY = "no family file reads its vision tower yet"
-"""Where nothing speaks against the model, and nothing is known about it either."""
+"""If no other reason is known."""
 
 STATED = {
     "aria": RESAMPLER,
@@ -44,7 +44,7 @@ STATED = {
     "hunyuan_vl": PAGES,
     "idefics": CROSS_ATTENTION,
     "idefics2": RESAMPLER,
-    "janus": NO_FAMILY,  # its codebook is for images that it draws, not for those that it reads
+    "janus": NO_FAMILY,  # its codebook is for images that it generates, not for those that it reads
     "kosmos-2": RESAMPLER,
     "kosmos-2.5": RESAMPLER,
     "lfm2_vl": HYBRID,
@@ -60,11 +60,11 @@ STATED = {
     "qwen3_omni_moe_thinker": OMNI,
     "vision-encoder-decoder": ENCODER_DECODER,
 }
-"""Model type -> reason, where the configuration does not tell."""
+"""Model type -> reason, where the configuration does not show it."""
 
 
 def refusal(config: Any) -> str | None:
-    """Why the model of a configuration is not served; None if transformers does not list it as image-text-to-text."""
+    """Why a configuration's model is not supported; None if transformers does not list it as image-text-to-text."""
     model_type = getattr(config, "model_type", None)
     if model_type not in image_text_models():
         return None
@@ -73,7 +73,7 @@ def refusal(config: Any) -> str | None:
 
 def image_text_models() -> dict[str, str]:
     """Model type -> class of everything that the installed transformers lists as image-text-to-text."""
-    # here, because the family modules are imported for plans as well, which need no transformers
+    # imported here, because plans import the family modules too and do not need transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
     return dict(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
@@ -89,7 +89,7 @@ _RULES: tuple[tuple[str, Callable[[Any, Any, set[str]], bool]], ...] = (
     (CHUNKED, lambda config, text, kinds: _any_with(kinds, "chunked")),
     (SLIDING, lambda config, text, kinds: _any_with(kinds, "sliding") or not kinds and _has_window(text)),
 )
-"""Reason, and whether it holds for a configuration, its text model's, and the kinds of that model's layers."""
+"""(Reason, whether it applies to a configuration, its text configuration and the kinds of the text model's layers)."""
 
 
 def _derived(config: Any) -> str | None:

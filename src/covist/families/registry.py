@@ -1,4 +1,4 @@
-"""Which families there are, and which one serves a given model."""
+"""All families, and which of them serves a given model."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FAMILIES: dict[tuple[str, str], type[Family]] = {}
 
 
 def register_family(family: type[Family]) -> type[Family]:
-    """Class decorator: make a family known under each of its model classes."""
+    """Class decorator: register a family for each of its model classes."""
     keys = [(model, tower) for model in family.model_classes for tower in family.tower_types or (ANY_TOWER,)]
     for key in keys:
         if key in _FAMILIES:
             first = _FAMILIES[key]
-            raise CovistError(f"{key[0]} is served already, by the family {first.name} of {first.__module__}")
+            raise CovistError(f"{key[0]} is already served by the family {first.name} of {first.__module__}")
     _FAMILIES.update(dict.fromkeys(keys, family))
     return family
 
@@ -36,13 +36,13 @@ def _import_families() -> None:
 
 
 def families() -> list[type[Family]]:
-    """Every family once."""
+    """Every family, once each."""
     _import_families()
     return list(dict.fromkeys(_FAMILIES.values()))
 
 
 def available_families() -> dict[str, tuple[str, ...]]:
-    """Family name -> the transformers classes it serves.
+    """The supported model families: name -> the transformers classes that it serves.
 
     >>> covist.available_families()["llava-1.5"]
     ('LlavaForConditionalGeneration',)
@@ -57,14 +57,14 @@ def served_classes() -> list[str]:
 
 
 def family_for(model: nn.Module) -> Family:
-    """Bind the family that serves `model`."""
+    """The family that serves `model`, bound to it."""
     unwrapped = unwrap(model)
     names = [ancestor.__name__ for ancestor in type(unwrapped).__mro__]
     return find_family(names, getattr(unwrapped, "config", None))[1](unwrapped)
 
 
 def find_family(names: Iterable[str], config: Any) -> tuple[str, type[Family]]:
-    """The first of the class names that a family serves, and that family; `config` is that of the model."""
+    """The first of the class names that a family serves, and that family; `config` is the model's."""
     names, known = list(names), served_classes()
     served = next((name for name in names if name in known), None)
     if served is None:
@@ -73,14 +73,14 @@ def find_family(names: Iterable[str], config: Any) -> tuple[str, type[Family]]:
     family = _FAMILIES.get((served, tower)) or _FAMILIES.get((served, ANY_TOWER))
     if family is None:
         towers = ", ".join(sorted(other for name, other in _FAMILIES if name == served))
-        raise CovistError(f"{served} with a {tower!r} vision tower is not supported; with these it is: {towers}")
+        raise CovistError(f"{served} with a {tower!r} vision tower is not supported; supported towers: {towers}")
     return served, family
 
 
 def _refused(name: str, config: Any) -> str:
     reason = refusal(config)
     if reason is not None:
-        return f"{name} is not supported: {reason} (`covist models` lists what is)"
+        return f"{name} is not supported: {reason} (`covist models` lists supported models)"
     known = ", ".join(f"{name} ({', '.join(classes)})" for name, classes in available_families().items())
     return (
         f"{name} is not a supported model. Supported: {known}. "
@@ -92,7 +92,7 @@ def _refused(name: str, config: Any) -> str:
 
 
 def presets() -> dict[str, tuple[Geometry, type[Family]]]:
-    """Name -> a published geometry and its family."""
+    """Preset name -> a published geometry and its family."""
     return {geometry.name: (geometry, family) for family in families() for geometry in family.presets}
 
 

@@ -1,6 +1,6 @@
 """The CLIP text tower that belongs to a vision tower: instruction tokens and patches in one space.
 
-transformers is imported where it is needed: plans import the modules of this package too, and need none of it.
+transformers is imported inside functions, because plans import the modules of this package too and do not need it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ CONTEXT_LENGTH = 77  # CLIP's native limit
 
 @dataclass(frozen=True)
 class Home:
-    """Where a text tower computes, and in which precision; None leaves it as it is."""
+    """The device and precision of a text tower; None leaves them as they are."""
 
     device: torch.device | None = None
     dtype: torch.dtype | None = None
 
     @classmethod
     def of(cls, model: Any) -> Home:
-        """That of a model, whose weights may be spread or offloaded."""
+        """The home of a model, whose weights may be spread over devices or offloaded."""
         devices = (parameter.device for parameter in model.parameters() if not parameter.is_meta)
         return cls(next(devices, torch.device("cpu")), model.dtype)
 
@@ -38,7 +38,7 @@ ANYWHERE = Home()
 
 
 class TextTower:
-    """Text model, text projection and visual projection of a CLIP checkpoint (its vision tower stays unloaded)."""
+    """Text model, text projection and visual projection of a CLIP checkpoint (its vision tower is not loaded)."""
 
     def __init__(self, text_model: Any, text_projection: nn.Linear, visual_projection: nn.Linear, tokenizer: Any):
         self.text_model, self.text_projection = text_model, text_projection
@@ -49,7 +49,7 @@ class TextTower:
     def resolve(cls, clip: Any, home: Home = ANYWHERE) -> TextTower | None:
         """From a model id, a local directory, a `(CLIPModel, tokenizer)` pair, a `TextTower`, or None.
 
-        A checkpoint is loaded once per process and home; a pair that lives elsewhere is copied, not moved.
+        A checkpoint is loaded once per process and home; a pair on another device is copied, not moved.
         """
         if clip is None or isinstance(clip, TextTower):
             return clip
@@ -66,7 +66,7 @@ class TextTower:
                 getattr(tokenizer, "tokenizer", tokenizer),
             )
         raise CovistError(
-            f"clip={type(clip).__name__}: give a CLIP checkpoint (id or directory) or a pair (CLIPModel, tokenizer)"
+            f"clip={type(clip).__name__}: pass a CLIP checkpoint (id or directory) or a pair (CLIPModel, tokenizer)"
         )
 
     @classmethod
@@ -76,14 +76,14 @@ class TextTower:
 
     @classmethod
     def load(cls, name: str, home: Home = ANYWHERE) -> TextTower:
-        """Load the text side of a checkpoint and, of the vision side, only the projection matrix."""
+        """Load the text tower of a checkpoint and, from the vision tower, only the projection matrix."""
         from transformers import AutoTokenizer, CLIPTextModelWithProjection
 
         try:
             text: Any = CLIPTextModelWithProjection.from_pretrained(name, dtype=home.dtype or "auto")
         except (OSError, ValueError) as error:
             raise CovistError(
-                f"clip={name!r}: neither a directory with a CLIP checkpoint nor an id that the hub has an answer for"
+                f"clip={name!r}: neither a directory with a CLIP checkpoint nor an id that could be loaded from the hub"
             ) from error
         weight = _read_tensor(name, "visual_projection.weight")
         projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
@@ -97,25 +97,27 @@ class TextTower:
         own = self.visual_projection.weight.shape[1]
         if own != width:
             raise CovistError(
-                f"clip= projects image features of width {own}, but the model's vision tower has {width}: give the "
-                "CLIP checkpoint that this vision tower was taken from"
+                f"clip= projects image features of width {own}, but the model's vision tower has {width}; pass the "
+                "CLIP checkpoint from which this vision tower was taken"
             )
 
     def encode(self, text: str) -> Tensor:
-        """Projected token features [T, p] of an instruction cut to CLIP's context, BOS dropped and EOS last."""
+        """Projected token features [T, p] of an instruction truncated to CLIP's context, BOS dropped and EOS last."""
         return self._project(self.tokenizer(text, truncation=True, max_length=self._context).input_ids)
 
     def encode_segments(self, text: str) -> Tensor:
-        """Projected pooled features [M, p] of a text of any length, one for each part that fits into CLIP's context."""
+        """Projected pooled features [M, p] of a text of any length, one for each part that fits CLIP's context."""
         return torch.stack([self._project(part)[-1] for part in self._parts(text)])
 
     def encode_padded(self, text: str) -> Tensor:
-        """Projected features [M, context, p] of every place of CLIP's context, for each part of a text that fits into
-        it: begin and end tokens count, and the padding after them (token 0, which no token looks at)."""
+        """Projected features [M, context, p] of every position of CLIP's context, for each part of a text that fits it.
+
+        Begin and end tokens are included, and the padding after them (token 0, to which no token attends).
+        """
         return torch.stack([self._states(part, self._context) for part in self._parts(text)])
 
     def _parts(self, text: str) -> list[list[int]]:
-        """The tokens of each part of a text that fits into CLIP's context, with a begin and an end token of its own."""
+        """The tokens of each part of a text that fits CLIP's context, each with its own begin and end token."""
         begin, *words, end = self.tokenizer(text).input_ids
         fit = self._context - 2
         return [[begin, *words[start : start + fit], end] for start in range(0, max(1, len(words)), fit)]
@@ -125,12 +127,12 @@ class TextTower:
         return min(CONTEXT_LENGTH, self.text_model.config.max_position_embeddings)
 
     def _project(self, tokens: list[int]) -> Tensor:
-        """Features of all tokens but the first in the text space [T, p]."""
+        """Features of all tokens except the first, in the text space [T, p]."""
         return self._states(tokens, len(tokens))[1:]
 
     @torch.no_grad()
     def _states(self, tokens: list[int], length: int) -> Tensor:
-        """Features of tokens, padded to a length, in the text space [length, p]."""
+        """Features of tokens padded to `length`, in the text space [length, p]."""
         ids = torch.zeros(1, length, dtype=torch.long, device=self.text_projection.weight.device)
         ids[0, : len(tokens)] = torch.tensor(tokens)
         seen = None if length == len(tokens) else torch.arange(length, device=ids.device)[None] < len(tokens)
@@ -145,7 +147,7 @@ class TextTower:
 
 
 def _at(module: nn.Module, home: Home) -> Any:
-    """A module in a home: itself if it lives there, else a copy."""
+    """A module on the device and in the precision of `home`: itself if it matches, else a copy."""
     weight = next(module.parameters())
     if (home.device or weight.device, home.dtype or weight.dtype) == (weight.device, weight.dtype):
         return module
@@ -153,7 +155,7 @@ def _at(module: nn.Module, home: Home) -> Any:
 
 
 def _file_times(directory: Path) -> tuple:
-    """What shows that a local checkpoint was written anew."""
+    """A key that changes when a local checkpoint is written again."""
     return tuple(sorted((path.name, path.stat().st_mtime_ns) for path in directory.glob("*")))
 
 

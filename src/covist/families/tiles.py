@@ -1,4 +1,4 @@
-"""Encoders that see an image in square tiles, each on its own, and fold neighbouring patches into a token."""
+"""Encoders that see an image as separate square tiles, and fold neighbouring patches into a token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from covist.grid import Grid
 
 
 class TileFamily(Family):
-    """A family with such an encoder. Which tiles are one image is known only in the prompt: `images_in` says it."""
+    """A family with such an encoder. Only the prompt shows which tiles form one image: `images_in` joins them."""
 
     needs_clip_text = False
     encoder_signal = "incoming attention of the last block"
@@ -48,14 +48,14 @@ class TileFamily(Family):
     @property
     @abstractmethod
     def projector(self) -> Any:
-        """From folded patches [tiles, T, v] to decoder embeddings."""
+        """The module from folded patches [tiles, T, v] to decoder embeddings."""
 
     @abstractmethod
     def fold(self, patches: Tensor) -> Tensor:
-        """[tiles, patches, c] -> [tiles, T, c x patches of a token], as the model does it."""
+        """[tiles, patches, c] -> [tiles, T, c x patches of a token], as the model folds them."""
 
     def check(self, arguments: dict[str, Any]) -> None:
-        """Refuse a call of `get_image_features` whose features the captured block does not feed."""
+        """Refuse a call of `get_image_features` whose features do not come from the captured block."""
 
     def _attention_tap(self, layer: Any, is_wanted: Callable[[], bool]) -> ProjectionTap:
         attention = self.attention_of(layer)
@@ -101,7 +101,7 @@ class TileFamily(Family):
     ) -> list[ImageSignals]:
         """Signals of every tile; `embeddings` [tiles x T, d], `pixels` [tiles, 3, h, w], `features` [tiles, T, v].
 
-        `seen` [tiles, rows, columns] bool says which patches are no padding; None if there is none.
+        `seen` [tiles, rows, columns] bool is False for padding; None if there is no padding.
         """
         tokens = features.shape[1]
         count = blocks[0].keys.shape[0] - self.class_tokens
@@ -116,7 +116,7 @@ class TileFamily(Family):
         ]
 
     def _patches_of_tokens(self, count: int) -> Tensor:
-        """Which of a tile's patches each token is made of [T, patches of a token], by letting the model fold numbers.
+        """The patches of each token [T, patches of a token], found by letting the model fold patch numbers.
 
         float64 keeps every patch number exact.
         """
@@ -147,7 +147,7 @@ class TileFamily(Family):
         )
 
     def _placing(self, patches: Tensor, visible: Tensor) -> Placing:
-        """How the patches [T, patches of a token] of a tile become tokens; those that are not `visible` are padding."""
+        """How the patches [T, patches of a token] of a tile become tokens; those not `visible` are padding."""
         order, merge = patches.flatten(), isqrt(patches.shape[1])
 
         def shown() -> Tensor:

@@ -1,4 +1,4 @@
-"""Videos: a state for each segment of consecutive frames, as long as all pairs of its tokens can be compared."""
+"""Videos: one state per segment of consecutive frames, short enough to compare all pairs of its tokens."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from covist.contract.signals import ImageSignals
 from covist.grid import Grid
 
 SEGMENT_TOKENS = 4096
-"""Most tokens of a segment, if more than one frame is in it."""
+"""Most tokens of a segment that has more than one frame."""
 
 
 def segments(frames: int, tokens: int) -> list[range]:
-    """Consecutive frames that form a segment each, for frames of `tokens` tokens; segments are of about one length.
+    """Split frames of `tokens` tokens each into segments of consecutive frames of about equal length.
 
     >>> segments(frames=20, tokens=600)
     [range(0, 5), range(5, 10), range(10, 15), range(15, 20)]
@@ -30,10 +30,10 @@ def segments(frames: int, tokens: int) -> list[range]:
 def film(
     span: Tensor, shape: tuple[int, int], frames: int, part_of: Callable[[range], dict[str, Any]]
 ) -> Iterator[ImageSignals]:
-    """Signals of the segments of one video of `frames` frames of rows x columns tokens.
+    """Signals of the segments of one video, which has `frames` frames of rows x columns tokens.
 
-    span: the video's embeddings as the prompt receives them; what comes after the last frame is a marker.
-    part_of: the `ImageSignals` fields that the encoder gives for some frames.
+    span: the video's embeddings as the prompt receives them; any after the last frame are markers.
+    part_of: returns the `ImageSignals` fields that the encoder gives for some frames.
     """
     tokens = shape[0] * shape[1]
     for part in segments(frames, tokens):

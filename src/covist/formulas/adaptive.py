@@ -1,8 +1,8 @@
 """How many tokens an image needs: the smallest count whose coverage (Eq. 5) reaches a level.
 
-The selections of two counts are not nested: core, anchors and reserve have places in proportion to the count. So the
-tokens are put in an order whose first k tokens have, for every k, the places that a selection of k has. One walk along
-it gives the coverage of all counts.
+The selections of two counts are not nested, because core, anchors and reserve get places in proportion to the count.
+So the tokens are ordered such that, for every k, the first k tokens contain as many core, anchor and reserve tokens as
+a selection of k. One walk along this order gives the coverage of all counts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,15 +18,15 @@ from covist.formulas.ops import ranking, round_half_up
 from covist.formulas.selection import Selection, WeighedImage
 
 PATIENCE = 4
-"""Counts that are tried beyond the order's before the largest is asked whether any can do."""
+"""After this many counts beyond the one that the order suggests, check whether the largest count reaches the level."""
 
 
 @torch.no_grad()
 def smallest_selection(image: WeighedImage, level: float, least: int, most: int) -> Selection:
     """The selection of the smallest count from `least` to `most` whose coverage reaches `level`, else that of `most`.
 
-    The order says where to look. Selections hardly differ from it; one that misses the level nevertheless is followed
-    by those of the next counts.
+    The order suggests a count. Its selection hardly differs from the order; if it misses the level nevertheless, the
+    next counts are tried.
     """
     start = len(smallest_prefix(order(image, most), level, least, most))
     chosen = image.select(start)
@@ -42,8 +42,7 @@ def smallest_selection(image: WeighedImage, level: float, least: int, most: int)
 
 
 def smallest_prefix(growing: Iterable[tuple[int, float]], level: float, least: int, most: int) -> list[int]:
-    """The first tokens of an order of (token, coverage up to it): `least` to `most` of them, as soon as `level` is
-    reached."""
+    """The first `least` to `most` tokens of an order of (token, coverage up to it), as few as reach `level`."""
     require(1 <= least <= most, "smallest_prefix", f"1 <= {least} <= {most} must hold")
     tokens: list[int] = []
     for token, coverage in islice(growing, most):
@@ -56,8 +55,8 @@ def smallest_prefix(growing: Iterable[tuple[int, float]], level: float, least: i
 def order(image: WeighedImage, most: int) -> Iterator[tuple[int, float]]:
     """Tokens one by one, each with the coverage of the tokens up to it, as a share of what all tokens cover.
 
-    A length that gives core, anchors or reserve another place fills it, in this order; every other one is filled by
-    the token that adds most coverage. Weights and anchors are those of a selection of `most`.
+    If the next length gives core, anchors or reserve (in this order) a further place, that place is filled; otherwise
+    the token that adds most coverage comes next. Weights and anchors are those of a selection of `most`.
     """
     places = _Places(image, most)
     for token, coverage in greedy_order(image.affinity, image.omega(most), places.claim):
@@ -68,7 +67,7 @@ def order(image: WeighedImage, most: int) -> Iterator[tuple[int, float]]:
 def greedy_order(affinity: Tensor, omega: Tensor, claim: Claim | None = None) -> Iterator[tuple[int, float]]:
     """Tokens in the order in which greedy coverage takes them, each with the coverage (share) of those up to it.
 
-    The walk is the host's, which has to know where it ends: it takes the affinities [N, N] and weights [N] there.
+    The walk runs on the host, which decides where it ends, so affinities [N, N] and weights [N] are moved there.
     """
     affinity, omega = affinity.cpu(), omega.cpu().double()
     whole = float(torch.dot(omega, affinity.diagonal().double().square()))
@@ -78,7 +77,7 @@ def greedy_order(affinity: Tensor, omega: Tensor, claim: Claim | None = None) ->
 
 
 class _Places:
-    """Who has a claim on the next place of the order."""
+    """Decides which core, anchor or reserve token must fill the next place of the order."""
 
     def __init__(self, image: WeighedImage, most: int):
         self._concentration, self._config = image.concentration, image.config
@@ -88,7 +87,7 @@ class _Places:
         self.taken: set[int] = set()
 
     def claim(self, before: int, largest: Tensor) -> int | None:
-        """The token that must come after `before` others; `largest` [N]: affinity to those."""
+        """The token that must come after `before` others, or None; `largest` [N]: largest affinity to those."""
         length = before + 1
         protected = next((token for token in self._protected(length) if token not in self.taken), None)
         if protected is not None or self._reserved == round_half_up(self._config.reserve * length):

@@ -12,16 +12,16 @@ INITIAL_ANCHOR_DIVISOR = 12
 NOVEL_ANCHORS = 3
 FREE_PLACE_DIVISOR = 8
 CANDIDATES = 4
-"""Candidates read at once for every anchor that may be kept."""
+"""Candidates read at once, per anchor that may be kept."""
 
 
 def core_size(count: int, concentration: float, config: CovistConfig) -> int:
-    """Attention peaks to protect among `count` tokens: more of them where attention is concentrated."""
+    """Attention peaks to protect among `count` tokens: the more concentrated the attention, the more of them."""
     return math.floor((config.core_base + config.core_slope * math.sqrt(concentration)) * count)
 
 
 def free_places(count: int) -> int:
-    """Places that the protected tokens must leave to the greedy coverage and the reserve."""
+    """Places that the protected tokens must leave for greedy coverage and the reserve."""
     return max(2, count // FREE_PLACE_DIVISOR)
 
 
@@ -33,8 +33,8 @@ def anchor_places(count: int, config: CovistConfig) -> int:
 def instruction_anchors(distribution: Tensor, affinity: Tensor, count: int, config: CovistConfig) -> Tensor:
     """Non-redundant tokens in the order of pi [N], most relevant first -> anchors in that order, [any].
 
-    The few numbers that decide are read once, and the host walks along the candidates. Only where nearly all of them
-    are copies of each other does it have to ask for more.
+    The few numbers that decide are read once, and the host walks along the candidates. It reads more only if nearly all
+    of them are copies of each other.
     """
     limit = anchor_places(count, config)
     initial = min(max(2, count // INITIAL_ANCHOR_DIVISOR), limit)

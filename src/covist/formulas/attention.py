@@ -14,8 +14,8 @@ PRODUCTS_AT_ONCE = 2**22
 class DistanceTable:
     """log(2 - D(|p_q - p_i|)) of Eq. 9 by table lookup, for one or several rotary axes.
 
-    inverse_frequencies: theta [r] of the host model. axes: for multidimensional RoPE the axis of each frequency
-    [r]; positions then have one component per axis. Tables hold every integer distance up to the largest one seen.
+    inverse_frequencies: theta [r] of the host model. axes: for multidimensional RoPE the axis of each frequency [r];
+    positions then have one component per axis. Tables hold every integer distance up to the largest seen so far.
     """
 
     def __init__(self, inverse_frequencies: Tensor, axes: Tensor | Sequence[int] | None = None, size: int = 4096):
@@ -31,7 +31,7 @@ class DistanceTable:
     def log_factor(self, query_positions: Tensor, key_positions: Tensor, limit: int | None = None) -> Tensor:
         """Positions [..., q] and [..., k] (with a last dimension of axes if there are several) -> [..., q, k].
 
-        limit: a bound on the distances that the caller knows; without it, it is read from the positions.
+        limit: a bound on the distances, if the caller knows one; otherwise it is computed from the positions.
         """
         if self.multidimensional:
             distances = (query_positions[..., :, None, :] - key_positions[..., None, :, :]).abs().unbind(-1)
@@ -46,7 +46,7 @@ class DistanceTable:
         return torch.log(2 - torch.stack(shares).sum(0))
 
     def _covering(self, limit: int, device: torch.device) -> Tensor:
-        """[axes, size]: the share of each axis in D, or log(2 - D) itself if there is one axis only."""
+        """[axes, size]: the share of each axis in D, or log(2 - D) itself if there is only one axis."""
         if device not in self._tables or self._tables[device].shape[1] <= limit:
             if limit >= self._size:  # twice as far, so that a growing sequence rebuilds rarely
                 self._size = 2 * limit + 1
@@ -70,7 +70,7 @@ def projection_energy(query_norms: Tensor, key_norms: Tensor) -> Tensor:
 
 
 def head_frequency(energy: Tensor, inverse_frequencies: Tensor) -> Tensor:
-    """nu of Eq. 10: the mean rotary frequency a head emphasises, [heads, r] -> [heads]; a pruned head favours none."""
+    """nu of Eq. 10: the mean rotary frequency of a head, [heads, r] -> [heads]; a pruned head weights all equally."""
     return mass_norm(energy) @ inverse_frequencies.to(energy)
 
 
@@ -79,7 +79,7 @@ def head_gains(
 ) -> Tensor:
     """Eq. 10: gains [layers, heads] from the energies [heads, r] of all layers; extrema over all of them.
 
-    A layer without rotary has no energy (None): its gain is 1, and it has no part in the extrema.
+    A layer without rotary has no energy (None): its gain is 1, and the extrema ignore it.
     """
     frequencies = {
         layer: head_frequency(energy.double(), inverse_frequencies)
@@ -109,7 +109,7 @@ def mean_attention(queries: Tensor, keys: Tensor, scale: float | None = None) ->
     """Attention to the keys [K], averaged over all heads and queries.
 
     queries: [heads, T, dh]; keys: [heads or kv heads, K, dh]; scale: of the logits, if not dh^-1/2. Long texts are
-    taken in parts: heads x T x K numbers would be more than a layer of the decoder needs.
+    processed in parts: heads x T x K numbers would be more than a layer of the decoder needs.
     """
     heads, tokens, width = queries.shape
     shared = share_groups(keys.float(), heads).mT

@@ -23,8 +23,8 @@ EXACT_DISTANCES = "donot_use_mm_for_euclid_dist"
 
 @dataclass(frozen=True, eq=False)
 class Composition:
-    """The composed state, the contribution withheld by the weight limit (Eq. 15), and for each old token the
-    place in the new state that it went to, [K_old]."""
+    """The composed state, the contribution withheld by the weight limit (Eq. 15), and the place of each old token's
+    representative in the new state, [K_old]."""
 
     state: VisualState
     withheld: Tensor
@@ -134,7 +134,7 @@ def compose(state: VisualState, kept: Tensor, evidence: Tensor, config: CovistCo
 def _givers(
     state: VisualState, kept: Tensor, removed: Tensor, similarity: Tensor, evidence: Tensor, config: CovistConfig
 ) -> tuple[Tensor, Tensor]:
-    """Which of the removed tokens give content, as places in `removed` [G], and how much each of them counts [G]."""
+    """The removed tokens that give content, as places in `removed` [G], and the importance of each [G]."""
     places = state.places
     trust = confidence(similarity, places.index_select(0, kept), places.index_select(0, removed))  # q, [D]
     giving = (trust >= config.content_confidence).nonzero()[:, 0]
@@ -152,7 +152,7 @@ def forget_history(state: VisualState, epsilon: float = EPSILON) -> VisualState:
 
 
 def drop(state: VisualState, kept: Tensor) -> Composition:
-    """The reduction without inheritance: keep `kept`, compose nothing, number the positions contiguously."""
+    """The reduction without inheritance: keep `kept`, compose nothing, renumber the positions contiguously."""
     reduced = state.restrict(kept)
     reduced = reduced.replace(positions=contiguous_positions(reduced.positions))
     similarity = state.require_affinity("drop").index_select(1, kept)

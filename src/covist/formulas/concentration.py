@@ -1,4 +1,4 @@
-"""The running reference of the attention's concentration, which adapts u of Eq. 4 over a stream of images."""
+"""The running reference of the attention concentration, which adapts u of Eq. 4 over a stream of images."""
 
 import json
 from numbers import Real
@@ -12,10 +12,10 @@ WARM_UP = 16
 
 
 class ConcentrationTracker:
-    """Running mean of c: a plain mean over the first 16 images, exponential with decay 0.98 afterwards.
+    """Running mean of the attention concentration c, which CoViST's selection uses as its reference.
 
-    Read it before an image and update it after. Frozen to a number, the output for an image no longer depends on
-    what was seen before it.
+    It is a plain mean over the first 16 images and exponential with decay 0.98 afterwards. Read it before an image and
+    update it after. Once it is frozen to a number, the output for an image no longer depends on earlier images.
 
     >>> tracker = covist.ConcentrationTracker()
     >>> tracker.freeze(0.05)
@@ -29,7 +29,7 @@ class ConcentrationTracker:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all images; a frozen value stays."""
+        """Forget all images, but keep a frozen value."""
         self.mean, self.samples = 0.0, 0
 
     def read(self) -> float | None:
@@ -39,7 +39,7 @@ class ConcentrationTracker:
         return self.mean if self.samples >= self.warm_up else None
 
     def update(self, concentration: float) -> None:
-        """Take in one image; nothing happens while frozen."""
+        """Include one image in the mean; does nothing while frozen."""
         if self.frozen is not None:
             return
         self.samples += 1
@@ -47,7 +47,7 @@ class ConcentrationTracker:
         self.mean += rate * (concentration - self.mean)
 
     def freeze(self, value: float | None) -> None:
-        """Fix the reference to `value`; None lets it run again."""
+        """Fix the reference to `value`; None makes it a running mean again."""
         if value is not None and not (isinstance(value, Real) and 0 <= value <= 1):
             raise CovistError(f"concentration must be a number in [0, 1] or None, got {value!r}")
         self.frozen = value

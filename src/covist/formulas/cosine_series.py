@@ -1,4 +1,4 @@
-"""A short cosine series in place of the distance factor log(2 - D) of Eq. 9, for kernels that take no bias."""
+"""A short cosine series that replaces the distance factor log(2 - D) of Eq. 9, for kernels without a bias."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from covist.checks import require
 from covist.formulas.attention import DistanceTable
 
-REACH = 4096  # distances that the series is fitted to
-NEAR = 64  # a distance d counts 1 / (NEAR + d) in the fit, so that near and far keys share the error
-GRID_SIDE = 48  # rows and columns of an image when positions have several axes
-INSIDE_SHARE = 0.1  # with several axes, what distances between the tokens of an image count; text has the rest
+REACH = 4096  # largest distance that the series is fitted to
+NEAR = 64  # a distance d has weight 1 / (NEAR + d) in the fit, so that near and far keys share the error
+GRID_SIDE = 48  # rows and columns of an image, if positions have several axes
+INSIDE_SHARE = 0.1  # with several axes, the weight of distances between the tokens of an image; text has the rest
 CANDIDATES = 256  # log-spaced frequencies to choose from, per axis
-SLOWEST = 0.3  # radians that the slowest candidate turns within the reach
+SLOWEST = 0.3  # radians by which the slowest candidate turns within the reach
 RIDGE = 1e-6  # keeps amplitudes small, so that half precision can carry them
 
 
@@ -49,8 +49,8 @@ class CosineSeries:
 def fit_series(table: DistanceTable, terms: int, reach: int = REACH) -> CosineSeries:
     """The series closest to log(2 - D) in weighted least squares over distances up to `reach`.
 
-    Terms are found one after the other among log-spaced frequencies and then exchanged one at a time until nothing
-    improves. The result depends on the arguments only.
+    Terms are found one after another among candidate frequencies and then exchanged one at a time until nothing
+    improves. The result depends only on the arguments.
     """
     require(terms >= 0, "fit_series", f"terms must not be negative, got {terms}")
     require(reach >= 1, "fit_series", f"reach must be at least 1, got {reach}")
@@ -86,14 +86,14 @@ def _log_factor(table: DistanceTable, distances: Tensor) -> Tensor:
 
 
 def _candidates(table: DistanceTable, reach: int) -> Tensor:
-    """Frequencies that a term may have: log-spaced ones, and those of the host model, of which D is made."""
+    """Frequencies that a term may have: log-spaced ones, and those of the host model, of which D consists."""
     slowest = torch.tensor(SLOWEST / reach, dtype=torch.float64)
     spaced = slowest * (torch.pi / slowest) ** torch.linspace(0, 1, CANDIDATES, dtype=torch.float64)
     return torch.cat([spaced, table.inverse_frequencies[table.inverse_frequencies > slowest]])
 
 
 def _sample(table: DistanceTable, reach: int) -> tuple[Tensor, Tensor]:
-    """Distances [n, axes] between queries and visual keys, and how much each counts in the fit, [n]."""
+    """Distances [n, axes] between queries and visual keys, and the weight of each in the fit, [n]."""
     if not table.multidimensional:
         distances = torch.arange(reach + 1)[:, None]
         return distances, _importance(distances)
@@ -110,7 +110,7 @@ def _importance(distances: Tensor) -> Tensor:
 
 
 def _distances(table: DistanceTable, reach: int) -> Iterator[Tensor]:
-    """Every distance, [n, axes] at a time."""
+    """Every distance, in blocks [n, axes]."""
     if not table.multidimensional:
         yield torch.arange(reach + 1)[:, None]
         return
@@ -128,7 +128,7 @@ def _image_distances(table: DistanceTable, step: int = 1) -> Tensor:
 
 
 def _text_distances(after: Tensor, inside: Tensor) -> Tensor:
-    """[n, axes]: from text, which counts alike on all axes, back to the tokens of an image that end before it."""
+    """[n, axes]: from text, whose position is the same on all axes, back to the tokens of an image before it."""
     distances = (after[:, None, None] - inside).flatten(0, 1)
     return distances[distances.amin(1) > 0]
 
@@ -159,7 +159,7 @@ class _LeastSquares:
         return chosen
 
     def _best_addition(self, chosen: list[int]) -> tuple[int, float]:
-        """The element that explains most beside the constant and `chosen`, and how much they explain together."""
+        """The element that explains most together with the constant and `chosen`, and how much they all explain."""
         additions = torch.arange(1, len(self._moments))
         fixed = torch.tensor([0, *chosen]).expand(len(additions), -1)
         subsets = torch.cat([fixed, additions[:, None]], 1)

@@ -9,9 +9,9 @@ from covist.formulas.ops import EPSILON, first_largest, gram, mass_norm, unit_ro
 
 CONCENTRATION_CLIP = (0.5, 1.5)
 KEY_SCALE, EMBEDDING_SCALE, COORDINATE_SCALE, TIME_SCALE = 0.425, 0.425, 0.15, 0.05
-"""Shares of keys, embeddings and coordinates in a descriptor. In a video, time has its share of the coordinates'."""
+"""Shares of keys, embeddings and coordinates in a descriptor. In a video, time takes its share from the coordinates."""
 DISTANCE_TIE = 1e-6
-"""Squared distances between descriptors of norm about one that are closer than this are equal."""
+"""Squared distances between descriptors (of norm about one) that differ by less than this count as equal."""
 VANISHING = torch.finfo(torch.float32).tiny
 
 
@@ -23,12 +23,12 @@ def affinity(keys: Tensor, embeddings: Tensor, epsilon: float = EPSILON) -> Tens
 
 
 def blend_similarities(key_cosines: Tensor, embedding_cosines: Tensor) -> Tensor:
-    """Eq. 2 given the cosines, both [N, N]: they are overwritten, the first with s, so that no third is needed."""
+    """Eq. 2 given the cosines, both [N, N]; both are overwritten, the first with s, to avoid a third matrix."""
     return key_cosines.clamp_(0, 1).add_(embedding_cosines.clamp_(0, 1)).mul_(0.5)
 
 
 def uniform_coefficient(count: int, concentration: float, reference: float | None, config: CovistConfig) -> float:
-    """u of Eq. 4: falls with the count, rises where attention is less concentrated than the running `reference`."""
+    """u of Eq. 4: it falls with the count, and rises if attention is less concentrated than the running `reference`."""
     coefficient = config.uniform_multiplier * _interpolate(config.uniform_coefficients, count)
     if reference is not None:
         low, high = CONCENTRATION_CLIP
@@ -54,13 +54,13 @@ def coverage_weights(evidence: Tensor, uniform: float, config: CovistConfig) -> 
 def region_weights(
     weights: Tensor, unit_keys: Tensor, unit_embeddings: Tensor, coordinates: Tensor, config: CovistConfig
 ) -> Tensor:
-    """omega [N]: the weights w rebalanced over regions, which keeps a large region from taking the whole budget."""
+    """omega [N]: the weights w, rebalanced over regions so that a large region does not take the whole budget."""
     distances = descriptor_distances(gram(unit_keys), gram(unit_embeddings), coordinates)
     return balance_regions(weights, assign_regions(weights, distances, config.regions), config)
 
 
 def balance_regions(weights: Tensor, region: Tensor, config: CovistConfig) -> Tensor:
-    """`region_weights` for a caller that knows the region of every token [N] already."""
+    """`region_weights` for a caller that already knows the region of every token [N]."""
     weights = weights + VANISHING  # a region without weight spreads its target evenly
     member = (region == torch.arange(config.regions, device=region.device)[:, None]).float()  # [regions, N]
     mass = member @ weights
@@ -87,7 +87,7 @@ def descriptor_distances(key_cosines: Tensor, embedding_cosines: Tensor, coordin
 
 
 def assign_regions(weights: Tensor, distances: Tensor, regions: int) -> Tensor:
-    """Nearest of the farthest-point centres for every token, [N]; the first centre has the largest weight."""
+    """The nearest farthest-point centre of every token, [N]; the first centre is the token with the largest weight."""
     nearest = distances.index_select(0, weights.argmax())  # [1, N]
     rows = [nearest]
     for _ in range(1, min(regions, weights.shape[0])):
@@ -98,10 +98,10 @@ def assign_regions(weights: Tensor, distances: Tensor, regions: int) -> Tensor:
 
 
 def coverage_share(affinity: Tensor, omega: Tensor, kept: Tensor) -> Tensor:
-    """F of Eq. 5 for the tokens `kept` [K], over F of all tokens -> [], in [0, 1].
+    """F of Eq. 5 for the tokens `kept` [K], divided by F of all tokens -> [], in [0, 1].
 
-    A token covers itself best, so that all tokens together cover what the diagonal says; where that is nothing, as on
-    an image without features, nothing is missed.
+    A token covers itself best, so F of all tokens follows from the diagonal. If that is zero, as for an image without
+    features, the share is 1.
     """
     covered = affinity.index_select(1, kept).amax(1)  # [N]
     reached, whole = (torch.dot(omega, part.square()) for part in (covered, affinity.diagonal()))

@@ -31,7 +31,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class VisualEvidence:
-    """What the image alone says: smoothed attention (mass 1), distinctiveness, base evidence b, all [N]; and c, []."""
+    """Evidence from the image: smoothed attention (sum 1), distinctiveness, base evidence b, all [N]; and c, []."""
 
     attention: Tensor
     distinctiveness: Tensor
@@ -40,7 +40,7 @@ class VisualEvidence:
 
     @property
     def concentration(self) -> float:
-        """c as a number: a host read."""
+        """c as a number; this reads from the device."""
         return float(self.departure)
 
 
@@ -52,7 +52,7 @@ def mix_heads(attention: Tensor) -> Tensor:
 
 
 def nearest_neighbours(similarity: Tensor) -> Neighbours:
-    """The diffusion graph from key cosines [N, N]. The diagonal is overwritten on the way and restored."""
+    """The diffusion graph from key cosines [N, N]. The diagonal is overwritten and then restored."""
     own = similarity.diagonal().clone()
     similarity.fill_diagonal_(-torch.inf)
     values, indices = similarity.topk(min(DIFFUSION_NEIGHBOURS, similarity.shape[0] - 1))
@@ -61,7 +61,7 @@ def nearest_neighbours(similarity: Tensor) -> Neighbours:
 
 
 def smooth_attention(attention: Tensor, neighbours: Neighbours, grid: Grid) -> Tensor:
-    """Truncate the peaks, diffuse over the key graph, then smooth inside each view: [N] -> [N] with mass 1."""
+    """Truncate the peaks, diffuse over the key graph, then smooth inside each view: [N] -> [N] with sum 1."""
     smoothed = mass_norm(attention.float())
     smoothed = smoothed.clamp(max=percentile(smoothed, ATTENTION_PERCENTILE))
     if neighbours.indices.shape[1]:
@@ -81,7 +81,7 @@ def percentile(values: Tensor, fraction: float) -> Tensor:
 
 
 def feature_distinctiveness(unit_embeddings: Tensor, cosines: Tensor, grid: Grid, epsilon: float) -> Tensor:
-    """How far each token stands out, globally and from its spatial neighbours -> [N].
+    """How much each token stands out, globally and from its spatial neighbours -> [N].
 
     unit_embeddings: unit rows [N, d]; cosines: between all pairs of them [N, N].
     """
@@ -95,16 +95,16 @@ def feature_distinctiveness(unit_embeddings: Tensor, cosines: Tensor, grid: Grid
 def visual_evidence(
     attention: Tensor, keys: Tensor, embeddings: Tensor, grid: Grid, config: CovistConfig
 ) -> VisualEvidence:
-    """What attention [N], keys [N, k] and projected embeddings [N, d] say about the image, up to b of Eq. 16."""
+    """Evidence from attention [N], keys [N, k] and projected embeddings [N, d], up to b of Eq. 16."""
     check_signals("visual_evidence", attention, keys, embeddings, grid)
     unit_keys, unit_embeddings = unit_rows(keys, config.epsilon), unit_rows(embeddings, config.epsilon)
     return weigh_image(attention, gram(unit_keys), unit_embeddings, gram(unit_embeddings), grid, config)
 
 
 def check_signals(where: str, attention: Tensor, keys: Tensor, embeddings: Tensor, grid: Grid, **more: Tensor) -> None:
-    """The encoder's signals must be finite, have one row per token of the grid, and no negative attention.
+    """Require encoder signals that are finite, with one row per token of the grid and no negative attention.
 
-    more: further evidence [N] by its name.
+    more: further evidence [N], by name.
     """
     evidence = {"attention": attention, **more}
     for name, values in evidence.items():
@@ -122,7 +122,7 @@ def weigh_image(
     grid: Grid,
     config: CovistConfig,
 ) -> VisualEvidence:
-    """`visual_evidence` for a caller that has the cosines [N, N] and the normalised embeddings already."""
+    """`visual_evidence` for a caller that already has the cosines [N, N] and the normalised embeddings."""
     smoothed = smooth_attention(attention, nearest_neighbours(key_cosines), grid)
     distinctiveness = feature_distinctiveness(unit_embeddings, embedding_cosines, grid, config.epsilon)
     return VisualEvidence(
@@ -157,7 +157,7 @@ def instruction_distribution(text: Tensor, patches: Tensor, config: CovistConfig
 def first_layer_distribution(queries: Tensor, keys: Tensor, scale: float | None = None) -> Tensor:
     """pi [N] from first-block queries [heads, T, dh] of the instruction and visual keys [kv heads, N, dh], no RoPE.
 
-    scale: what the model multiplies its logits with, if not dh^-1/2.
+    scale: the factor of the model's logits, if not dh^-1/2.
     """
     heads, tokens, width = queries.shape
     require(tokens > 0, "first_layer_distribution", "queries need at least one instruction token")
@@ -177,7 +177,7 @@ def mix_evidence(
 ) -> Tensor:
     """Eq. 3: add what the instruction asks for beyond the base evidence -> e [N].
 
-    selective: sigma of the distribution, where the caller has it already.
+    selective: sigma of the distribution, if the caller already has it.
     """
     require_shape("mix_evidence", "distribution", distribution, tuple(base.shape))
     residual = (distribution - base).clamp(min=0)

@@ -2,13 +2,13 @@
 
 The gain of token i is `sum_j omega_j max(kappa_ij - covered_j, 0)`. There are two loops with the same result.
 
-The sparse loop, for a CPU: choosing a token raises the coverage of a few columns j only, and every gain falls by
-exactly `omega_j (clip(kappa_ij, old_j, new_j) - old_j)` over these. Summed in float64, this keeps all gains exact for
-about N^2 log K operations instead of N^2 K. Rows serve as columns, since the kernel is symmetric, and coverage is kept
-in units of s, whose square is the kernel: there is no second N x N matrix.
+The sparse loop, for a CPU: choosing a token raises the coverage of only a few columns j, and every gain falls by
+exactly the sum of `omega_j (clip(kappa_ij, old_j, new_j) - old_j)` over these. Summed in float64, this keeps all gains
+exact for about N^2 log K operations instead of N^2 K. Rows serve as columns, since the kernel is symmetric, and
+coverage is kept in units of s, whose square is the kernel, so there is no second N x N matrix.
 
-The dense loop, for an accelerator, where launching work and waiting for it cost more than the work: every gain from
-scratch in a handful of operators of fixed shape, and nothing is read back.
+The dense loop, for an accelerator, where launching work and waiting for it cost more than the work itself: it computes
+every gain from scratch with a few operators of fixed shape, and reads nothing back.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,11 +22,11 @@ from covist.checks import require, require_count, require_shape
 from covist.formulas.ops import first_largest
 
 DENSE: bool | None = None
-"""Which loop grows the set: the dense one, the sparse one, or (None) the one that suits the device."""
+"""Which loop grows the set: dense (True), sparse (False), or the one that suits the device (None)."""
 TIE = 1e-12
-"""Gains closer than this, of a total mass of one, are equal; the lowest index wins."""
+"""Gains that differ by less than this, of a total of one, count as equal; the lowest index wins."""
 OWN_MASS = 1e-6
-"""Mass that the dense loop gives every token for itself alone, so that chosen tokens gain less than any other."""
+"""Weight that the dense loop adds to every token's coverage of itself, so that chosen tokens gain less than others."""
 BLOCK = 256
 """Rows of the affinity handled at once."""
 
@@ -41,7 +41,7 @@ def greedy_coverage(affinity: Tensor, omega: Tensor, start: Tensor, count: int) 
     require_shape("greedy_coverage", "affinity", affinity, (omega.shape[0], omega.shape[0]))
     require_count("greedy_coverage", count, omega.shape[0])
     require(start.shape[0] <= count, "greedy_coverage", f"start has more than {count} tokens: {start.shape[0]}")
-    if affinity.device.type == "mps":  # which has no float64
+    if affinity.device.type == "mps":  # it has no float64
         return greedy_coverage(affinity.cpu(), omega.cpu(), start.cpu(), count).to(affinity.device)
     search = Search(affinity, omega, start)
     dense = affinity.device.type != "cpu" if DENSE is None else DENSE
@@ -51,28 +51,28 @@ def greedy_coverage(affinity: Tensor, omega: Tensor, start: Tensor, count: int) 
 
 
 class Search:
-    """The tokens chosen so far, and two ways to choose more of them."""
+    """The tokens chosen so far, and two ways to choose more."""
 
     def __init__(self, affinity: Tensor, omega: Tensor, start: Tensor):
         self.affinity, self.omega, self.start = affinity, omega.double(), start
         self.chosen = torch.zeros_like(omega, dtype=torch.bool).index_fill_(0, start, True)
 
     def grow(self, steps: int) -> None:
-        """The sparse loop: shapes follow the data, as many columns per step as really rose."""
+        """The sparse loop: each step handles only the columns whose coverage rose, so shapes depend on the data."""
         self.chosen[[pick for pick, _ in islice(self.walk(), steps)]] = True
 
     def walk(self, claim: Claim | None = None) -> Iterator[tuple[int, Tensor]]:
-        """Tokens one by one as the sparse loop takes them, each with the largest affinity of every token [N] after it.
+        """Tokens one by one as the sparse loop takes them, each with the then largest affinity of every token [N].
 
-        claim: the token that must be taken next, whatever its gain, or None; it is shown how many there are, and the
-            largest affinities.
-        Gains carry a common offset, which no comparison sees, and are -inf for chosen tokens.
+        claim: returns the token that must be taken next, whatever its gain, or None, given the number of tokens taken
+            and the largest affinities.
+        Gains have a common offset, which does not affect comparisons, and are -inf for chosen tokens.
         """
         covered = _largest(self.affinity, self.start)
         # max(s, covered)^2 without subtracting covered^2, the first offset: a float32 difference would be rounded
         blocks = [torch.maximum(rows, covered).square_().double() @ self.omega for rows in self.affinity.split(BLOCK)]
         gains = torch.cat(blocks).masked_fill_(self.chosen, -torch.inf)
-        levels = covered.repeat(2, 1)[..., None]  # coverage before and after a step, which take turns: [2, N, 1]
+        levels = covered.repeat(2, 1)[..., None]  # coverage before and after a step, alternating: [2, N, 1]
         sides, room = levels.unbind(), gains.new_empty(BLOCK, gains.shape[0])
         for step in range(gains.shape[0] - self.start.shape[0]):
             before, after = step % 2, 1 - step % 2
@@ -87,7 +87,7 @@ class Search:
                 self._settle(gains, block, bounds[before], bounds[after], room[: block.shape[0]])
 
     def _settle(self, gains: Tensor, risen: Tensor, low: Tensor, high: Tensor, kernel: Tensor) -> None:
-        """Lower the `gains` [N] by what the columns `risen` [r] gained from `low` to `high`; `kernel` [r, N]: room."""
+        """Lower the `gains` [N] by what columns `risen` [r] gained from `low` to `high`; `kernel` [r, N] is scratch."""
         rows = self.affinity.index_select(0, risen)  # [r, N]
         torch.maximum(rows, low, out=rows)
         torch.minimum(rows, high, out=rows)
@@ -95,10 +95,10 @@ class Search:
         gains.addmv_(kernel.t(), self.omega.index_select(0, risen), alpha=-1)
 
     def grow_on_device(self, steps: int) -> None:
-        """The dense loop. Looking for ties that rounding hides would nearly double its operators.
+        """The dense loop. Checking every step for ties hidden by rounding would nearly double its operators.
 
-        So the first walk takes the largest gain as it is, all its steps are checked together afterwards, and only if
-        one of them missed such a tie does a second walk look for them at every step.
+        So a first walk takes the largest gain as it is, and all its steps are checked together afterwards. Only if one
+        of them missed such a tie, a second walk checks every step.
         """
         if steps == 0:
             return
@@ -129,14 +129,14 @@ def _first_best(gains: Tensor) -> int:
 
 
 def _largest(affinity: Tensor, tokens: Tensor) -> Tensor:
-    """The largest affinity of every token [N] to `tokens` [any]; zero without any."""
+    """The largest affinity of every token [N] to `tokens` [any]; zero without tokens."""
     if not tokens.shape[0]:
         return affinity.new_zeros(affinity.shape[0])
     return reduce(torch.maximum, (affinity.index_select(0, part).amax(0) for part in tokens.split(BLOCK)))
 
 
 def fill_reserve(affinity: Tensor, chosen: Tensor, count: int) -> Tensor:
-    """Add to `chosen` [N] bool, one by one, `count` tokens with the largest gap `1 - max_i kappa_ij`.
+    """Add to `chosen` [N] bool, one by one, the `count` tokens with the largest gap `1 - max_i kappa_ij`.
 
     The kernel is the square of s, so the gap is largest where the largest affinity is smallest.
     """

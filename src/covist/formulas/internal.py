@@ -24,7 +24,7 @@ def attention_score(
     """Visual attention of the last instruction token with unit weights, heads mixed -> [K].
 
     queries: rotated, [heads, dh]; keys: rotated, [heads or kv heads, K, dh]; log_factor: log(2 - D), [K];
-    gains: [heads]; scale: what the model multiplies its logits with, if not dh^-1/2.
+    gains: [heads]; scale: the factor of the model's logits, if not dh^-1/2.
     """
     heads, width = queries.shape
     logits = (share_groups(keys.float(), heads) @ queries.float()[:, :, None])[..., 0]
@@ -38,14 +38,14 @@ def value_score(text_values: Tensor, visual_values: Tensor) -> Tensor:
 
 
 def internal_score(attention: Tensor, value: Tensor, epsilon: float = EPSILON) -> Tensor:
-    """Mean of the two min-max-normalised scores [K]: order of retention and evidence of the stage."""
+    """Mean of the two min-max-normalised scores [K], which is both the order of retention and the stage's evidence."""
     return 0.5 * min_max(attention, epsilon) + 0.5 * min_max(value, epsilon)
 
 
 def internal_selection(
     state: VisualState, score: Tensor, count: int, inverse_frequencies: Tensor, config: CovistConfig
 ) -> Selection:
-    """Keep `count` representatives: anchors, coordinate tokens, stratified tokens, the best scored, the reserve."""
+    """Keep `count` representatives: anchors, coordinate tokens, stratified tokens, the best-scored, and the reserve."""
     require_shape("internal_selection", "score", score, (state.count,))
     require_count("internal_selection", count, state.count)
     require_evidence("internal_selection", "score", score)
@@ -70,19 +70,19 @@ def internal_selection(
 def coordinate_signals(state: VisualState, inverse_frequencies: Tensor, config: CovistConfig) -> tuple[Tensor, Tensor]:
     """Mean cos(p theta) and mean sin(p theta) of every representative, [K] each.
 
-    With several rotary axes the mean runs over every frequency on every axis, as in IVC-Prune, where this rule comes
-    from; that a frequency belongs to one axis is a matter of the attention (Eq. 9).
+    With several rotary axes, the mean is over every frequency on every axis, as in IVC-Prune, from which this rule
+    comes. Only attention (Eq. 9) assigns each frequency to one axis.
     """
     places = state.positions if config.coordinate_rule == "rope" else state.coordinates
-    # Angles in float64, which not every device has: float32 resolves large indices times high frequencies badly. The
-    # means in float32: places that mirror each other have equal ones, and should tie.
+    # Angles in float64 on the CPU (not every device has it), because float32 is too coarse for large indices times high
+    # frequencies. Means in float32, so that mirrored places, which have equal means, tie.
     angles = places.reshape(state.count, -1, 1).cpu().double() * inverse_frequencies.cpu().double()  # [K, axes, r]
     cosine, sine = (wave.mean((1, 2)).float().to(places.device) for wave in (angles.cos(), angles.sin()))
     return cosine, sine
 
 
 def stratified_tokens(state: VisualState, score: Tensor, claimed: Tensor, quota: int) -> Tensor:
-    """The best-scored representative of each cell of a near-square grid of `quota` cells that has no claimed one."""
+    """The best-scored representative of each cell without a claimed one, in a near-square grid of `quota` cells."""
     if quota == 0:
         return state.indices[:0]
     rows = math.isqrt(quota)
@@ -92,7 +92,7 @@ def stratified_tokens(state: VisualState, score: Tensor, claimed: Tensor, quota:
     taken = torch.zeros(rows * columns, dtype=torch.bool, device=cell.device)
     taken[cell[claimed]] = True
     order = score.argsort(descending=True, stable=True)
-    order = order[cell[order].argsort(stable=True)]  # cells in a row, best score first
+    order = order[cell[order].argsort(stable=True)]  # cell by cell, best score first
     leads = torch.ones_like(claimed)
     leads[1:] = cell[order].diff() > 0
     return order[leads & ~taken[cell[order]]]

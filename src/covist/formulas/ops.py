@@ -13,7 +13,7 @@ RESOLUTION = 1e-6
 def mass_norm(values: Tensor, dim: int = -1) -> Tensor:
     """MassNorm: divide non-negative `values` by their sum along `dim`; uniform where that sum is zero.
 
-    NaN stays NaN, here and in MinMax, so that the checks after them see it.
+    NaN stays NaN, here and in MinMax, so that later checks detect it.
     """
     total = values.sum(dim, keepdim=True)
     return (values / total).masked_fill(total == 0, 1.0 / values.shape[dim])
@@ -22,10 +22,10 @@ def mass_norm(values: Tensor, dim: int = -1) -> Tensor:
 def min_max(values: Tensor, epsilon: float = EPSILON) -> Tensor:
     """MinMax over the last dimension: `(v - min) / (max - min + epsilon)`; a constant vector becomes zero.
 
-    A range within float32 rounding of the values is no range: without that, the noise of a constant vector, which is
+    A range within float32 rounding of the values counts as zero. Otherwise the noise of a constant vector, which is
     larger than epsilon, would be stretched into a pattern.
     """
-    # Not aminmax: torch 2.7 has no derivative of it, and gradients run through here.
+    # Not aminmax: torch 2.7 has no derivative for it, and gradients pass through here.
     low, high = values.amin(-1, keepdim=True), values.amax(-1, keepdim=True)
     span, noise = high - low, RESOLUTION * torch.linalg.vector_norm(values, torch.inf, dim=-1, keepdim=True)
     return ((values - low) / (span + epsilon)).masked_fill(span <= noise, 0)
@@ -38,7 +38,7 @@ def unit_rows(values: Tensor, epsilon: float = EPSILON) -> Tensor:
 
 
 def gram(rows: Tensor) -> Tensor:
-    """Inner products of all pairs of rows [N, d] -> [N, N]: the cosines if they are unit rows."""
+    """Inner products of all pairs of rows [N, d] -> [N, N]; for unit rows, their cosines."""
     return rows @ rows.T
 
 
@@ -56,15 +56,15 @@ def departure_from_uniform(probabilities: Tensor) -> Tensor:
 
 
 def first_largest(values: Tensor, tolerance: float | Tensor = 0.0, dim: int = 0) -> Tensor:
-    """Lowest index along `dim` whose value is within `tolerance` of the largest: ties that rounding hides stay ties."""
+    """Lowest index along `dim` whose value is within `tolerance` of the largest, so that rounding breaks no ties."""
     return values.clamp(max=values.amax(dim, keepdim=True) - tolerance).argmax(dim)
 
 
 def ranking(values: Tensor) -> Tensor:
     """Indices of non-negative `values` [N] from the largest to the smallest; ties in index order.
 
-    Neighbours in this order that differ by no more than float32 rounding are ties as well: what comes out of sums that
-    are equal on paper must not be ordered by their noise.
+    Neighbours in this order that differ by no more than float32 rounding are ties as well: sums that are mathematically
+    equal must not be ordered by rounding noise.
     """
     ordered, order = values.sort(descending=True)
     falls = ordered[1:] < (1 - RESOLUTION) * ordered[:-1]
@@ -73,16 +73,16 @@ def ranking(values: Tensor) -> Tensor:
 
 
 def partition(mask: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Indices outside and inside of `mask` [N] bool, each increasing; `count`, which the caller knows, are inside.
+    """Indices outside and inside `mask` [N] bool, each increasing; the caller knows that `count` are inside.
 
-    Unlike `nonzero` this asks nothing of the device.
+    Unlike `nonzero`, this does not wait for the device.
     """
     outside, inside = mask.byte().argsort(stable=True).split([mask.shape[0] - count, count])
     return outside, inside
 
 
 def round_half_up(value: float) -> int:
-    """The nearest integer; halves go up, as everywhere in the paper's counts."""
+    """The nearest integer; halves are rounded up, as in all counts of the paper."""
     return math.floor(value + 0.5)
 
 

@@ -10,7 +10,7 @@ SPAN_PER_TOKEN = 4.5
 
 
 def resolve_span(config: CovistConfig, tokens: int, count: int) -> int:
-    """The positions an image of `tokens` tokens may occupy when `count` of them survive.
+    """How many positions an image of `tokens` tokens may occupy if `count` of them survive.
 
     "rule" is `min(N, round(4.5 K))`, which the cumulative rows (a)-(e) use; `None` is the full original span.
     """
@@ -27,7 +27,7 @@ def compress_positions(positions: Tensor, start: int | Tensor, span: int, tokens
 
 
 def contiguous_positions(positions: Tensor) -> Tensor:
-    """Number the tokens [K], or [K, axes] in their order, one after the other from the position of the first."""
+    """Renumber positions [K] in their order, or [K, axes] in token order, contiguously from the smallest."""
     if positions.dim() == 1:
         return positions.min() + positions.argsort().argsort()
     order = torch.arange(positions.shape[0], device=positions.device)

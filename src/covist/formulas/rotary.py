@@ -1,4 +1,4 @@
-"""Rotary position embedding: rotated pairs are halves or neighbours, and further dimensions may pass through."""
+"""Rotary position embedding: rotated pairs are halves or neighbours; further dimensions may pass through unchanged."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 Pairing = Literal["halves", "neighbours"]
-"""Whether dimension j turns with dimension j + w/2, or dimension 2j with 2j + 1, of the w rotated ones."""
+"""Of the w rotated dimensions, whether j is paired with j + w/2, or 2j with 2j + 1."""
 
 
 def rotate(states: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing = "halves") -> Tensor:
@@ -27,14 +27,14 @@ def rotate(states: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing = "halves"
 
 
 def interleaved(angles: Tensor) -> Tensor:
-    """Angles laid out for halves [..., w] as neighbours need them: each one twice in a row."""
+    """Angles laid out for halves [..., w], rearranged for neighbours: each one twice in a row."""
     return angles[..., : angles.shape[-1] // 2].repeat_interleave(2, dim=-1)
 
 
 def in_halves(values: Tensor, rotated: int, pairing: Pairing) -> Tensor:
     """Values per dimension [..., head width] in an order where j and j + half always form a pair.
 
-    Dimensions beyond the `rotated` ones pair up after the rotated pairs, as halves of what is left.
+    Dimensions beyond the `rotated` ones are paired after the rotated pairs, as halves of the rest.
     """
     turning, passing = values[..., :rotated], values[..., rotated:]
     pairs = turning.unflatten(-1, (-1, 2)).unbind(-1) if pairing == "neighbours" else turning.chunk(2, dim=-1)

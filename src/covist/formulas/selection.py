@@ -1,4 +1,4 @@
-"""Coverage-guided state initialisation: which tokens survive the first reduction, and why."""
+"""Coverage-guided state initialisation: the choice of the tokens that survive the first reduction."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -48,7 +48,7 @@ class Selection:
 
 @dataclass(frozen=True, eq=False)
 class InstructionEvidence:
-    """What the instruction asks of the image: pi [N], whether it may set anchors, and its lambda_max."""
+    """Evidence from the instruction: pi [N], whether it may set anchors, and its lambda_max."""
 
     distribution: Tensor
     anchors_allowed: bool
@@ -57,14 +57,14 @@ class InstructionEvidence:
 
 @dataclass(frozen=True, eq=False)
 class WeighedImage:
-    """Everything that the initial stage knows of an image before it hears how many tokens to keep.
+    """Everything that the initial stage computes for an image independently of the number of tokens to keep.
 
     maps:          named [N] maps: attention (smoothed), distinctiveness, instruction (if any), combined (e)
     concentration: c of the encoder attention
-    asks_anchors:  whether the instruction is selective enough to set anchors, and may
+    asks_anchors:  whether the instruction may set anchors and is selective enough
     affinity:      s, [N, N]
     regions:       the region of every token, [N]
-    reference:     running mean of the concentration, None = not yet known
+    reference:     running mean of the concentration; None if not yet known
     """
 
     maps: dict[str, Tensor]
@@ -135,10 +135,10 @@ def weigh(
     instruction: InstructionEvidence | None = None,
     reference: float | None = None,
 ) -> WeighedImage:
-    """The part of the initial stage that hangs on the image and on what is asked, not on the count.
+    """The part of the initial stage that depends on the image and the instruction, but not on the count.
 
     attention: class-token (or incoming) attention with heads mixed, [N]; keys: encoder keys, [N, k];
-    embeddings: projected embeddings, [N, d]; reference: running mean of the concentration, None = not yet known.
+    embeddings: projected embeddings, [N, d]; reference: running mean of the concentration, None if not yet known.
     """
     config = grown_with_frames(config, grid.frames)
     require_affordable("initial_selection", grid.size)
@@ -155,7 +155,7 @@ def weigh(
         maps["combined"] = mix_evidence(visual.base, maps["instruction"], instruction.max_weight, config, sigma)
     concentration, selective = torch.stack([visual.departure, sigma]).tolist()
     may_anchor = instruction is not None and instruction.anchors_allowed
-    # The first region begins where w is largest. That is where e is, whatever uniform part a count adds to all.
+    # The first region begins where w is largest, which is where e is largest: u adds the same to every token.
     distances = descriptor_distances(key_cosines, embedding_cosines, grid.coordinates(attention.device))
     regions = assign_regions(coverage_weights(maps["combined"], 0.0, config), distances, config.regions)
     return WeighedImage(
@@ -170,7 +170,7 @@ def weigh(
 
 
 def grown_with_frames(config: CovistConfig, frames: int) -> CovistConfig:
-    """Regions and anchors for a video of some frames: they grow with the square root, to four times an image's."""
+    """Regions and anchors for a video: they grow with the square root of the frames, up to four times an image's."""
     if frames == 1:
         return config
     growth = min(math.sqrt(frames), MOST_GROWTH)

@@ -1,18 +1,18 @@
-"""Eq. 9 without a mask: a few further head dimensions on queries and keys carry the bias through any attention kernel.
+"""Eq. 9 without a mask: a few extra head dimensions of queries and keys carry the bias through any attention kernel.
 
 A kernel without a bias argument still computes `scaling * q . k`. The weight term of Eq. 9 is the product of a number
 per query head (u g) and a number per key (log m), and a cosine of a distance is a sum of two such products,
 
     cos(w (p_q - p_i)) = cos(w p_q) cos(w p_i) + sin(w p_q) sin(w p_i),
 
-so a short cosine series stands in for log(2 - D). The weight term is exact; the distance term is as good as the series,
-and `cosine_series.error_bound` says how good that is. The further columns of a head:
+so a short cosine series can replace log(2 - D). The weight term is exact; the distance term is as accurate as the
+series, and `cosine_series.error_bound` bounds its error. The extra columns of a head:
 
     query:  u g / scaling * [ 1,          1,     cos w_1 p,      sin w_1 p,      ... ]
     key:                    [ x rounded,  rest,  a_1 cos w_1 p,  a_1 sin w_1 p,  ... ]      x = log m + constant
 
-Values get zeros, and the output is cut back to its own dimensions. Keys that are not biased get zeros too, so that
-their logits stay as they were. `x` is split in two, so that half precision carries it; `rounding_bound` says how well.
+Values get zeros, and the output is cut back to its own dimensions. Keys without a bias get zeros too, so their logits
+stay as they were. `x` is split in two so that half precision can represent it; `rounding_bound` bounds the error.
 """
 
 import torch
@@ -37,10 +37,10 @@ def widen(states: Tensor, columns: Tensor) -> Tensor:
 
 
 class WideHeads:
-    """The codec: weights and positions as further columns of queries and keys.
+    """The codec: weights and positions as extra columns of queries and keys.
 
-    series: stands in for the distance factor. columns: how many to add, a multiple of 8.
-    Positions have a last dimension of rotary axes throughout, also if there is one axis only.
+    series: replaces the distance factor. columns: how many to add, a multiple of 8.
+    Positions always have a last dimension of rotary axes, even if there is only one axis.
     """
 
     def __init__(self, series: CosineSeries, columns: int = COLUMNS):
@@ -48,7 +48,7 @@ class WideHeads:
         require(
             series.terms <= terms_in(columns),
             "WideHeads",
-            f"{columns} columns hold {terms_in(columns)} cosines, the series has {series.terms}",
+            f"{columns} columns hold {terms_in(columns)} cosines, but the series has {series.terms}",
         )
         self.series, self.columns = series, columns
         self._unused = columns - WEIGHT_COLUMNS - 2 * series.terms
@@ -59,16 +59,16 @@ class WideHeads:
         """[..., k, columns] in float32, the same for all heads.
 
         log_weight: log m of visual keys and 0 elsewhere, [..., k]. positions: [..., k, axes]. biased: which keys take
-        the distance factor, [..., k]. limit: a bound on the positions that the caller knows; otherwise it is read.
+        the distance factor, [..., k]. limit: a bound on the positions, if the caller knows one; otherwise it is read.
         """
         weight = log_weight.float() + self.series.constant * biased
-        rounded = weight.bfloat16().float()  # also exact in the other types that a kernel may compute in
+        rounded = weight.bfloat16().float()  # exact in the other types of kernels, too
         waves = self._waves(positions, limit) * self.series.amplitudes.to(weight).repeat_interleave(2)
         split = torch.stack([rounded, weight - rounded], -1)
         return F.pad(torch.cat([split, waves * biased[..., None]], -1), (0, self._unused))
 
     def query_waves(self, positions: Tensor, limit: int | None = None) -> Tensor:
-        """What the query columns of all layers share, [..., q, columns] in float32, from positions [..., q, axes]."""
+        """The part of the query columns that all layers share, [..., q, columns], from positions [..., q, axes]."""
         waves = F.pad(self._waves(positions, limit), (WEIGHT_COLUMNS, self._unused))
         waves[..., :WEIGHT_COLUMNS] = 1
         return waves
@@ -81,10 +81,10 @@ class WideHeads:
         return waves[..., None, :, :] * (scale.to(waves) / scaling)[:, None, None]
 
     def rounding_bound(self, dtype: torch.dtype, log_weight: float) -> float:
-        """How far a kernel in `dtype` can move the bias of a key whose log m is given, per unit of gain.
+        """How far rounding in `dtype` can move the bias of a key with this log m, per unit of gain.
 
-        The weight of a key is split, so that only the query's column rounds: a bias that is rounded to `dtype` itself
-        is no better. A wave rounds on both sides.
+        The weight of a key is split, so only the query's column is rounded, which is as accurate as rounding the bias
+        itself to `dtype`. A wave is rounded on both sides.
         """
         kind = torch.finfo(dtype)
         unit, lowest = (
@@ -105,7 +105,7 @@ class WideHeads:
         return table[along, torch.arange(self.series.terms, device=positions.device)].flatten(-2)
 
     def _covering(self, limit: int, device: torch.device) -> Tensor:
-        """[size, terms, 2]: angles are turned in float64 once, so that far positions lose nothing."""
+        """[size, terms, 2]: angles are computed in float64 once, so that far positions lose no precision."""
         if device not in self._tables or len(self._tables[device]) <= limit:
             if limit >= self._size:  # twice as far, so that a growing sequence rebuilds rarely
                 self._size = 2 * limit + 1

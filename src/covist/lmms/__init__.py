@@ -1,6 +1,6 @@
-"""lmms-eval and covist: the model `covist` for lmms-eval, and our suites as tasks of it.
+"""The model `covist` for lmms-eval, and covist's suites as tasks of lmms-eval.
 
 lmms-eval --model covist --model_args pretrained=llava-hf/llava-1.5-7b-hf,budget=64,strategy=pro --tasks gqa
 
-`plugin.py` is what lmms-eval finds, `model.py` what it calls; only these two import it.
+lmms-eval finds `plugin.py` and calls `model.py`; only these two import it.
 """

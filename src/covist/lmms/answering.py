@@ -1,4 +1,4 @@
-"""The model behind the plugin: conversations in, answers and their visual tokens out."""
+"""The model of the plugin: conversations in, answers and counts of visual tokens out."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from covist.request.loading import load_model
 from covist.request.together import Shown, Together
 
 SEARCHED = 1024
-"""Documents of a task that are looked through for images that differ."""
+"""Documents of a task that are searched for different images."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """One answer, and what it took."""
+    """One answer, and what it cost."""
 
     text: str
     new_tokens: int
@@ -37,7 +37,7 @@ class Answerer:
         self._method = None if arguments.is_plain else arguments.make_method()
         tracker = None if self._method is None else self._method.tracker
         self.needs_reference = tracker is not None and tracker.frozen is None and not arguments.is_running
-        """Whether a task must settle a concentration reference before its first answer."""
+        """Whether each task must measure a concentration reference before its first answer."""
         self._handle = None
         if self._method is not None:
             self._handle = compress(
@@ -51,7 +51,7 @@ class Answerer:
         self._together = Together(self.loaded, self._handle)
 
     def settle(self, conversations: Iterable[Conversation]) -> float | None:
-        """The mean concentration over the first conversations that show something new; None if none does."""
+        """The mean concentration over the first conversations with different images; None if there are no images."""
         new: dict[int, Conversation] = {}
         for conversation in islice(conversations, SEARCHED):
             if conversation.shows_something:
@@ -61,11 +61,11 @@ class Answerer:
         return mean_concentration(self.loaded, (one.request(self.loaded) for one in new.values())) if new else None
 
     def freeze(self, concentration: float | None) -> None:
-        """Answer from now on with this concentration reference."""
+        """Use this concentration reference from now on."""
         if self._method is not None and self._method.tracker is not None:
             self._method.tracker.freeze(concentration)
 
     def answer(self, conversations: Sequence[Conversation], generation: Generation) -> list[Answered]:
-        """Answers to a batch; with a frozen reference none of them depends on its neighbours."""
+        """Answers to a batch; with a frozen reference, no answer depends on its neighbours."""
         said = self._together.answer([one.pose(self.loaded) for one in conversations], **dict(generation.options))
         return [Answered(generation.cut(one.text), len(one.tokens), one.shown) for one in said]

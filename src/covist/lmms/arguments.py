@@ -15,24 +15,24 @@ from covist.methods.grammar import is_vanilla
 from covist.request.videos import FRAMES
 
 RUNNING = "running"
-"""The concentration reference of the paper: a running mean over the images as they come."""
+"""The paper's concentration reference: a running mean over the images in the order of the task."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What lmms-eval may say about the model, by the names that it is said with.
+    """The arguments in `--model_args`.
 
     pretrained:          "tiny", "tiny-next", a folder or a hub id
-    budget:              visual tokens per image, as `covist.compress` takes them, or "none"
-    strategy, method:    CoViST's execution, or another method; settings of a method stand after a colon, with
-                         semicolons between them, because lmms-eval splits at commas
+    budget:              visual tokens per image, as in `covist.compress`, or "none"
+    strategy, method:    CoViST's strategy, or another method; settings of a method follow a colon and are separated by
+                         semicolons, because lmms-eval splits at commas
     config:              a file of `covist tune` or `covist calibrate`, or one with constants of CoViST; other arguments
-                         come before it
+                         override it
     clip:                the CLIP checkpoint of the model's vision tower
-    min_coverage:        an image of which the budget covers less runs uncompressed
-    concentration:       what to freeze CoViST's reference to, or "running"; by default every task settles its own
-    frames:              frames of a video that are looked at, evenly spaced
-    device, batch_size:  lmms-eval hands over its own options of these names
+    min_coverage:        an image of which the budget would cover less runs uncompressed
+    concentration:       CoViST's frozen reference, or "running"; by default every task measures its own
+    frames:              evenly spaced frames to take from a video
+    device, batch_size:  passed on by lmms-eval from its own options of these names
     """
 
     pretrained: str
@@ -67,13 +67,13 @@ class Arguments:
             values[name] = _count(name, values[name])
         if "method" in values:
             values["method"] = str(values["method"]).replace(";", ",")
-        made = cls(**{**values, "pretrained": str(values["pretrained"])})  # lmms-eval makes numbers of digits
+        made = cls(**{**values, "pretrained": str(values["pretrained"])})  # lmms-eval turns digits into numbers
         made._check()
         return made
 
     @cached_property
     def setup(self) -> Setup:
-        """What the file says."""
+        """The settings of the file."""
         return Setup.of(self.config)
 
     @property
@@ -92,11 +92,11 @@ class Arguments:
 
     @property
     def is_running(self) -> bool:
-        """Whether the concentration reference runs along with the images."""
+        """Whether the concentration reference is a running mean over the images."""
         return self.concentration == RUNNING
 
     def make_method(self) -> Method:
-        """A new object of the method, its concentration reference frozen where the arguments or the file say it."""
+        """A new method object, with a frozen concentration reference if the arguments or the file give one."""
         number = None if isinstance(self.concentration, str) else self.concentration
         setup = replace(self.setup, concentration=None) if self.is_running else self.setup
         return choose_method(self.strategy, self.method, setup, number, {})
@@ -112,7 +112,7 @@ _COUNTS = {"batch_size", "frames"}
 
 
 def _count(name: str, value: Any) -> int:
-    """A number from 1 on; lmms-eval hands over text or a number."""
+    """A whole number of at least 1, which lmms-eval passes as text or as a number."""
     if not str(value).isdecimal() or int(value) < 1:
-        raise CovistError(f"{name} must be a number from 1 on, got {value!r}")
+        raise CovistError(f"{name} must be a whole number of at least 1, got {value!r}")
     return int(value)

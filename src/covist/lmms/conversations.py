@@ -1,4 +1,4 @@
-"""What a task of lmms-eval shows and asks, as a conversation that a model of ours can be given."""
+"""What a task of lmms-eval shows and asks, as a conversation for the model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from covist.request.prompts import Turn
 from covist.request.videos import Video, load_video
 
 IMAGE_MARK = "<image>"
-"""What lmms-eval's simple tasks write where an image belongs, if they say it at all."""
+"""Marks the place of an image in the text of lmms-eval's simple tasks; many texts have no mark."""
 
 
 def from_messages(messages: Sequence[dict[str, Any]], frames: int) -> Conversation:
-    """The conversation of a chat task: `doc_to_messages` gives its turns."""
+    """The conversation of a chat task, whose turns come from `doc_to_messages`."""
     turns: list[Turn] = []
     images: list[Image.Image] = []
     videos: list[Video] = []
@@ -40,9 +40,9 @@ def from_messages(messages: Sequence[dict[str, Any]], frames: int) -> Conversati
 
 
 def from_visuals(visuals: Sequence[Any] | None, text: str, frames: int) -> Conversation:
-    """The conversation of a simple task: one turn with what `doc_to_visual` gives, and a text about it.
+    """The conversation of a simple task: one turn with the visuals of `doc_to_visual` and a text.
 
-    The images stand where the text marks their places, if it marks as many as there are, else before it.
+    Visuals go to the places that the text marks, if it has as many marks as there are visuals, else before the text.
     """
     shown = [_visual_part(visual) for visual in visuals or ()]
     pieces = text.split(IMAGE_MARK)
@@ -56,7 +56,7 @@ def from_visuals(visuals: Sequence[Any] | None, text: str, frames: int) -> Conve
 
 
 def _visual_part(visual: Any) -> dict[str, Any]:
-    """lmms-eval tells visuals apart by their types alone."""
+    """lmms-eval distinguishes visuals only by their Python types."""
     if isinstance(visual, dict):
         raise _not_shown("audio")
     return {"type": "image" if isinstance(visual, Image.Image) else "video", "url": visual}
@@ -68,10 +68,10 @@ def _image(shown: Any) -> Image.Image:
 
 def _video(part: dict[str, Any], frames: int) -> Video:
     if part.get("start_time") is not None or part.get("end_time") is not None:
-        raise CovistError("the task shows a part of a video; cut it out beforehand, covist reads whole videos")
+        raise CovistError("the task shows part of a video, but covist reads whole videos; cut it beforehand")
     shown = part["url"]
     return load_video(shown, frames) if isinstance(shown, str) else Video.of([as_rgb(frame) for frame in shown])
 
 
 def _not_shown(kind: str) -> CovistError:
-    return CovistError(f"the task shows {kind}, which no model of covist takes; it takes images and videos")
+    return CovistError(f"the task shows {kind}, but covist takes only images and videos")

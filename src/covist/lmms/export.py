@@ -1,8 +1,8 @@
-"""A suite as a task of lmms-eval, which runs offline.
+"""Export a suite as a task that lmms-eval runs offline.
 
 DIR/images/*.png      one file per image
 DIR/questions.jsonl   one line per question: images, family, question, answers, metric, choices
-DIR/NAME.yaml         the task; it names the questions by their absolute path, so a folder that moved is exported again
+DIR/NAME.yaml         the task; it has the absolute path of the questions, so export again after moving the folder
 DIR/utils.py          how a question is shown and scored
 """
 
@@ -23,7 +23,7 @@ from covist.lmms.scoring import ACCURACY
 from covist.outputs import writable_directory
 
 MAX_NEW_TOKENS = 16
-"""Of an answer to a suite that leaves room for the longest right one."""
+"""The longest answer, for suites that otherwise use the length of the longest right one."""
 
 _TASK = """\
 # Written by `covist export`.
@@ -96,7 +96,7 @@ def _task(task: str, suite: Suite, questions: Path) -> str:
 
 
 def _save_images(item: Item, folder: Path) -> list[str]:
-    """Write what an item shows; the names of its files in the folder."""
+    """Write the images of an item; returns the names of the files in the folder."""
     names = []
     for place, shown in enumerate(item.shown):
         if not isinstance(shown, Image.Image):
@@ -109,7 +109,7 @@ def _save_images(item: Item, folder: Path) -> list[str]:
 def _lines(item: Item, names: list[str]) -> list[dict[str, Any]]:
     for asked in item.questions:
         if asked.metric not in METRICS:
-            raise CovistError(f"item {item.number} is judged by {asked.metric}, which needs the uncompressed model")
+            raise CovistError(f"item {item.number} is scored by {asked.metric}, which needs the uncompressed model")
     return [
         {
             "images": names,

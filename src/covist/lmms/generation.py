@@ -1,4 +1,4 @@
-"""`generation_kwargs` of a task: how its answers are written."""
+"""`generation_kwargs` of a task: how its answers are generated."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from covist.errors import CovistError
 
 MAX_NEW_TOKENS = 1024
-"""Where a task does not say it; the same as for lmms-eval's own models."""
+"""If a task does not set it; the same as for lmms-eval's own models."""
 _LENGTH = {"until", "max_new_tokens", "max_gen_toks", "repetition_penalty"}
 _SAMPLING = {"do_sample", "temperature", "top_p", "top_k", "num_beams"}
 
 
 @dataclass(frozen=True)
 class Generation:
-    """How answers are written: arguments of `generate`, and what ends a text.
+    """How answers are generated: arguments of `generate`, and the texts that end an answer.
 
     >>> Generation.of({"max_new_tokens": 16, "temperature": 0, "until": ["\\n"]}).cut("yes\\nno")
     'yes'
@@ -24,15 +24,15 @@ class Generation:
 
     options: tuple[tuple[str, Any], ...]
     until: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()  # what a task says and no model of ours reads
+    ignored: tuple[str, ...] = ()  # what a task sets and covist does not read
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Generation:
         if int(given.get("num_return_sequences") or 1) > 1:
-            raise CovistError("num_return_sequences: covist gives one answer to a request; use --repeats")
+            raise CovistError("num_return_sequences: covist gives one answer per request; use --repeats")
         options: dict[str, Any] = {
             "max_new_tokens": int(given.get("max_new_tokens") or given.get("max_gen_toks") or MAX_NEW_TOKENS),
-            # A checkpoint's own would also punish the padding, which neighbours decide.
+            # A checkpoint's own would also penalise padding, which depends on the neighbours.
             "repetition_penalty": float(given.get("repetition_penalty") or 1.0),
             **_sampling(given),
         }
@@ -50,7 +50,7 @@ class Generation:
 
 
 def _sampling(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Greedy unless a task asks for a temperature, or for sampling without naming one."""
+    """Greedy, unless a task sets a temperature, or sampling without a temperature."""
     named = given.get("temperature")
     temperature = float(named if named is not None else bool(given.get("do_sample")))
     beams = int(given.get("num_beams") or 1)

@@ -25,7 +25,7 @@ from covist.request.together import Shown
 
 
 class VisualTokenCounts(TokenCounts):
-    """Token counts of a sample, with its visual tokens: lmms-eval writes them to the file of samples."""
+    """Token counts of a sample, with its visual tokens; lmms-eval writes them to the samples file."""
 
     def __init__(self, answered: Answered):
         super().__init__(output_tokens=answered.new_tokens)
@@ -43,7 +43,7 @@ class VisualTokenCounts(TokenCounts):
 
 
 class _Covist(lmms):
-    """What both kinds of tasks share."""
+    """What both kinds of model share."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__()
@@ -78,27 +78,27 @@ class _Covist(lmms):
         return [GenerationResult(one.text, VisualTokenCounts(one)) for one in ordered]
 
     def generate_until_multi_round(self, requests: list[Instance]) -> list[str]:
-        raise CovistError("covist answers in one round; leave tasks of output type generate_until_multi_round out")
+        raise CovistError("covist answers in one round; leave out tasks of type generate_until_multi_round")
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
-        # lmms-eval documents log-likelihoods, but its tasks take the smallest number, as if they were losses.
-        raise CovistError("covist writes answers and rates none; take the variant of the task that generates them")
+        # lmms-eval documents log-likelihoods, but its tasks choose the smallest number, as if they were losses.
+        raise CovistError("covist does not rate given answers; use the variant of the task that generates them")
 
     def clean(self) -> None:
-        """Give the memory back, for a judge that may come next."""
+        """Free the memory, for a judge model that may come next."""
         del self._answerer
         super().clean()
 
     @abstractmethod
     def _question(self, request: Instance) -> Question:
-        """What a request of this kind of task says."""
+        """Read a request of this kind of task."""
 
     @abstractmethod
     def _conversation(self, question: Question, document: Any) -> Conversation:
-        """What the question asks about a document, its own or another of its task."""
+        """The conversation of a question about a document of its task."""
 
     def _answer(self, questions: Sequence[Question]) -> list[Answered]:
-        """A batch, whose questions belong to one task."""
+        """Answer a batch of questions of one task."""
         first = questions[0]
         if self._answerer.needs_reference:
             self._answerer.freeze(self._reference(first))
@@ -109,12 +109,12 @@ class _Covist(lmms):
     def _generation(self, question: Question) -> Generation:
         made = Generation.of(question.generation)
         for name in sorted({*made.ignored} - self._mentioned):
-            logger.warning(f"covist: {question.task} sets {name}, which nothing here reads")
+            logger.warning(f"covist: {question.task} sets {name}, which covist ignores")
         self._mentioned |= {*made.ignored}
         return made
 
     def _reference(self, question: Question) -> float | None:
-        """The concentration reference of a task: of its first images, whichever of them this process answers."""
+        """The concentration reference of a task, from its first images, whichever of them this process answers."""
         key = (question.task, question.split)
         if key not in self._references:
             documents = self.task_dict[question.task][question.split]
@@ -124,7 +124,7 @@ class _Covist(lmms):
         return self._references[key]
 
     def _log(self, answers: Sequence[Answered], seconds: float) -> None:
-        """Leave speed and visual tokens in `throughput` of the results file, as means over what this process saw."""
+        """Log speed and visual tokens in `throughput` of the results file, as means over this process's answers."""
         total = sum((answer.shown for answer in answers), Shown())
         written = sum(answer.new_tokens for answer in answers)
         views = max(total.views, 1)
@@ -141,7 +141,7 @@ class _Covist(lmms):
 
 
 class CovistChat(_Covist):
-    """Tasks whose `doc_to_messages` gives whole conversations."""
+    """For tasks whose `doc_to_messages` gives whole conversations."""
 
     is_simple = False
 
@@ -154,7 +154,7 @@ class CovistChat(_Covist):
 
 
 class CovistSimple(_Covist):
-    """Tasks whose `doc_to_visual` gives what is shown, and whose text is asked about it."""
+    """For tasks whose `doc_to_visual` gives the visuals, with a text about them."""
 
     is_simple = True
 
@@ -167,5 +167,5 @@ class CovistSimple(_Covist):
 
 
 def _is_filling(request: Instance) -> bool:
-    """Whether lmms-eval only repeats a request, so that all processes have equally many."""
+    """Whether lmms-eval only repeats a request so that all processes have the same number."""
     return "__padding_only__" in request.metadata

@@ -1,4 +1,4 @@
-"""The entry point of group `lmms_eval.models`: lmms-eval learns here that there is a model `covist`."""
+"""The entry point of the group `lmms_eval.models`, through which lmms-eval finds the model `covist`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from lmms_eval.models.registry_v2 import ModelManifest
 
 
 def manifest() -> ModelManifest:
-    """`--model covist` for chat tasks, and with `--force_simple` for simple ones."""
+    """`--model covist` for chat tasks, or with `--force_simple` for simple ones."""
     return ModelManifest(
         model_id="covist",
         simple_class_path="covist.lmms.model.CovistSimple",

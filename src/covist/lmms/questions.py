@@ -1,4 +1,4 @@
-"""The questions of an evaluation, in batches of a kind."""
+"""The questions of an evaluation, in batches of one kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Question:
-    """One request of lmms-eval: a document of a task, how it is shown, and how it is answered."""
+    """One request of lmms-eval: a document of a task, how to show it, and how to generate the answer."""
 
     task: str
     split: str
@@ -22,14 +22,14 @@ class Question:
 
     @property
     def kind(self) -> str:
-        """Questions of one kind can share a batch: one task, written in one way."""
+        """Questions of one kind can share a batch: same task, same generation settings."""
         return json.dumps([self.task, self.split, self.generation], sort_keys=True, default=str)
 
 
 def batches(questions: Sequence[Question], size: int) -> Iterator[list[int]]:
-    """Numbers of questions that are answered together.
+    """The numbers of the questions in each batch.
 
-    The longest texts of a kind come first: padding stays small, and what does not fit into memory fails at once.
+    The longest texts of a kind come first, so there is little padding, and a lack of memory shows at once.
     """
     kinds: dict[str, list[int]] = defaultdict(list)
     for number, question in enumerate(questions):

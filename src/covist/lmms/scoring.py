@@ -14,7 +14,7 @@ ACCURACY = "accuracy"
 
 
 def process_results(document: Mapping[str, Any], answers: Sequence[str]) -> dict[str, Any]:
-    """How right an answer is counts for the family of the question, and for the accuracy."""
+    """Score an answer, for the family of the question and for the accuracy."""
     family, metric = document["family"], document["metric"]
     asked = Question(document["question"], document["answers"], metric, family, document["choices"])
     score = METRICS[metric](answers[0], asked)
@@ -22,7 +22,7 @@ def process_results(document: Mapping[str, Any], answers: Sequence[str]) -> dict
 
 
 def mean_of_families(scored: Sequence[Mapping[str, Any]]) -> float:
-    """The mean of the families' scores, however many questions each of them has."""
+    """The mean of the families' scores, whatever the number of questions in each."""
     families = defaultdict(list)
     for one in scored:
         families[one["family"]].append(one["score"])

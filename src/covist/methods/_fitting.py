@@ -1,4 +1,4 @@
-"""How FitPrune is calibrated: how many tokens each layer can lose if its attention may change by so much."""
+"""FitPrune's calibration: how many tokens each layer can lose if its attention may change by a given share."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ STEPS = 30  # of the binary search
 
 @dataclass(frozen=True)
 class Mass:
-    """What the tokens of some images receive from one side in each layer but the last."""
+    """The attention that the tokens of some images receive from one side, in each layer except the last."""
 
     received: Tensor  # [images, layers - 1, tokens], zero after an image's last token
 
     @cached_property
     def order(self) -> Tensor:
-        """The tokens from the least to the most, [images, layers - 1, tokens]."""
+        """The tokens in increasing order of received attention, [images, layers - 1, tokens]."""
         return self.received.argsort(dim=2, stable=True)
 
     def spares(self, layer: int, there: Tensor, alpha: float) -> Tensor:
-        """Which of the tokens `there` [images, tokens] can go, those that receive least first, while the others still
-        receive 1 - alpha of what all tokens of the image receive in that layer."""
+        """Which of the tokens `there` [images, tokens] can be removed, those that receive least first, while the others
+        still receive 1 - alpha of what all tokens of the image receive in that layer."""
         received, order = self.received[:, layer], self.order[:, layer]
         whole, left = received.sum(1, keepdim=True), (received * there).gather(1, order)
-        lost = whole - left.sum(1, keepdim=True) + left.cumsum(1)  # without a token and all that receive less
+        lost = whole - left.sum(1, keepdim=True) + left.cumsum(1)  # if a token and all that receive less are removed
         return torch.zeros_like(there).scatter(1, order, lost <= alpha * whole) & there
 
 
 @dataclass(frozen=True)
 class Attended:
-    """The attention that the tokens of some images receive, from the text and from the image itself."""
+    """The attention that the tokens of some images receive from the text and from the image itself."""
 
     cross: Mass
     own: Mass
@@ -56,7 +56,7 @@ class Attended:
         return self.cross.received.shape[1] + 1
 
     def kept_shares(self, alpha: float) -> Tensor:
-        """Share of its tokens that each layer sees [layers], mean over images: what both sides can spare is gone."""
+        """Share of the tokens that each layer sees [layers], mean over images; what both sides can spare is removed."""
         there, seen = self.there, [self.there]
         for layer in range(self.layers - 1):
             there = there & ~(self.cross.spares(layer, there, alpha) & self.own.spares(layer, there, alpha))
@@ -64,7 +64,7 @@ class Attended:
         return torch.stack([(one.sum(1) / self.there.sum(1)).mean() for one in seen])
 
     def fit(self, share: float) -> tuple[float, list[float]]:
-        """The smallest alpha with which layers see a mean `share` of the tokens, or less, and what each sees."""
+        """The smallest alpha for which layers see a mean `share` of the tokens or less, and the share of each layer."""
         low, high = 0.0, 1.0
         for _ in range(STEPS):
             middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Methods that drop tokens inside the decoder: their schedules and the reduction they share."""
+"""Methods that drop tokens inside the decoder: their schedules and their common reduction."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
 PUBLISHED_LAYERS = 32
-"""Depth of the decoder for which the published layer indices are meant; other depths scale them."""
+"""Depth of the decoder to which published layer indices refer; they are scaled for other depths."""
 PUBLISHED_TOKENS = 576
-"""Tokens of the images for which the published counts are meant."""
+"""Tokens of the images to which published counts refer."""
 
 
 def cut_depths(layers: int, budget: int, tokens: int, cuts: Sequence[int], share: float) -> list[int]:
-    """Where each reduction happens in a decoder of `layers` layers, given their layers in one of 32.
+    """The layer of each reduction in a decoder of `layers` layers, given its layer in a decoder of 32.
 
-    The layers before the first cut see all tokens. Where these alone would take more than `share` of the budget, the
-    first cut moves forward and the others keep their proportions after it.
+    The layers before the first cut see all tokens. If these alone would take more than `share` of the budget, the first
+    cut moves forward and the others keep their proportions after it.
     """
     affordable = math.floor(share * layers * budget / tokens)
     first = max(1, min(round_half_up(cuts[0] * layers / PUBLISHED_LAYERS), affordable))
@@ -42,8 +42,8 @@ def inside_schedule(
 ) -> Schedule:
     """All tokens up to the first cut, then counts in the proportions of `shape` whose layer mean is the budget.
 
-    If the full-length layers exceed the budget even with the earliest cut, one token is left after it and the mean
-    is what the report says.
+    If the full-length layers exceed the budget even with the earliest cut, one token is left after it, and the mean is
+    above the budget, as the report shows.
     """
     depths = cut_depths(layers, budget, tokens, cuts, share)
     if budget >= tokens or depths[0] >= layers:
@@ -65,8 +65,8 @@ def solved(schedule: Callable[[float], Schedule], most: float, budget: int) -> S
 
 
 def stepped_schedule(layers: int, budget: int, tokens: int, cuts: Sequence[int], shape: Sequence[float]) -> Schedule:
-    """Counts in the proportions of `shape` from the `cuts` on, the first of them before the decoder; their layer mean
-    is the budget."""
+    """Counts in the proportions of `shape` from the `cuts` on, the first of which is before the decoder; their layer
+    mean is the budget."""
     if budget >= tokens:
         return fixed_schedule(layers, tokens, tokens)
     depths = scaled_depths(layers, cuts)
@@ -83,14 +83,14 @@ def published_schedule(layers: int, tokens: int, cuts: Sequence[int], counts: Se
 
 
 def scaled_depths(layers: int, cuts: Sequence[int]) -> list[int]:
-    """Layers in a decoder of `layers` layers: a cut at 0 is before it, any other has at least one layer before it."""
+    """Cuts scaled to `layers` layers: 0 stays before the decoder, any other cut has at least one layer before it."""
     return [max(round_half_up(cut * layers / PUBLISHED_LAYERS), min(cut, 1)) for cut in cuts]
 
 
 def staged(layers: int, tokens: int, depths: Sequence[int], counts: Sequence[int]) -> Schedule:
     """`counts` from `depths` on and all tokens before them; counts never rise and never reach zero.
 
-    In a decoder so short that two cuts fall on one layer, the later one counts.
+    In a decoder so shallow that two cuts fall on one layer, the later one counts.
     """
     stages = {0: tokens}
     for depth, count in zip(depths, counts, strict=True):
@@ -100,19 +100,19 @@ def staged(layers: int, tokens: int, depths: Sequence[int], counts: Sequence[int
 
 
 def at_first_cut(view: DecoderView, cuts: Sequence[int]) -> bool:
-    """Whether this is where the first of the `cuts` belongs, which may have moved forward, but not past it."""
+    """Whether this depth is that of the first of the `cuts`, which may have moved forward but never back."""
     return view.depth <= scaled_depths(view.decoder.layers, cuts)[0]
 
 
 class NominalCounts(Method):
     """Lets a method run at its published counts, whose layer mean is not the budget that they are named after.
 
-    Goes before the other base of a method. `cuts` are layers in a decoder of 32; 0 is before the first.
+    List it before the other base classes of a method. `cuts` are layers in a decoder of 32; 0 is before the first.
     """
 
     options: ClassVar = {
-        "counts": "average: counts are solved so that the budget is their layer mean; "
-        "nominal: the published layers and counts for the budget, whose layer mean is another one"
+        "counts": "average: counts are solved so that their layer mean is the budget; "
+        "nominal: the published layers and counts for the budget, whose layer mean differs from it"
     }
     cuts: ClassVar[tuple[int, ...]]
 
@@ -137,7 +137,7 @@ class NominalCounts(Method):
 
 
 class ChooseInside(Method):
-    """Drops the tokens that `choose` does not name at each cut inside the decoder."""
+    """Keeps only the tokens that `choose` returns at each cut inside the decoder."""
 
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
         started = perf_counter()
@@ -146,7 +146,7 @@ class ChooseInside(Method):
 
     @abstractmethod
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
-        """Places [count] of the representatives to keep."""
+        """Indices [count] of the representatives to keep."""
 
 
 class Proportioned(Method):
@@ -155,13 +155,13 @@ class Proportioned(Method):
     cuts: ClassVar[tuple[int, ...]]
     """Layers before which tokens are dropped, in a decoder of 32 layers; 0 is before the first."""
     shape: ClassVar[tuple[float, ...]] = (1.0,)
-    """Counts after the cuts, in proportion."""
+    """Proportions of the counts after the cuts."""
     presets: ClassVar[dict[int, tuple[float, ...]]] = {}
-    """Published counts after the cuts for a budget of 576 tokens: where there are any, those for the nearest budget are
-    the proportions."""
+    """Budget for 576 tokens -> published counts after the cuts. If there are any, those of the nearest budget give the
+    proportions."""
 
     def proportions(self, budget: int, tokens: int) -> tuple[float, ...]:
-        """Of the counts after the cuts, for a budget."""
+        """Proportions of the counts after the cuts, for a budget."""
         if not self.presets:
             return self.shape
         return self.presets[min(self.presets, key=lambda own: abs(own / PUBLISHED_TOKENS - budget / tokens))]
@@ -175,7 +175,7 @@ class Stepped(Proportioned):
 
 
 class DropInside(ChooseInside, Proportioned):
-    """Keeps every token up to the first cut and drops the ones that `choose` does not name at each cut."""
+    """Keeps every token up to the first cut and only the tokens that `choose` returns at each cut."""
 
     untouched_share: ClassVar[float] = 0.9
     """Largest share of the budget that the layers before the first cut may take."""
@@ -202,7 +202,7 @@ def last_prompt_row(view: DecoderView) -> Tensor:
 
 
 def attention_to_image(view: DecoderView, rows: Tensor) -> Tensor:
-    """Attention of `observed_layer` from some tokens to the representatives, mean over heads and tokens [K]."""
+    """Attention of `observed_layer` from some tokens to the representatives, mean over heads and these tokens [K]."""
     return view.attention(rows).mean((0, 1))[view.visual]
 
 

@@ -1,4 +1,4 @@
-"""What lies where on an image's token grid: even cells in any number, windows, and neighbours."""
+"""Geometry of an image's token grid: any number of even cells, windows, and neighbours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_CELL = NO_TOKEN = -1
 
 
 def allot(total: int, sizes: list[int]) -> list[int]:
-    """Split `total` into integers in proportion to `sizes`; the largest remainders get what is left over."""
+    """Split `total` into integers in proportion to `sizes`; the largest remainders get the rest."""
     whole = sum(sizes)
     parts = [total * size // whole for size in sizes]
     by_remainder = sorted(range(len(sizes)), key=lambda i: -(total * sizes[i] % whole))
@@ -41,13 +41,13 @@ def even_cells(grid: Grid, count: int) -> tuple[Tensor, Tensor]:
 
 
 def windows(grid: Grid, per_side: int, device: torch.device | str = "cpu") -> Tensor:
-    """The window of each token [N] where every view has `per_side` x `per_side` of them, numbered view by view."""
+    """The window of each token [N]; every view has `per_side` x `per_side` windows, numbered view by view."""
     column, row = (grid.coordinates(device)[:, :2] * per_side).long().unbind(-1)
     return (grid.view_numbers(device) * per_side + row) * per_side + column
 
 
 def _cells_of_view(rows: int, columns: int, places: int) -> tuple[Tensor, Tensor]:
-    """Bands of rows, each with its own number of columns, so that any number of places comes out exactly."""
+    """Bands of rows, each with its own number of columns, so that any number of places can be met exactly."""
     if places == 0:
         return torch.full((rows * columns,), NO_CELL), torch.empty(0, dtype=torch.long)
     bands = round_half_up(math.sqrt(places * rows / columns))
@@ -62,13 +62,13 @@ def _cells_of_view(rows: int, columns: int, places: int) -> tuple[Tensor, Tensor
 
 
 def _interval(part: int, parts: int, length: int) -> tuple[int, int, int]:
-    """First place, middle place and end of the `part`-th of `parts` even intervals over `length` places."""
+    """First place, middle place and end of interval number `part` of `parts` even intervals over `length` places."""
     first, end = -(-part * length // parts), -(-(part + 1) * length // parts)
     return first, max(first, (2 * part + 1) * length // (2 * parts)), end
 
 
 def neighbours(grid: Grid, steps: Sequence[tuple[int, int]]) -> Tensor:
-    """The tokens that lie some steps (rows, columns) from each token in its view [N, steps]; NO_TOKEN where none is."""
+    """The tokens at some steps (rows, columns) from each token in its view [N, steps]; NO_TOKEN if there is none."""
     whole = _whole(grid)
     tables, first = [], 0
     for rows, columns in whole.views:
@@ -82,18 +82,18 @@ def neighbours(grid: Grid, steps: Sequence[tuple[int, int]]) -> Tensor:
     if not isinstance(grid, PartialGrid):
         return table
     cells = torch.tensor(grid.cells)
-    numbers = torch.full((whole.size + 1,), NO_TOKEN)  # the last entry stands for no token
+    numbers = torch.full((whole.size + 1,), NO_TOKEN)  # the last entry is for NO_TOKEN
     numbers[cells] = torch.arange(len(cells))
     return numbers[table[cells]]
 
 
 def rows_and_columns(grid: Grid) -> Tensor:
-    """Where each token lies in its view [N, 2]."""
+    """Row and column of each token in its view [N, 2]."""
     views = [torch.cartesian_prod(torch.arange(rows), torch.arange(columns)) for rows, columns in _whole(grid).views]
     places = torch.cat(views)
     return places[torch.tensor(grid.cells)] if isinstance(grid, PartialGrid) else places
 
 
 def _whole(grid: Grid) -> Grid:
-    """The grid that a partial one is left of."""
+    """The grid itself, or the whole grid behind a partial one."""
     return grid.whole if isinstance(grid, PartialGrid) else grid

@@ -1,7 +1,7 @@
 """What SparseVLM and SparseVLM+ share: text tokens that rate the image, and the schedule.
 
-Counts keep the proportions of the published list for the nearest budget and are solved for the layer mean. Where the
-first three layers would take more than 3/4 of the budget, the cuts move forward.
+Counts keep the proportions of the published list for the nearest budget and are solved for the layer mean. If the first
+three layers would take more than 3/4 of the budget, the cuts move forward.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PAPER = "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Mo
 
 
 class RatedInside(ScoreInside):
-    """Drops after layers 2, 6 and 15 of 32, by what the raters look at; subclasses publish their own counts."""
+    """Drops tokens after layers 2, 6 and 15 of 32 by the raters' attention; subclasses have their own counts."""
 
     cuts = (3, 7, 16)
     untouched_share = 0.75
@@ -27,7 +27,7 @@ class RatedInside(ScoreInside):
 
 
 def pointed_at(view: DecoderView) -> Tensor:
-    """How much the image's input embeddings point to each text token after it [T], of one in sum."""
+    """How much the image's input embeddings point to each text token after it [T]; the sum is one."""
     return pointing(view.signals.embeddings, view.text_embeddings)
 
 
@@ -37,15 +37,15 @@ def pointed_at_now(view: DecoderView) -> Tensor:
 
 
 def pointing(image: Tensor, text: Tensor) -> Tensor:
-    """How much image tokens [K, d] point to each text token [T, d] -> [T], of one in sum."""
+    """How much image tokens [K, d] point to each text token [T, d] -> [T], with sum one."""
     text = text.float()
     return (image.to(text) @ text.T).softmax(-1).mean(0)
 
 
 def raters(view: DecoderView, pointed: Callable[[DecoderView], Tensor] = pointed_at) -> Tensor:
-    """Rows of the text tokens after the image that it points to more than on average.
+    """Rows of the text tokens after the image to which it points more than on average.
 
-    Without text after the image the last prompt token rates; where no token stands out, all of them do.
+    Without text after the image, the last prompt token rates; if no token stands out, all of them do.
     """
     if not len(view.text):
         return last_prompt_row(view)

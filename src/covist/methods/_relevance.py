@@ -1,9 +1,9 @@
 """How relevant each token is to the question, as CDPruner, AnchorPrune and others measure it.
 
 With CLIP's text space: the *negated* cosine of patch and text, because the patches of CLIP's penultimate layer
-anti-correlate with the text they show. Without it: the cosine of projected embeddings and the question's input
-embeddings in the decoder, not negated. A text beyond CLIP's 77 tokens is cut into segments whose cosines are averaged;
-here each segment has a begin and an end token of its own.
+anti-correlate with text that describes them. Without it: the cosine of projected embeddings and the question's input
+embeddings in the decoder, not negated. A text of more than CLIP's 77 tokens is cut into segments whose cosines are
+averaged; here each segment has its own begin and end token.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ ANSWER_HINTS = (
     "Answer the question using a single word or phrase.",
     "Answer with the option's letter from the given choices directly.",
 )
-"""What benchmarks append to a question; it says nothing about the image."""
+"""Hints that benchmarks append to a question; they say nothing about the image."""
 
 
 class SignedRelevance(Method):
-    """A method that goes by CLIP's similarity to the question, with a sign that the user may turn."""
+    """A method that uses CLIP's similarity to the question, with a sign that the user may reverse."""
 
     uses_clip_text = True
     options: ClassVar = {
-        "relevance": "negated: CLIP's similarity to the question with the published sign; plain: with the other one; "
-        "none: without it"
+        "relevance": "negated: CLIP's similarity to the question with the published sign; plain: with the opposite "
+        "sign; none: without it"
     }
 
     def __init__(self, relevance: Sign | None = "negated", **options: Any):
@@ -50,13 +50,13 @@ def bare_question(text: str) -> str:
 
 
 def clip_relevance(image: ImageContext, sign: Sign = "negated") -> Tensor | None:
-    """Signed mean cosine of every token with the pooled text [N]; None without a text or CLIP's text space."""
+    """Signed mean cosine of every token with the pooled text [N]; None without text or CLIP's text space."""
     asked = in_text_space(image)
     return None if asked is None else sign_of(sign) * cosine(*asked).mean(-1).to(image.positions.device)
 
 
 def in_text_space(image: ImageContext) -> tuple[Tensor, Tensor] | None:
-    """Tokens [N, p] and the pooled question [segments, p] in CLIP's text space; None without a text or that space."""
+    """Tokens [N, p] and the pooled question [segments, p] in CLIP's text space; None without text or that space."""
     tower, patches, question = image.text_tower, image.patch_text_features, bare_question(image.instruction.text)
     if tower is None or patches is None or not question:
         return None
@@ -68,7 +68,7 @@ def sign_of(sign: Sign) -> int:
 
 
 def embedding_cosines(image: ImageContext) -> Tensor | None:
-    """Cosines of every token with the instruction's input embeddings in the decoder [N, I]; None without any."""
+    """Cosines of every token with the instruction's input embeddings in the decoder [N, I]; None if it is empty."""
     if not len(image.instruction.embeddings):
         return None
     return cosine(image.signals.embeddings, image.instruction.embeddings.to(image.signals.embeddings.device))

@@ -1,8 +1,8 @@
-"""Pieces that several methods share: signals in content order, ranking, merging, greedy selection.
+"""Functions that several methods share: signals in content order, ranking, merging, greedy selection.
 
-On images that are encoded in several tiles, every method here sees all content tokens of the image as one pool and
-reaches the image's budget exactly. Most published codes compress tile by tile instead and drop the newline markers;
-here the markers stay in the sequence.
+If an image is encoded in several tiles, every method here sees all its content tokens as one pool and reaches the
+image's budget exactly. Most published code compresses tile by tile instead and drops the newline markers; here the
+markers stay in the sequence.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from covist.formulas import ops
 from covist.formulas.ops import unit_rows
 
 TIE = 1e-6
-"""Scores closer than this, relative to the largest, are equal."""
+"""Scores that differ by less than this, relative to the largest, count as equal."""
 
 
 def received_attention(signals: ImageSignals) -> Tensor:
-    """Head-mean class attention of every content token [N]; incoming attention where there is no class token.
+    """Head-mean class attention of every content token [N]; incoming attention if there is no class token.
 
-    Heads that look at the class token itself count less here; CoViST gives every head the same mass.
+    Heads that attend to the class token itself count less here; CoViST gives every head the same weight.
     """
     attention = signals.attention if signals.feeding is None else signals.feeding.class_row()
     return signals.packed(attention.mean(1))
@@ -33,7 +33,7 @@ def layer_attention(signals: ImageSignals, layer: EncoderLayer) -> Tensor:
 
 
 def tile_numbers(signals: ImageSignals) -> Tensor:
-    """The tile in which the encoder saw each content token [N]; its view where the signals do not say."""
+    """The tile in which the encoder saw each content token [N]; without a class token, its view."""
     if signals.feeding is None:
         return signals.grid.view_numbers(signals.pack.device)
     return signals.pack // signals.feeding.keys.shape[1]
@@ -46,7 +46,7 @@ def cosine(features: Tensor, others: Tensor | None = None) -> Tensor:
 
 
 def distances(features: Tensor) -> Tensor:
-    """1 - cosine of all pairs of rows [N, d] -> [N, N]; zero where only rounding tells two tokens apart."""
+    """1 - cosine of all pairs of rows [N, d] -> [N, N]; zero if two tokens differ only by rounding."""
     distance = 1 - cosine(features)
     return distance.masked_fill(distance <= TIE, 0)
 
@@ -57,7 +57,7 @@ def largest(scores: Tensor, count: int) -> Tensor:
 
 
 def first_best(scores: Tensor) -> Tensor:
-    """The lowest index whose score [N] is the largest up to rounding, so that noise does not decide between ties."""
+    """The lowest index whose score [N] is the largest up to rounding, so that noise does not break ties."""
     return ops.first_largest(scores, TIE * scores.max().abs())
 
 
@@ -69,14 +69,14 @@ def without(indices: Tensor, total: int) -> Tensor:
 
 
 def stretched(values: Tensor, noise: float = TIE) -> Tensor:
-    """Min-max of values [N]; ones where they differ by no more than `noise`, relative to the largest."""
+    """Min-max of values [N]; ones if they differ by no more than `noise`, relative to the largest."""
     low, high = values.aminmax()
     differ = high - low > noise * values.abs().max()
     return torch.where(differ, (values - low) / (high - low), 1.0)
 
 
 def expand(start: Tensor, distance: Tensor, count: int, saliency: Tensor | None = None) -> Tensor:
-    """Grow `start` to `count` tokens by saliency [N] times distance [N, N] to the nearest that is chosen."""
+    """Grow `start` to `count` tokens by saliency [N] times distance [N, N] to the nearest chosen token."""
     nearest = distance[start].amin(0)
     saliency = torch.ones_like(nearest) if saliency is None else saliency
     chosen = list(start)
@@ -100,7 +100,7 @@ def cluster_means(features: Tensor, cluster: Tensor, count: int) -> tuple[Tensor
 
 
 def farthest_points(features: Tensor, start: Tensor, count: int) -> Tensor:
-    """Grow `start` [1] to `count` rows of [N, d], each the farthest by Euclid from those before -> in that order."""
+    """Grow `start` [1] to `count` rows of [N, d], each the farthest (Euclidean) from those before, in this order."""
     chosen, nearest = [start], torch.full_like(features[:, 0], torch.inf)
     for _ in range(count - 1):
         nearest = torch.minimum(nearest, (features - features[chosen[-1]]).square().sum(-1))
@@ -112,7 +112,7 @@ def farthest_points(features: Tensor, start: Tensor, count: int) -> Tensor:
 class Coverage:
     """`sum_rows max_{i chosen} rows[:, i]` of [R, N], and what each column would add to it.
 
-    A choice raises the coverage of a few rows only, and gains fall by exactly the part of these rows, so nothing is
+    A choice raises the coverage of only a few rows, and gains fall by exactly the part of these rows, so nothing is
     summed twice. floor: coverage of every row before any choice.
     """
 

@@ -1,4 +1,4 @@
-"""AnchorPrune: anchors that answer the question, then context that is salient and new."""
+"""AnchorPrune: anchors that are relevant to the question, then context that is salient and new."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ class AnchorPrune(Method):
         needs=("class-attention", "encoder-features", "clip-text", "question"),
         licence="Apache-2.0",
         published=(
-            "The first 5/32 of the count in the order of relevance (the negated CLIP cosine) are anchors; more follow "
-            "along that order until three of them were novel (1 - cosine to the first anchors above 0.2 in CLIP's text "
-            "space), at most half of the count. The rest maximises class attention times the distance in encoder "
-            "features to everything chosen."
+            "The first 5/32 of the count in the order of relevance (the negated CLIP cosine) are anchors. More follow "
+            "in that order until three of them were novel (1 - cosine to the first anchors above 0.2 in CLIP's text "
+            "space), up to half of the count. The rest maximises class attention times the distance in encoder "
+            "features to all chosen tokens."
         ),
         ours=(
-            "5/32 is the published 5, 10 and 20 of 32, 64 and 128 for any count. Without CLIP's text space, relevance "
-            "is the largest cosine to a question token's input embedding and novelty is measured on projected "
-            "embeddings (the published rule for Qwen2.5-VL). Without any question, class attention ranks."
+            "5/32 generalises the published 5, 10 and 20 of 32, 64 and 128 to any count. Without CLIP's text space, "
+            "relevance is the largest cosine to a question token's input embedding and novelty is measured on "
+            "projected embeddings (the published rule for Qwen2.5-VL). Without a question, class attention is the "
+            "relevance."
         ),
         checked="golden: anchorprune (relevance, anchors and kept tokens at 192, 128 and 64)",
     )
@@ -53,7 +54,7 @@ class AnchorPrune(Method):
 
 
 def anchors(relevance: Tensor, features: Tensor, count: int) -> Tensor:
-    """Tokens in the order of relevance [N], as far as they bring something new in `features` [N, d]."""
+    """Tokens in the order of relevance [N], until enough of them were novel in `features` [N, d]."""
     limit = max(1, int(ANCHOR_LIMIT * count))
     first = min(max(1, round_half_up(FIRST_ANCHORS * count)), limit)
     order = largest(relevance, limit)

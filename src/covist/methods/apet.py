@@ -1,4 +1,4 @@
-"""ApET: tokens that a small basis cannot approximate stay, before the decoder and in its middle."""
+"""ApET: keeps tokens that a small basis cannot approximate, before the decoder and in its middle."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class ApET(Seeded, Stepped):
         needs=("encoder-features", "decoder-states"),
         licence="MIT",
         published=(
-            "A basis of 10 tokens by farthest point sampling (squared Euclid) on the encoder features; every token is "
-            "approximated by ridge regression on it (1e-5), and those with the largest errors stay. The 10 of these "
-            "with the smallest errors are overwritten by the basis, in ascending order; every dropped token joins the "
-            "most similar (cosine) of the others, whose content becomes the mean; then the projector. The same again "
-            "on the hidden states before layer 16 of 32: 288 then 96, 192 then 64, 96 then 32. Positions are "
-            "renumbered."
+            "A basis of 10 tokens comes from farthest point sampling (squared Euclidean distance) on the encoder "
+            "features. Every token is approximated by ridge regression on it (1e-5), and those with the largest errors "
+            "stay. The 10 of these with the smallest errors are overwritten by the basis, in ascending order. Every "
+            "dropped token joins the most similar (cosine) of the others, whose content becomes the mean; then the "
+            "projector follows. The same happens again on the hidden states before layer 16 of 32: 288 then 96, 192 "
+            "then 64, 96 then 32. Positions are renumbered."
         ),
         ours=(
-            "The first point of the sampling is random in the original: here the seed alone draws it. The basis takes "
-            "at most half of the places, so that fewer than 20 kept tokens have a smaller basis, and a single one is "
-            "the longest token with all others merged into it. Basis tokens that are not kept themselves are dropped "
-            "tokens too and join another one. Errors are computed in float64, where copies in the basis leave the "
-            "system solvable, and ranked in float32, where copies have equal errors and the first of them goes first. "
-            "Other depths scale the layer, and the counts are solved for the layer-mean budget."
+            "The first point of the sampling is random in the original; here it depends only on the seed. The basis "
+            "takes at most half of the places, so that fewer than 20 kept tokens have a smaller basis, and a single "
+            "kept token is the one with the largest norm, with all others merged into it. Basis tokens that are not "
+            "kept count as dropped and join another token. Errors are computed in float64, so that copies in the basis "
+            "leave the system solvable, and ranked in float32, so that copies have equal errors and the first of them "
+            "comes first. For other depths the layer is scaled, and the counts are solved for the layer-mean budget."
         ),
         checked="reference: ApET (basis, errors, kept tokens and content of both stages)",
     )
@@ -68,14 +68,14 @@ class ApET(Seeded, Stepped):
 
 @dataclass(frozen=True)
 class Approximated:
-    """What is left of N tokens."""
+    """The M tokens that stay out of N."""
 
-    kept: Tensor  # [M] places of the tokens that stay, increasing
-    features: Tensor  # [M, d] what they are now
-    joined: Tensor  # [N - M] place, among those that stay, that each of the others has joined
+    kept: Tensor  # [M] indices of the tokens that stay, increasing
+    features: Tensor  # [M, d] their new content
+    joined: Tensor  # [N - M] for each other token, the place among the kept ones that it has joined
 
     def applied_to(self, state: VisualState, features: Tensor) -> VisualState:
-        """The state with these features [M, d] on its kept tokens; weights go where dropped tokens went."""
+        """The state with these features [M, d] on its kept tokens; dropped tokens pass on their weights, too."""
         dropped = without(self.kept, state.count)
         reduced = state.restrict(self.kept)
         weights = reduced.weights.index_add(0, self.joined, state.weights[dropped])
@@ -105,7 +105,7 @@ def sampled_basis(features: Tensor, size: int, seed: int) -> Tensor:
 
 
 def approximation_errors(features: Tensor, basis: Tensor) -> Tensor:
-    """Norms [N] of what a ridge regression on the basis leaves of tokens [N, d], in float32, where copies are equal."""
+    """Norms [N] of the residuals of tokens [N, d] after ridge regression on the basis; float32, so that copies tie."""
     features = features.double()
     directions = features[basis]  # [b, d]
     ridge = RIDGE * torch.eye(len(basis), dtype=features.dtype, device=features.device)

@@ -1,4 +1,4 @@
-"""What there is to choose from, as plain values."""
+"""All methods and what they say about themselves, as plain values."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ WHERE = {"before": "before the decoder", "inside": "inside the decoder", "both":
 
 
 def catalogue() -> list[dict[str, Any]]:
-    """One entry per registered method, as `describe` gives it."""
+    """One entry per registered method, as `describe` returns it."""
     return [describe(name) for name in available_methods()]
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Everything there is to know about a method or combination: what its `MethodInfo` says, and its settings.
+    """Everything about a method or combination: the fields of its `MethodInfo`, and its settings.
 
     >>> describe("vispruner")["settings"][0]["name"]
     'important'
@@ -47,7 +47,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def grouped(entries: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """The entries by where they act and what they go by, in the order of these vocabularies; empty groups are left out.
+    """The entries by where they act and what they go by, in the order of these vocabularies; no empty groups.
 
     >>> [entry["name"] for entry in grouped([describe("uniform"), describe("fastv")])["inside", "attention"]]
     ['fastv']
@@ -67,20 +67,20 @@ def matching(
     needs: Sequence[str] = (),
     licence: str | None = None,
 ) -> list[dict[str, Any]]:
-    """The entries that act there, read every one of these signals, and name this licence.
+    """The entries that act there, read all of these signals, and have this licence.
 
     needs: words of `NEEDS`, or "none" for the methods that read no signal
-    licence: a part of what an entry says about it, in any case
+    licence: a part of the licence's text, in upper or lower case
 
     >>> [entry["name"] for entry in matching(catalogue(), acts="both", needs=["clip-text"])]
     ['covist-pro']
     """
     unknown = [need for need in needs if need not in (*NEEDS, NO_NEED)]
     if unknown:
-        raise CovistError(f"needs {unknown[0]!r}: choose among {', '.join(NEEDS)}, {NO_NEED}")
+        raise CovistError(f"needs {unknown[0]!r}: choose from {', '.join(NEEDS)}, {NO_NEED}")
     licences = sorted({entry["licence"] for entry in entries if entry["licence"]})
     if licence is not None and not any(licence.lower() in known.lower() for known in licences):
-        raise CovistError(f"licence {licence!r}: no method has it; there are {', '.join(licences)}")
+        raise CovistError(f"licence {licence!r}: no method has it; choose from {', '.join(licences)}")
     return [
         entry
         for entry in entries
@@ -91,7 +91,7 @@ def matching(
 
 
 def setting_text(setting: dict[str, Any]) -> str:
-    """A setting with its default as it is written after the colon of a name; pairs can be given in Python only.
+    """A setting with its default, as written after the colon of a name; pairs can only be given in Python.
 
     >>> setting_text({"name": "important", "default": 0.5, "meaning": ""})
     'important=0.5'

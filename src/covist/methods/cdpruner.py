@@ -21,8 +21,8 @@ class CDPruner(SignedRelevance):
     name = "cdpruner"
     default_positions = "reindex"
     options: ClassVar = {
-        "relevance": "negated: CLIP's cosine to the question with the published sign; plain: with the other one; "
-        "none: diversity alone. Without CLIP's text space the cosine is plain unless this is none"
+        "relevance": "negated: CLIP's cosine to the question with the published sign; plain: with the opposite sign; "
+        "none: diversity alone. Without CLIP's text space, the cosine is always plain unless this is none"
     }
     info = MethodInfo(
         paper=(
@@ -35,20 +35,19 @@ class CDPruner(SignedRelevance):
         needs=("encoder-features", "embeddings", "clip-text", "question"),
         licence="Apache-2.0",
         published=(
-            "Kernel diag(r) S diag(r), S the cosine of projected embeddings, r the min-max of the negated CLIP cosine "
-            "to the bare question; greedy MAP by incremental Cholesky, in float32. Beyond the rank of the kernel (the "
-            "width of the embeddings) rounding chooses a few more tokens, then the determinant is used up and the loop "
-            "repeats its picks: fewer distinct tokens than asked for. So it is here, and the report counts the "
-            "distinct ones."
+            "The kernel is diag(r) S diag(r), with S the cosine of projected embeddings and r the min-max of the "
+            "negated CLIP cosine to the bare question; greedy MAP by incremental Cholesky, in float32. Beyond the rank "
+            "of the kernel (the width of the embeddings), rounding chooses a few more tokens; then the determinant is "
+            "exhausted and the loop repeats its picks, so there are fewer distinct tokens than requested. The same "
+            "happens here, and the report counts the distinct tokens."
         ),
         ours=(
-            "`relevance` can turn the sign or leave relevance out: the authors found that CLIP's patches "
-            "anti-correlate with the text, which need not hold for another tower. The repeated picks themselves (the "
-            "first two tokens of the image) are not added. Min and max are taken per image, not over all images of a "
-            "call. A question beyond CLIP's 77 tokens is cut into segments with a begin and an end token each; the "
-            "original cuts without them. Without CLIP's text space, the rule of OpenVINO's port applies: positive mean "
-            "cosine to the question's input embeddings, r <- exp(r / 2). Without any question the kernel is the "
-            "similarity alone."
+            "`relevance` can reverse the sign or omit relevance: the authors found that CLIP's patches anti-correlate "
+            "with the text, which need not hold for another tower. The repeated picks (the first two tokens of the "
+            "image) are not added. Min and max are taken per image, not over all images of a call. A question of more "
+            "than 77 CLIP tokens is cut into segments with a begin and an end token each; the original cuts without "
+            "them. Without CLIP's text space, the rule of OpenVINO's port applies: positive mean cosine to the "
+            "question's input embeddings, r <- exp(r / 2). Without a question, the kernel is the similarity alone."
         ),
         checked="golden: cdpruner (relevance, order of choice at 64, kept tokens at 64, 48 and 32)",
     )
@@ -73,13 +72,13 @@ def question_relevance(image: ImageContext, sign: Sign | None = "negated") -> Te
 
 
 def most_probable_subset(similarity: Tensor, relevance: Tensor, count: int) -> Tensor:
-    """Greedy MAP of the DPP with kernel diag(r) S diag(r) -> in the order of choice [count].
+    """Greedy MAP of the DPP with kernel diag(r) S diag(r) -> tokens [count] in the order of choice.
 
-    Fewer come out where the determinant is used up: the published loop then takes the root of a negative number and
+    It returns fewer if the determinant is exhausted: the published loop then takes the root of a negative number and
     only repeats itself.
     """
     kernel = relevance[:, None] * similarity * relevance
-    gain = kernel.diagonal().clone()  # d^2, what each token would multiply the determinant by
+    gain = kernel.diagonal().clone()  # d^2, the factor by which each token would multiply the determinant
     factors = kernel.new_zeros(count, len(kernel))
     chosen, gained = [], []
     for step in range(count):
@@ -89,5 +88,5 @@ def most_probable_subset(similarity: Tensor, relevance: Tensor, count: int) -> T
         factors[step] = (kernel[best] - factors[:step, best] @ factors[:step]) / gain[best].sqrt()
         gain = gain - factors[step].square()
         gain[best] = -torch.inf
-    distinct = (torch.stack(gained) > 0).cumprod(0).sum()  # read after the loop, so that no step waits for a device
+    distinct = (torch.stack(gained) > 0).cumprod(0).sum()  # read after the loop, so that no step waits for the device
     return torch.stack(chosen)[: max(1, int(distinct))]

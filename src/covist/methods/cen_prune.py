@@ -1,4 +1,4 @@
-"""Cen-Prune over DivPrune, ZOO-Prune or CDPruner: features without their mean, and tokens that resemble few others."""
+"""Cen-Prune over DivPrune, ZOO-Prune or CDPruner: centred features, weighted by how rare each token is."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from covist.methods.zoo_prune import ZooPrune
 
 @dataclass(frozen=True)
 class Centred:
-    """What Cen-Prune makes of an image's features."""
+    """Centred features of an image, and the rarity of its tokens."""
 
-    features: Tensor  # [N, d] without their mean
+    features: Tensor  # [N, d] minus their mean
     rarity: Tensor  # g, [N]: how little each token resembles the others
 
 
@@ -34,11 +34,11 @@ class CenPrune(Method):
 
     @abstractmethod
     def choose(self, image: ImageContext, centred: Centred, count: int) -> Tensor:
-        """What the base method keeps [count]."""
+        """The tokens that the base method keeps [count]."""
 
 
 def centre(signals: ImageSignals) -> Centred:
-    """By projected embeddings, or by encoder features where a token merges several patches."""
+    """Centre projected embeddings, or encoder features if a token merges several patches."""
     patches = merged_patches(signals)
     if patches is None:
         features = signals.embeddings.float()
@@ -48,12 +48,12 @@ def centre(signals: ImageSignals) -> Centred:
         rare = -likeness(features)
         rarity = torch.sigmoid((rare - rare.mean()) / deviation(rare))
     centred = features - features.mean(0)
-    is_mean = centred.norm(dim=-1) <= TIE * features.norm(dim=-1)  # what is left of it is rounding
+    is_mean = centred.norm(dim=-1) <= TIE * features.norm(dim=-1)  # the difference is only rounding
     return Centred(centred.masked_fill(is_mean[:, None], 0), rarity)
 
 
 def merged_patches(signals: ImageSignals) -> Tensor | None:
-    """Mean encoder features of the patches that each token merges [N, v]; None where a token is one patch.
+    """Mean encoder features of the patches that each token merges [N, v]; None if a token is one patch.
 
     The patches of a token lie side by side in its features, while its keys are their mean.
     """
@@ -70,35 +70,35 @@ def likeness(features: Tensor) -> Tensor:
 
 
 def deviation(values: Tensor) -> Tensor:
-    """Standard deviation over tokens [N, ...] -> [...]; one where all are equal up to rounding."""
+    """Standard deviation over tokens [N, ...] -> [...]; one if all are equal up to rounding."""
     spread = values.std(0, correction=0)
     return torch.where(spread > TIE * values.abs().amax(0), spread, 1.0)
 
 
 def info_over(base: type[Method], published: str, ours: str) -> MethodInfo:
-    """What all of them have in common, with what is special about a base."""
+    """The common `MethodInfo`, with what is special about a base."""
     return MethodInfo(
         paper=(
             "Centering before Pruning: Lightweight Geometry Correction for Diversity-Based Visual Token Pruning in "
             "LVLMs (arXiv 2608.30263)"
         ),
         acts="before the decoder",
-        signals=f"those of {base.name}, encoder features where a token merges several patches",
+        signals=f"those of {base.name}, and encoder features if a token merges several patches",
         budget="exactly K in every layer",
         goes_by="diversity",
         needs=("encoder-features", *(need for need in base.info.needs or () if need != "encoder-features")),
         licence="no code",
         published=(
-            "Cosines S' are those of projected embeddings without their mean over the image; the weight g of a token "
-            "is its negated mean cosine to all others before that, min-max. Qwen: encoder features instead, the mean "
-            "over the patches that a token merges, divided by the standard deviation of each dimension before they are "
-            f"centred; g is the sigmoid of its standard score. {published}"
+            "Cosines S' are those of projected embeddings minus their mean over the image. The weight g of a token is "
+            "its negated mean cosine to all others before centring, min-max. For Qwen, encoder features are used "
+            "instead: the mean over the patches that a token merges, divided by the standard deviation of each "
+            f"dimension before centring; g is the sigmoid of its standard score. {published}"
         ),
         ours=(
-            "From the text of the paper, without code. Every tower whose projector merges patches that lie side by "
-            "side follows the rule for Qwen, all others that for LLaVA. Where all tokens resemble each other alike, g "
-            "is the same for all. Deviations are those of the population. Tiles form one pool; the original keeps the "
-            "same share of each. "
+            "Written from the text of the paper, without code. Every tower whose projector merges patches that lie "
+            "side by side follows the rule for Qwen, all others that for LLaVA. If all tokens resemble each other "
+            "equally, g is the same for all. Deviations are those of the population. Tiles form one pool; the original "
+            "keeps the same share of each. "
             f"{ours}"
         ),
         checked=f"reference: Cen-Prune (kept tokens over {base.name})",
@@ -110,7 +110,7 @@ class CenPruneDivPrune(CenPrune, DivPrune):
     name = "cen-prune-divprune"
     info = info_over(
         DivPrune,
-        "The first token is DivPrune's on S'; then always the one with the largest g times its smallest 1 - S'.",
+        "The first token is DivPrune's on S'; each next token has the largest g times its smallest 1 - S'.",
         "As in DivPrune, a chosen token is never chosen again.",
     )
 
@@ -125,8 +125,8 @@ class CenPruneZooPrune(CenPrune, ZooPrune):
     info = info_over(
         ZooPrune,
         "ZOO-Prune's selection on S'.",
-        "How g enters is not stated: here it multiplies the sensitivity, also for the first token. Directions, step "
-        "and cost are those of zoo-prune.",
+        "The paper does not say how g enters: here it multiplies the sensitivity, also for the first token. "
+        "Directions, step and cost are those of zoo-prune.",
     )
 
     def choose(self, image: ImageContext, centred: Centred, count: int) -> Tensor:
@@ -140,8 +140,8 @@ class CenPruneCDPruner(CenPrune, CDPruner):
     info = info_over(
         CDPruner,
         "CDPruner's greedy MAP with the kernel diag(r g) S' diag(r g).",
-        "r, its sign and what stands for it without CLIP's text space are as in cdpruner. Beyond the rank of the "
-        "kernel, where cdpruner stops, the largest r g fill the budget.",
+        "r, its sign and its replacement without CLIP's text space are as in cdpruner. Beyond the rank of the kernel, "
+        "where cdpruner stops, the tokens with the largest r g fill the budget.",
     )
 
     def choose(self, image: ImageContext, centred: Centred, count: int) -> Tensor:

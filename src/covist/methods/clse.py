@@ -1,4 +1,4 @@
-"""CLSE: tokens that the last prompt token looks at, first of all those whose fine structure a layer has changed."""
+"""CLSE: tokens to which the last prompt token attends, at first also by how a layer changed their fine structure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from covist.methods.registry import register_method
 from covist.schedule import Schedule
 
 PUBLISHED = {192: (330, 210, 62), 128: (220, 140, 41), 64: (110, 70, 20)}
-WIDTH = 1.2  # of the Gaussian that is taken out of the spectrum, in periods per view
+WIDTH = 1.2  # of the Gaussian that is removed from the spectrum, in periods per view
 TEMPERATURE = 0.1
 SMALLEST = 1e-6
 
@@ -32,28 +32,28 @@ class CLSE(NominalCounts, ScoreInside):
         acts="before layers 1, 11 and 21 of 32, then in the cache of all layers",
         signals="decoder states before and after the first layer, attention of the last prompt token",
         budget=(
-            "layer average K of prefill: all tokens, then solved counts; the cache of every layer holds the last of "
-            "them; counts=nominal keeps 1.72 K, 1.09 K and 0.32 K"
+            "layer average K of prefill: all tokens, then solved counts; the cache of every layer holds the last "
+            "count; counts=nominal keeps 1.72 K, 1.09 K and 0.32 K"
         ),
         goes_by="attention",
         needs=("decoder-attention", "decoder-states"),
         licence="Apache-2.0",
         published=(
-            "Before layers 1, 11 and 21 of 32, by the attention of the last prompt token in the layer before, mean "
-            "over heads. At the first cut this is multiplied by how much the layer has changed a token's fine "
-            "structure: the states before and after it lose their low frequencies (Fourier transform of every channel "
-            "over the 24 x 24 grid, times 1 - exp(-d^2 / (2 * 1.2^2))), the mean modulus over channels is s0 and s1, "
-            "and min(1, |s1 - s0| / (mean s0 + s0 + 1e-6)) is standardised and put through a sigmoid at temperature "
-            "0.1. 330/210/62, 220/140/41 and 110/70/20 tokens stay for 192, 128 and 64 (other budgets 1.72, 1.09 and "
-            "0.32 of K), a layer mean of 208, 145 and 81. The caches of all earlier layers lose the dropped tokens "
-            "too. Original positions."
+            "Tokens are dropped before layers 1, 11 and 21 of 32, by the attention of the last prompt token in the "
+            "preceding layer, mean over heads. At the first cut this is multiplied by how much the layer has changed a "
+            "token's fine structure: low frequencies are removed from the states before and after the layer (Fourier "
+            "transform of every channel over the 24 x 24 grid, times 1 - exp(-d^2 / (2 * 1.2^2))), the mean modulus "
+            "over channels is s0 and s1, and min(1, |s1 - s0| / (mean s0 + s0 + 1e-6)) is standardised and passed "
+            "through a sigmoid at temperature 0.1. For 192, 128 and 64, 330/210/62, 220/140/41 and 110/70/20 tokens "
+            "stay (for other budgets 1.72, 1.09 and 0.32 of K), a layer mean of 208, 145 and 81. The dropped tokens "
+            "are also removed from the caches of all earlier layers. Original positions."
         ),
         ours=(
-            "The counts are solved for a layer mean of prefill unless counts=nominal. The caches are cut once, when "
-            "prefill is over, which leaves in them what three successive cuts would, but holds them longer. Every view "
-            "of any size has its own transform, with d in periods per view; masked tokens stand at the mean of the "
-            "others. Other depths scale the layers; the first cut compares the two layers around it. The standard "
-            "deviation is that of a sample, plus 1e-6."
+            "The counts are solved for a layer mean of prefill unless counts=nominal. The caches are cut once, after "
+            "prefill, which leaves in them what three successive cuts would, but holds the full caches longer. Every "
+            "view, of any size, has its own transform, with d in periods per view; masked tokens take the mean of the "
+            "others. For other depths the layers are scaled; the first cut compares the states before and after the "
+            "preceding layer. The standard deviation is that of a sample, plus 1e-6."
         ),
         checked="reference: CLSE (fine structure, score and kept tokens; published counts and layer means)",
     )
@@ -74,7 +74,7 @@ class CLSE(NominalCounts, ScoreInside):
 
 
 def evolution(view: DecoderView) -> Tensor:
-    """How much the layer before has changed the fine structure around each token [N], between 0 and 1."""
+    """How much the preceding layer has changed the fine structure around each token [N], between 0 and 1."""
     before, after = (
         view.signals.grid.per_view(fine_structure, states[view.visual].float())
         for states in (view.observed, view.hidden)
@@ -85,7 +85,7 @@ def evolution(view: DecoderView) -> Tensor:
 
 
 def fine_structure(states: Tensor) -> Tensor:
-    """Mean modulus over channels of what is left of a view [rows, columns, d] without its low frequencies."""
+    """Mean modulus over channels of a view [rows, columns, d] without its low frequencies."""
     rows, columns = states.shape[:2]
     down = torch.fft.fftfreq(rows, 1 / rows, device=states.device)
     across = torch.fft.rfftfreq(columns, 1 / columns, device=states.device)

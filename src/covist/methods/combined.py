@@ -1,9 +1,9 @@
-"""Any selector with CoViST's composition (`+csc`) and attention (`+sca`), to see what each part is worth.
+"""Any selector with CoViST's composition (`+csc`) and attention (`+sca`), to measure what each part contributes.
 
 `divprune+csc` keeps DivPrune's tokens and composes weights and content from the removed ones (Eqs. 6-8) under
 CoViST's evidence (Eq. 3). Inside the decoder the evidence is uniform, as in CoViST's own final stage. `+sca` adds the
-attention of Eqs. 9 and 10 and keeps the original positions, which Eq. 9 is written for, unless `positions=` says
-otherwise; without `+csc` its weights are one, or what a merging method recorded.
+attention of Eqs. 9 and 10 and keeps the original positions, which Eq. 9 assumes, unless `positions=` says otherwise.
+Without `+csc` its weights are one, or those that a merging method recorded.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ PARTS = (COMPOSITION, ATTENTION)
 
 
 class Combined(Method):
-    """A base method whose outcome is composed and attended to as CoViST does."""
+    """A base method with CoViST's composition, attention or both."""
 
     def __init__(self, base: Method, parts: set[str], config: CovistConfig | None = None, **options: Any):
         super().__init__(**options)
         if isinstance(base, Covist):
             raise CovistError(
-                f"{base.name} has CoViST's composition and attention already: +csc and +sca are for others"
+                f"{base.name} already has CoViST's composition and attention; +csc and +sca are for other methods"
             )
         if COMPOSITION in parts and base.writes_content:
             raise CovistError(
-                f"{base.name} writes the content of its tokens itself: +csc needs a method that only selects"
+                f"{base.name} writes the content of its tokens itself; +csc needs a method that only selects"
             )
         self.name = "+".join([base.name, *(part for part in PARTS if part in parts)])
         self._base, self._parts = base, parts
@@ -72,7 +72,7 @@ class Combined(Method):
         started = perf_counter()
         state = image.initial_state(affinity(image.signals.keys, image.signals.embeddings))
         if count == state.count:
-            return Outcome(state)  # the affinities are for the reductions to come
+            return Outcome(state)  # later reductions need the affinities
         composition = compose(state, outcome.state.indices, self._evidence(image), self._covist.config)
         return _composed(outcome, composition, started)
 

@@ -28,7 +28,7 @@ from covist.schedule import Schedule, fixed_schedule, progressive_cuts, progress
 from covist.state import VisualState
 
 PUBLISHED = "Every equation and constant of the paper."
-OURS = "Choices that the paper leaves open: docs/method.md lists them."
+OURS = "Choices that the paper leaves open; docs/method.md lists them."
 CHECKED = "reference: slow literal versions of the equations, in tests/reference"
 NEEDS = ("class-attention", "encoder-features", "embeddings", "clip-text", "question", "decoder-attention")
 
@@ -47,7 +47,7 @@ class Covist(Method):
     def __init__(self, config: CovistConfig | None = None, tracker: ConcentrationTracker | None = None, **options: Any):
         super().__init__(**options)
         if config is not None and not isinstance(config, CovistConfig):
-            raise CovistError(f"config={type(config).__name__}: give a CovistConfig")
+            raise CovistError(f"config={type(config).__name__}: pass a CovistConfig")
         self.config = config or CovistConfig()
         self.tracker = tracker or ConcentrationTracker()
 
@@ -71,14 +71,14 @@ class Covist(Method):
         if least == image.grid.size:
             return least
         selection = smallest_selection(self.weighed(image), level, least, most)
-        image.notes["selection"] = selection  # which `begin` is asked for next, unless a stage keeps another count
+        image.notes["selection"] = selection  # `begin` uses it, unless the first stage keeps another count
         return len(selection.kept)
 
     def weighed(self, image: ImageContext) -> WeighedImage:
-        """What the selections of every count have in common, looked at once."""
+        """The part that the selections of all counts share, computed once."""
         if "weighed" not in image.notes:
             signals, memo = image.signals, image.signals.memo
-            # A forward without a cache meets the same image again at every step: it must not count twice.
+            # A forward call without a cache sees the same image again at every step: it must not count twice.
             reference = memo.setdefault("reference", self.tracker.read())
             instruction = image.notes["instruction"] = self.instruction_evidence(image)
             image.notes["weighed"] = found = weigh(
@@ -97,7 +97,7 @@ class Covist(Method):
 
     def _captions(self, instruction: InstructionEvidence | None) -> dict[str, str]:
         """What bright means in the evidence maps."""
-        if instruction is not None and instruction.anchors_allowed:  # which only CLIP's space does
+        if instruction is not None and instruction.anchors_allowed:  # only in CLIP's space
             negative = self.config.instruction_sign < 0
             alike, sign = ("unlike", "negative sign, as published") if negative else ("like", "positive sign")
             asked = f"bright: {alike} the question\n({sign})"
@@ -111,7 +111,7 @@ class Covist(Method):
         }
 
     def instruction_evidence(self, image: ImageContext) -> InstructionEvidence | None:
-        """The instruction distribution: CLIP's text space where there is one, else the first decoder layer."""
+        """The instruction distribution, from CLIP's text space if there is one, else from the first decoder layer."""
         device = image.signals.embeddings.device
         if image.text_features is not None and image.patch_text_features is not None:
             distribution = instruction_distribution(image.text_features, image.patch_text_features, self.config)
@@ -128,7 +128,7 @@ class Covist(Method):
 
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
         started = perf_counter()
-        if state.affinity is None:  # the stages before kept every token, so nothing has asked for it yet
+        if state.affinity is None:  # earlier stages kept every token and did not need it
             similarity = affinity(view.signals.keys, view.signals.embeddings, self.config.epsilon)
             state = state.replace(affinity=similarity.to(state.indices.device))
         if not self.config.inheritance:
@@ -214,7 +214,7 @@ class CovistPro(Covist):
     info = MethodInfo(
         paper="CoViST: Visual Token Compression via Composable States",
         acts="before the decoder and before layers 14/32 and 24/32",
-        signals="as covist-fixed, then queries, keys and values of the decoder",
+        signals="those of covist-fixed, and queries, keys and values of the decoder",
         budget="layer average K: 1.5 K, then less, then K/4",
         goes_by="coverage",
         needs=(*NEEDS, "decoder-states"),
@@ -238,7 +238,7 @@ def _outcome(
 ) -> Outcome:
     withheld, *coverage = torch.stack(
         [part.detach() for part in (composition.withheld, selection.coverage) if part is not None]
-    ).tolist()  # together, since reading makes the host wait
+    ).tolist()  # read together, since each read makes the host wait
     return Outcome(
         state=composition.state,
         withheld=withheld,

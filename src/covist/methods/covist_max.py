@@ -1,16 +1,16 @@
-"""CoViST-Max, our step beyond the paper: every thing counts once, and a representative says how much it stands for.
+"""CoViST-Max, covist's own method beyond the paper: similar tokens share one weight, and representatives are means.
 
-Four changes to CoViST-Fixed, each with the cause that it removes; docs/max.md has the measurements.
+It makes four changes to CoViST-Fixed; docs/max.md has the reasons and the measurements.
 
-1. Affinity `s_ij = exp(-2 d_ij / D)`, d the cosine distance of encoder features, D the mean over all tokens of the
-   distance to the farthest other one. The kernel of Eq. 5 is its square. So what is near follows from how far apart
-   unrelated things are for this tower, and no constant belongs to one.
-2. Coverage weights `omega_j = 1 / sum_i s_ij^2`, in place of Eqs. 3 and 4: tokens that show the same thing share
-   their weight. A wide plain ground weighs no more than a few small objects, and no core has to protect them from it.
-   Nothing here hangs on the count or on the question: a smaller count keeps some of what a larger one keeps.
-3. A representative weighs as much as there are tokens that it stands for, in place of Eq. 7: without a limit, the mass
-   of the ground is conserved, and a decoder that counts by shares of attention counts right.
-4. Its content is their mean, in place of Eq. 8: what a group is made of is what it says.
+1. Affinity `s_ij = exp(-2 d_ij / D)`, with d the cosine distance of encoder features and D the mean over all tokens of
+   the distance to the farthest other token. The kernel of Eq. 5 is its square. So the scale of "near" follows from how
+   far apart unrelated content is for this tower, and no constant is tuned to one tower.
+2. Coverage weights `omega_j = 1 / sum_i s_ij^2` replace Eqs. 3 and 4: tokens that show the same content share their
+   weight. A large plain background weighs no more than a few small objects, so no core has to protect the objects. The
+   weights do not depend on the count or the question, so a smaller count keeps a subset of what a larger one keeps.
+3. The weight of a representative is the number of tokens that it represents, instead of Eq. 7. Without a limit, the
+   mass of the background is conserved, and a decoder that counts by shares of attention counts correctly.
+4. Its content is the mean of these tokens, instead of Eq. 8.
 
 The attention adds log m in every layer and head (Eq. 9 without distance factor and head gains, which showed no gain).
 """
@@ -36,7 +36,7 @@ from covist.methods.registry import register_method
 from covist.state import VisualState
 
 ROUNDING = 1e-4
-"""Added to D: an image whose tokens differ by rounding alone has no distances worth telling apart."""
+"""Added to D, so that an image whose tokens differ only by rounding counts as uniform."""
 
 
 @register_method
@@ -52,13 +52,13 @@ class CovistMax(Method):
         goes_by="coverage",
         needs=("encoder-features",),
         published=(
-            "Nothing as it stands. Eqs. 5 and 6 are CoViST's. Coverage whose rows are softmaxes of encoder cosines is "
-            "MMTok's: the same as our kernel with weights of one over its sum. Means, with log size in the attention, "
-            "are ToMe's and RESTORE's."
+            "The method as a whole is not published. Eqs. 5 and 6 are CoViST's. Coverage whose rows are softmaxes of "
+            "encoder cosines is MMTok's: it equals our kernel with weights of one over its sum. Means with log size in "
+            "the attention are from ToMe and RESTORE."
         ),
         ours=(
-            "The width of the kernel follows the distances of the image. No instruction, no class attention, no "
-            "protected core, no limit on the weights."
+            "The width of the kernel follows from the distances in the image. There is no instruction, no class "
+            "attention, no protected core and no limit on the weights."
         ),
         checked="reference: a slow literal version, in tests/reference",
     )
@@ -95,7 +95,7 @@ class CovistMax(Method):
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What the coverage of an image goes by: s [N, N] and omega [N], of mass one."""
+    """What the coverage of an image depends on: s [N, N] and omega [N], with sum one."""
 
     affinity: Tensor
     omega: Tensor
@@ -108,14 +108,14 @@ def look(hidden: Tensor) -> Seen:
     distances = gram(unit_rows(hidden)).neg_().add_(1).clamp_(min=0)  # [N, N]
     farthest = distances.amax(1).mean() + ROUNDING  # D, []
     affinity = distances.mul_(-2 / farthest).exp_()
-    affinity.fill_diagonal_(1)  # which rounding may miss
+    affinity.fill_diagonal_(1)  # exact, despite rounding
     return Seen(affinity, mass_norm(1 / torch.einsum("ij,ij->i", affinity, affinity)))
 
 
 def represent(state: VisualState, kept: Tensor, affinity: Tensor) -> tuple[VisualState, Tensor]:
-    """Let the tokens `kept` [K] stand for all, given the affinity of all to them [N, K] -> (state, assignment [N])."""
+    """Represent all tokens by those `kept` [K], given the affinity of all to them [N, K] -> (state, assignment [N])."""
     assignment, _ = correspondence(affinity)
-    assignment.index_copy_(0, kept, torch.arange(kept.shape[0], device=kept.device))  # also one that has a twin
+    assignment.index_copy_(0, kept, torch.arange(kept.shape[0], device=kept.device))  # itself, even if it has a copy
     means, sizes = cluster_means(state.features, assignment, kept.shape[0])
     companions = {
         layer: cluster_means(own, assignment, kept.shape[0])[0].to(own.dtype) for layer, own in state.companions.items()

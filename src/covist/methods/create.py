@@ -1,4 +1,4 @@
-"""A method from its name and settings."""
+"""Create a method from its name and settings."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ _ROW = "covist-row-"
 def create_method(name: str, **options: Any) -> Method:
     """Build a method by its name, with settings after a colon or as keywords.
 
-    `+csc` and `+sca` add CoViST's composition and attention to another method. Options are those of the method; where
-    CoViST has a part in it also the fields of `CovistConfig`, one by one or as `config=CovistConfig(...)`.
+    `+csc` and `+sca` add CoViST's composition and attention to another method. Options are those of the method. If it
+    uses a part of CoViST, they are also the fields of `CovistConfig`, one by one or as `config=CovistConfig(...)`.
+
+    name: a name of `covist.available_methods()`, or a combination, with optional settings: "NAME:field=value"
+    options: settings by name; each may be given here or in the name, not in both
 
     >>> covist.create_method("vispruner:important=0.75").important
     0.75
@@ -41,19 +44,19 @@ def create_method(name: str, **options: Any) -> Method:
 
 
 def reads_constants(name: str) -> bool:
-    """Whether CoViST has a part in a method, so that `config=` concerns it.
+    """Whether a method uses a part of CoViST and so accepts `config=`.
 
     >>> reads_constants("divprune"), reads_constants("divprune+sca")
     (False, True)
     """
     parsed = parse_name(name)
-    if parsed.parts or parsed.base not in available_methods():  # the rows of the cumulative study bring their own
+    if parsed.parts or parsed.base not in available_methods():  # rows of the cumulative study have their own constants
         return bool(parsed.parts)
     return bool(available_methods()[parsed.base].reads_constants)
 
 
 def takes_calibration(name: str) -> bool:
-    """Whether the counts of a method come from a calibration, so that `calibration=` concerns it.
+    """Whether the counts of a method come from a calibration, so that it accepts `calibration=`.
 
     >>> takes_calibration("fitprune"), takes_calibration("fastv")
     (True, False)
@@ -95,14 +98,14 @@ def _build(method: type[Method], options: dict[str, Any]) -> Method:
 def _collect_config(
     name: str, parts: Iterable[str], options: dict[str, Any], taken: Iterable[str], shown: Iterable[str]
 ) -> dict[str, Any]:
-    """Gather the options that are constants of CoViST in `config`; refuse what nothing would read.
+    """Collect the options that are constants of CoViST in `config`; refuse options that nothing would read.
 
-    taken: options that the constructor has itself; shown: those to name in an error.
+    taken: options of the constructor itself; shown: options to name in an error.
     """
     constants = CovistConfig.fields_of(parts) if parts else []
     for option in options:
         if option == "config" and not parts:
-            raise CovistError(f"{name} reads no constants of CoViST: leave config= out")
+            raise CovistError(f"{name} reads no constants of CoViST; omit config=")
         if option in taken or option in constants:
             continue
         if option in CovistConfig.parts() and parts:

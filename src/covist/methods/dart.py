@@ -1,4 +1,4 @@
-"""DART: tokens that duplicate the pivots leave."""
+"""DART: drops tokens that duplicate a few pivots."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Dart(DropInside):
     info = MethodInfo(
         paper="Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More (EMNLP 2025)",
         acts="before layer 2/32",
-        signals="keys of the layer before, decoder states after the final norm",
-        budget="layer average K: all tokens, then a solved count, pivots counted",
+        signals="keys of the preceding layer, decoder states after the final norm",
+        budget="layer average K: all tokens, then a solved count, including the pivots",
         goes_by="diversity",
         needs=("decoder-states",),
         licence="Apache-2.0",
         published=(
-            "Before layer 2 of 32. Pivots are the 4 image and the 4 text tokens with the largest L1 norm of their "
-            "rotated key in layer 1; each pivot in turn takes the tokens with the lowest cosine to it (states after "
-            "the final norm). 8 pivots with a quota of 16 plus 4 image pivots make 132 tokens where the authors say "
-            "128. Original positions."
+            "Tokens are dropped before layer 2 of 32. Pivots are the 4 image and the 4 text tokens with the largest L1 "
+            "norm of their rotated key in layer 1; each pivot in turn takes the tokens with the lowest cosine to it "
+            "(states after the final norm). 8 pivots with a quota of 16 plus 4 image pivots make 132 tokens, where the "
+            "authors say 128. Original positions."
         ),
         ours=(
-            "The true count is solved for the layer-mean budget and the pivots share what the image pivots leave (132 "
-            "tokens give the published quotas of 16). Pivots come by norm, image first (the original follows hash "
-            "order)."
+            "The true count is solved for the layer-mean budget, and the pivots share what the image pivots leave (132 "
+            "tokens give the published quotas of 16). Pivots are ordered by norm, image first (the original follows "
+            "hash order)."
         ),
         checked="golden: dart (pivots, and kept tokens at 192, 128 and 64 given the pivots' order)",
     )

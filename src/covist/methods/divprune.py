@@ -24,13 +24,12 @@ class DivPrune(Method):
         needs=("embeddings",),
         licence="CC-BY-NC 4.0",
         published=(
-            "Distance 1 - cosine of projected embeddings; the first token is the one whose nearest other token is "
-            "farthest, then always the one with the largest minimum distance to those chosen; ties go to the first "
-            "index."
+            "The distance is 1 - cosine of projected embeddings. The first token is the one whose nearest other token "
+            "is farthest; each next token has the largest minimum distance to those chosen. Ties go to the first index."
         ),
         ours=(
-            "A chosen token is never chosen again (exact duplicates could be, in the original). Newline markers are "
-            "not part of the pool."
+            "A chosen token is never chosen again (in the original, exact duplicates may be). Newline markers are not "
+            "part of the pool."
         ),
         checked="golden: divprune (order of choice at 192, 128 and 64)",
     )
@@ -41,6 +40,6 @@ class DivPrune(Method):
 
 
 def most_isolated(distance: Tensor) -> Tensor:
-    """The token whose nearest other one is farthest, from distances [N, N] -> [1]."""
+    """The token whose nearest other token is farthest, from distances [N, N] -> [1]."""
     to_others = distance.clone().fill_diagonal_(torch.inf)
     return first_best(to_others.amin(0))[None]

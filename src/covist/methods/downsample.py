@@ -1,9 +1,9 @@
-"""Downsampling: as many tokens as a smaller image would have given.
+"""Downsampling: as many tokens as a smaller image would have.
 
-A CLIP tower has a fixed grid of position embeddings, and by the time a method acts the image is encoded, so the
-image itself cannot be resized. The nearest honest equivalent is area pooling of what the encoder made of it: the
-encoder features (before the projector) are averaged over K near-square cells, projected, and sit at the cell's middle
-token. It is kinder than a truly smaller image, because the encoder saw every detail.
+A CLIP tower has a fixed grid of position embeddings, and a method acts after the image is encoded, so the image itself
+cannot be resized. The closest fair equivalent is area pooling: the encoder features (before the projector) are averaged
+over K near-square cells, projected, and placed at the cell's middle token. This loses less than a smaller image would,
+because the encoder saw every detail.
 """
 
 from __future__ import annotations

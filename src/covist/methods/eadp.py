@@ -1,4 +1,4 @@
-"""EADP: coverage of the image, demanded where the few telling tokens of the question point."""
+"""EADP: covers the image, mostly where a few informative tokens of the question point."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from covist.methods._shared import cosine, greedy_max_coverage, largest
 from covist.methods.registry import register_method
 
 SHARPNESS, TEXT_SHARE, ENTROPY_TEMPERATURE, GLOBAL_SHARE = 100.0, 0.2, 0.01, 0.5
-BESIDE = math.exp(-0.5) / (1 + 2 * math.exp(-0.5))  # Gaussian of sigma 1 at -1, 0 and 1, of one in sum
+BESIDE = math.exp(-0.5) / (1 + 2 * math.exp(-0.5))  # Gaussian of sigma 1 at -1, 0 and 1, with sum one
 
 
 @register_method
@@ -25,7 +25,7 @@ class EADP(SignedRelevance):
     name = "eadp"
     default_positions = "reindex"
     options: ClassVar = {
-        "beta": "exponent of the demand, at least 0; none: 1 for images in CLIP's text space, else 2",
+        "beta": "exponent of the demand, at least 0; none: 1 for images in CLIP's text space, otherwise 2",
     }
     info = MethodInfo(
         paper="Combating Textual Noise and Redundancy: Entropy-Aware Dense Visual Token Pruning (ECCV 2026)",
@@ -36,22 +36,22 @@ class EADP(SignedRelevance):
         needs=("encoder-features", "embeddings", "clip-text", "question"),
         licence="no licence file",
         published=(
-            "Relevance is half the negated cosine to the pooled question, half that to its telling tokens. These are "
-            "the fifth of CLIP's 77 text states (begin, end and padding counted) whose softmax(100 u) over the image "
-            "has the least entropy H, weighted by softmax(-H / 0.01). The mean over segments, min-max, a 3 x 3 "
-            "Gaussian (sigma 1, reflected at borders) and the power beta (1, for videos and Qwen 2) give the demand w; "
-            "tokens are chosen greedily for sum_j w_j max S_ij, S = (cosine of projected embeddings + 1) / 2. Qwen: "
-            "all of it on projected embeddings and the instruction's input embeddings, whose mean is the pooled one; "
-            "still negated."
+            "Relevance is half the negated cosine to the pooled question and half that to its informative tokens. "
+            "These are the fifth of CLIP's 77 text states (including begin, end and padding) whose softmax(100 u) over "
+            "the image has the lowest entropy H, weighted by softmax(-H / 0.01). The mean over segments, min-max, a 3 "
+            "x 3 Gaussian (sigma 1, reflected at borders) and the power beta (1; 2 for videos and Qwen) give the "
+            "demand w. Tokens are chosen greedily for sum_j w_j max S_ij, S = (cosine of projected embeddings + 1) / "
+            "2. For Qwen, everything is computed on projected embeddings and the instruction's input embeddings, whose "
+            "mean is the pooled question; the cosine is still negated."
         ),
         ours=(
-            "Every family without CLIP's text space follows the rule for Qwen. `relevance` can turn the sign, which "
+            "Every family without CLIP's text space follows the rule for Qwen. `relevance` can reverse the sign, which "
             "need not hold for another tower. Padding is token 0, hidden from the others; each segment has a begin and "
-            "an end token; the question comes without the benchmarks' answer hints. The min-max adds 1e-6 above the "
-            "line, so that every token has some demand. Each view of the image is smoothed as a whole, not each of its "
-            "tiles, and missing cells of a masked image count for nothing. Tiles form one pool, so that the budget is "
-            "reached; the original gives each its share of the demand, rounded down. Without any question the demand "
-            "is even."
+            "an end token; the benchmarks' answer hints are removed from the question. The min-max adds 1e-6 to the "
+            "numerator, so that every token has some demand. Each view of the image is smoothed as a whole, not tile "
+            "by tile, and missing cells of a masked image do not count. Tiles form one pool, so that the budget is "
+            "reached; the original gives each tile its share of the demand, rounded down. Without a question, the "
+            "demand is even."
         ),
         checked="reference: EADP (demand and kept tokens)",
     )
@@ -79,9 +79,9 @@ class EADP(SignedRelevance):
 
 
 def in_one_space(image: ImageContext) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Tokens [N, p], the pooled text [M, p] and its states [M, L, p] of M segments; None without a question.
+    """Tokens [N, p], and the pooled text [M, p] and states [M, L, p] of M segments; None without a question.
 
-    In CLIP's text space or, where there is none, in the decoder's.
+    They are in CLIP's text space or, without one, in the decoder's.
     """
     asked = in_text_space(image)
     if asked is not None and image.text_tower is not None:
@@ -94,7 +94,7 @@ def in_one_space(image: ImageContext) -> tuple[Tensor, Tensor, Tensor] | None:
 
 
 def segment_relevance(tokens: Tensor, pooled: Tensor, states: Tensor, sign: Sign) -> Tensor:
-    """Of tokens [N, p] to the pooled text [p] and to those of its states [L, p] that point somewhere -> [N]."""
+    """Relevance of tokens [N, p] to the pooled text [p] and to the informative ones of its states [L, p] -> [N]."""
     to_states = sign_of(sign) * cosine(tokens, states)  # [N, L]
     spreads = entropy((SHARPNESS * to_states).softmax(0), dim=0)  # [L]
     telling = largest(-spreads, max(1, int(TEXT_SHARE * len(states))))
@@ -104,7 +104,7 @@ def segment_relevance(tokens: Tensor, pooled: Tensor, states: Tensor, sign: Sign
 
 
 def gaussian(view: Tensor) -> Tensor:
-    """3 x 3 Gaussian of sigma 1 over a view [rows, columns], reflected at borders; a single row or column stays one."""
+    """3 x 3 Gaussian of sigma 1 over a view [rows, columns], reflected at borders; skips an axis of length one."""
     for axis, length in enumerate(view.shape):
         if length > 1:
             padded = torch.cat([view.narrow(axis, 1, 1), view, view.narrow(axis, length - 2, 1)], axis)

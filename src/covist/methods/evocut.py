@@ -1,4 +1,4 @@
-"""EvoCut: tokens whose change from layer to layer of the vision tower is unlike any common one."""
+"""EvoCut: tokens that change from layer to layer of the vision tower in an uncommon direction."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class EvoCut(Method):
         needs=("encoder-layers",),
         licence="no code released",
         published=(
-            "From encoder layer 12 of 24 (Qwen: 16 of 32) on, the direction in which each layer moves each token is "
-            "clustered by K-means (8 clusters, centres of unit length); a token's novelty is 1 minus its largest "
-            "cosine to a centre, and its score 0.95 of the score so far plus 0.05 of the novelty. The tokens of the "
+            "From encoder layer 12 of 24 (Qwen: 16 of 32) on, the directions in which a layer moves the tokens are "
+            "clustered by K-means (8 clusters, centres of unit length). A token's novelty is 1 minus its largest "
+            "cosine to a centre; its score is 0.95 of the score so far plus 0.05 of the novelty. The tokens with the "
             "largest final scores stay."
         ),
         ours=(
-            "Left open by the paper: K-means starts from the middle tokens of 8 even cells of the image, which is as "
-            "good as random ones and always the same (tokens that lie far apart would make rare directions centres, "
-            "and so not novel), and runs 10 iterations; an empty cluster keeps its centre. Scores start at zero. The "
-            "last layer is the one that feeds the projector: the decoder sees nothing of later ones. The first layer "
-            "scales with the tower's depth. A token made of several patches moves as they do side by side. Tiles form "
-            "one pool."
+            "Choices that the paper leaves open: K-means starts from the middle tokens of 8 even cells of the image, "
+            "which works as well as random tokens and is always the same (starting from tokens that are far apart "
+            "would make rare directions centres, and so not novel), and runs 10 iterations; an empty cluster keeps its "
+            "centre. Scores start at zero. The last layer is the one that feeds the projector, because the decoder "
+            "does not see later ones. The first layer scales with the tower's depth. The state of a token made of "
+            "several patches is their states side by side. Tiles form one pool."
         ),
         checked="reference: tests/reference/encoder.py (clusters, novelty, scores, kept tokens)",
     )
@@ -56,7 +56,7 @@ class EvoCut(Method):
 
 
 def evolution_scores(states: list[Tensor], first: Tensor) -> Tensor:
-    """The running score of each token [N], from the states [N, v] before, between and after some layers.
+    """The final score of each token [N], from the states [N, v] before, between and after some layers.
 
     first: the tokens from which the clusters start [clusters].
     """

@@ -24,8 +24,11 @@ class FasterVLM(Method):
         goes_by="attention",
         needs=("class-attention",),
         licence="Apache-2.0",
-        published="Head-mean class attention of the layer that feeds the projector, spatial order, nothing is merged.",
-        ours="Without a class token: the mean attention received.",
+        published=(
+            "Tokens are ranked by the head-mean class attention of the layer that feeds the projector and stay in "
+            "spatial order; nothing is merged."
+        ),
+        ours="Without a class token, the mean received attention is used.",
         checked="golden: fastervlm (kept tokens at 192, 128 and 64)",
     )
 

@@ -1,4 +1,4 @@
-"""FastV: after two layers, only the tokens that the last prompt token looks at."""
+"""FastV: after two layers, keeps the tokens to which the last prompt token attends most."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class FastV(ScoreInside):
             "Vision-Language Models (ECCV 2024)"
         ),
         acts="before layer 2/32",
-        signals="attention of the last prompt token in the layer before",
+        signals="attention of the last prompt token in the preceding layer",
         budget="layer average K: all tokens, then a solved count",
         goes_by="attention",
         needs=("decoder-attention",),
         licence="no licence file",
         published=(
-            "Before layer 2 (of 32), by the attention of layer 1, mean over heads, row of the last prompt token only "
-            "(the paper speaks of the average attention received). Decoding prunes nothing. Layers before the cut keep "
-            "all tokens in their cache; original positions."
+            "Tokens are dropped before layer 2 of 32, by the attention of layer 1, mean over heads, in the row of the "
+            "last prompt token only (the paper speaks of the average attention received). Nothing is pruned during "
+            "decoding. Layers before the cut keep all tokens in their cache. Original positions."
         ),
         ours=(
             "The count after the cut follows from the layer-mean budget (576 tokens, 32 layers: 166, 98 and 30 for "
-            "192, 128 and 64); other depths scale the layer. Every image has its own pool."
+            "192, 128 and 64); for other depths the layer is scaled. Every image has its own pool."
         ),
         checked="golden: fastv (score, kept tokens and positions at 192, 128 and 64)",
     )

@@ -1,4 +1,4 @@
-"""FitPrune: every layer loses as many tokens as its attention can spare."""
+"""FitPrune: every layer drops as many tokens as its attention can spare."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from covist.methods.registry import register_method
 from covist.schedule import Calibration, Schedule, fixed_schedule
 from covist.state import VisualState
 
-ROWS_AT_ONCE = 256  # of the image that look at it, which bounds the memory for their attention
+ROWS_AT_ONCE = 256  # image tokens that serve as queries at a time, which bounds the memory for their attention
 EMBEDDED = Calibration(
     (
         (1.0, 0.59, 0.478, 0.42, 0.397, 0.391, 0.376, 0.348),
@@ -26,14 +26,14 @@ EMBEDDED = Calibration(
         (1.0, 0.062, 0.054, 0.047, 0.044, 0.044, 0.043, 0.04),
     )
 )
-"""Of the embedded model: `covist calibrate --suite scenes --limit 24 --budgets 50%,33.3%,22.2%,16.7%`."""
+"""The embedded model's: `covist calibrate --suite scenes --limit 24 --budgets 50%,33.3%,22.2%,16.7%`."""
 
 
 @register_method
 class FitPrune(ScoreInside):
     name = "fitprune"
     options: ClassVar = {
-        "calibration": "what `covist calibrate` has measured: how many tokens each layer sees; it comes by config="
+        "calibration": "how many tokens each layer sees, as `covist calibrate` measured it; pass its file as config="
     }
     info = MethodInfo(
         paper=(
@@ -41,28 +41,28 @@ class FitPrune(ScoreInside):
             "(AAAI 2025)"
         ),
         acts="after every layer that can spare tokens",
-        signals="attention of the text and of the image to the image in the layer before, calibrated counts",
-        budget="layer average K: all tokens in the first layer, then counts as calibrated",
+        signals="attention of the text and of the image to the image in the preceding layer, calibrated counts",
+        budget="layer average K: all tokens in the first layer, then calibrated counts",
         goes_by="attention",
         needs=("decoder-attention",),
         licence="no licence file",
         published=(
-            "Every layer has its own number of tokens to lose. Those with the lowest score go: the sum of the text's "
-            "rows times the mean of the image's rows of the layer's attention, maximum over heads. The numbers come "
-            "from a calibration, a binary search on alpha: the tokens that receive least go, as long as those that are "
-            "left receive at least 1 - alpha of what all receive in that layer, from the text and from the image; what "
-            "may go by both goes."
+            "Every layer has its own number of tokens to drop. Those with the lowest score are dropped: the sum of the "
+            "text's rows times the mean of the image's rows of the layer's attention, maximum over heads. The numbers "
+            "come from a calibration, a binary search on alpha: the tokens that receive least may be dropped as long "
+            "as the rest receive at least 1 - alpha of what all receive in that layer, from the text and from the "
+            "image; tokens that may be dropped by both criteria are dropped."
         ),
         ours=(
-            "The published numbers are for LLaVA-1.5-7B alone and are not used. `covist calibrate` measures them on "
-            "any model and data; without it those of the embedded model serve, stretched over the decoder's depth, "
-            "which is a stand-in for a calibration of your model. Images are fitted one by one and their shares "
-            "averaged, so that they may differ in size; the target is the layer mean of tokens, which FLOPs follow. "
-            "Budgets between two fitted ones mix both, and the counts are solved for the layer mean. The original "
-            "removes tokens between a layer's attention and its feed-forward block, here after the layer: what is left "
-            "is the same, the feed-forward block costs a little more. The selection reads all attention of the image "
-            "in every layer that loses tokens, which costs about 25 times the selection of CoViST-Pro. Positions stay, "
-            "which the description leaves open."
+            "The published numbers are only for LLaVA-1.5-7B and are not used. `covist calibrate` measures them on any "
+            "model and data. By default, the numbers of the embedded model are stretched over the decoder's depth; "
+            "they only stand in for a calibration of your model. Images are fitted one by one and their shares "
+            "averaged, so they may differ in size; the target is the layer mean of tokens, which determines the FLOPs. "
+            "Budgets between two fitted ones interpolate, and the counts are solved for the layer mean. The original "
+            "removes tokens between a layer's attention and its feed-forward block; here they are removed after the "
+            "layer, which leaves the same tokens and makes the feed-forward block a little more expensive. The "
+            "selection reads all attention of the image in every layer that drops tokens, which costs about 25 times "
+            "the selection of CoViST-Pro. Positions are kept; the description leaves this open."
         ),
         checked="reference: FitPrune (score and kept tokens; shares of every layer at an alpha, and the search)",
     )
@@ -71,7 +71,7 @@ class FitPrune(ScoreInside):
         super().__init__(**options)
         if not isinstance(calibration, Calibration | None):
             raise CovistError(
-                "calibration is measured by `covist calibrate --method fitprune`; give the file that it writes as "
+                "calibration is measured by `covist calibrate --method fitprune`; pass the file that it writes as "
                 "config= or --config"
             )
         self.calibration = calibration or EMBEDDED
@@ -96,7 +96,7 @@ class FitPrune(ScoreInside):
 
 
 class AttentionProbe(Method):
-    """Removes nothing, and remembers what every image receives in each layer but the last, for the calibration."""
+    """Removes nothing, but records the attention that images receive in each layer except the last, for calibration."""
 
     name = "attention-probe"
     measures_only = True
@@ -121,18 +121,18 @@ class AttentionProbe(Method):
 
     @property
     def attended(self) -> Attended:
-        """What was seen, ready to be fitted."""
+        """The recorded attention, ready to be fitted."""
         return Attended.of(self.images)
 
     @property
     def images(self) -> list[tuple[Tensor, Tensor]]:
-        """(from the text, from the image) [layers - 1, N] of every image that was seen."""
+        """Attention received (from the text, from the image), [layers - 1, N] each, of every recorded image."""
         by_image = zip(*(self._seen[depth] for depth in sorted(self._seen)), strict=True)
         return [(torch.stack([cross for cross, _ in own]), torch.stack([o for _, o in own])) for own in by_image]
 
 
 def received(view: DecoderView) -> tuple[Tensor, Tensor]:
-    """What the representatives receive by the strongest head: sum over text rows, mean over their own [K] each."""
+    """Attention to the representatives in the strongest head: sum over text rows, mean over image rows, [K] each."""
     text = view.text if len(view.text) else last_prompt_row(view)
     own = [_received(view, rows) for rows in view.visual.split(ROWS_AT_ONCE)]
     return _received(view, text), torch.stack(own).sum(0) / len(view.visual)

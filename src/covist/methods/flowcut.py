@@ -1,4 +1,4 @@
-"""FlowCut: tokens leave inside the vision tower, layer by layer, as the information flow passes them by."""
+"""FlowCut: drops tokens inside the vision tower, layer by layer, by their part in the information flow."""
 
 from __future__ import annotations
 
@@ -34,40 +34,41 @@ class FlowCut(Stepped, ChooseInside):
     cuts = (0, 2)
     shape = (2.5, 1.0)  # five tiles with K / 2 each, then K
     options: ClassVar = {
-        "tiles": "once: tokens leave in the vision tower alone; twice: as published for images of five tiles, where "
-        "2.5 times as many enter the decoder as are left after its layer 1; nominal: the same with the published "
+        "tiles": "once: tokens are dropped only in the vision tower; twice: as published for images of five tiles, "
+        "where 2.5 times as many enter the decoder as remain after its layer 1; nominal: the same with the published "
         "counts, whose layer mean is above the budget"
     }
     info = MethodInfo(
         paper="FlowCut: Rethinking Redundancy via Information Flow for Efficient Vision-Language Models (NeurIPS 2025)",
         acts="inside the vision tower",
-        signals="class attention and values of every encoder layer, projector; with tiles=twice or nominal attention "
-        "and values of decoder layer 1",
+        signals="class attention and values of every encoder layer, projector; with tiles=twice or nominal also "
+        "attention and values of decoder layer 1",
         budget="exactly K in every layer; tiles=twice has a layer average of K: 2.3 K, then 0.9 K; tiles=nominal keeps "
         "2.5 K, then K",
         goes_by="attention",
         needs=("class-attention", "encoder-layers"),
         licence="Apache-2.0",
         published=(
-            "After every layer of a CLIP tower: class attention and the softmax of value products with the class "
-            "token, each as mass over the patches, times the L1 norm of the mean value over heads; the score is half "
-            "of this and half of what it was. With r layers to go until the one that feeds the projector, n tokens and "
-            "r even, round((n - K) / sqrt(r) (1 - (H / ln n)^2)) tokens of the lowest scores leave, H the entropy of "
-            "the class attention; with none to go, all but K. Later layers run on the rest and the class token. With "
-            "tiles=nominal: every tile keeps K / 2 (2.5 K of five; the tables of the CoViST paper count 2 K), and "
-            "decoder layer 1 drops to K by the same score of the last instruction token, its products over visual "
-            "tokens alone and divided by the root of the width."
+            "After every layer of a CLIP tower, class attention and the softmax of value products with the class "
+            "token, each normalised over the patches, are added and multiplied by the L1 norm of the mean value over "
+            "heads; the score is half of this and half of the previous score. With r layers left before the one that "
+            "feeds the projector, n tokens and r even, the round((n - K) / sqrt(r) (1 - (H / ln n)^2)) tokens with the "
+            "lowest scores are dropped, H the entropy of the class attention; with none left, all but K. Later layers "
+            "run on the rest and the class token. With tiles=nominal, every tile keeps K / 2 (2.5 K for five; the "
+            "tables of the CoViST paper count 2 K), and decoder layer 1 drops to K by the same score of the last "
+            "instruction token, with its products over visual tokens only and divided by the root of the width."
         ),
         ours=(
-            "The tower's plain run is there already when the method begins, so that it walks the tower a second time: "
-            "the encoder's cost grows where the original's falls, and far beyond three times CoViST's selection. "
-            "Entropy and n are over the patches. Tiles walk alone with a share in proportion to their tokens; patches "
-            "that are padding or masked leave first. Tokens leave once unless tiles asks for the published steps on "
-            "tiles, with twice at counts solved for a layer average of K; they leave after layer 1, as they leave "
-            "after a layer of the tower. In a tower of one layer tokens leave after it. Where the tower has no class "
-            "token, or its patches are merged before the decoder, nothing leaves inside: the score of the layer that "
-            "feeds the projector alone decides, with the attention received and, for the class token's value, the mean "
-            "value under it."
+            "The tower's plain run is already complete when the method begins, so the method runs the tower a second "
+            "time: the encoder's cost grows where the original's falls, and far exceeds three times CoViST's "
+            "selection. Entropy and n are over the patches. Tiles run separately, each with a share in proportion to "
+            "its tokens; padding and masked patches are dropped first. Tokens are dropped only in the tower unless "
+            "`tiles` asks for the published steps on tiles (with twice, at counts solved for a layer average of K); in "
+            "the decoder they are dropped after layer 1, just as they are dropped after a layer of the tower. In a "
+            "tower of one layer, tokens are dropped after it. If the tower has no class token, or its patches are "
+            "merged before the decoder, nothing is dropped inside the tower: the score of the layer that feeds the "
+            "projector decides, with the received attention and, instead of the class token's value, the mean value "
+            "weighted by it."
         ),
         checked="reference: tests/reference/encoder.py (scores, counts after every layer, kept tokens, features)",
     )
@@ -115,9 +116,9 @@ class FlowCut(Stepped, ChooseInside):
 
 
 def walk(tower: Tower, tile: int, patches: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Which `count` of a tile's `patches` [n] stay, increasing, and the features [count, v] that the projector gets."""
+    """The `count` of a tile's `patches` [n] that stay, increasing, and their features [count, v] for the projector."""
     states = tower.entry[tile]
-    token = torch.full((len(states) - 1,), -1, device=states.device)  # of each patch in the walk; -1 is no content
+    token = torch.full((len(states) - 1,), -1, device=states.device)  # of each patch; -1 is not content
     token[patches] = torch.arange(len(patches), device=states.device)
     score, features, last = None, {}, max(tower.feature_layers)
     for layer in range(last + 1):
@@ -144,7 +145,7 @@ def flow(ran: LayerRun) -> Tensor:
 
 
 def flow_without_class(attention: Tensor, values: Tensor) -> Tensor:
-    """The same from attention received [N] and values [N, heads, w]; their mean under it is the class token's."""
+    """The same from received attention [N] and values [N, heads, w], whose weighted mean replaces the class token's."""
     values = values.float().transpose(0, 1)
     return _flow(attention, torch.einsum("n,hnw->hw", mass_norm(attention), values), values, of_class=False)
 
@@ -157,7 +158,7 @@ def _flow(attention: Tensor, class_value: Tensor, values: Tensor, of_class: bool
 
 
 def leaving_after(ran: LayerRun, count: int, remaining: int) -> int:
-    """How many patches leave after a layer, if `count` are to reach the end and `remaining` layers come before it."""
+    """How many patches are dropped after a layer, if `count` must remain after `remaining` further layers."""
     attention = mass_norm(ran.attention.mean(0)[1:])
     surplus = len(attention) - count
     if remaining <= 0:

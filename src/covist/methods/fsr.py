@@ -1,4 +1,4 @@
-"""FSR: focus on what is asked and attended to, scan for what is far from it, refine the scan by merging."""
+"""FSR: focuses on relevant and attended tokens, scans for tokens far from them, and refines the scan by merging."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class FSR(SignedRelevance):
         needs=("class-attention", "encoder-features", "embeddings", "clip-text"),
         licence="no code",
         published=(
-            "Evidence phi is the cube of CLIP's relevance (min-max, as CDPruner) times the head-mean class attention; "
-            "without CLIP's text space (Qwen) it is the attention alone. The focus is the smallest set that holds 0.9 "
-            "of all phi. The scan adds the tokens farthest (1 - cosine) from everything chosen, up to K. Each of the "
-            "others looks for its most similar scanned token; the most similar of them, as many as were scanned, are "
-            "merged into theirs, a mean weighted by phi. The focus stays as it is."
+            "Evidence phi is the cube of CLIP's relevance (min-max, as in CDPruner) times the head-mean class "
+            "attention; without CLIP's text space (Qwen) it is the attention alone. The focus is the smallest set that "
+            "holds 0.9 of all phi. The scan adds the tokens farthest (1 - cosine) from everything chosen, up to K. "
+            "Each remaining token finds its most similar scanned token; the most similar of them, as many as were "
+            "scanned, are merged into theirs by a mean weighted by phi. The focus stays unchanged."
         ),
         ours=(
-            "From the text of the paper, without code. The focus ends at K tokens: where 0.9 of phi needs more, "
-            "nothing is scanned. Open there and chosen here: relevance is negated, as CDPruner's, unless `relevance` "
-            "turns it; distance, similarity and merging are those of projected embeddings; the scanned token is part "
-            "of its mean and keeps its index; raster order, renumbered. Tiles form one pool. Without a class token: "
-            "the mean attention received."
+            "Written from the text of the paper, without code. The focus has at most K tokens: if 0.9 of phi needs "
+            "more, nothing is scanned. Choices that the paper leaves open: relevance is negated, as in CDPruner, "
+            "unless `relevance` reverses it; distance, similarity and merging use projected embeddings; the scanned "
+            "token is part of its mean and keeps its index; tokens are in raster order and renumbered. Tiles form one "
+            "pool. Without a class token, the mean received attention is used."
         ),
         checked="reference: FSR (focus, scan and merged features)",
     )
@@ -77,9 +77,9 @@ def leading(evidence: Tensor, share: float, most: int) -> Tensor:
 
 
 def refine(state: VisualState, anchors: Tensor, removed: Tensor, evidence: Tensor) -> tuple[Tensor, Tensor]:
-    """Features [N, d] and weights [N] after the removed tokens [R] that resemble an anchor [A] most are merged into it.
+    """Features [N, d] and weights [N] after merging the removed tokens [R] that resemble an anchor [A] most into it.
 
-    As many are merged as there are anchors.
+    As many tokens are merged as there are anchors.
     """
     features, weights = state.features.clone(), state.weights.clone()
     if not len(anchors):
@@ -88,7 +88,7 @@ def refine(state: VisualState, anchors: Tensor, removed: Tensor, evidence: Tenso
     merged = largest(closest, len(anchors))
     tokens = torch.cat([anchors, removed[merged]])
     cluster = torch.cat([torch.arange(len(anchors), device=anchors.device), anchor[merged]])
-    share = evidence[tokens].double().clamp(min=torch.finfo(torch.float32).tiny)[:, None]  # means of zeros are plain
+    share = evidence[tokens].double().clamp(min=torch.finfo(torch.float32).tiny)[:, None]  # or a plain mean
     content = torch.cat([share * state.features[tokens], share], dim=1)
     sums = content.new_zeros(len(anchors), content.shape[1]).index_add_(0, cluster, content)
     features[anchors] = (sums[:, :-1] / sums[:, -1:]).to(features.dtype)

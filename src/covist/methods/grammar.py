@@ -1,12 +1,12 @@
-"""The names of methods: the same in Python, on the command line and in files.
+"""The names of methods, which are the same in Python, on the command line and in files.
 
 vanilla                         no compression
 covist-fixed, random, ...       any registered method
 divprune+csc+sca, ...           its selection with CoViST's composition (+csc), attention (+sca) or both
 covist-row-a ... covist-row-h   the rows of the paper's cumulative study
-all                             every registered method, where a list is taken
+all                             every registered method, where a list is accepted
 NAME:field=value,field=value    with settings: options of the method (`positions=keep`), and fields of `CovistConfig`
-                                where CoViST has a part in it
+                                if it uses a part of CoViST
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORDS = {"on": True, "true": True, "off": False, "false": False, "none": None}
 
 @dataclass(frozen=True)
 class MethodName:
-    """A name taken apart: `divprune+csc:content=off` is the base, the parts and the settings."""
+    """A parsed name: base, parts and settings of `divprune+csc:content=off`."""
 
     base: str
     parts: tuple[str, ...]
@@ -31,7 +31,7 @@ class MethodName:
 
 
 def parse_name(text: str) -> MethodName:
-    """Take a name apart; whether such a method exists is the registry's business.
+    """Parse a name; whether such a method exists is not checked here.
 
     >>> parse_name("divprune+csc:content=off,weight_limit=64")
     MethodName(base='divprune', parts=('csc',), settings={'content': False, 'weight_limit': 64})
@@ -51,7 +51,7 @@ def is_vanilla(text: str) -> bool:
 
 
 def split_names(names: str | Iterable[str], known: Sequence[str]) -> list[str]:
-    """Method names from a list or from text with commas; "all" stands for the `known` ones.
+    """Method names from a list or from comma-separated text; "all" stands for the `known` ones.
 
     >>> split_names("random,covist-fixed:content=off,attention=off", known=[])
     ['random', 'covist-fixed:content=off,attention=off']
@@ -78,7 +78,7 @@ def _setting(name: str, text: str) -> tuple[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """on/off, none, a number, numbers with slashes between them (a tuple), or a word."""
+    """on/off, none, a number, numbers separated by slashes (a tuple), or a word."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if "/" in text:

@@ -1,4 +1,4 @@
-"""HiPrune: what the middle of the vision tower looks at with its neighbours, then what its end looks at."""
+"""HiPrune: tokens that receive attention in the middle of the vision tower, with neighbours, then those at its end."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class HiPrune(Method):
         needs=("encoder-layers",),
         licence="MIT",
         published=(
-            "Attention received is the mean over heads and all queries, the class token's included. Anchors are the "
+            "Received attention is the mean over heads and all queries, including the class token's. Anchors are the "
             "round(K alpha / 5) tokens that receive most at layer 9 of 24 (Qwen: 16 of 32), alpha = 0.1; each brings "
-            "its neighbours above, below, left and right. The other places go to what receives most at the layer that "
-            "feeds the projector. Tiles share the budget."
+            "its neighbours above, below, left and right. The other places go to the tokens that receive most at the "
+            "layer that feeds the projector. Tiles share the budget."
         ),
         ours=(
-            "Neighbours are those of the image's own grid: the original adds 1 and 24 to the index, so that a row's "
-            "end has the next row's beginning for a neighbour, and clamps what leaves the image. The layer scales with "
-            "the tower's depth; towers without a class token use Qwen's place, and windowed ones the nearest layer "
-            "that sees the whole image. Tiles share in proportion to their tokens, which is evenly where nothing of "
-            "them is padding. Where anchors and neighbours exceed a small share, anchors come first."
+            "Neighbours are those in the image's own grid: the original adds 1 and 24 to the index, so that the end of "
+            "a row neighbours the beginning of the next, and clamps indices outside the image. The layer scales with "
+            "the tower's depth; towers without a class token use Qwen's layer, and windowed ones the nearest layer "
+            "that sees the whole image. Tiles share in proportion to their tokens, that is, evenly without padding. If "
+            "anchors and neighbours exceed a small share, anchors come first."
         ),
         checked="reference: tests/reference/encoder.py (received attention, anchors, buffers, kept tokens)",
     )
@@ -80,6 +80,6 @@ class HiPrune(Method):
 
 
 def unique(tokens: Tensor) -> Tensor:
-    """Tokens [n] without those that came before."""
+    """Tokens [n] without repetitions, in the same order."""
     again = (tokens[:, None] == tokens).tril(-1).any(-1)
     return tokens[~again]

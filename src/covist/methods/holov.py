@@ -1,4 +1,4 @@
-"""HoloV: every stretch of the image keeps tokens in proportion to its attention and its variety."""
+"""HoloV: every chunk of the image keeps tokens in proportion to its attention and its variety."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class HoloV(Method):
         needs=("class-attention", "embeddings"),
         licence="Apache-2.0",
         published=(
-            "The token sequence is split into 16 consecutive chunks (not crops; longer chunks first); a chunk's quota "
-            "follows the mean of 1000 a + 0.09 kappa var, var the variance of a token's cosines inside the chunk with "
-            "the zeroed diagonal counted; inside a chunk the tokens with the most attention stay."
+            "The token sequence is split into 16 consecutive chunks (not crops; longer chunks first). A chunk's quota "
+            "is proportional to the mean of 1000 a + 0.09 kappa var, with var the variance of a token's cosines inside "
+            "the chunk, including the zeroed diagonal. Inside a chunk, the tokens with the most attention stay."
         ),
         ours=(
             "Places that a chunk cannot fill go to the best chunks with room, as in RESTORE's copy (the original pads "
-            "with zeros). Tokens stay in raster order (the original orders each chunk by attention)."
+            "with zeros). Tokens are in raster order (the original orders each chunk by attention)."
         ),
         checked="golden: holov (chunk scores, quotas with and without overflow, kept tokens at 192, 128 and 64)",
     )
@@ -50,7 +50,7 @@ class HoloV(Method):
 
 
 def chunk_score(attention: Tensor, embeddings: Tensor) -> Tensor:
-    """Mean importance of a chunk: attention [n] and how differently its embeddings [n, d] resemble each other."""
+    """Mean importance of a chunk: attention [n] and the variance of the cosines between its embeddings [n, d]."""
     others = max(1, len(attention) - 1)
     similarity = cosine(embeddings).fill_diagonal_(0)
     mean = similarity.sum(-1, keepdim=True) / others

@@ -20,7 +20,7 @@ from covist.state import VisualState
 
 COORDINATE_SHARE, FOREGROUND_SHARE, SEED_SHARE = 0.05, 0.2, 0.01
 QUESTION_OFFSET = 2  # the question begins two tokens after the image
-WHOLE_CACHES = 1  # the first layers, whose cache the selection leaves alone
+WHOLE_CACHES = 1  # number of first layers whose cache is not cut
 
 
 @register_method
@@ -29,26 +29,27 @@ class IVCPrune(DropInside):
     cuts = (16,)
     info = MethodInfo(
         paper="IVC-Prune: Revealing the Implicit Visual Coordinates in LVLMs for Vision Token Pruning (ICLR 2026)",
-        acts="before layer 16/32, then in the cache of all layers but the first",
-        signals="rotary angles, values of the layer before",
-        budget="layer average K of the cache, its first layer whole; prefill runs half of the layers on all tokens",
+        acts="before layer 16/32, then in the cache of all layers except the first",
+        signals="rotary angles, values of the preceding layer",
+        budget="layer average K of the cache, whose first layer stays whole; prefill runs half of the layers on all "
+        "tokens",
         goes_by="instruction",
         needs=("decoder-states",),
         licence="MIT",
         published=(
             "Coordinate tokens have the largest mean cosine (5% of the tokens) and the largest mean sine (5%) of their "
-            "rotary angles; foreground tokens (20%) are close in value space (softmax(v v^T / sqrt(dh)) of the layer "
-            "before, no rotation) first to the question, which begins two tokens after the image, then to the question "
-            "and 1% seeds. One selection in the middle of the decoder (before layer 16 of 32), which then holds for "
-            "the cache of all earlier layers but layer 0, which stays whole. Original positions. Prefill runs the "
-            "layers before the selection on all tokens."
+            "rotary angles. Foreground tokens (20%) are close in value space (softmax(v v^T / sqrt(dh)) of the "
+            "preceding layer, no rotation) first to the question, which begins two tokens after the image, then to the "
+            "question and 1% seeds. There is one selection in the middle of the decoder (before layer 16 of 32). It is "
+            "then applied to the cache of all earlier layers except layer 0, which stays whole. Original positions. "
+            "Prefill runs the layers before the selection on all tokens."
         ),
         ours=(
-            "The published shares (5% + 5% + 20%, for LLaVA) know no budget. For one, the three sets grow or shrink "
-            "together until their union has the count; at the size of the published union it is the published set. "
-            "The count is solved for the layer mean of the cache, layer 0 included, so that in shallow decoders small "
-            "budgets cannot be reached. Other depths scale the layer of the selection; other models use the shares of "
-            "LLaVA."
+            "The published shares (5% + 5% + 20%, for LLaVA) do not depend on a budget. To meet a budget, the three "
+            "sets grow or shrink together until their union has the count; at the size of the published union it is "
+            "the published set. The count is solved for the layer mean of the cache, including layer 0, so that small "
+            "budgets cannot be reached in shallow decoders. For other depths the layer of the selection is scaled; "
+            "other models use the shares of LLaVA."
         ),
         checked="golden: ivcprune (coordinate tokens, seeds, foreground and kept tokens at the published shares)",
     )
@@ -70,10 +71,10 @@ class IVCPrune(DropInside):
 
 
 def grown_union(shares: Sequence[tuple[Tensor, float]], count: int) -> Tensor:
-    """The union of the best-scored tokens [count], where every score [K] has a share in them.
+    """The union [count] of the best tokens by several scores [K], each with its share.
 
-    The sets grow together in the proportions of their shares: a token belongs to the union from the first set on that
-    reaches it. At the size of the union of the shares themselves, it is that union.
+    The sets grow together in the proportions of their shares: a token joins the union as soon as one set reaches it. If
+    `count` is the size of the union of the shares themselves, the result is that union.
     """
     reached = []
     for score, share in shares:
@@ -91,7 +92,7 @@ def foreground(view: DecoderView) -> Tensor:
 
 
 def closeness(values: Tensor, rows: Tensor) -> Tensor:
-    """How much some rows would attend to every token if values [kv heads, n, dh] were queries and keys -> [n]."""
+    """How much `rows` would attend to every token if the values [kv heads, n, dh] were queries and keys -> [n]."""
     logits = values[:, rows] @ values.transpose(1, 2) * values.shape[-1] ** -0.5
     return logits.softmax(-1).mean((0, 1))
 

@@ -1,4 +1,4 @@
-"""MMTok: tokens that cover the question's words and the image at once."""
+"""MMTok: tokens that cover both the question's words and the image."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class MMTok(Method):
         licence="Apache-2.0",
         published=(
             "Rows softmax(cos(words, projected tokens) / 0.02) / m and half of softmax(cos of encoder features / 0.2) "
-            "/ n are stacked; greedy maximum coverage over the columns. Words are the question's tokens (input "
-            "embeddings of the decoder) without answer hints and stop words; if nothing is left, all of them."
+            "/ n are stacked; tokens are chosen by greedy maximum coverage over the columns. Words are the question's "
+            "tokens (input embeddings of the decoder) without answer hints and stop words; if none remain, all tokens."
         ),
         ours=(
-            "The stock processor does not pad images to a square, so no border is excluded. Stop words are dropped for "
-            "every family, and each image has its own pool. The stop list has the published categories, not the "
+            "The stock processor does not pad images to a square, so no border is excluded. Stop words are removed for "
+            "every family, and each image has its own pool. The stop list has the published categories, but not the "
             "published words."
         ),
         checked="golden: mmtok (rows, order of choice at 192, 128 and 64)",
@@ -62,12 +62,12 @@ def text_rows(words: Tensor) -> Tensor:
 
 
 def visual_rows(hidden: Tensor) -> Tensor:
-    """alpha Q: the same for every token as a word, from encoder features [N, v] -> [N, N]."""
+    """alpha Q: the same with every image token in the role of a word, from encoder features [N, v] -> [N, N]."""
     return VISUAL_SHARE * torch.softmax(cosine(hidden) / VISUAL_TEMPERATURE, dim=-1) / len(hidden)
 
 
 def content_words(pieces: list[str]) -> Tensor:
-    """Which tokens of a question, given as the text that each adds, belong to a word that says something -> indices."""
+    """Indices of the question tokens, given as the text that each adds, that belong to a meaningful word."""
     text = "".join(pieces)
     kept = torch.zeros(len(text), dtype=torch.bool)
     for word in re.finditer(r"\w+", text):

@@ -1,4 +1,4 @@
-"""MoB: half of the tokens cover what the prompt points to, half cover the rest of the image."""
+"""MoB: half of the tokens cover what the prompt points to, the other half the rest of the image."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ class MoB(NominalCounts, DropInside):
             "(NeurIPS 2025)"
         ),
         acts="before layer 2/32",
-        signals="keys of the layer before, decoder states after the final norm",
+        signals="keys of the preceding layer, decoder states after the final norm",
         budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
         goes_by="instruction",
         needs=("decoder-states",),
         licence="MIT",
         published=(
-            "Before layer 2 of 32. Anchors are the 8 text tokens after the image with the largest L1 norm of their "
-            "rotated key in layer 1. Half of the places, K_p, are the prompt's, k = K_p / 8 (both rounded down): every "
-            "anchor names its max(k, 8 k times its share of the anchors' norms, rounded up) most similar image tokens "
-            "(cosine of states after the final norm). A named token scores cosine plus the raw key norm, the best over "
-            "anchors. The other half are farthest points (1 - cosine) from those. Original positions. K tokens after "
-            "the cut are a layer mean of 216, 156 and 96 for 192, 128 and 64."
+            "Tokens are dropped before layer 2 of 32. Anchors are the 8 text tokens after the image with the largest "
+            "L1 norm of their rotated key in layer 1. Half of the places, K_p, belong to the prompt, with k = K_p / 8 "
+            "(both rounded down): every anchor names its max(k, 8 k times its share of the anchors' norms, rounded up) "
+            "most similar image tokens (cosine of states after the final norm). A named token scores cosine plus the "
+            "raw key norm, the best over anchors. The other half are the farthest points (1 - cosine) from these. "
+            "Original positions. K tokens after the cut are a layer mean of 216, 156 and 96 for 192, 128 and 64."
         ),
         ours=(
             "The count after the cut is solved for the layer-mean budget unless counts=nominal, and it is reached "
-            "exactly: at most K_p of the named tokens stay, by their score, and farthest points fill all places that "
-            "are left. The original keeps every named token (its cap is never below their number) and adds K - K_p "
-            "points whatever the overlap of the anchors. The key norm in the score is read as the anchor's, since the "
-            "best over anchors is taken. K_p and k are at least 1. Shorter texts have fewer anchors; without text "
-            "after the image the last prompt token is the anchor. Other depths scale the layer. The eta per benchmark "
-            "of the paper is in no code and not here."
+            "exactly: at most K_p of the named tokens stay, by their score, and farthest points fill all remaining "
+            "places. The original keeps every named token (its cap is never below their number) and adds K - K_p "
+            "points, however much the anchors overlap. The key norm in the score is taken to be the anchor's, since "
+            "the score is the best over anchors. K_p and k are at least 1. Shorter texts have fewer anchors; without "
+            "text after the image, the last prompt token is the anchor. For other depths the layer is scaled. The "
+            "paper's eta per benchmark is in no released code and is not included."
         ),
         checked="reference: MoB (named and kept tokens; published layer means)",
     )
@@ -63,7 +63,7 @@ class MoB(NominalCounts, DropInside):
 
 
 def named(similarity: Tensor, norms: Tensor, places: int) -> Tensor:
-    """The best of the tokens that anchors of some key norms [A] name, by similarity [A, K] -> at most `places`."""
+    """The best tokens named by anchors with key norms [A], from similarity [A, K] -> at most `places`."""
     least = max(1, places // ANCHORS)
     quotas = (least * len(norms) * (norms / norms.sum())).ceil().clamp(min=least)
     rank = similarity.argsort(descending=True, stable=True).argsort()

@@ -1,4 +1,4 @@
-"""PriorTR: tokens that the text looks at more than the image's own prior explains."""
+"""PriorTR: tokens to which the text attends more than the prior of the image explains."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ class PriorTR(NominalCounts, ScoreInside):
     name = "priortr"
     cuts = (3,)
     options: ClassVar = {
-        "rows": "all: the text after the image looks (LLaVA-1.5); last: the last prompt token alone (LLaVA-1.6)"
+        "rows": "all: attention of all text after the image (LLaVA-1.5); last: of the last prompt token (LLaVA-1.6)"
     }
     info = MethodInfo(
         paper="Accelerating Multimodal Large Language Models with Prior-Corrected Token Reduction (ECCV 2026)",
         acts="before layer 3/32",
-        signals="attention of the text after the image in the layer before",
+        signals="attention of the text after the image in the preceding layer",
         budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
         goes_by="attention",
         needs=("decoder-attention",),
         licence="Apache-2.0",
         published=(
-            "Before layer 3 of 32, by the attention of layer 2, mean over heads. The prior Q is the row of the first "
-            "token after the image, P the mean of the rows from that token to the end (LLaVA-1.5) or the last row "
-            "(LLaVA-1.6). Both are brought to a sum of one over the image in float32; the score is P log(P / Q). K "
-            "tokens stay after the cut, a layer mean of 228, 170 and 112 for 192, 128 and 64. Original positions."
+            "Tokens are dropped before layer 3 of 32, by the attention of layer 2, mean over heads. The prior Q is the "
+            "row of the first token after the image; P is the mean of the rows from that token to the end (LLaVA-1.5) "
+            "or the last row (LLaVA-1.6). Both are normalised to a sum of one over the image in float32; the score is "
+            "P log(P / Q). K tokens stay after the cut, a layer mean of 228, 170 and 112 for 192, 128 and 64. Original "
+            "positions."
         ),
         ours=(
-            "The count after the cut is solved for the layer-mean budget unless counts=nominal; other depths scale the "
-            "layer. Every model has the rows of LLaVA-1.5 unless rows=last; they leave out later images and generated "
-            "tokens. 1e-10 is added to both sums and to both sides of the ratio. Without text after the image the last "
-            "prompt token is all there is, so that no token is better than another and the first ones stay."
+            "The count after the cut is solved for the layer-mean budget unless counts=nominal; for other depths the "
+            "layer is scaled. Every model uses the rows of LLaVA-1.5 unless rows=last, without later images and "
+            "generated tokens. 1e-10 is added to both sums and to numerator and denominator of the ratio. Without text "
+            "after the image, only the last prompt token remains, so all tokens score the same and the first ones stay."
         ),
         checked="reference: PriorTR (score and kept tokens; published layer means)",
     )
@@ -65,5 +66,5 @@ class PriorTR(NominalCounts, ScoreInside):
 
 
 def shares(attention: Tensor) -> Tensor:
-    """Attention to the image [K], of one in sum."""
+    """Attention to the image [K], normalised to a sum of one."""
     return attention / (attention.sum() + SMALLEST)

@@ -1,4 +1,4 @@
-"""PruMerge and PruMerge+: outliers of the class attention take their neighbours in, one token carries the rest."""
+"""PruMerge and PruMerge+: outliers of the class attention absorb their neighbours; one extra token holds the rest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PruMerge(Method):
         paper=PAPER,
         acts="before the decoder",
         signals="class query and keys of the last encoder layer, encoder features, projector",
-        budget="exactly K in every layer, the extra token counted",
+        budget="exactly K in every layer, including the extra token",
         goes_by="attention",
         needs=("class-attention", "encoder-features"),
         licence="Apache-2.0",
@@ -39,8 +39,9 @@ class PruMerge(Method):
             "sum of all that are not kept."
         ),
         ours=(
-            "The count is fixed, as in comparison tables: the K - 1 largest instead of the outliers. Raster order; the "
-            "extra token sits at the last index that nobody kept. Without a class token: the mean attention received."
+            "The count is fixed, as in comparison tables: the K - 1 largest instead of the outliers. Tokens are in "
+            "raster order; the extra token is at the last index that is not kept. Without a class token, the mean "
+            "received attention is used."
         ),
         checked="golden: prumerge (attention, kept tokens at 192, 128 and 64, merged features at 128 and 64)",
     )
@@ -65,13 +66,13 @@ class PruMergePlus(PruMerge):
     info = replace(
         PruMerge.info,
         published=(
-            f"{PruMerge.info.published} To n tokens with the most attention come evenly spaced ones, one in every "
-            "third of N / n, so that about three quarters of the tokens are a grid."
+            f"{PruMerge.info.published} The n tokens with the most attention are joined by evenly spaced ones, one in "
+            "every third of N / n, so that about three quarters of the tokens are a grid."
         ),
         ours=(
-            "The budget rule: the authors' n is the number of outliers a > Q3 + 1.5 (Q3 - Q1), whatever count comes "
-            "out. Here n is the largest for which n tokens, their grid and the extra token fit into K; places that are "
-            "left go to the next tokens by attention. Order and extra token as for PruMerge."
+            "The budget rule: the authors' n is the number of outliers a > Q3 + 1.5 (Q3 - Q1), whatever count results. "
+            "Here n is the largest for which n tokens, their grid and the extra token fit into K; remaining places go "
+            "to the next tokens by attention. Order and extra token are as for PruMerge."
         ),
         checked="golden: prumerge (kept tokens and merged features at the authors' number of outliers)",
     )
@@ -81,14 +82,14 @@ class PruMergePlus(PruMerge):
 
 
 def with_grid(order: Tensor, outliers: int) -> Tensor:
-    """The first `outliers` tokens of an order by attention [N], then the evenly spaced ones that go with them."""
+    """The first `outliers` tokens of an order by attention [N], then the evenly spaced tokens for this number."""
     step = max(1, len(order) // outliers // GRID_PER_OUTLIER)
     grid = torch.arange(0, len(order) - 1, step, device=order.device)
     return torch.cat([order[:outliers], grid[~torch.isin(grid, order[:outliers])]])
 
 
 def fit_grid(order: Tensor, count: int) -> Tensor:
-    """As many outliers as fit into `count` together with their grid; the order [N] fills what is left."""
+    """As many outliers as fit into `count` together with their grid; the order [N] fills the remaining places."""
     fitting = [chosen for n in range(1, count + 1) if len(chosen := with_grid(order, n)) <= count]
     chosen = fitting[-1] if fitting else order[:0]
     others = order[~torch.isin(order, chosen)]
@@ -96,7 +97,7 @@ def fit_grid(order: Tensor, count: int) -> Tensor:
 
 
 def merge_neighbours(hidden: Tensor, keys: Tensor, attention: Tensor, kept: Tensor) -> Tensor:
-    """Kept tokens with what their neighbours by key add, then the extra token for the others -> [kept + 1, v]."""
+    """Kept tokens plus the contribution of their nearest tokens by key, then the extra token -> [kept + 1, v]."""
     hidden = hidden.float()
     similarity = cosine(keys[kept], keys)
     similarity[torch.arange(len(kept)), kept] = -torch.inf

@@ -1,4 +1,4 @@
-"""PruneSID: groups of tokens by principal components, and the salient, dissimilar ones of each."""
+"""PruneSID: groups tokens by principal components and keeps the salient, dissimilar ones of each group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from covist.state import VisualState
 TOKENS_PER_GROUP, TOKENS_PER_LIMIT, MOST_PER_GROUP = 4, 64, 5
 THRESHOLD_TOKENS = 32
 NO_VARIANCE = 1e-10
-"""Share of the largest variance below which a component is none."""
+"""Share of the largest variance below which a component is ignored."""
 
 
 @register_method
@@ -31,26 +31,26 @@ class PruneSID(Method):
         ),
         acts="before the decoder",
         signals="class attention, encoder and class features, projector",
-        budget="exactly K in every layer, the class token counted",
+        budget="exactly K in every layer, including the class token",
         goes_by="diversity",
         needs=("class-attention", "encoder-features"),
         licence="Apache-2.0 by its README",
         published=(
-            "K / 4 principal components of sigmoid(encoder features), tokens as columns, each centred; a token belongs "
-            "to the component with its largest absolute loading. In each group non-maximum suppression in the order of "
-            "class attention removes what has a cosine above K / 32 times the mean cosine of the image. Groups get one "
-            "place each and share the rest in proportion to their survivors, at most 5 per 64 tokens of budget (more "
-            "where that cannot be filled); survivors come first, then the others by attention. One place is the "
-            "projected class token's."
+            "There are K / 4 principal components of sigmoid(encoder features), with tokens as columns, each centred; "
+            "a token belongs to the component with its largest absolute loading. In each group, non-maximum "
+            "suppression in the order of class attention removes tokens with a cosine above K / 32 times the mean "
+            "cosine of the image. Groups get one place each and share the rest in proportion to their survivors, at "
+            "most 5 per 64 tokens of budget (more if the budget cannot be filled otherwise); survivors come first, "
+            "then the others by attention. One place belongs to the projected class token."
         ),
         ours=(
-            "Components are exact, by an eigendecomposition in float64: the original's are randomised. Components "
-            "without variance (more components than distinct tokens) own no token. Places that the limits leave over "
-            "go one by one to the groups with most survivors, and round again. A state keeps its tokens in raster "
-            "order, not in group order, and the class token sits at the first index that nobody kept. Tiles form one "
-            "pool with the class token of the first tile, and K is that of all of them: the original's order on tiles "
-            "scrambles their places. Without a class token its place goes to a patch. A budget below 4 has one group, "
-            "a budget of 1 the class token alone. The dynamic variant is not in the authors' code."
+            "Components are exact, from an eigendecomposition in float64; the original's are randomised. Components "
+            "without variance (more components than distinct tokens) own no token. Places that remain because of the "
+            "limits go one by one to the groups with the most survivors, in rounds. Tokens are in raster order, not in "
+            "group order, and the class token is at the first index that is not kept. Tiles form one pool with the "
+            "class token of the first tile and one K; the original's order on tiles scrambles their places. Without a "
+            "class token, its place goes to a patch. A budget below 4 has one group, a budget of 1 only the class "
+            "token. The dynamic variant is not in the authors' code."
         ),
         checked="reference: tests/reference/encoder.py (components, groups, suppression, quotas, kept tokens)",
     )
@@ -69,7 +69,7 @@ class PruneSID(Method):
 
 
 def choose(hidden: Tensor, attention: Tensor, budget: int, patches: int) -> Tensor:
-    """The tokens [patches] that a budget keeps, from encoder features [N, v] and attention [N]."""
+    """The tokens [patches] to keep for a budget, from encoder features [N, v] and attention [N]."""
     if patches == 0:
         return attention.new_empty(0, dtype=torch.long)
     group = groups(hidden, max(1, budget // TOKENS_PER_GROUP))
@@ -98,15 +98,15 @@ def groups(hidden: Tensor, count: int) -> Tensor:
 
 
 def mean_cosine(similarity: Tensor) -> Tensor:
-    """Of all pairs of different tokens."""
+    """Mean cosine over all pairs of different tokens."""
     return similarity.triu(1).sum() / (len(similarity) * (len(similarity) - 1) / 2)
 
 
 def survivors(similarity: Tensor, attention: Tensor, group: Tensor, threshold: Tensor) -> Tensor:
     """Non-maximum suppression inside the groups -> which tokens survive [N] bool.
 
-    A token falls if one of its group that comes before it survives and resembles it. Starting from all, each round
-    settles at least one more link of such chains, so that the result is the sequential one.
+    A token is suppressed if an earlier token of its group survives and resembles it. Starting from all tokens, each
+    round settles at least one more link of such chains, so the result is that of a sequential pass.
     """
     order = largest(attention, len(attention))
     before = torch.ones_like(similarity, dtype=torch.bool).tril(-1)
@@ -120,7 +120,7 @@ def survivors(similarity: Tensor, attention: Tensor, group: Tensor, threshold: T
 
 
 def quotas(sizes: list[int], survived: list[int], budget: int, patches: int) -> list[int]:
-    """Places of each group, `patches` in sum."""
+    """Places of each group, `patches` in total."""
     lower = [min(1, size) for size in sizes]
     most = MOST_PER_GROUP * math.ceil(budget / TOKENS_PER_LIMIT)
     upper = [min(most, size, own) for size, own in zip(sizes, survived, strict=True)]

@@ -1,4 +1,4 @@
-"""Random tokens: the floor that every selection must beat.
+"""Random tokens: the baseline that every selection must beat.
 
 The choice depends on the seed and on the image's content, so an image gets the same tokens in every run and every
 batch, and two images do not share a pattern.
@@ -22,9 +22,9 @@ PROBES, LEVELS = 8, 64
 
 
 class Seeded(Method):
-    """A method with a random part; goes before its other bases."""
+    """A method with a random part; list it before the other base classes."""
 
-    options: ClassVar = {"seed": "an integer; another one draws other tokens"}
+    options: ClassVar = {"seed": "an integer; another seed draws other tokens"}
 
     def __init__(self, seed: int = 0, **options: Any):
         super().__init__(**options)
@@ -51,14 +51,14 @@ class Random(Seeded):
 
 
 def drawn(signals: ImageSignals, total: int, count: int, seed: int) -> Tensor:
-    """`count` of the numbers below `total`, the same ones whenever the image is the same."""
+    """`count` of the numbers below `total`, always the same for the same image."""
     embeddings = signals.embeddings
     generator = torch.Generator().manual_seed(seed + fingerprint(embeddings))
     return torch.randperm(total, generator=generator)[:count].to(embeddings.device)
 
 
 def fingerprint(embeddings: Tensor) -> int:
-    """A number for the content [N, d], coarse enough not to see the rounding of another batch size."""
+    """A hash of the content [N, d], coarse enough to ignore the rounding of another batch size."""
     probes = torch.linspace(0, len(embeddings) - 1, PROBES).long()
     norms = embeddings[probes.to(embeddings.device)].float().norm(dim=-1)
     levels = (norms / norms.max().clamp(min=1e-8) * LEVELS).round().long()

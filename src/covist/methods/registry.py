@@ -1,4 +1,4 @@
-"""The methods by name. A method registers itself beside its definition."""
+"""The methods by name. Each method is registered where it is defined."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def register_method(method: type[Method]) -> type[Method]:
     """
     if method.name in _METHODS:
         first = _METHODS[method.name].__module__
-        raise CovistError(f"a method named {method.name!r} is registered already, by {first}; choose another name")
+        raise CovistError(f"a method named {method.name!r} is already registered by {first}; choose another name")
     _METHODS[method.name] = method
     return method
 
@@ -38,7 +38,7 @@ def _import_methods() -> None:
 
 
 def available_methods() -> dict[str, type[Method]]:
-    """Name -> method class, in alphabetical order.
+    """All registered methods, in alphabetical order: name -> method class.
 
     >>> "covist-fixed" in covist.available_methods()
     True
@@ -48,12 +48,12 @@ def available_methods() -> dict[str, type[Method]]:
 
 
 def option_names(method: type[Method]) -> list[str]:
-    """What the constructors of a method and of its bases take by name."""
+    """Names of the options that the constructors of a method and of its base classes accept."""
     return list(option_defaults(method))
 
 
 def option_defaults(method: type[Method]) -> dict[str, Any]:
-    """The options of a method, those of its own constructor first, with their defaults."""
+    """The options of a method with their defaults, those of its own constructor first."""
     constructors = (
         inspect.signature(vars(base)["__init__"]) for base in method.__mro__[:-1] if "__init__" in vars(base)
     )
@@ -66,6 +66,6 @@ def option_defaults(method: type[Method]) -> dict[str, Any]:
 
 
 def option_meanings(method: type[Method]) -> dict[str, str]:
-    """What the options of a method and of its bases mean."""
+    """What the options of a method and of its base classes mean."""
     own = [vars(base).get("options", {}) for base in method.__mro__]
     return {name: text for options in reversed(own) for name, text in options.items()}

@@ -1,4 +1,4 @@
-"""RESTORE over HoloV, DivPrune or VisPruner: half of the budget selected, half merged, attention recalibrated."""
+"""RESTORE over HoloV, DivPrune or VisPruner: half of the budget is selected, half merged; attention is recalibrated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from covist.state import VisualState
 
 
 class Restore(Method):
-    """Half by the base method, half by merging the rest."""
+    """Half of the tokens come from the base method, half from merging the rest."""
 
     base: ClassVar[type[Method]]
     writes_content = True
@@ -86,21 +86,21 @@ def _register(selector: type[Method]) -> None:
         ),
         acts="before the decoder, and a bias on every attention logit",
         signals=f"those of {selector.name}, projected embeddings",
-        budget="exactly K in every layer, merged tokens counted",
+        budget="exactly K in every layer, including merged tokens",
         goes_by=selector.info.goes_by,
         needs=(*(need for need in selector.info.needs or () if need != "embeddings"), "embeddings"),
         licence="GPL-3.0",
         published=(
             "The base method chooses half of the count; all other tokens are merged (plain mean) into anchors with a "
-            "high score rho (1 - u) on projected embeddings, rho the sum of cosines, u the largest cosine to a token "
-            "of lower density: the code compares with lower densities although its names speak of better ones. A "
-            "merged token takes the lower-median position of its members; positions are kept. In prefill every causal "
-            "key (text too) gets log(2 - D), in decoding none; visual keys get log size, except in layer 0 of prefill, "
-            "where all sizes are N / K."
+            "high score rho (1 - u) on projected embeddings, with rho the sum of cosines and u the largest cosine to a "
+            "token of lower density (the code compares with lower densities, although its names suggest higher ones). "
+            "A merged token takes the lower-median position of its members; positions are kept. In prefill every "
+            "causal key (text too) gets log(2 - D), in decoding none; visual keys get log size, except in layer 0 of "
+            "prefill, where all sizes are N / K."
         ),
         ours=(
-            "Every budget, family and batch, not three budgets of one model; D follows the model's own rotary "
-            "frequencies (the original writes out those of base 10000 and width 128)."
+            "It works for every budget, family and batch, not only for three budgets of one model. D follows the "
+            "model's own rotary frequencies (the original hard-codes those of base 10000 and width 128)."
         ),
         checked=(
             "golden: restore (DivPrune: kept tokens, positions, sizes, assignment and means at 192, 128 and 64; "

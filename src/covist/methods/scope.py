@@ -27,10 +27,10 @@ class Scope(Method):
         needs=("class-attention", "encoder-features"),
         licence="no licence file",
         published=(
-            "Encoder features, not projected ones; the gain in facility-location coverage is multiplied by the class "
-            "attention to the power alpha = 1."
+            "On encoder features, not projected ones, the gain in facility-location coverage is multiplied by the "
+            "class attention to the power alpha = 1."
         ),
-        ours="Attention is the mean over heads, not the sum: the same order of choice.",
+        ours="Attention is the mean over heads, not the sum, which gives the same order of choice.",
         checked="golden: scope (order of choice at 192, 128 and 64)",
     )
 

@@ -1,4 +1,4 @@
-"""SCoRe: the most attended token, then those that are attended to and new."""
+"""SCoRe: the token with the most attention, then tokens with much attention that are far from those chosen."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class SCoRe(Method):
         needs=("class-attention", "encoder-features"),
         licence="no code",
         published=(
-            "Encoder features, before the projector. The first token has the most class attention a; then always the "
-            "one with the largest a^alpha times its distance (1 - cosine) to the nearest chosen token, alpha = 0.8."
+            "On encoder features (before the projector), the first token has the most class attention a; each next "
+            "token has the largest a^alpha times its distance (1 - cosine) to the nearest chosen token, alpha = 0.8."
         ),
         ours=(
-            "From a second-hand description: there is no code of the authors. Open there and chosen here: a is the "
-            "mean over heads in the layer that feeds the projector, tokens are in raster order and renumbered. Tiles "
-            "form one pool. Without a class token: the mean attention received."
+            "Written from a second-hand description; the authors released no code. Choices that it leaves open: a is "
+            "the mean over heads in the layer that feeds the projector; tokens are in raster order and renumbered. "
+            "Tiles form one pool. Without a class token, the mean received attention is used."
         ),
         checked="reference: SCoRe (kept tokens)",
     )

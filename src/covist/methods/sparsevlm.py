@@ -1,4 +1,4 @@
-"""SparseVLM (v1.5): text tokens rate the image, what leaves is recycled into cluster means."""
+"""SparseVLM (v1.5): text tokens rate the image, and dropped tokens are recycled into cluster means."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ class SparseVLM(RatedInside):
         paper=PAPER,
         acts="after layers 2, 6 and 15 of 32, earlier for small budgets",
         signals="input embeddings, attention of the rating text tokens, decoder states",
-        budget="layer average K by scaled presets, recycled tokens counted",
+        budget="layer average K with scaled presets, including recycled tokens",
         goes_by="instruction",
         needs=("embeddings", "question", "decoder-attention", "decoder-states"),
         licence="Apache-2.0",
         published=(
-            "Raters are the text tokens after the image that its input embeddings point to more than on average. After "
-            "layers 2, 6 and 15 of 32 the raters' attention in that layer scores the tokens; of the removed, the best "
-            "30% are clustered by density peaks on the layer's output and their means stay. Positions are renumbered."
+            "Raters are the text tokens after the image to which its input embeddings point more than on average. "
+            "After layers 2, 6 and 15 of 32, the raters' attention in that layer scores the tokens. The best 30% of "
+            "the removed tokens are clustered by density peaks on the layer's output, and their means stay. Positions "
+            "are renumbered."
         ),
         ours=(
             "Counts keep the proportions of the published list for the nearest budget, are solved for the layer mean "
-            "and include the recycled tokens, which the published ones do not. Where the first three layers would take "
-            "more than 3/4 of the budget, the cuts move forward. A recycled token sits at its cluster's centre, "
-            "recycled tokens take at most half of the places, and the density has no random tie-breaker."
+            "and include the recycled tokens, unlike the published counts. If the first three layers would take more "
+            "than 3/4 of the budget, the cuts move forward. A recycled token is at its cluster's centre, recycled "
+            "tokens take at most half of the places, and the density has no random tie-breaker."
         ),
         checked="golden: sparsevlm (raters, score, kept tokens, clusters and recycled means at 192, 128 and 64)",
     )
@@ -70,7 +71,7 @@ def recycled(removed: int) -> int:
 
 
 def split_places(tokens: int, count: int) -> tuple[int, int]:
-    """Divide `count` places into (kept tokens, recycled tokens), so that both together are the count."""
+    """Divide `count` places into (kept tokens, recycled tokens)."""
     for kept in range(count - 1, 0, -1):
         clusters = min(recycled(tokens - kept) // TOKENS_PER_CLUSTER + 1, count // 2)
         if kept + clusters <= count:

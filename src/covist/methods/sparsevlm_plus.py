@@ -1,4 +1,4 @@
-"""SparseVLM+ (v2): the raters' attention without what the rotation alone explains."""
+"""SparseVLM+ (v2): the raters' attention, corrected for the effect of the rotation alone."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class SparseVLMPlus(RatedInside):
         paper=PAPER,
         acts="after layers 2, 6 and 15 of 32, earlier for small budgets",
         signals="input embeddings, attention of the rating text tokens, rotary angles",
-        budget="layer average K by scaled presets",
+        budget="layer average K with scaled presets",
         goes_by="instruction",
         needs=("embeddings", "question", "decoder-attention"),
         licence="Apache-2.0",
         published=(
-            "As SparseVLM, but the raters' attention to the image is divided by the logits that the rotation alone "
-            "gives (all-ones queries and keys, no softmax), only the 14 of 32 heads with the most mass on the image "
-            "after the division are averaged, nothing is recycled, and original positions are kept."
+            "Like SparseVLM, with these differences: the raters' attention to the image is divided by the logits that "
+            "the rotation alone gives (all-ones queries and keys, no softmax); only the 14 of 32 heads with the most "
+            "mass on the image after the division are averaged; nothing is recycled; original positions are kept."
         ),
         ours=(
-            "Counts as for SparseVLM. Other head counts scale the 14 in proportion. In narrow heads and over long "
-            "distances the rotation alone gives logits near zero and below, which the published model never meets "
-            "within its 576 tokens: they are held at a tenth of the largest one."
+            "Counts are as for SparseVLM. The 14 is scaled in proportion for other head counts. In narrow heads and "
+            "over long distances the rotation alone gives logits near or below zero, which never happens in the "
+            "published model within its 576 tokens: they are clamped to a tenth of the largest one."
         ),
         checked="golden: sparsevlm_plus (rotation, heads, score, kept tokens and positions at 192, 128 and 64)",
     )
@@ -49,14 +49,14 @@ class SparseVLMPlus(RatedInside):
 
 
 def rotation_logits(view: DecoderView, rows: Tensor) -> Tensor:
-    """Logits of all-ones queries and keys between some tokens and the representatives, by rotation alone [rows, K]."""
+    """Logits of all-ones queries and keys between `rows` and the representatives: the rotation alone [rows, K]."""
     ones = torch.ones(1, len(view.hidden), view.decoder.head_width, dtype=torch.float32, device=rows.device)
     ones = view.decoder.rotate(view.observed_layer, ones, view.rotary)[0]
     return ones[rows] @ ones[view.visual].T * view.decoder.scale(view.observed_layer)
 
 
 def rotation_limit(view: DecoderView) -> float:
-    """What `rotation_logits` are at distance 0."""
+    """The value of `rotation_logits` at distance 0."""
     return view.decoder.head_width * view.decoder.scale(view.observed_layer)
 
 

@@ -15,7 +15,7 @@ from covist.methods._shared import cosine
 from covist.methods.registry import register_method
 from covist.state import VisualState
 
-ROUNDS = 24  # blocks of the encoder that the published images go through
+ROUNDS = 24  # blocks of the published encoder
 
 
 @register_method
@@ -32,18 +32,18 @@ class ToMe(Method):
         needs=("embeddings",),
         licence="CC-BY-NC 4.0",
         published=(
-            "Even tokens look for their most similar odd token, and the best edges are merged. The number of merges is "
-            "the same in every round, one round for each of the 24 blocks of CLIP-L (576 to 64: 22 in eight rounds, 21 "
-            "in sixteen), and never more than half of the tokens. The tokens that did not merge, by falling "
-            "similarity, then the odd ones are the next round's list. Content is the size-weighted mean, and log size "
-            "is added to every logit of a merged key."
+            "Each even token is matched with its most similar odd token, and the best matches are merged. The number "
+            "of merges is the same in every round, one round for each of the 24 blocks of CLIP-L (576 to 64: 22 in "
+            "eight rounds, 21 in sixteen), and never more than half of the tokens. The next round's list is the even "
+            "tokens that did not merge, by decreasing similarity, then the odd ones. Content is the size-weighted "
+            "mean, and log size is added to every logit of a merged key."
         ),
         ours=(
-            "Merging after the encoder: the original merges between attention and MLP of every encoder block, by the "
-            "block's keys, and has proportional attention there. Here projected tokens are merged by their own cosine, "
-            "and the decoder's attention is proportional. No token is protected, because the class token is gone. "
-            "Rounds beyond 24 follow only where the cap of half the tokens asks for them. A merged token sits at the "
-            "index of its odd token, and the decoder sees raster order."
+            "Tokens are merged after the encoder: the original merges between attention and MLP of every encoder "
+            "block, by the block's keys, with proportional attention there. Here projected tokens are merged by their "
+            "own cosine, and the decoder's attention is proportional. No token is protected, because there is no class "
+            "token any more. There are more than 24 rounds only if the limit of half the tokens requires it. A merged "
+            "token is at the index of its odd token, and the decoder sees raster order."
         ),
         checked="golden: tome (features, sizes and assignment after one round and after two schedules of 24)",
     )
@@ -68,12 +68,12 @@ class Merged:
 
     features: Tensor  # [T, d] size-weighted means
     sizes: Tensor  # [T]
-    tokens: Tensor  # [T] original token at whose index each sits
-    assignment: Tensor  # [N] row that stands for each original token
+    tokens: Tensor  # [T] original token whose index each has
+    assignment: Tensor  # [N] row that represents each original token
 
 
 def merges_per_round(tokens: int, count: int) -> list[int]:
-    """How many tokens each round merges, so that `count` of `tokens` are left: the same number, up to one."""
+    """How many tokens each round merges so that `count` of `tokens` remain; the numbers differ by at most one."""
     planned = allot(tokens - count, [1] * ROUNDS)
     rounds: list[int] = []
     while tokens > count:
@@ -93,7 +93,7 @@ def merge(features: Tensor, rounds: list[int]) -> Merged:
 
 
 def merge_once(before: Merged, merges: int) -> Merged:
-    """Merge the `merges` even tokens that resemble an odd one most into it."""
+    """Merge the `merges` even tokens that resemble an odd token most into that token."""
     best, target = cosine(before.features[::2], before.features[1::2]).max(-1)
     edges = best.argsort(descending=True, stable=True)
     merging, left = edges[:merges], edges[merges:]

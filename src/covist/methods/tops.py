@@ -40,23 +40,24 @@ class TOPS(NominalCounts, Stepped, ChooseInside):
         needs=("class-attention", "embeddings", "decoder-attention", "decoder-states"),
         licence="unknown",
         published=(
-            "The token with the most class attention first, then the largest of relevance + 0.5 diversity + lambda "
-            "coverage: diversity is 1 - the largest cosine to those chosen, coverage what a token adds to the sum of "
-            "every token's largest cosine to those chosen, each term divided by its mean. Before the decoder on "
-            "projected embeddings with class attention and lambda 0.5; before layers 12 and 24 of 32 (15 and 30 of 40) "
-            "on hidden states with the attention of rating text tokens and lambda 0.5 for 128 tokens, 1 for 64 and "
-            "32. Counts 2 K, K, K / 4: layer means of 152, 76 and 38 for 128, 64 and 32. Positions are renumbered."
+            "The first token has the most class attention; each next token has the largest relevance + 0.5 diversity + "
+            "lambda coverage. Diversity is 1 - the largest cosine to those chosen; coverage is what a token adds to "
+            "the sum of every token's largest cosine to those chosen; each term is divided by its mean. Before the "
+            "decoder this uses projected embeddings, class attention and lambda 0.5; before layers 12 and 24 of 32 (15 "
+            "and 30 of 40) it uses hidden states, the attention of rating text tokens, and lambda 0.5 for 128 tokens, "
+            "1 for 64 and 32. Counts are 2 K, K and K / 4: layer means of 152, 76 and 38 for 128, 64 and 32. Positions "
+            "are renumbered."
         ),
         ours=(
             "No code is published. Counts are solved for the layer-mean budget in the published proportions unless "
-            "counts=nominal. The paper leaves the raters open: they are those of SparseVLM's rule on the current "
-            "hidden states, and their attention is that of the layer that runs next. Means are over the tokens that "
-            "can still be chosen, as in the algorithm box (the main text has min-max). Lambda changes half-way "
-            "between the published budgets, at a sixth of the tokens. Cosines above 1 - 1e-5 count as 1, so that "
-            "rounding does not tell copies apart. The paper has other settings for Qwen2.5-VL (layers 12 and 16 of 28; "
-            "512/281/77, 256/139/39 and 128/71/19 tokens; lambda 0.4), which are not used: every decoder has the "
-            "settings of LLaVA, with the layers scaled to its depth. Without a class token: the mean attention "
-            "received. Without text after the image the last prompt token rates it."
+            "counts=nominal. The paper does not define the raters: here they follow SparseVLM's rule on the current "
+            "hidden states, and their attention is that of the next layer. Means are over the tokens that can still be "
+            "chosen, as in the algorithm box (the main text uses min-max). Lambda changes half-way between the "
+            "published budgets, at a sixth of the tokens. Cosines above 1 - 1e-5 count as 1, so that rounding does not "
+            "distinguish copies. The paper has other settings for Qwen2.5-VL (layers 12 and 16 of 28; 512/281/77, "
+            "256/139/39 and 128/71/19 tokens; lambda 0.4), which are not used: every decoder has the settings of "
+            "LLaVA, with the layers scaled to its depth. Without a class token, the mean received attention is used. "
+            "Without text after the image, the last prompt token rates it."
         ),
         checked="reference: TOPS (order of choice, raters, kept tokens at every stage; published layer means)",
     )
@@ -73,14 +74,14 @@ class TOPS(NominalCounts, Stepped, ChooseInside):
         return balanced(relevance, cosine(view.hidden[view.visual]), count, weight)
 
     def coverage_weight(self, view: DecoderView, count: int, tokens: int) -> float:
-        """Lambda of the stage before this depth, whose share of the published counts says which budget it is."""
+        """Lambda at this depth; the stage's share of the published counts shows which budget `count` belongs to."""
         stages = dict(zip(scaled_depths(view.decoder.layers, self.cuts), self.shape, strict=True))
         return COVERAGE if count >= stages.get(view.depth, 1.0) * FEW * tokens else MORE_COVERAGE
 
 
 def balanced(relevance: Tensor, similarity: Tensor, count: int, coverage_weight: float) -> Tensor:
     """Greedy choice by relevance [N] and the cosines of all pairs [N, N] -> [count] in the order of choice."""
-    relevance = mass_norm(relevance.double()) * len(relevance)  # however little of the attention the image gets
+    relevance = mass_norm(relevance.double()) * len(relevance)  # whatever the image's total attention
     coverage = Coverage(similarity.masked_fill(similarity > COPY, 1), floor=-1)
     free = torch.ones_like(relevance, dtype=torch.bool)
     chosen = [first_best(relevance)]
@@ -95,5 +96,5 @@ def balanced(relevance: Tensor, similarity: Tensor, count: int, coverage_weight:
 
 
 def over_mean(values: Tensor, free: Tensor) -> Tensor:
-    """Values [N] divided by their mean over the tokens that are free."""
+    """Values [N] divided by their mean over the free tokens."""
     return values / (values * free).sum().div(free.sum()).clamp(min=SMALLEST)

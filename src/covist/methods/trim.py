@@ -1,4 +1,4 @@
-"""TRIM: the tokens that CLIP relates to the question, and one token for the mean of all others."""
+"""TRIM: the tokens that CLIP relates most to the question, and one token for the mean of all others."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class TRIM(SignedRelevance):
         ),
         acts="before the decoder",
         signals="encoder features, projector, CLIP text or the question's input embeddings",
-        budget="exactly K in every layer, the mean token counted",
+        budget="exactly K in every layer, including the mean token",
         goes_by="instruction",
         needs=("encoder-features", "embeddings", "clip-text", "question"),
         licence="Apache-2.0",
         published=(
             "The score is the softmax of the negated dot product (not the cosine) of the patch in CLIP's text space "
-            "and the pooled question; the best tokens stay in raster order, and one more token is the mean of the "
-            "encoder features of all others, projected."
+            "and the pooled question. The best tokens stay in raster order; one further token is the projected mean of "
+            "the encoder features of all others."
         ),
         ours=(
             "The count is fixed, as in comparison tables: K - 1 tokens and the mean, instead of the share of scores "
-            "above Q3 + 1.5 (Q3 - Q1). The original appends the mean; here it sits at the last index that nobody kept. "
-            "`relevance` can turn the sign, which need not hold for another tower. The question is read without the "
-            "benchmarks' answer hints, a long one in segments whose products are averaged. Without CLIP's text space: "
-            "the mean cosine to the question's input embeddings, not negated. Without any question: evenly spaced "
-            "tokens. Tiles form one pool."
+            "above Q3 + 1.5 (Q3 - Q1). The original appends the mean; here it is at the last index that is not kept. "
+            "`relevance` can reverse the sign, which need not hold for another tower. The benchmarks' answer hints are "
+            "removed from the question; a long question is read in segments whose products are averaged. Without "
+            "CLIP's text space, the score is the mean cosine to the question's input embeddings, not negated. Without "
+            "a question, evenly spaced tokens are kept. Tiles form one pool."
         ),
         checked="reference: TRIM (kept tokens and mean token)",
     )
@@ -60,12 +60,12 @@ class TRIM(SignedRelevance):
         return Outcome(state.replace(features=features, weights=weights).restrict(final), assignment=assignment)
 
     def closest(self, image: ImageContext, count: int) -> Tensor:
-        """The tokens that are related to the question most [count]."""
+        """The tokens that are most related to the question [count]."""
         score = self.score(image)
         return even_cells(image.grid, count)[1].to(image.positions.device) if score is None else largest(score, count)
 
     def score(self, image: ImageContext) -> Tensor | None:
-        """[N], up to a softmax, which keeps the order; None without a question."""
+        """The score [N] before the softmax, which keeps the order; None without a question."""
         if self.relevance is None:
             return None
         asked = in_text_space(image)

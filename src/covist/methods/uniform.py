@@ -1,4 +1,4 @@
-"""An even grid of tokens: selection without looking at the image.
+"""An even grid of tokens, chosen without looking at the image.
 
 The grid is near-square for any count: bands of rows, each with its own number of columns.
 """

@@ -1,4 +1,4 @@
-"""V2Drop: tokens that a layer hardly changes leave."""
+"""V2Drop: drops the tokens that a layer hardly changes."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class V2Drop(ScoreInside):
     info = MethodInfo(
         paper="Variation-aware Vision Token Dropping for Faster Large Vision-Language Models (CVPR 2026)",
         acts="before layers 3, 17 and 22 of 32",
-        signals="decoder states before and after the layer before",
-        budget="layer average K by our presets: all tokens, a solved count, half of it, then one token",
+        signals="decoder states before and after the preceding layer",
+        budget="layer average K with our presets: all tokens, a solved count, half of it, then one token",
         goes_by="change",
         needs=("decoder-states",),
         licence="Apache-2.0",
         published=(
-            "Before layers 3, 17 and 22 of 32 the tokens stay that the layer before has changed most: the Euclidean "
-            "norm of the difference between the inputs of two successive layers. No attention is needed. Original "
-            "positions. The shipped setting keeps 1/2, 1/4 and then one token, a layer mean of 203 of 576."
+            "Before layers 3, 17 and 22 of 32, the tokens stay that the preceding layer has changed most, by the "
+            "Euclidean norm of the difference between the inputs of two successive layers. No attention is needed. "
+            "Original positions. The shipped setting keeps 1/2, 1/4 and then one token, a layer mean of 203 of 576."
         ),
         ours=(
             "The counts for 192, 128 and 64 are not published, so these are our own: the halving and the single token "
             "after the last cut stay as shipped, and the first count is solved for the layer mean. The shipped setting "
             "is reproduced at its own mean. The original acts only on prompts of more than 576 tokens whose image "
-            "begins at token 35; here every image is found and has its own pool. Other depths scale the layers, and "
-            "where the layers before the first cut would take more than 9/10 of the budget, the cuts move forward. In "
-            "the embedded model the first layer changes flat background most, so that few tokens of objects stay and "
-            "the score is far below that of random tokens."
+            "begins at token 35; here every image is found and has its own pool. For other depths the layers are "
+            "scaled. If the layers before the first cut would take more than 9/10 of the budget, the cuts move "
+            "forward. In the embedded model the first layer changes flat background most, so few tokens of objects "
+            "stay and the accuracy is far below that of random tokens."
         ),
         checked="reference: V2Drop (score and kept tokens; shipped counts and their layer mean)",
     )

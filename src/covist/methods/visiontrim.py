@@ -1,4 +1,4 @@
-"""VisionTrim, its vision stage: tokens that the image looks at, and text-guided ones that take the rest in."""
+"""The vision stage of VisionTrim: tokens with the most attention, and text-guided tokens that absorb the rest."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ROUNDS = 3
 WINDOW = tuple((row, column) for row in (-1, 0, 1) for column in (-1, 0, 1))
 DISTANCE_WEIGHT = 0.5
 TINY = 1e-30
-"""What is divided by where nothing varies."""
+"""Smallest divisor, for images in which nothing varies."""
 Scores = Literal["coded", "paper"]
 Relation = Callable[[Tensor], Tensor]
-"""From encoder features [n, v] to what ties each to the text [n, T]."""
+"""From encoder features [n, v] to their cosines with the text tokens [n, T]."""
 
 
 @register_method
@@ -39,33 +39,35 @@ class VisionTrim(Method):
     writes_content = True
     options: ClassVar = {
         "scores": "how dominant tokens are chosen. coded: by class attention and attention received from other "
-        "patches, as in the authors' code; paper: the second term is the likeness to the 3 x 3 neighbours"
+        "patches, as in the authors' code; paper: the second term is the similarity to the 3 x 3 neighbours"
     }
     info = MethodInfo(
         paper="VisionTrim: Unified Vision Token Compression for Training-Free MLLM Acceleration (ICLR 2026)",
         acts="before the decoder",
-        signals="class attention, attention received, encoder features, CLIP text or the question's input embeddings",
-        budget="exactly K in every layer, complement tokens counted",
+        signals="class attention, received attention, encoder features, CLIP text or the question's input embeddings",
+        budget="exactly K in every layer, including complement tokens",
         goes_by="attention",
         needs=("class-attention", "encoder-features", "encoder-layers", "clip-text", "question"),
         licence="Apache-2.0",
         published=(
-            "48 of 64 places are dominant: half the class attention and half the mean attention that other patches "
-            "give, each of unit length, at the layer that feeds the projector. With scores=paper: the class attention "
-            "and softmax(mean over a 3 x 3 window, 9 slots, of -|f - f'|^2 / var(F) - |p - p'|^2 / 2 var(P)), weighted "
-            "by each other's variance. Complement tokens are those of the rest with the largest mean cosine to the "
-            "text in CLIP's space (without the tower's last norm); in 3 rounds every other token joins the one with "
-            "the largest product of both cosines over the text, which adds the mean of its members."
+            "48 of 64 places are for dominant tokens, scored by half the class attention and half the mean attention "
+            "from other patches, each of unit length, at the layer that feeds the projector. With scores=paper, the "
+            "score is the class attention and softmax(mean over a 3 x 3 window, 9 slots, of -|f - f'|^2 / var(F) - |p "
+            "- p'|^2 / 2 var(P)), each weighted by the other's variance. Complement tokens are those of the rest with "
+            "the largest mean cosine to the text in CLIP's space (without the tower's last norm). In 3 rounds, every "
+            "other token joins the complement token with the largest product of both cosines over the text, which adds "
+            "the mean of its members."
         ),
         ours=(
-            "The vision stage alone: the stage inside the language model is not released, and the authors' tables need "
-            "it. What the class token gives is no part of the attention received. The text is every state of CLIP's 77 "
-            "tokens but padding. The logit scale changes no order and is left out. In every round the tokens so far "
-            "are compared again. Variances are over all entries, positions count rows and columns, and slots outside "
-            "the view count zero. Raster order; complement tokens sit at their own places. Tiles form one pool. "
-            "Without a class token the mean attention received stands for its attention; without CLIP's text space "
-            "cosines are those of projected tokens and the question's input embeddings; without a question the next "
-            "tokens by score complement, and the features' cosines assign."
+            "Only the vision stage is included: the stage inside the language model is not released, and the authors' "
+            "tables need it. Attention from the class token is not part of the received attention. The text is every "
+            "state of CLIP's 77 tokens except padding. The logit scale does not change the order and is omitted. In "
+            "every round the merged tokens are compared again. Variances are over all entries, positions are rows and "
+            "columns, and slots outside the view count as zero. Tokens are in raster order; complement tokens are at "
+            "their own places. Tiles form one pool. Without a class token, the mean received attention replaces its "
+            "attention. Without CLIP's text space, cosines are those of projected tokens and the question's input "
+            "embeddings. Without a question, the next tokens by score are the complement, and tokens join by the "
+            "cosines of their features."
         ),
         checked="reference: tests/reference/encoder.py (both scores, complement, rounds, merged features)",
     )
@@ -104,14 +106,14 @@ def coded_score(image: ImageContext) -> Tensor:
 
 
 def published_score(image: ImageContext) -> Tensor:
-    """Class attention and likeness to the neighbourhood, [N]; the one that varies more counts less."""
+    """Class attention and similarity to the neighbourhood, [N]; the one that varies more counts less."""
     attention, local = received_attention(image.signals), local_likeness(image)
     global_spread, local_spread = attention.var(), local.var()
     return (local_spread * attention + global_spread * local) / (global_spread + local_spread).clamp(min=TINY)
 
 
 def local_likeness(image: ImageContext) -> Tensor:
-    """How like its 3 x 3 neighbourhood each token is, as mass over all tokens [N]."""
+    """Similarity of each token to its 3 x 3 neighbourhood, normalised over all tokens [N]."""
     features = image.signals.hidden.float()
     window = neighbours(image.grid, WINDOW).to(features.device)  # [N, 9]
     spread, place_spread = features.var().clamp(min=TINY), rows_and_columns(image.grid).float().var()
@@ -124,7 +126,7 @@ def local_likeness(image: ImageContext) -> Tensor:
 
 
 def text_relation(image: ImageContext) -> Relation | None:
-    """Cosines of features with the tokens of the text, in CLIP's space or the decoder's; None without a text."""
+    """Cosines of features with the tokens of the text, in CLIP's space or the decoder's; None without text."""
     signals, tower, words = image.signals, image.text_tower, image.text_features
     if tower is not None and words is not None and signals.text_space is not None:
         states = tower.encode_padded(image.instruction.text)[0, : 1 + len(words)]  # with the begin token
@@ -138,7 +140,7 @@ def text_relation(image: ImageContext) -> Relation | None:
 
 
 def complement(targets: Tensor, members: Tensor, relation: Relation | None) -> tuple[Tensor, Tensor]:
-    """Features of the complement tokens [C, v] after all rounds, and how many of `members` [M, v] each has at last."""
+    """Features of the complement tokens [C, v] after all rounds, and how many of `members` [M, v] each has then."""
     merged = targets.float()
     sizes = merged.new_zeros(len(targets))
     if not len(members):

@@ -1,4 +1,4 @@
-"""VisionZip: dominant tokens by class attention, the rest merged into evenly spaced contextual tokens."""
+"""VisionZip: dominant tokens by class attention; the rest is merged into evenly spaced contextual tokens."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class VisionZip(Method):
         paper="VisionZip: Longer is Better but Not Necessary in Vision Language Models (CVPR 2025)",
         acts="before the decoder",
         signals="class attention, encoder keys, encoder and class features, projector",
-        budget="exactly K in every layer, class and contextual tokens counted",
+        budget="exactly K in every layer, including class and contextual tokens",
         goes_by="attention",
         needs=("class-attention", "encoder-features"),
         licence="Apache-2.0",
         published=(
-            "27 of 32 places are dominant (162 + 30, 108 + 20, 54 + 10), and one of these is the projected class "
-            "token, which the uncompressed model never shows to the decoder. A contextual token is the sum of its "
+            "27 of 32 places are for dominant tokens (162 + 30, 108 + 20, 54 + 10), and one of these is the projected "
+            "class token, which the decoder of the uncompressed model never sees. A contextual token is the sum of its "
             "target and the mean of the tokens assigned to it by the cosine of head-averaged keys."
         ),
         ours=(
-            "A state keeps its tokens in raster order, so the class token sits at the first index that nobody kept and "
-            "the contextual tokens at their targets, instead of [class, dominant, contextual]. Tiles form one pool "
-            "with the class token of the first tile. Without a class token its place goes to a patch."
+            "Tokens are in raster order, so the class token is at the first index that is not kept and the contextual "
+            "tokens at their targets, instead of [class, dominant, contextual]. Tiles form one pool with the class "
+            "token of the first tile. Without a class token, its place goes to a patch."
         ),
         checked="golden: visionzip (dominant tokens, targets, assignment and contextual features at 192, 128 and 64)",
     )
@@ -67,7 +67,7 @@ class VisionZip(Method):
 
 
 def merge_context(signals: ImageSignals, targets: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """Embeddings of the contextual tokens [C, d], and how many tokens each took in [C]."""
+    """Embeddings of the contextual tokens [C, d], and how many tokens each has absorbed [C]."""
     heads = signals.attention.shape[1]
     keys = signals.keys.unflatten(-1, (heads, -1)).mean(1)  # [N, head width]
     nearest = cosine(keys[others], keys[targets]).argmax(-1)

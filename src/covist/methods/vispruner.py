@@ -1,4 +1,4 @@
-"""VisPruner: half the tokens by class attention, half by removing duplicates."""
+"""VisPruner: half of the tokens by class attention, half by removing duplicates."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class VisPruner(Method):
         needs=("class-attention", "encoder-features"),
         licence="Apache-2.0",
         published=(
-            "The residual list starts in the order of attention; every round splits it by alternation, deletes the (at "
-            "most 8) members of the even half that resemble a member of the odd half most, and puts the survivors of "
-            "the even half, ordered by that similarity, before the odd half. The order decides the next split, so it "
-            "is kept."
+            "Class attention chooses a share of the tokens. The list of all others starts in the order of attention; "
+            "every round splits it into alternate tokens, deletes the (at most 8) members of the even half that "
+            "resemble a member of the odd half most, and puts the survivors of the even half, ordered by that "
+            "similarity, before the odd half. The order decides the next split, so it is kept."
         ),
         ours=(
-            "The published index arithmetic needs an even list in every round; here odd lists work. `important` is 0.5 "
-            "at every budget (the authors use 0.75 at 64)."
+            "The published index arithmetic needs a list of even length in every round; here odd lengths work. "
+            "`important` is 0.5 at every budget (the authors use 0.75 at 64)."
         ),
         checked=(
             "golden: vispruner (diverse tokens in their order and kept tokens at 192, 128 and 64; also important=0.75)"

@@ -1,4 +1,4 @@
-"""VLM-Pruner: from a few pivots outwards, near and unlike tokens first; what is dropped flows into what stays."""
+"""VLM-Pruner: grows from a few pivots, near and dissimilar tokens first; dropped tokens are merged into kept ones."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from covist.methods.registry import register_method
 from covist.state import VisualState
 
 PIVOTS, CHANNELS, BATCH = 4, 256, 16
-DISTANCE_WEIGHT = 0.5  # what a whole diagonal adds to a similarity of one
+DISTANCE_WEIGHT = 0.5  # what a distance of a whole diagonal adds to a similarity of one
 THRESHOLDS = tuple(0.8 + 0.1 * round_number for round_number in range(9))  # every token passes the last one
-DIGITS = 5  # of a similarity: rounding must not decide between copies
+DIGITS = 5  # of a similarity, so that rounding does not decide between copies
 OWN_SHARE = 0.3
 SMALLEST = 1e-6
 
@@ -35,30 +35,30 @@ class VLMPruner(NominalCounts, DropInside):
             "(CVPR 2026)"
         ),
         acts="before layer 2/32",
-        signals="keys of the layer before, decoder states, places in the image",
+        signals="keys of the preceding layer, decoder states, places in the image",
         budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
         goes_by="diversity",
         needs=("decoder-states",),
         licence="Apache-2.0",
         published=(
-            "Before layer 2 of 32. 4 pivots: the image token with the largest L1 norm of its key in layer 1, then "
-            "farthest points (Euclid, keys). A token's similarity to those that stay is its largest cosine to them on "
-            "the 256 channels of layer 1's output with the highest variance, times 1 + 0.5 d, d the grid distance to "
-            "the nearest of them over the diagonal. In rounds with the threshold 0.8, 0.9 and so on, tokens come from "
-            "the least similar on, in batches of 16 that are scored again; those below the threshold stay, and on "
-            "overflow the best of the batch. A round ends where its first batch adds none. Every dropped token joins "
-            "its most similar kept one (plain cosine), which becomes 0.3 of itself and 0.7 of the similarity-weighted "
-            "mean of what joined it. Original positions. 192, 128 and 64 tokens after the cut are a layer mean of 216, "
-            "156 and 96."
+            "Tokens are dropped before layer 2 of 32. There are 4 pivots: the image token with the largest L1 norm of "
+            "its key in layer 1, then farthest points (Euclidean distance of keys). A token's similarity to those that "
+            "stay is its largest cosine to them on the 256 channels of layer 1's output with the highest variance, "
+            "times 1 + 0.5 d, with d the grid distance to the nearest of them divided by the diagonal. In rounds with "
+            "the thresholds 0.8, 0.9 and so on, tokens are tried from the least similar on, in batches of 16 that are "
+            "scored again; those below the threshold stay, and on overflow the best of the batch. A round ends if its "
+            "first batch adds none. Every dropped token joins its most similar kept token (plain cosine), which "
+            "becomes 0.3 of itself and 0.7 of the similarity-weighted mean of what joined it. Original positions. 192, "
+            "128 and 64 tokens after the cut are a layer mean of 216, 156 and 96."
         ),
         ours=(
-            "Read in a third-party copy of the code. The count after the cut is solved for the layer-mean budget "
+            "Based on a third-party copy of the code. The count after the cut is solved for the layer-mean budget "
             "unless counts=nominal. The original stops after a round that adds none and may return fewer tokens; here "
             "the next threshold follows until the count is reached. Every view has a diagonal of one, whatever its "
-            "shape, and views that are apart or frames far apart in time are one diagonal away at most. The plain "
-            "cosine is that of the same 256 channels, and its weight is never below 1e-6. A token that nothing joins "
-            "stays as it is. Similarities have five digits, so that the first of several copies comes first. Keys are "
-            "read after rotation."
+            "shape, and separate views or frames far apart in time are at most one diagonal away. The plain cosine "
+            "uses the same 256 channels, and its weight is never below 1e-6. A token that nothing joins stays "
+            "unchanged. Similarities are rounded to five digits, so that the first of several copies comes first. Keys "
+            "are read after rotation."
         ),
         checked="reference: VLM-Pruner (pivots, kept tokens and content; published layer means)",
     )
@@ -86,13 +86,13 @@ def pivots(view: DecoderView, count: int) -> Tensor:
 
 
 def liveliest_channels(states: Tensor) -> Tensor:
-    """The channels of [K, d] that vary most among the tokens, [K, up to 256]."""
+    """The channels of [K, d] with the highest variance over the tokens, [K, up to 256]."""
     states = states.float()
     return states[:, largest(states.var(0, correction=0), CHANNELS).sort().values]
 
 
 def diagonals_apart(places: Tensor) -> Tensor:
-    """Distances of places [K, 2 or 3] as a share of the diagonal of a view, at most one [K, K]."""
+    """Distances between places [K, 2 or 3] as a share of a view's diagonal, at most one [K, K]."""
     return (torch.cdist(places, places, compute_mode=EXACT_DISTANCES) / math.sqrt(2)).clamp(max=1)
 
 
@@ -117,13 +117,13 @@ def grown(pivots: Tensor, cosines: Tensor, apart: Tensor, count: int) -> Tensor:
 
 
 def similarities(closest: Tensor, nearest: Tensor, chosen: Tensor) -> Tensor:
-    """How similar tokens are to those chosen, by their largest cosine and smallest distance [K]; inf for these."""
+    """Similarity of tokens to those chosen, from the largest cosine and smallest distance [K]; inf for chosen ones."""
     similarity = closest * (1 + DISTANCE_WEIGHT * nearest)
     return similarity.round(decimals=DIGITS).masked_fill(chosen, torch.inf)
 
 
 def absorbed(state: VisualState, kept: Tensor, channels: Tensor) -> VisualState:
-    """The tokens `kept` with what the others bring, each to the one whose channels [K, c] are most similar."""
+    """The tokens `kept`, each mixed with the others whose channels [K, c] are most similar to its own."""
     dropped = without(kept, state.count)
     share, joined = cosine(channels[dropped], channels[kept]).max(-1)
     share = share.clamp(min=SMALLEST)

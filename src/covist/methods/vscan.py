@@ -1,4 +1,4 @@
-"""VScan: local and global scans before the decoder, merging, and one drop in its middle."""
+"""VScan: local and global scans and merging before the decoder, and one drop in its middle."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class VScan(ScoreInside):
         licence="unknown",
         published=(
             "Half of the tokens are local (most class attention of encoder layer 5 of 24 inside each of 4 x 4 "
-            "windows), half global (most class attention of the layer that feeds the projector, the local ones "
-            "excluded); every other token is averaged into its most similar kept one after projection; before layer 16 "
-            "of 32 the last prompt token's attention drops 1.5 K tokens to K / 2."
+            "windows), half global (most class attention of the layer that feeds the projector, without the local "
+            "ones). Every other token is averaged into its most similar kept token after projection. Before layer 16 "
+            "of 32, 1.5 K tokens are reduced to K / 2 by the last prompt token's attention."
         ),
         ours=(
-            "Windows divide any grid 4 x 4 and take turns, so that any count comes out; positions are renumbered, as "
-            "for a shorter sequence. Without a class token both scans read the mean attention received."
+            "Windows divide any grid 4 x 4 and take turns, so that any count can be met; positions are renumbered, as "
+            "for a shorter sequence. Without a class token, both scans read the mean received attention."
         ),
         checked=(
             "golden: vscan (first stage: local, global and kept tokens, merged features and sizes at 192, 128 and 64)"
@@ -79,7 +79,7 @@ def local_scan(attention: Tensor, grid: Grid, count: int) -> Tensor:
     """Tokens with the most attention [N] of each window; windows take turns, the strongest first -> [count]."""
     window = windows(grid, WINDOWS, attention.device)
     order = largest(attention, len(attention))
-    by_window = order[window[order].argsort(stable=True)]  # windows in a row, strongest token first
+    by_window = order[window[order].argsort(stable=True)]  # window by window, strongest token first
     sizes = window.bincount()
     turn = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[window[by_window]]
     rank = torch.empty_like(turn).scatter_(0, by_window, turn)  # turn in which each token comes

@@ -1,4 +1,4 @@
-"""WTR: deep in the decoder no token is better than another, so a random choice follows DivPrune or DART."""
+"""WTR: DivPrune or DART, then a random choice, because deep in the decoder no token is better than another."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from covist.state import VisualState
 
 OURS = (
     "Counts keep the proportions of the published pair for the nearest budget and are solved for the layer mean, which "
-    "gives the published counts at 192 and 64; 128, for which none are published, has the proportions of 192. Other "
-    "depths scale the layers. The original draws without a seed and averages three runs; here the seed and the image's "
-    "content draw."
+    "gives the published counts at 192 and 64; 128, for which none are published, has the proportions of 192. For "
+    "other depths the layers are scaled. The original draws without a seed and averages three runs; here the draw "
+    "depends on the seed and the image's content."
 )
 
 
 class RandomAtLast(Seeded, ChooseInside):
-    """Drops at random at its last cut."""
+    """Drops tokens at random at its last cut."""
 
     default_positions = "reindex"
 
@@ -46,8 +46,8 @@ class WtrDivPrune(RandomAtLast, Stepped):
         needs=("embeddings",),
         licence="Apache-2.0",
         published=(
-            "DivPrune before the decoder to 284 (96) tokens, a uniformly random 38 (10) of them before layer 20 of 32: "
-            "layer means of 191.75 and 63.75. Positions are renumbered at each stage."
+            "DivPrune keeps 284 (96) tokens before the decoder; before layer 20 of 32, 38 (10) of them are kept "
+            "uniformly at random: layer means of 191.75 and 63.75. Positions are renumbered at each stage."
         ),
         ours=OURS,
         checked="reference: WTR (kept tokens; published counts at 192 and 64)",
@@ -61,22 +61,22 @@ class WtrDivPrune(RandomAtLast, Stepped):
 class WtrDart(RandomAtLast, Dart):
     name = "wtr-dart"
     cuts = (2, 20)
-    untouched_share = 0.5  # so that a ninth of the tokens leaves one layer whole, as published
+    untouched_share = 0.5  # so that a budget of a ninth of the tokens leaves one layer whole, as published
     presets = {192: (252, 38), 64: (60, 27)}
     info = replace(
         WtrDivPrune.info,
-        acts="before layers 2 and 20 of 32, for small budgets 1 and 20",
-        signals="keys of the layer before, decoder states after the final norm",
+        acts="before layers 2 and 20 of 32, or 1 and 20 for small budgets",
+        signals="keys of the preceding layer, decoder states after the final norm",
         budget="layer average K: all tokens, then solved counts in the published proportions",
         needs=("decoder-states",),
         published=(
-            "DART before layer 2 of 32 to 252 tokens, a uniformly random 38 of them before layer 20: a layer mean of "
-            "192. For 64: DART before layer 1 to 60, then 27, a layer mean of 63.75. Positions are renumbered at each "
-            "stage."
+            "DART keeps 252 tokens before layer 2 of 32; before layer 20, 38 of them are kept uniformly at random: a "
+            "layer mean of 192. For 64, DART keeps 60 before layer 1, then 27 are kept: a layer mean of 63.75. "
+            "Positions are renumbered at each stage."
         ),
         ours=(
-            f"{OURS} Where the layers before DART would take more than half of the budget, its cut moves forward. DART "
-            "itself is as under dart, pivots counted."
+            f"{OURS} If the layers before DART would take more than half of the budget, its cut moves forward. DART "
+            "itself is as in dart, including the pivots."
         ),
     )
 

@@ -1,4 +1,4 @@
-"""ZOO-Prune: tokens whose embeddings react most to small changes of the features, far apart from each other."""
+"""ZOO-Prune: tokens far apart from each other whose embeddings react most to small changes of their features."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ZooPrune(Method):
     name = "zoo-prune"
     default_positions = "reindex"
     options: ClassVar = {
-        "seed": "an integer; another one draws other directions",
-        "directions": "how many directions the features are moved in, at least 1; cost grows with it",
+        "seed": "an integer; another seed draws other directions",
+        "directions": "number of directions in which the features are moved, at least 1; the cost grows with it",
     }
     info = MethodInfo(
         paper=(
@@ -41,16 +41,16 @@ class ZooPrune(Method):
         published=(
             "The sensitivity of a token is the mean of ||P(h + 0.01 u) - P(h - 0.01 u)|| / 0.02 over 64 Gaussian "
             "directions u of unit length, the same for all tokens, with the projector P in the model's precision; then "
-            "min-max. The first token is the most sensitive; then always the one with the largest sensitivity times "
-            "its distance (1 - cosine of projected embeddings) to the nearest chosen token."
+            "min-max. The first token is the most sensitive; each next token has the largest sensitivity times its "
+            "distance (1 - cosine of projected embeddings) to the nearest chosen token."
         ),
         ours=(
-            "The directions follow from a seed, the same for every image. The step grows with the rounding of the "
-            "model's precision, from 0.01 in float16: in bfloat16, eight times as coarse, differences over 0.01 are "
-            "mostly rounding. After a linear projector (Idefics3, SmolVLM) all tokens are equally sensitive, so that "
-            "distance alone decides; in half precision rounding has a say. Tiles form one pool. The image passes "
-            "through the projector 128 times, which costs more than any other selection here; fewer `directions` cost "
-            "less."
+            "The directions depend on a seed and are the same for every image. The step grows with the rounding of the "
+            "model's precision, from 0.01 in float16: in bfloat16, which is eight times as coarse, the differences for "
+            "a step of 0.01 would be mostly rounding. With a linear projector (Idefics3, SmolVLM), all tokens are "
+            "equally sensitive, so that only distance decides; in half precision, rounding has some influence. Tiles "
+            "form one pool. The image passes through the projector 128 times, which costs more than any other "
+            "selection in covist; fewer `directions` cost less."
         ),
         checked="reference: ZOO-Prune (sensitivities and kept tokens)",
     )
@@ -68,7 +68,7 @@ class ZooPrune(Method):
         return expand(first_best(sensitivity)[None], distances(image.signals.embeddings), count, sensitivity)
 
     def sensitivity(self, signals: ImageSignals) -> Tensor:
-        """Between 0 and 1, [N]; ones where all tokens are equally sensitive."""
+        """Sensitivity between 0 and 1, [N]; ones if all tokens are equally sensitive."""
         generator = torch.Generator().manual_seed(self.seed)
         width = signals.hidden.shape[-1]
         bank = unit_rows(torch.randn(self.directions, width, generator=generator, dtype=torch.float32))
@@ -77,9 +77,9 @@ class ZooPrune(Method):
 
 @torch.no_grad()
 def responses(signals: ImageSignals, bank: Tensor) -> Tensor:
-    """How far each embedding moves per unit that its features move, for directions [m, v] -> [m, N].
+    """How far each embedding moves per unit of movement of its features, for directions [m, v] -> [m, N].
 
-    One direction at a time, so that no more than two images are projected at once.
+    Directions are handled one at a time, so that no more than two images are projected at once.
     """
     hidden = signals.hidden
     step = step_in(hidden.dtype)
@@ -91,5 +91,5 @@ def responses(signals: ImageSignals, bank: Tensor) -> Tensor:
 
 
 def step_in(dtype: torch.dtype) -> float:
-    """The step that a precision can resolve as well as float16 resolves the published one."""
+    """The step that `dtype` resolves as well as float16 resolves the published step."""
     return STEP * max(1.0, torch.finfo(dtype).eps / torch.finfo(torch.float16).eps)

@@ -1,15 +1,15 @@
-"""`covist serve --page`: a page to look at, in the same process as the server.
+"""`covist serve --page`: a web page in the same process as the server.
 
 choice.py     what a visitor chose, and the link that restores it
-examples.py   images and questions to begin with
-methods.py    the methods to choose from, and what they are
-asking.py     answers of the service while they are written, several at once
+examples.py   images and questions to start with
+methods.py    the methods to choose from, with descriptions
+asking.py     answers of the service while they are generated, several at once
 cards.py      answers, costs and refusals as HTML
 drawings.py   what was kept, as HTML
-events.py     what happens when a visitor does something
-image.py      the image that a visitor drops
-layout.py     the page itself, in Gradio's words
-mount.py      the page in the server's application
+events.py     the handlers of the visitor's actions
+image.py      the image that a visitor uploads
+layout.py     the page itself, in Gradio
+mount.py      adds the page to the server's application
 
-Only events.py, image.py, layout.py and mount.py import Gradio, which `covist[page]` brings.
+Only events.py, image.py, layout.py and mount.py import Gradio, which `covist[page]` installs.
 """

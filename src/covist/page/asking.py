@@ -1,4 +1,4 @@
-"""Answers of the service while they are written, several at once."""
+"""Answers of the service while they are generated, several at once."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from covist.serve.schema import ChatRequest, parse_chat
 from covist.serve.sequence import Finished, Written
 from covist.serve.service import Service
 
-UNEXPECTED = "unexpected error in the server; its log names the place"
+UNEXPECTED = "unexpected error in the server; see its log"
 UNCOMPRESSED = {"budget": PLAIN}
 _BEGINNINGS = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8", "GIF": b"GIF8", "WEBP": b"RIFF"}
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer as far as it is written."""
+    """An answer as far as it has been generated."""
 
     text: str = ""
     end: Finished | None = None
-    refusal: str | None = None  # why there is none, in a sentence
+    refusal: str | None = None  # why there is no answer, in a sentence
 
     @property
     def is_done(self) -> bool:
@@ -38,7 +38,7 @@ class Reply:
 
 
 def make_request(model: str, image: str | None, question: str, compression: dict[str, Any]) -> ChatRequest:
-    """A question about an image file as a client would send it, so that it passes the same checks."""
+    """A question about an image file as a client would send it, so that the same checks apply."""
     shown = [] if image is None else [{"type": "image_url", "image_url": {"url": data_url(Path(image).read_bytes())}}]
     content = [*shown, {"type": "text", "text": question}]
     body = {"model": model, "messages": [{"role": "user", "content": content}], "covist": compression}
@@ -46,14 +46,14 @@ def make_request(model: str, image: str | None, question: str, compression: dict
 
 
 def data_url(data: bytes) -> str:
-    """An image file as a data URL of the kind that it begins like; what is none is left for the server to refuse."""
+    """An image file as a data URL, with the type that its first bytes show; the server refuses what is not an image."""
     kinds = {name: mime for mime, name in FORMATS.items()}
     kind = next((kinds[name] for name, start in _BEGINNINGS.items() if data.startswith(start)), "image/png")
     return f"data:{kind};base64,{b64encode(data).decode()}"
 
 
 async def ask_together(service: Service, requests: Sequence[ChatRequest]) -> AsyncIterator[list[Reply]]:
-    """All answers, each time one of them has grown; whoever stops listening ends those that are being written."""
+    """All answers, each time one of them has grown; closing the iterator cancels those that are not finished."""
     replies = [Reply()] * len(requests)
     changed = asyncio.Event()
 
@@ -74,11 +74,11 @@ async def ask_together(service: Service, requests: Sequence[ChatRequest]) -> Asy
 
 
 async def _ask(service: Service, request: ChatRequest) -> AsyncIterator[Reply]:
-    """One answer as it grows; the last reply has its end or the reason why there is none."""
+    """One answer as it grows; the last reply has its end, or the reason for the refusal."""
     reply = Reply()
     try:
         job, answer = await service.admit(request)
-        async with aclosing(job.follow()) as events:  # type: ignore[type-var]  # frees its place however it ends
+        async with aclosing(job.follow()) as events:  # type: ignore[type-var]  # frees its place in any case
             async for index, event in events:
                 answer.add(index, event)
                 if isinstance(event, Written):
@@ -92,12 +92,12 @@ async def _ask(service: Service, request: ChatRequest) -> AsyncIterator[Reply]:
         service.metrics.refused(refusal.reason)
         yield replace(reply, refusal=as_sentence(refusal))
     except Exception:
-        LOG.exception("the page could not ask")
+        LOG.exception("the page got no answer")
         yield replace(reply, refusal=as_sentence(Refusal(500, "unexpected", UNEXPECTED)))
 
 
 def as_sentence(refusal: Refusal) -> str:
-    """A refusal for people: what the wire calls its fields is left out.
+    """A refusal as a sentence for visitors, without the names of request fields.
 
     >>> as_sentence(Refusal(400, "invalid_request", "messages.0: the message is empty"))
     'The message is empty.'

@@ -1,4 +1,4 @@
-"""Answers, costs and refusals as HTML. Everything that a visitor or a model wrote is escaped."""
+"""Answers, costs and refusals as HTML. All text from visitors and models is escaped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refusal_card(sentence: str) -> str:
 
 
 def answer_cards(choice: Choice, compressed: Reply, plain: Reply) -> str:
-    """Both answers beside each other; where neither could be given, the reason once."""
+    """Both answers side by side; if both were refused, the reason once."""
     if compressed.refusal and compressed.refusal == plain.refusal:
         return refusal_card(compressed.refusal)
     ours = _card(choice.method_name, _tokens(compressed), compressed, "cv-card cv-ours")
@@ -43,7 +43,7 @@ def answer_cards(choice: Choice, compressed: Reply, plain: Reply) -> str:
 
 
 def cost_bars(compressed: Finished, plain: Finished) -> list[Bar]:
-    """What both answers took. Times are those in which an answer had the model to itself, without any waiting."""
+    """The costs of both answers. Times count only while an answer had the model to itself, without waiting."""
     cost = compressed.cost
     return [
         Bar("tokens per layer", cost.visual_tokens, cost.visual_tokens_kept, number),
@@ -55,18 +55,18 @@ def cost_bars(compressed: Finished, plain: Finished) -> list[Bar]:
 
 
 def draw_bars(bars: Sequence[Bar]) -> str:
-    """Two bars for each figure, the larger one as long as its line."""
+    """Two bars for each figure; the longer one fills the line."""
     return f'<div class="cv-bars">{"".join(map(_draw_bar, bars))}</div>'
 
 
 def link_line(choice: Choice) -> str:
     """The link that restores a choice."""
-    lacking = "" if choice.example is not None else " <small>(without the image, which stays with you)</small>"
+    lacking = "" if choice.example is not None else " <small>(without your image)</small>"
     return f'<p class="cv-link"><a href="{escape(choice.link)}">Link to these settings</a>{lacking}</p>'
 
 
 def compare_grid(cards: Sequence[tuple[str, Reply, str]]) -> str:
-    """A card for each method: its name, its answer, and the drawing of what it kept."""
+    """A card for each method: its name, its answer, and a drawing of what it kept."""
     written = "".join(_card(name, _tokens(reply), reply, "cv-card", drawing) for name, reply, drawing in cards)
     return f'<div class="cv-grid">{written}</div>'
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 COVIST = "covist"
-"""The method of this package, which has two strategies; every other method has one name."""
+"""CoViST is the only method with strategies."""
 STRATEGIES = ("fixed", "pro")
 LONGEST_QUESTION = 2000
 """Characters of a question that a link carries."""
@@ -16,13 +16,13 @@ LONGEST_QUESTION = 2000
 
 @dataclass(frozen=True)
 class Choice:
-    """Everything that decides an answer, apart from an image of the visitor's own.
+    """Everything that determines an answer, apart from an uploaded image.
 
     >>> Choice(example=2, question="how many rings are there?", budget=32).link
     '?example=2&question=how+many+rings+are+there%3F&budget=32&method=covist&strategy=fixed'
     """
 
-    example: int | None = 0  # None for an image that was uploaded
+    example: int | None = 0  # None for an uploaded image
     question: str = ""
     budget: int = 64
     method: str = COVIST
@@ -35,26 +35,26 @@ class Choice:
 
     @property
     def compression(self) -> dict[str, Any]:
-        """What a request says about its compression."""
+        """The compression settings of a request."""
         return {"budget": self.budget, "method": self.method_name}
 
     @property
     def link(self) -> str:
-        """An address relative to the page. An uploaded image is not part of it."""
+        """An address relative to the page, without an uploaded image."""
         own = {} if self.example is None else {"example": self.example}
         rest = {"question": self.question[:LONGEST_QUESTION], "budget": self.budget, "method": self.method}
         return f"?{urlencode(own | rest | ({'strategy': self.strategy} if self.method == COVIST else {}))}"
 
     @classmethod
     def named(cls, method: str, **others: Any) -> Choice:
-        """The choice of a method by the server's name for it."""
+        """The choice of a method by its name on the server."""
         kind, _, strategy = method.partition("-")
         if kind == COVIST and strategy in STRATEGIES:
             return cls(method=COVIST, strategy=strategy, **others)
         return cls(method=method, **others)
 
     def restored(self, query: Mapping[str, str], examples: int, methods: tuple[str, ...], tokens: int) -> Choice:
-        """This choice with what a link says; what cannot be is left as it was."""
+        """This choice changed by the values of a link; invalid values are ignored."""
         found: dict[str, Any] = {}
         if (example := _whole(query.get("example"), 0, examples - 1)) is not None:
             found["example"] = example
@@ -70,7 +70,7 @@ class Choice:
 
 
 def _whole(text: str | None, low: int, high: int) -> int | None:
-    """A number of a link, if it is one between `low` and `high`."""
+    """The whole number in a text, if it is between `low` and `high`."""
     if text is None or not (text.isascii() and text.isdigit()) or len(text) > 9:
         return None
     return int(text) if low <= int(text) <= high else None

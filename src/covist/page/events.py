@@ -1,4 +1,4 @@
-"""What happens when a visitor does something. Nothing is kept between calls: whatever a visitor sees is their own."""
+"""The handlers of the visitor's actions. They keep no state between calls, so visitors never see each other's data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_COMPARED = 6
 
 @dataclass(frozen=True)
 class Events:
-    """The handlers of the page, around one service."""
+    """The handlers of the page for one service."""
 
     service: Service
     examples: list[Example]
@@ -32,29 +32,29 @@ class Events:
     tokens: int  # visual tokens of an example
 
     def load(self, request: gr.Request) -> tuple[Any, ...]:
-        """What the page shows first: its link, or the first example."""
+        """What the page shows first: the settings of its link, or the first example."""
         choice = self.start.restored(request.query_params, len(self.examples), method_names(), self.tokens)
         place = choice.example or 0
         question = choice.question or self.examples[place].question
         return self.examples[place].path, question, choice.budget, choice.method, choice.strategy, place, time_ns()
 
     def pick(self, place: int) -> tuple[str, str, int, int]:
-        """An example that was clicked: its image, its question, its number and the moment."""
+        """An example was clicked: returns its image, its question, its number and the current time."""
         return self.examples[place].path, self.examples[place].question, place, time_ns()
 
     def take(self) -> tuple[None, int]:
-        """An image was uploaded, which is no example, and the moment."""
+        """An image was uploaded, so no example is shown: returns None and the current time."""
         return None, time_ns()
 
     def describe(self, method: str, strategy: str) -> tuple[Any, str]:
-        """Whether a method has strategies, and what it is."""
+        """Show the strategies if a method has some, and its description."""
         chosen = Choice(method=method, strategy=strategy)
         return gr.update(visible=method == COVIST), describe_method(chosen.method_name)
 
     async def ask(
         self, image: str | None, question: str, budget: float, method: str, strategy: str, example: int | None
     ) -> AsyncIterator[tuple[Any, ...]]:
-        """Both answers as they are written, then what they cost and what was kept."""
+        """Both answers as they are generated, then their costs and what was kept."""
         choice = Choice(example, question, int(budget), method, strategy)
         try:
             requests = [self._request(image, question, how) for how in (choice.compression, UNCOMPRESSED)]
@@ -68,7 +68,7 @@ class Events:
         yield _shown(cards.answer_cards(choice, *replies), *await asyncio.to_thread(_result, choice, *replies))
 
     async def compare(self, image: str | None, question: str, budget: float, methods: list[str]) -> AsyncIterator[str]:
-        """The answers of several methods as they are written, then what each of them kept."""
+        """The answers of several methods as they are generated, then what each of them kept."""
         names = methods[:MOST_COMPARED]
         choices = [Choice.named(name, budget=int(budget)).compression for name in names]
         try:
@@ -85,16 +85,16 @@ class Events:
         if image is None:
             raise Refusal(400, "no_image", "there is no image yet: drop one, or pick an example")
         if not question.strip():
-            raise Refusal(400, "no_question", "there is no question yet: write one")
+            raise Refusal(400, "no_question", "there is no question yet: type one")
         return make_request(self.service.name, image, question, compression)
 
 
 _NOTHING = ("", "", gr.update(visible=False), "", "", gr.skip())
-"""Where there is no answer, there is nothing else to see."""
+"""The other outputs if there is no answer."""
 
 
 def _shown(answers: str, *others: Any) -> tuple[Any, ...]:
-    """Values of everything that an answer changes; what is not given stays."""
+    """Values of all outputs; those that are not given stay as they are."""
     return (answers, *(others or [gr.skip()] * len(_NOTHING)))
 
 

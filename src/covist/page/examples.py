@@ -1,4 +1,4 @@
-"""Images and questions to begin with: bundled scenes that no embedded model has seen in training."""
+"""Images and questions to start with: bundled scenes that the embedded models have not seen in training."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ COUNT = 6
 
 @dataclass(frozen=True)
 class Example:
-    """An image file and what to ask about it."""
+    """An image file and a question about it."""
 
     path: str
     question: str
 
 
 def write_examples(model: str, folder: Path) -> list[Example]:
-    """The examples of a model as files in `folder`; a model that is not embedded gets those of `tiny`."""
+    """Write the examples of a model to `folder`; a model that is not embedded gets those of `tiny`."""
     suite = next((suite for suite in SUITES.values() if suite.model == model), load_suite("scenes"))
     shown = [demo("next" if suite.model == "tiny-next" else "tiny")[:2]]
     for number, item in enumerate(suite.items(COUNT)[1:], start=1):

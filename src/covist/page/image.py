@@ -1,4 +1,4 @@
-"""The image of a visitor: the file as it was uploaded, which the server itself decodes within its limits."""
+"""The image of a visitor: the uploaded file itself, which the server decodes within its limits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Move = Callable[[Any], Awaitable[str | None]]
 
 
 def uploaded_image(**options: Any) -> gr.Image:
-    """Gradio's image, whose handlers get the path of the file that was uploaded.
+    """Gradio's image component, whose handlers get the path of the uploaded file.
 
-    Two of its methods are replaced on the instance: Gradio writes a stub file beside every module that derives one.
+    Two methods are replaced on the instance, because Gradio writes a stub file next to a module that subclasses it.
     """
     image: Any = gr.Image(type="filepath", **options)
-    image.preprocess = _path  # the original decodes, without our limits
+    image.preprocess = _path  # the original decodes the image, without our limits
     image.async_move_resource_to_block_cache = _only_files(image.async_move_resource_to_block_cache)
     return image
 
@@ -26,11 +26,11 @@ def _path(payload: Any) -> str | None:
 
 
 def _only_files(move: Move) -> Move:
-    """Gradio would fetch an image from the address that a crafted request names."""
+    """Refuse URLs: Gradio would fetch an image from an address in a crafted request."""
 
     async def move_file(place: Any) -> str | None:
         if "://" in str(place):
-            raise gr.Error("images are uploaded, not fetched")
+            raise gr.Error("images must be uploaded; URLs are not fetched")
         return await move(place)
 
     return move_file

@@ -1,4 +1,4 @@
-"""The page itself, in Gradio's words."""
+"""The page itself, in Gradio."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _FONTS = {
     "font_mono": [gr.themes.Font("ui-monospace"), gr.themes.Font("monospace")],
 }
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-"""Answers show their own progress, and the page's handlers are no interface: `/v1` is."""
+"""Answers show their own progress, and the handlers are not a public API: use `/v1`."""
 THEME = gr.themes.Base(primary_hue="indigo", neutral_hue="slate", radius_size="md", **_FONTS)
 
 
 def build_page(events: Events) -> gr.Blocks:
-    """The page around its handlers."""
+    """Build the page with its handlers."""
     with gr.Blocks(title="covist", analytics_enabled=False, fill_width=True, delete_cache=(600, 3600)) as page:
         gr.HTML(HEADING.format(model=events.service.name), apply_default_css=False)
         with gr.Row(elem_classes="cv-page"):
@@ -47,10 +47,10 @@ def build_page(events: Events) -> gr.Blocks:
 
 
 class _Inputs:
-    """What a visitor chooses.
+    """The inputs of a visitor.
 
-    example: the number of the example that is shown; None for an image of the visitor's own
-    moment:  changes when an image has been put in place and is to be asked about
+    example: the number of the example that is shown; None for an uploaded image
+    moment:  changes when a new image is in place and the question must be asked
     """
 
     def __init__(self, events: Events):
@@ -94,7 +94,7 @@ class _Inputs:
 
 
 def _add_answers(page: gr.Blocks, inputs: _Inputs, events: Events) -> None:
-    """Where answers, costs and drawings appear, and everything that asks for them."""
+    """The places of answers, costs and drawings, and everything that triggers them."""
     answers = gr.HTML(elem_id="cv-answers", apply_default_css=False)
     bars = gr.HTML(elem_id="cv-bars", apply_default_css=False)
     with gr.Row():
@@ -111,7 +111,7 @@ def _add_answers(page: gr.Blocks, inputs: _Inputs, events: Events) -> None:
     page.load(events.load, None, [*inputs.all, inputs.moment], **_QUIET)
     asking = [inputs.ask.click, inputs.question.submit, inputs.budget.release]
     asking += [inputs.method.input, inputs.strategy.input, inputs.moment.change]
-    # One listener for all: whoever asks while an answer is written gets theirs after it, and never the other way round.
+    # One listener for all triggers, so that a question asked during an answer is always answered after it.
     asked = gr.on(asking, events.ask, inputs.all, shown, trigger_mode="always_last", **_QUIET)
     asked.then(None, js=KEEP_LINK)
 

@@ -1,4 +1,4 @@
-"""The methods to choose from, and what they are."""
+"""The methods to choose from, with descriptions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from covist.methods.registry import available_methods
 from covist.page.choice import COVIST, STRATEGIES
 
 COMPARED = ("covist-fixed", "divprune", "visionzip", "uniform")
-"""What the comparison begins with."""
+"""The methods that are compared at first."""
 
 
 def method_names() -> tuple[str, ...]:
-    """What the page offers: CoViST, whose strategy is chosen apart, and every other method by its name."""
+    """The methods of the page: CoViST, whose strategy is chosen separately, and every other method by name."""
     ours = {f"{COVIST}-{strategy}" for strategy in STRATEGIES}
     return (COVIST, *(name for name in available_methods() if name not in ours))
 

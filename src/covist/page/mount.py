@@ -1,4 +1,4 @@
-"""The page in the server's application."""
+"""Adds the page to the server's application."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ICON = b"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><circle cx=
 
 
 def mount_page(app: FastAPI, service: Service) -> Callable[[], None]:
-    """Show the page at `/page`, where `/` leads to. Returns what ends the connections that open pages hold."""
+    """Show the page at `/page`; `/` redirects there. Returns a function that closes the connections of open pages."""
     app.state.examples = TemporaryDirectory(prefix="covist-page-")  # removed with the application
     page = build_page(_events(service, Path(app.state.examples.name)))
     app.add_api_route("/", _to_page)
@@ -59,12 +59,12 @@ def _events(service: Service, folder: Path) -> Events:
     try:
         tokens = service.visual_tokens(first)
     except Refusal as refusal:
-        raise CovistError(f"--page: the limits refuse its own example ({refusal.message})") from None
+        raise CovistError(f"--page: the limits refuse the page's own example ({refusal.message})") from None
     return Events(service, examples, _start(service, tokens), tokens)
 
 
 def _start(service: Service, tokens: int) -> Choice:
-    """The server's own setting, as far as the page can show it."""
+    """The server's default setting, as far as the page can show it."""
     default = service.default
     budget = min(Choice.budget, tokens) if default.is_plain else resolve_budget(default.budget, tokens)
     choice = Choice.named(default.method, budget=budget)

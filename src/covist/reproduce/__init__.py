@@ -1,4 +1,4 @@
-"""The paper's tables: its figures as data, the commands that produce each row, and our figures beside them.
+"""The paper's tables as data, the commands that reproduce each row, and your results beside the paper's figures.
 
 beside = covist.reproduce.open_table("main", Settings(results=Path("reproduced")))
 print(beside.jobs[0].line)
@@ -31,7 +31,11 @@ __all__ = [
 
 
 def open_table(name: str, settings: Settings | None = None, **only: Any) -> Comparison | Efficiency:
-    """A table of the paper beside our results. `only`: methods, budgets or tasks to confine a table of scores to.
+    """A table of the paper with your results beside its figures, and the commands for the missing ones.
+
+    name: one of `covist.reproduce.TABLES`, or "scenes" for the embedded model
+    settings: where results are, and how commands are run
+    only: `methods`, `budgets` or `tasks`, lists that restrict a table of scores
 
     >>> import covist.reproduce
     >>> len(covist.reproduce.open_table("main").jobs)
@@ -40,5 +44,5 @@ def open_table(name: str, settings: Settings | None = None, **only: Any) -> Comp
     if name != EFFICIENCY:
         return compare(name, settings, **only)
     if any(only.values()):
-        raise CovistError("the efficiency table is whole: it takes no methods, budgets or tasks")
+        raise CovistError("the efficiency table cannot be restricted to methods, budgets or tasks")
     return efficiency(settings)

@@ -1,4 +1,4 @@
-"""A table of scores with our figures beside the paper's, and what is left to run."""
+"""A table of scores with your results beside the paper's figures, and the runs that are missing."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ _AFTER = (
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the paper, and what we measured for it."""
+    """A row of the paper, and your results for it."""
 
     row: PaperRow
-    run: Run | None  # None for systems that we do not have
+    run: Run | None  # None for systems that covist does not have
     scores: Mapping[str, float | None]
     retention: float | None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A whole table. `problems` names files that could not be used, `notes` what to know about the rows."""
+    """A whole table. `problems` lists files that could not be used, `notes` what to know about the rows."""
 
     table: PaperTable
     settings: Settings
-    tasks: tuple[str, ...]  # that are run and read
+    tasks: tuple[str, ...]  # the columns that are run and read
     lines: tuple[Line, ...]
     found: Mapping[Run, Found]
-    jobs: tuple[Job, ...]  # every run, the uncompressed model first, with the command for what it lacks
+    jobs: tuple[Job, ...]  # every run, the uncompressed model first, with the command for its missing results
 
     @property
     def problems(self) -> list[str]:
@@ -57,7 +57,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What the paper did that a command does not say, and budgets that are not what an image gets."""
+        """Differences between the paper and the commands, and budgets that an image does not get exactly."""
         budgets = [reach(run.method, run.budget, *run.shape) for run in self.found if run.budget]
         limit = self.settings.limit
         notes = [
@@ -72,18 +72,18 @@ class Comparison:
 
     @property
     def _known_in_part(self) -> list[Absent]:
-        """Systems of which we run less than the paper's rows hold."""
+        """Systems of which covist has only some of the paper's rows."""
         systems = dict.fromkeys(plain_name(line.row.system) for line in self.lines if line.run)
         return [absent for absent in map(absent_named, systems) if absent]
 
     def sheet(self) -> Sheet:
-        """The lines of the paper, each followed by ours where there is a result."""
+        """The lines of the paper, each followed by yours if there is a result."""
         headings = (*(task_of(task).heading for task in self.table.tasks), "R (%)")
         lines = tuple(made for line in self.lines for made in _sheet_lines(line, self.table))
         return Sheet(title(self.table), self.table.title, headings, lines, tuple(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; the paper's figures are under `paper`, ours under `here`."""
+        """Plain values; the paper's figures are under `paper`, yours under `here`."""
         return {
             "table": self.table.name,
             "paper": {"title": paper.TITLE, "place": self.table.title, "caption": self.table.caption},
@@ -103,7 +103,7 @@ def compare(
     budgets: Sequence[int] | None = None,
     tasks: Sequence[str] | None = None,
 ) -> Comparison:
-    """A table of the paper beside the results in `settings.results`; all of it, or some methods, budgets and tasks.
+    """A table of the paper beside the results in `settings.results`, in full or for some methods, budgets and tasks.
 
     >>> compare("main", methods=["covist-pro"], budgets=[64]).lines[-1].row.retention
     99.1
@@ -123,7 +123,7 @@ def compare(
 
 
 def _exports(table: PaperTable, settings: Settings) -> list[Job]:
-    """A suite of ours must be a task before it can be run."""
+    """A bundled suite must be exported as a task before it can be run."""
     if table.suite is None:
         return []
     task = task_of(table.tasks[0]).runs
@@ -138,7 +138,7 @@ def _job(run: Run, found: Found, columns: Sequence[str], settings: Settings) -> 
 
 
 def _rows(table: PaperTable) -> list[tuple[PaperRow, Run | None]]:
-    """Every row and its run. A table without the uncompressed model gets a row without figures for it."""
+    """Every row and its run. A table without the uncompressed model gets an empty row for it."""
     rows = list(table.rows)
     if not any(row.system == paper.VANILLA for row in rows):
         rows.insert(0, PaperRow(paper.VANILLA, None))
@@ -163,12 +163,12 @@ def _choices(table: PaperTable) -> str:
 
 
 def _line(row: PaperRow, run: Run | None, scores: Mapping[str, float | None], full: Mapping[str, float | None]) -> Line:
-    """Retention over the tasks that this run and the uncompressed one have both finished, as the paper averages."""
+    """A line with its retention over the tasks that both this run and the uncompressed one have finished."""
     return Line(row, run, scores, retention({task: scores[task] for task in scores if full.get(task)}, full))
 
 
 def _sheet_lines(line: Line, table: PaperTable) -> list[SheetLine]:
-    """The paper's line, and ours if there is a result."""
+    """The paper's line, and yours if there is a result."""
     row = line.row
     digits = 2 if table.name == "components" else 1  # of the retention
     found: list[tuple[str, Mapping[str, float | None], float | None]] = []

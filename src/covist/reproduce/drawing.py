@@ -1,4 +1,4 @@
-"""A sheet as Markdown, LaTeX, JSON or an image; in each of them every line says whose figures it holds."""
+"""A sheet as Markdown, LaTeX, JSON or an image; in each of them every line says where its figures come from."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from covist.outputs import writable_file, write_json
 from covist.reproduce.sheet import PAPER, Sheet, SheetLine
 from covist.viz import save_figure
 from covist.viz.files import FIGURES
-from covist.viz.panels import FAINT, INK, SOFT
+from covist.viz.theme import LIGHT
 
+INK, SOFT, FAINT = LIGHT.ink, LIGHT.soft, LIGHT.faint
 TEXTS = (".md", ".tex", ".json")
 ENDINGS = TEXTS + FIGURES
 LETTER, LINE, MARGIN = 0.078, 0.205, 0.3  # inches of a letter and a line, and around the table
@@ -30,14 +31,14 @@ _ESCAPES = {
 
 
 def check_destination(path: Path) -> Path:
-    """A file that can be written and whose ending we know."""
+    """Refuse a file that cannot be written or has an unknown ending."""
     if path.suffix.lower() not in ENDINGS:
         raise CovistError(f"cannot write {path}: its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     return writable_file(path)
 
 
 def save(sheet: Sheet, content: dict[str, Any], path: Path) -> None:
-    """Write a table by the ending of the file's name; `content` is what JSON holds."""
+    """Write a table in the format of the file's ending; `content` is the content of a JSON file."""
     ending = path.suffix.lower()
     texts: dict[str, Callable[[Sheet], str]] = {".md": markdown, ".tex": latex}
     if ending in texts:
@@ -49,7 +50,7 @@ def save(sheet: Sheet, content: dict[str, Any], path: Path) -> None:
 
 
 def markdown(sheet: Sheet) -> str:
-    """Our own lines in bold."""
+    """Markdown, with your own results in bold."""
     lines = zip(sheet.lines, sheet.rows, strict=True)
     rows = [row if line.origin == PAPER else [f"**{cell}**" for cell in row] for line, row in lines]
     notes = "\n".join(f"- {note}" for note in sheet.notes)
@@ -58,7 +59,7 @@ def markdown(sheet: Sheet) -> str:
 
 
 def latex(sheet: Sheet) -> str:
-    """A table for the packages booktabs and graphicx; a rule between budgets."""
+    """LaTeX for the packages booktabs and graphicx, with a rule between budgets."""
     columns = "ll" + "r" * (1 + len(sheet.headings))
     lines = [_tex_row(sheet.head)]
     for number, (line, row) in enumerate(zip(sheet.lines, sheet.rows, strict=True)):
@@ -82,14 +83,14 @@ def latex(sheet: Sheet) -> str:
 
 
 def draw(sheet: Sheet) -> Figure:
-    """Grey for the paper's lines, ink for ours, CoViST's name in its colour."""
+    """An image: the paper's lines in grey, yours in black, CoViST's name in its colour."""
     rows = [sheet.head, *sheet.rows]
     widths = [max(LETTER * len(cell) for cell in column) + GAP for column in zip(*rows, strict=True)]
     width = max(sum(widths) + 2 * MARGIN, 7.0)
     below = [line for text in (sheet.legend, *sheet.notes) for line in wrap(text, int((width - 2 * MARGIN) / 0.066))]
     top, bottom = 0.75, 0.35 + 0.17 * len(below)
     height = top + LINE * len(rows) + bottom
-    figure = Figure(figsize=(width, height))
+    figure = Figure(figsize=(width, height), facecolor=LIGHT.background)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.axis("off")
@@ -109,7 +110,7 @@ def draw(sheet: Sheet) -> Figure:
 
 
 def _places(widths: Sequence[float]) -> list[float]:
-    """Where the cells of each column begin, the first two, or end."""
+    """Where the cells of each column begin (the first two) or end (the others)."""
     starts = [MARGIN + sum(widths[:number]) for number in range(len(widths))]
     return [start if number < 2 else start + widths[number] - GAP / 2 for number, start in enumerate(starts)]
 

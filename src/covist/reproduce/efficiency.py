@@ -1,4 +1,4 @@
-"""The paper's efficiency table: what follows from the model's shape, and what `covist bench` measured."""
+"""The paper's efficiency table, with figures computed from the model's shape and measured by `covist bench`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from covist.reproduce.sheet import COMPUTED, HERE, PAPER, Sheet, SheetLine, budg
 from covist.reproduce.systems import method_of
 
 TEXT = 61.63
-"""Mean text tokens of the paper's POPE prompts, which it does not state: its caches hold so many tokens beside the
-visual ones (374.81 MiB at 0.5 MiB a token are 749.62, 688 of them visual), and its FLOPs follow to the last digit."""
+"""Mean text tokens of the paper's POPE prompts. The paper does not state it; it follows from the size of its caches
+(374.81 MiB at 0.5 MiB a token are 749.62 tokens, 688 of them visual), and reproduces its FLOPs to the last digit."""
 PROMPTS, WARMUP, REPETITIONS = 100, 10, 3
 ANSWER = 2
-"""Tokens of an answer: 6.91 a second for 289.64 ms."""
+"""Tokens of an answer: 6.91 per second in 289.64 ms."""
 FIGURES = {
     "mean_tokens": ("tokens", 0),
     "ttft_ms": ("TTFT", 2),
@@ -46,7 +46,7 @@ _WORKLOAD = (
 
 @dataclass(frozen=True)
 class Efficiency:
-    """Every row three times: the paper's figures, those that follow from the shape, and those measured here."""
+    """Every row three times: the paper's figures, those computed from the shape, and those measured here."""
 
     table: PaperTable
     settings: Settings
@@ -69,7 +69,7 @@ class Efficiency:
     @property
     def notes(self) -> list[str]:
         plan = f"covist plan --preset {self.table.model} --budget 160 --strategy pro --text {TEXT}"
-        return [_UNITS, _WORKLOAD, f"the figures marked {COMPUTED} are those of `{plan}` and the like"]
+        return [_UNITS, _WORKLOAD, f"the figures marked {COMPUTED} are those of `{plan}` and similar commands"]
 
     def sheet(self) -> Sheet:
         lines = []
@@ -102,7 +102,7 @@ class Efficiency:
 
 
 def efficiency(settings: Settings | None = None) -> Efficiency:
-    """The efficiency table beside what can be computed and what was measured in `settings.results`.
+    """The efficiency table with computed figures, and with those measured in `settings.results`.
 
     >>> round(efficiency().computed[0]["tflops"], 3)
     43.408
@@ -121,7 +121,7 @@ def _prompts(settings: Settings) -> int:
 
 
 def _computed(table: PaperTable, row: PaperRow) -> dict[str, float]:
-    """FLOPs by Eq. 19, keys and values in fp16, and visual tokens with the newlines, as the paper counts them."""
+    """FLOPs by Eq. 19, cache in fp16, and visual tokens including newlines, as the paper counts them."""
     shape = geometry_named(table.model)
     strategy = STRATEGIES.get(str(method_of(row.system)), "fixed")
     plan = make_plan(shape, row.budget or shape.tokens, strategy, text=TEXT)
@@ -133,7 +133,7 @@ def _computed(table: PaperTable, row: PaperRow) -> dict[str, float]:
 
 
 def _read_bench(path: Path, settings: Settings, problems: list[str]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Rows of `bench.json` by method and budget; a file of no use is a problem."""
+    """Rows of `bench.json` by method and budget; a file that cannot be used is reported in `problems`."""
     if not path.is_file():
         return {}
     try:
@@ -141,7 +141,7 @@ def _read_bench(path: Path, settings: Settings, problems: list[str]) -> dict[tup
         rows = {(row["method"], str(row["budget"])): row for row in content["results"]}
         prompts, complete = content["protocol"]["prompts"], content["complete"]
     except (OSError, ValueError, KeyError, TypeError):
-        problems.append(f"{path}: is not a whole file of covist bench")
+        problems.append(f"{path}: is not a complete file of covist bench")
         return {}
     if not complete or prompts != _prompts(settings):
         found = f"{prompts} prompts" if complete else "an interrupted run"
@@ -151,7 +151,7 @@ def _read_bench(path: Path, settings: Settings, problems: list[str]) -> dict[tup
 
 
 def _measured(row: Mapping[str, Any] | None) -> dict[str, float]:
-    """The paper's columns out of a row of `bench.json`; what a machine cannot measure is left out."""
+    """The paper's columns from a row of `bench.json`, without what the machine cannot measure."""
     if row is None:
         return {}
     means = {name: row[name] and row[name]["mean"] for name in ("ttft_ms", "prefill_ms", "generation_ms", "speedup")}

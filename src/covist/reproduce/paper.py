@@ -1,4 +1,4 @@
-"""The paper's tables as data: every figure in them is the paper's, none was measured here.
+"""The paper's tables as data: every figure is the paper's, none was measured here.
 
 `tools/paper_tables.py` extracted the files in `tables` from the paper's LaTeX.
 """
@@ -16,7 +16,7 @@ from covist.errors import CovistError
 
 TITLE = "CoViST: Visual Token Compression via Composable States"
 OWN = "own"
-"""The reference of rows that are divided by the uncompressed model of their own table."""
+"""The reference of rows whose retention is relative to the uncompressed model of their own table."""
 VANILLA = "Vanilla"
 EFFICIENCY = "efficiency"
 TABLES = {
@@ -32,13 +32,13 @@ TABLES = {
     "layers-p": "the same with MME perception alone",
     "after": "LLaVA-1.5-7B, six tasks, methods counted by what they keep after pruning",
 }
-"""Name for `--table` and what it holds."""
+"""The names for `--table`, with descriptions."""
 _FOLDER = Path(__file__).parent / "tables"
 
 
 @dataclass(frozen=True)
 class PaperRow:
-    """One line of a table: a system at a budget. `None` stands where the paper has a dash."""
+    """One line of a table: a system at a budget. A score is `None` where the paper has a dash."""
 
     system: str
     budget: int | None  # None for the uncompressed model
@@ -48,7 +48,7 @@ class PaperRow:
     counting: str | None = None  # how the budget counts, in the paper's words: fixed, avg., avg. 198
     reference: str | None = OWN  # whose full model the retention is relative to; None: the paper does not say
     figures: Mapping[str, float] = field(default_factory=dict)  # of the efficiency table
-    source: str | None = None  # whose report it is, where that is not the system's own paper
+    source: str | None = None  # who reported it, if not the system's own paper
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PaperTable:
 
     name: str
     label: str
-    number: int | None  # None for a table of our own
+    number: int | None  # None for a table that is not in the paper
     caption: str
     model: str
     rows: tuple[PaperRow, ...]
@@ -65,13 +65,13 @@ class PaperTable:
     columns: tuple[str, ...] = ()  # of the efficiency table
     references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     panel: str | None = None
-    suite: str | None = None  # of ours, whose exported task this is
+    suite: str | None = None  # the bundled suite that is exported as the task
 
     @property
     def title(self) -> str:
-        """Where the figures stand in the paper."""
+        """Where the figures are in the paper."""
         if self.number is None:
-            return "no table of the paper"
+            return "not a table of the paper"
         return f"Table {self.number}{f' ({self.panel})' if self.panel else ''} of the paper, {self.label}"
 
     @property
@@ -87,7 +87,7 @@ class PaperTable:
 
 @cache
 def load_table(name: str) -> PaperTable:
-    """A table of the paper by the name that `covist reproduce --table` takes.
+    """A table of the paper, by its name in `covist reproduce --table`.
 
     >>> import covist.reproduce
     >>> covist.reproduce.load_table("main").rows[-1].retention

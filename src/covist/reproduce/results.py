@@ -1,7 +1,7 @@
-"""Reading what lmms-eval wrote: `DATE_results.json` and `DATE_samples_TASK.jsonl`, in the folder of one run.
+"""Read the output of lmms-eval: `DATE_results.json` and `DATE_samples_TASK.jsonl`, in the folder of one run.
 
-A file that is broken, or was made by another run, is a problem with a name, never an exception: lmms-eval writes when
-it has finished, so whatever cannot be read has to be run again, and nothing else.
+A file that is damaged, or was made by another run, is reported as a problem and raises no exception: lmms-eval writes
+at the end of a run, so only a run whose file cannot be read must be repeated.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any
 from covist.reproduce.retention import pope_f1
 from covist.reproduce.tasks import Task, task_of
 
-# Submission files such as submissions/mmbench_en_dev_results.json end alike, but have no date.
+# Submission files such as submissions/mmbench_en_dev_results.json have the same ending, but no date.
 _NAME = re.compile(r"(\d{8}_\d{6})_results\.json")
 
 
 class _Unusable(Exception):
-    """Why a file says nothing about a run."""
+    """Why a file cannot be used for a run."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Scores by column, and what was wrong with files on the way. None: a limited run asked no such question."""
+    """Scores by column, and problems with files. A score is None if a limited run had no such question."""
 
     scores: Mapping[str, float | None]
     problems: tuple[str, ...] = ()
 
 
 def read_run(folder: Path, tasks: Iterable[str], arguments: Mapping[str, str], limit: int | None = None) -> Found:
-    """The scores of a run made with these model arguments and this limit; of several files the newest counts."""
+    """The scores of a run with these model arguments and this limit; of several files the newest counts."""
     scores: dict[str, float | None] = {}
     problems: list[str] = []
     for path in _result_files(folder):
@@ -54,7 +54,7 @@ def read_run(folder: Path, tasks: Iterable[str], arguments: Mapping[str, str], l
 
 
 def _result_files(folder: Path) -> list[Path]:
-    """In the order of their dates. lmms-eval puts them into a folder named after the model."""
+    """Results files, sorted by date. lmms-eval puts them into a folder named after the model."""
     found = [*folder.glob("*_results.json"), *folder.glob("*/*_results.json")]
     return sorted((path for path in found if _NAME.fullmatch(path.name)), key=lambda path: path.name)
 
@@ -65,7 +65,7 @@ def _content(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise _Unusable(f"cannot be read ({error})") from None
     except json.JSONDecodeError:
-        raise _Unusable("is not whole JSON; its run was cut off") from None
+        raise _Unusable("is incomplete JSON; its run was interrupted") from None
     whole = isinstance(content, dict) and all(isinstance(content.get(key), dict) for key in ("results", "config"))
     if not whole or not all(isinstance(result, dict) for result in content["results"].values()):
         raise _Unusable("is not a results file of lmms-eval")
@@ -73,7 +73,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _check_origin(content: Mapping[str, Any], arguments: Mapping[str, str], limit: int | None) -> None:
-    """A result must come from the run that it is read for."""
+    """Refuse a result of another run."""
     config = content["config"]
     given = dict(pair.partition("=")[::2] for pair in str(config.get("model_args", "")).split(","))
     if "method" not in given and given.get("budget") != "none":
@@ -92,7 +92,7 @@ def _was_run(task: Task, results: Mapping[str, Any]) -> bool:
 
 
 def _score(task: Task, results: Mapping[str, Mapping[str, Any]], path: Path) -> float | None:
-    """Of a task that was run; None if it asked nothing of this kind."""
+    """The score of a task that was run; None if it had no question of this kind."""
     for name in task.names:
         if name in results:
             if task.may_lack and not any(_values(results[name], metric) for metric in task.metrics):
@@ -102,7 +102,7 @@ def _score(task: Task, results: Mapping[str, Mapping[str, Any]], path: Path) -> 
 
 
 def _values(result: Mapping[str, Any], metric: str) -> list[Any]:
-    """`metric,filter` holds it; there is one filter, `none`, unless a task has its own."""
+    """The values of a metric, under keys `metric,filter`; the filter is `none` unless a task has its own."""
     return [value for key, value in result.items() if key.partition(",")[0] == metric]
 
 
@@ -124,4 +124,4 @@ def _answers(path: Path, task: str) -> Iterator[tuple[str, str]]:
             judged = json.loads(line)["pope_f1_score"]
             yield judged["prediction"], judged["ground_truth"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise _Unusable(f"POPE needs whole samples of {task} in {samples.name}: run with --log_samples") from None
+        raise _Unusable(f"POPE needs complete samples of {task} in {samples.name}: run with --log_samples") from None

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 SIX = ("gqa", "mmb", "mme", "pope", "sqa", "textvqa")
-"""Of the cumulative study and of the appendix; with VQAv2 they are the seven of the main tables."""
+"""The tasks of the cumulative study and of the appendix; the main tables add VQAv2."""
 
 
 def retention(scores: Mapping[str, float | None], reference: Mapping[str, float | None]) -> float | None:
-    """R = 100 / B * sum of score / reference over the B tasks that are reported; None where there are none.
+    """The paper's retention R in percent: the mean of score / reference over the reported tasks.
 
-    A task without a reference is no ratio, and a mean without it would be another quantity: None as well.
+    scores: by task; None for tasks that are not reported
+    reference: the scores of the uncompressed model
+
+    Returns None if no task is reported, or if a reported task has no reference.
 
     >>> import covist.reproduce
     >>> full = {"gqa": 62.0, "pope": 85.8, "vqav2": 76.7}
@@ -25,9 +28,9 @@ def retention(scores: Mapping[str, float | None], reference: Mapping[str, float 
 
 
 def pope_f1(answers: Iterable[tuple[str, str]]) -> float:
-    """F1 of "yes" in percent over (answer, truth) of all splits together, which is not the mean over the splits.
+    """POPE's F1 of "yes" in percent, over pairs (answer, truth) of all splits together.
 
-    As lmms-eval counts: an answer that is neither yes nor no misses nothing and claims nothing.
+    This is not the mean over the splits. As in lmms-eval, answers other than yes and no are ignored.
 
     >>> import covist.reproduce
     >>> covist.reproduce.pope_f1([("yes", "yes"), ("no", "yes"), ("yes", "no"), ("no", "no")])
@@ -40,5 +43,5 @@ def pope_f1(answers: Iterable[tuple[str, str]]) -> float:
 
 
 def mme_total(perception: float, cognition: float) -> float:
-    """MME-PC, the sum of both halves; MME-P is the first alone."""
+    """MME-PC, the sum of both halves; MME-P is perception alone."""
     return perception + cognition

@@ -1,4 +1,4 @@
-"""Which rows of a table we can run, and the commands that do it."""
+"""Which rows of a table covist can run, and the commands for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LMMS_EVAL = "lmms-eval"
 OPENAI_CLIP = "openai/clip-vit-large-patch14-336"
 COVIST = "covist-"
 STRATEGIES = {"covist-fixed": "fixed", "covist-pro": "pro"}
-_MAIN_ROWS = {"f": "covist-fixed", "h": "covist-pro"}  # of the cumulative study: the main configurations
+_MAIN_ROWS = {"f": "covist-fixed", "h": "covist-pro"}  # rows of the cumulative study that are the main configurations
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Checkpoint:
 
     pretrained: str
     clip: str | None = None
-    note: str | None = None  # what the paper does with its inputs that a command cannot
-    concentration: str | None = "running"  # the paper's reference of CoViST: a running mean over the images
+    note: str | None = None  # how the paper's inputs differ from those of a command
+    concentration: str | None = "running"  # the paper's reference is a running mean over the images
 
 
 CHECKPOINTS = {
@@ -55,7 +55,7 @@ TINY_TOKENS = 576
 
 @dataclass(frozen=True)
 class Run:
-    """A model under a method at a budget: what one command of lmms-eval measures."""
+    """A model with a method at a budget: what one command of lmms-eval measures."""
 
     model: str  # a preset
     method: str
@@ -63,8 +63,8 @@ class Run:
 
     @property
     def folder(self) -> str:
-        """Without the commas and equals signs at which lmms-eval would cut a path."""
-        method = re.sub(r"[:,](\w+=)?", "-", self.method)  # priortr:counts=nominal is in priortr-nominal
+        """A folder without commas and equals signs, at which lmms-eval would split a path."""
+        method = re.sub(r"[:,](\w+=)?", "-", self.method)  # priortr:counts=nominal becomes priortr-nominal
         return f"{self.model}/{method}" + (f"-{self.budget}" if self.budget else "")
 
     @property
@@ -78,7 +78,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Job:
-    """A run and the command for what it lacks; no command if it is finished."""
+    """A run and the command for its missing results; the command is empty if it is finished."""
 
     name: str
     folder: Path
@@ -99,39 +99,40 @@ class Job:
 
 @dataclass(frozen=True)
 class Settings:
-    """How the commands are run, and where their results go."""
+    """How the commands are run, and where the results are."""
 
     results: Path = Path("reproduced")
     limit: int | None = None
     batch_size: int = 1
     launcher: tuple[str, ...] = (LMMS_EVAL,)
-    pretrained: str | None = None  # instead of the model on the hub
+    pretrained: str | None = None  # instead of the paper's model
     clip: str | None = None
 
     def __post_init__(self) -> None:
         if re.search(r"[,=]", str(self.results)):
-            raise CovistError(f"--results {self.results}: lmms-eval cuts paths at commas and equals signs")
+            problem = "lmms-eval splits paths at commas and equals signs; give one without them"
+            raise CovistError(f"--results {self.results}: {problem}")
         for given in filter(None, (self.pretrained, self.clip)):
             if "," in given:
-                raise CovistError(f"{given}: lmms-eval cuts model arguments at commas; give a path without any")
+                raise CovistError(f"{given}: lmms-eval splits model arguments at commas; give a path without any")
         if self.limit is not None and self.limit < 1:
             raise CovistError(f"--limit must be at least 1, got {self.limit}")
         if not self.launcher:
-            raise CovistError("--launcher is empty; it is the program that runs, lmms-eval for example")
+            raise CovistError("--launcher is empty; give the program to run, for example lmms-eval")
 
     def folder(self, run: Run) -> Path:
-        """Of the results of a run; those of a limited run lie apart."""
+        """The folder of a run's results; those of a limited run are separate."""
         top = self.results / f"limit-{self.limit}" if self.limit else self.results
         return top / run.folder
 
     def arguments(self, run: Run) -> dict[str, str]:
-        """What `--model_args` says, by name."""
+        """The values of `--model_args`, by name."""
         checkpoint = CHECKPOINTS[run.model]
         found = {"pretrained": self.pretrained or checkpoint.pretrained, "budget": str(run.budget or "none").lower()}
         if run.method in STRATEGIES:
             found["strategy"] = STRATEGIES[run.method]
         elif run.method != VANILLA:
-            found["method"] = run.method.replace(",", ";")  # lmms-eval cuts model arguments at commas
+            found["method"] = run.method.replace(",", ";")  # lmms-eval splits model arguments at commas
         else:
             return found
         if run.method.startswith(COVIST) and checkpoint.concentration:
@@ -140,11 +141,11 @@ class Settings:
         return {**found, "clip": clip} if clip else found
 
     def task_folder(self, task: str) -> Path:
-        """Where `covist export` puts a suite as a task."""
+        """The folder to which `covist export` writes a suite as a task."""
         return self.results / task
 
     def command(self, run: Run, tasks: Iterable[str]) -> list[str]:
-        """The arguments of the program that scores a run on the columns `tasks`."""
+        """The command that scores a run on the columns `tasks`."""
         names = list(dict.fromkeys(task_of(task).runs for task in tasks))
         if self.limit and self.limit % 2 and PAIRED.intersection(names):
             raise CovistError(f"--limit {self.limit}: MME scores pairs of questions; give an even number")
@@ -161,7 +162,7 @@ class Settings:
         ]  # fmt: skip
 
     def _included(self, names: list[str]) -> list[str]:
-        """Where lmms-eval finds tasks that are not its own; no table has them in two places."""
+        """The option that lets lmms-eval find tasks that are not its own; no table needs two folders."""
         if any((INCLUDED / f"{name}.yaml").is_file() for name in names):
             return ["--include_path", str(INCLUDED)]
         exported = [name for name in names if name.startswith("covist_")]
@@ -169,7 +170,7 @@ class Settings:
 
 
 def run_of(table: PaperTable, row: PaperRow) -> Run | None:
-    """The run that stands beside a row; None for systems that we do not have."""
+    """The run for a row; None for systems that covist does not have."""
     if row.system == paper.VANILLA:
         return reference_run(table)
     if table.suite:
@@ -185,11 +186,11 @@ def run_of(table: PaperTable, row: PaperRow) -> Run | None:
 
 
 def _layer_mean(table: PaperTable, kept: int) -> int:
-    """The layer mean, which our budgets are, of all N tokens in two layers and K = `kept` in the others."""
+    """The layer mean, by which covist counts budgets, of all tokens in two layers and `kept` in the others."""
     tokens, layers = reference_run(table).shape
     return round((2 * tokens + (layers - 2) * kept) / layers)
 
 
 def reference_run(table: PaperTable) -> Run:
-    """The uncompressed model, which every retention needs."""
+    """The run of the uncompressed model, which every retention needs."""
     return Run(table.model, VANILLA, None)

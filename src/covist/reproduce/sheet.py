@@ -1,4 +1,4 @@
-"""A table as text cells in which every line says whose figures it holds: what each way of showing it starts from."""
+"""A table as text cells, from which all output formats start; every line says where its figures come from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MISSING = "-"
 
 @dataclass(frozen=True)
 class SheetLine:
-    """One line. `origin` says whose figures these are."""
+    """One line. `origin` says where its figures come from."""
 
     system: str
     budget: str
@@ -42,20 +42,20 @@ class Sheet:
 
     @property
     def legend(self) -> str:
-        """Whose figures these are, one sentence for each kind of line."""
+        """Where the figures come from, one sentence for each kind of line."""
         kinds = {line.origin for line in self.lines}
         said = []
         if PAPER in kinds:
-            said.append(f"Lines marked {PAPER} are the figures of {self.place} ({TITLE}), not measured here.")
+            said.append(f"Lines marked {PAPER} show the figures of {self.place} ({TITLE}), not measured here.")
         if HERE in kinds:
             said.append(f"Lines marked {HERE} come from your own results.")
         if COMPUTED in kinds:
-            said.append(f"Lines marked {COMPUTED} follow from the model's shape.")
+            said.append(f"Lines marked {COMPUTED} are computed from the model's shape.")
         return " ".join(said)
 
 
 def title(table: PaperTable) -> str:
-    """The name for `--table` and what it holds."""
+    """The name for `--table`, with a description."""
     return f"{table.name}: {TABLES.get(table.name, 'the suite of the embedded model')}"
 
 
@@ -64,7 +64,7 @@ def system_name(row: PaperRow) -> str:
 
 
 def budget_text(row: PaperRow) -> str:
-    """The budget and, where the paper says it, how it counts."""
+    """The budget and, if the paper says so, how it is counted."""
     return " ".join(filter(None, (str(row.budget) if row.budget else "all", row.counting)))
 
 

@@ -1,4 +1,4 @@
-"""The embedded model's task as a table: no figures of the paper, but the same commands, reader and drawings.
+"""The embedded model's task as a table: without figures of the paper, but with the same commands and drawings.
 
 `covist export` writes a suite as a task of lmms-eval, which scores it by its families of questions.
 """
@@ -15,10 +15,10 @@ BUDGETS = (192, 128, 64, 32)
 
 
 def suite_table() -> PaperTable:
-    """A table with a column for each family of questions, and nothing in it yet.
+    """An empty table with a column for each family of questions.
 
     >>> suite_table().title
-    'no table of the paper'
+    'not a table of the paper'
     """
     suite = load_suite(SUITE)
     rows = [PaperRow(method, budget) for budget in BUDGETS for method in METHODS]

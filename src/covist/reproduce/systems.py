@@ -1,4 +1,4 @@
-"""The paper's systems, by our names for them; `methods/absent.json` has those that we lack."""
+"""The paper's systems and their names in covist; `methods/absent.json` lists those that covist lacks."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ SYSTEMS = {
     "VScan": "vscan",
     "ZOO-Prune": "zoo-prune",
 }
-"""Every system of the tables that we have."""
+"""Every system of the tables that covist has."""
 ON_TILES = {"FlowCut": "flowcut:tiles=nominal"}
-"""Systems that were published with further steps for images of several tiles."""
+"""Systems that have further published steps for images of several tiles."""
 _MARKS = re.compile(r"(‡|†|\^[A-Z])+$")
 
 
 def plain_name(system: str) -> str:
-    """A system without the marks that a table gives it.
+    """A system without its marks in a table.
 
     >>> plain_name("TOPS‡"), plain_name("VisionZip^R")
     ('TOPS', 'VisionZip')
@@ -68,7 +68,7 @@ def plain_name(system: str) -> str:
 
 
 def method_of(system: str, model: str = "") -> str | None:
-    """Our name for a system of the paper, with the counts that it was published with; None if we lack it.
+    """The method for a system of the paper, with its published counts; None if covist lacks it.
 
     >>> method_of("FastV"), method_of("PriorTR"), method_of("RoRA")
     ('fastv', 'priortr:counts=nominal', None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INCLUDED = Path(__file__).parent / "lmms_tasks"
-"""Tasks of our own for `lmms-eval --include_path`."""
+"""Additional tasks, for `lmms-eval --include_path`."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Task:
     metrics: tuple[str, ...]
     scale: float = 100.0
     also: tuple[str, ...] = ()  # other tasks of lmms-eval that give the same score
-    splits: tuple[str, ...] = ()  # tasks that together are this one, if their samples were kept
+    splits: tuple[str, ...] = ()  # tasks that together form this one, if their samples were logged
     digits: int = 1
-    may_lack: bool = False  # a part of a task of which a limited run may have asked nothing
+    may_lack: bool = False  # a part of a task that a limited run may not reach
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -39,17 +39,17 @@ TASKS = {
     "vqav2": Task("VQAv2", "vqav2_val", ("exact_match",)),
     "mmb_cn": Task("MMB-CN", "mmbench_cn_dev", ("gpt_eval_score",), scale=1.0),
 }
-"""By the names that the table files use. Scores are in percent, MME's in points."""
+"""Tasks by their names in the table files. Scores are in percent, MME's in points."""
 _SUITE = ":"
 
 
 def family_column(suite: str, family: str) -> str:
-    """The name of a column that holds one family of questions of a suite of ours."""
+    """The name of a column for one family of questions of a bundled suite."""
     return f"{suite}{_SUITE}{family}"
 
 
 def task_of(column: str) -> Task:
-    """The task behind a column, one of `TASKS` or a family of an exported suite.
+    """The task of a column: one of `TASKS`, or a family of an exported suite.
 
     >>> task_of("scenes:color").runs
     'covist_scenes'

@@ -1,8 +1,8 @@
-"""From (images, prompt, settings) to an answer: the one way that commands, suites and benchmarks take.
+"""From (images, prompt, settings) to an answer: the path that all commands, suites and benchmarks share.
 
 loading.py   a model by name                images.py    images from files
 videos.py    frames of videos
-prompts.py   a question in a chat format    inputs.py    requests: what the model is given
+prompts.py   a question in a chat format    inputs.py    requests: the inputs of the model
 tokens.py    counting visual tokens         timing.py    one request, timed
-answer.py    run a request under a method
+answer.py    run a request with a method
 """

@@ -1,4 +1,4 @@
-"""Run a request, with or without compression, and say what it cost."""
+"""Run a request, with or without compression, and measure its cost."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from covist.schedule import Calibration
 class Configuration:
     """A method at a budget; vanilla needs no budget.
 
-    concentration: what to freeze the running reference to, for methods that have one
+    concentration: the frozen reference, for methods that have one
     constants: of CoViST, for methods that read them
-    min_coverage: how much of an image must be covered, or else it runs uncompressed
-    calibration: for methods that go by one
+    min_coverage: an image of which the tokens would cover less runs uncompressed
+    calibration: for methods that use one
     """
 
     method: str
@@ -40,7 +40,7 @@ class Configuration:
 
     @classmethod
     def of(cls, setup: Setup) -> Configuration:
-        """What a setup says, with the defaults of `compress` for what it does not."""
+        """The configuration of a setup, with the defaults of `compress` for what it leaves open."""
         return cls(
             setup.method or DEFAULT_METHOD,
             choose_budget(None, setup),
@@ -60,7 +60,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model said and what saying it cost."""
+    """The answer of a model and its cost."""
 
     method: str
     text: str
@@ -71,7 +71,7 @@ class Answer:
 
     @property
     def mean_cached_tokens(self) -> float:
-        """Visual tokens in the cache after prefill, averaged likewise."""
+        """Visual tokens in the cache after prefill, averaged in the same way."""
         return self.mean_tokens if self.report is None else self.report.mean_cached_tokens
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,9 +97,9 @@ def compressed(
     instruction: str | None = None,
     concentration: float | None = None,
 ) -> AbstractContextManager[Compression | None]:
-    """The model under a configuration for the length of a `with` block; vanilla leaves it as it is.
+    """Compress the model within a `with` block; vanilla leaves it as it is.
 
-    concentration: of the configuration, unless it has one
+    concentration: the frozen reference, if the configuration has none
     """
     if configuration.is_vanilla or configuration.budget is None:
         return nullcontext()
@@ -129,7 +129,7 @@ def ask(
     warmup: int = 0,
     repetitions: int = 1,
 ) -> Answer:
-    """Answer a request; its times are medians over `repetitions`, after `warmup` requests that are not timed."""
+    """Answer a request; its times are medians over `repetitions`, after `warmup` untimed requests."""
     with compressed(loaded, configuration) as handle:
         for _ in range(warmup):
             measure(loaded.model, request, max_new_tokens)
@@ -147,7 +147,7 @@ def ask(
 def compare(
     loaded: LoadedModel, request: Request, configuration: Configuration, max_new_tokens: int = 128, repetitions: int = 3
 ) -> tuple[Answer, Answer]:
-    """Uncompressed and compressed, both warm, with the medians of a few requests."""
+    """The uncompressed and the compressed answer, with medians of a few requests after a warm-up."""
     timing: dict[str, int] = {"warmup": 1, "repetitions": repetitions}
     plain = ask(loaded, request, Configuration(VANILLA), max_new_tokens, **timing)
     return plain, ask(loaded, request, configuration, max_new_tokens, **timing)

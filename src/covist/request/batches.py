@@ -1,4 +1,4 @@
-"""Several requests as one batch: padded on the left, so that every prompt ends where its answer begins."""
+"""Several requests as one batch, padded on the left, so that every prompt ends where its answer begins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def collate(requests: Sequence[Request], padding: int) -> dict[str, Tensor]:
 
 
 def pad_token(tokenizer: Any) -> int:
-    """The id that fills prompts up; one that ends texts where a tokenizer has no other."""
+    """The id that pads prompts; the end token if a tokenizer has no padding token."""
     known = tokenizer.pad_token_id
     return int(tokenizer.eos_token_id or 0) if known is None else int(known)
 
@@ -39,7 +39,7 @@ def end_tokens(model: Any) -> Collection[int]:
 
 
 def until_end(row: list[int], ends: Collection[int]) -> list[int]:
-    """The tokens of an answer without what fills up its batch; the end token belongs to it.
+    """The tokens of an answer up to its end token, without the padding of its batch.
 
     >>> until_end([5, 6, 2, 0, 0], ends={2})
     [5, 6, 2]
@@ -49,18 +49,18 @@ def until_end(row: list[int], ends: Collection[int]) -> list[int]:
 
 
 def _values(request: Request, name: str) -> Tensor:
-    """Token-level values [1, n]; zeros where a processor gives them only to prompts with images."""
+    """Token-level values [1, n]; zeros if a processor gives them only to prompts with images."""
     given = request.prompts
     return given[name] if name in given else torch.zeros_like(given["input_ids"])
 
 
 def _left(values: Tensor, length: int, filling: int) -> Tensor:
-    """Token-level values [1, n] filled up on the left to [1, length]."""
+    """Token-level values [1, n] padded on the left to [1, length]."""
     return torch.nn.functional.pad(values, (length - values.shape[1], 0), value=filling)
 
 
 def _stacked(values: Sequence[Tensor]) -> Tensor:
-    """Values of all images in one tensor; where images have different numbers of tiles, zeros fill the gap."""
+    """Values of all images in one tensor, padded with zeros if images have different numbers of tiles."""
     widest = [max(sizes) for sizes in zip(*(value.shape[1:] for value in values), strict=True)]
     padded = []
     for value in values:

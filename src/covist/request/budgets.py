@@ -1,4 +1,4 @@
-"""Where a budget cannot be taken literally: above the token count, and below what a method can reach."""
+"""Budgets that an image does not get exactly: above its token count, or below what a method can reach."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from covist.methods.create import create_method
 from covist.schedule import resolve_budget
 
 ALL_TOKENS = "a budget of all tokens or more leaves the image uncompressed"
-_ROUNDING = 0.5  # counts are whole numbers, so a layer mean may lie this far from its budget
+_ROUNDING = 0.5  # counts are whole numbers, so a layer mean may differ so much from its budget
 
 
 @dataclass(frozen=True)
 class Reach:
-    """What a method makes of a budget for an image of `tokens` visual tokens."""
+    """How many tokens a method uses for a budget, for an image of `tokens` visual tokens."""
 
     method: str
     asked: int | float | str
     budget: int
     tokens: int
-    mean: float  # visual tokens of the schedule where the budget counts them, averaged over layers
-    nominal: bool = False  # whether the method runs its published counts, whatever their mean
+    mean: float  # visual tokens as the budget counts them, averaged over layers
+    nominal: bool = False  # whether the method uses its published counts, whatever their mean
 
     @property
     def is_compressed(self) -> bool:
@@ -29,23 +29,23 @@ class Reach:
 
     @property
     def is_reached(self) -> bool:
-        """Whether the method keeps as few tokens as it was asked to.
+        """Whether the method keeps to the budget.
 
-        If not, `mean` is the fewest that it can, or that of its published counts.
+        If not, `mean` is the smallest mean that it can reach, or that of its published counts.
         """
         return self.mean <= self.budget + _ROUNDING
 
     @property
     def note(self) -> str | None:
-        """One line for the user where the budget is not what the image gets."""
+        """One line for the user if the image does not get the budget exactly."""
         if not self.is_compressed:
-            return f"{ALL_TOKENS} ({self.asked} asked for, {self.tokens} there)"
+            return f"{ALL_TOKENS} (budget {self.asked}, {self.tokens} tokens)"
         if self.nominal and abs(self.mean - self.budget) > _ROUNDING:
-            return f"{self.method} runs its published counts for {self.budget}: a layer mean of {self.mean:.1f}"
+            return f"{self.method} uses its published counts for {self.budget}: a layer mean of {self.mean:.1f}"
         if not self.is_reached:
             return (
                 f"{self.method} cannot reach a budget of {self.budget} here: "
-                f"the smallest layer mean it can run at is {self.mean:.1f} visual tokens"
+                f"the smallest layer mean it can reach is {self.mean:.1f} visual tokens"
             )
         if self.mean < self.budget - _ROUNDING:
             return f"{self.method} keeps fewer tokens than a budget of {self.budget}: a layer mean of {self.mean:.1f}"
@@ -53,7 +53,7 @@ class Reach:
 
 
 def reach(method: str, budget: int | float | str, tokens: int, layers: int, frames: int = 1) -> Reach:
-    """Judge a budget by the method's own schedule in a decoder of `layers` layers; a video has several `frames`.
+    """Check a budget with the method's own schedule in a decoder of `layers` layers; a video has several `frames`.
 
     >>> reach("fastv", 64, tokens=576, layers=8).is_reached
     False
@@ -64,7 +64,7 @@ def reach(method: str, budget: int | float | str, tokens: int, layers: int, fram
 
 
 def reach_of(method: str, asked: int | float | str, budget: int, tokens: int, mean: float, cached: float) -> Reach:
-    """Judge a budget by the layer means of prefill and of the cache: the method says which of the two counts.
+    """Check a budget with the layer means of prefill and of the cache; the method determines which of them counts.
 
     >>> reach_of("ivc-prune", 64, 64, tokens=576, mean=320.0, cached=64.0).mean
     64.0
@@ -75,5 +75,5 @@ def reach_of(method: str, asked: int | float | str, budget: int, tokens: int, me
 
 
 def distinct_notes(reaches: Iterable[Reach]) -> list[str]:
-    """What there is to say about some budgets, each line once."""
+    """The notes on some budgets, each once."""
     return list(dict.fromkeys(one.note for one in reaches if one.note is not None))

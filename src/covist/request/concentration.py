@@ -1,4 +1,4 @@
-"""The concentration reference of some images, for answers that do not depend on what was seen before."""
+"""The concentration reference of some images, so that answers do not depend on earlier images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from covist.request.loading import LoadedModel
 from covist.request.tokens import encoded_images
 
 REFERENCE_IMAGES = 32
-"""Images of a suite or a task that settle its reference."""
+"""The number of images of a suite or a task that determine its reference."""
 MEASURED = {"tiny": 0.172417, "tiny-next": 0.098189}
 """References of the embedded models, on the first images of their suites:
 
@@ -37,10 +37,10 @@ def mean_concentration(loaded: LoadedModel, requests: Iterable[Request]) -> floa
 
 
 def folder_concentration(loaded: LoadedModel, folder: Path, limit: int | None = None) -> tuple[float, int]:
-    """`mean_concentration` of the images in a folder, and how many these are."""
+    """`mean_concentration` of the images in a folder, and the number of images."""
     files = image_files(folder) if folder.is_dir() else []
     if not files:
-        raise CovistError(f"{folder} is no folder with images in it")
+        raise CovistError(f"{folder} is not a folder with images")
     if limit is not None and limit < 1:
         raise CovistError(f"limit must be at least 1, got {limit}")
     files = files[:limit]
@@ -49,6 +49,6 @@ def folder_concentration(loaded: LoadedModel, folder: Path, limit: int | None = 
 
 @torch.inference_mode()
 def concentration(signals: ImageSignals) -> float:
-    """How much of an image's attention lies on few of its tokens."""
+    """How strongly the attention to an image is concentrated on few of its tokens."""
     attention = mass_norm(signals.packed(mix_heads(signals.attention)))
     return visual_evidence(attention, signals.keys, signals.embeddings, signals.grid, CovistConfig()).concentration

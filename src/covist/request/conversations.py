@@ -1,4 +1,4 @@
-"""Conversations: what is said and shown, before a model's processor has seen it."""
+"""Conversations: text, images and videos, before a model's processor has seen them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from covist.request.videos import Video
 
 @dataclass(frozen=True)
 class Conversation:
-    """Turns as chat templates read them, and what they show, in order."""
+    """Turns as chat templates read them, and their images and videos in order."""
 
     turns: tuple[Turn, ...]
     images: tuple[Image.Image, ...] = ()
@@ -34,7 +34,7 @@ class Conversation:
 
     @property
     def fingerprint(self) -> int:
-        """Changes with what is shown, whatever is asked about it."""
+        """A checksum of the images and videos, whatever the question."""
         frames = (frame for video in self.videos for frame in video.frames)
         checksum = zlib.crc32(repr(self.shapes).encode())
         for image in (*self.images, *frames):
@@ -42,19 +42,19 @@ class Conversation:
         return checksum
 
     def request(self, loaded: LoadedModel) -> Request:
-        """The inputs of a model, padded to nothing yet."""
+        """The inputs of the model, without padding."""
         return prepare_conversation(loaded, self.turns, self.images, self.videos)
 
     def pose(self, loaded: LoadedModel) -> Posed:
-        """The same, with the sizes of what it shows; the images themselves can go."""
+        """The inputs of the model with the sizes of images and videos, which themselves are no longer needed."""
         return Posed(self.request(loaded), self.shapes)
 
 
 @dataclass(frozen=True)
 class Posed:
-    """A conversation that is ready for the model, one prompt.
+    """A conversation that is ready for the model, as one prompt.
 
-    shapes: sizes of what it shows; empty if it shows nothing
+    shapes: sizes of its images and videos; empty if there are none
     """
 
     request: Request

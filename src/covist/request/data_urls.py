@@ -1,4 +1,4 @@
-"""Images that stand in the request itself: data URLs, and base64."""
+"""Images inside the request itself: data URLs and base64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from covist.errors import CovistError
 
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
-"""What OpenAI takes; other decoders of Pillow are never reached through a data URL."""
+"""The formats that OpenAI accepts; a data URL never reaches other decoders of Pillow."""
 MISSPELT = {"image/jpg": "image/jpeg"}
 _HEAD = re.compile(r"data:([\w.+/-]*)((?:;[\w.=-]+)*),", re.ASCII)
 
@@ -19,7 +19,7 @@ def is_data_url(url: str) -> bool:
 
 
 def split_data_url(url: str, place: str) -> tuple[str, str]:
-    """The decoder of Pillow and the base64 of a data URL; `place` is the field that it came in.
+    """The Pillow format and the base64 text of a data URL; `place` names the field in messages.
 
     >>> split_data_url("data:image/png;base64,aGk=", "image")
     ('PNG', 'aGk=')
@@ -35,7 +35,7 @@ def split_data_url(url: str, place: str) -> tuple[str, str]:
 
 
 def decode_base64(text: str, place: str) -> bytes:
-    """The bytes; what is not base64 throughout is refused."""
+    """The bytes of a base64 text; refuses anything else."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

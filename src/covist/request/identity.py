@@ -1,4 +1,4 @@
-"""What answers hang on besides method and budget: the weights, what they are stored in, and who computes attention."""
+"""What answers depend on besides method and budget: the weights, their dtype, and the attention backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PROBED_VALUES = 4096  # values of each parameter that a fingerprint reads
 
 
 def identity(loaded: LoadedModel) -> dict[str, str]:
-    """The same for two models that give the same answers, by name."""
+    """Values, by name, that are equal for two models that give the same answers."""
     clip = loaded.clip
     return {
         "model": fingerprint(loaded.model),
@@ -23,7 +23,7 @@ def identity(loaded: LoadedModel) -> dict[str, str]:
 
 
 def fingerprint(module: nn.Module) -> str:
-    """Changes with the weights."""
+    """A checksum of the weights."""
     checksum = 0
     for name, values in module.state_dict().items():
         probe = values.flatten()[:_PROBED_VALUES].float().cpu().numpy()

@@ -1,6 +1,6 @@
 """Images from files and bytes, checked before anything expensive happens, as upright 8-bit RGB.
 
-alpha         composited on white, as a page or a browser would show it
+alpha         composited on white, as a browser would show it
 16-bit grey   scaled to 8 bits by its format, 0 to 65535
 float         0 to 1 is black to white; values beyond that are scaled by the image's own range
 """
@@ -25,17 +25,17 @@ _URL = re.compile(r"(https?|ftp|s3|gs|file|data):", re.IGNORECASE)
 
 
 def load_image(path: str | Path) -> Image.Image:
-    """Read an image as upright RGB; whatever is wrong with the file is a `CovistError` of one line."""
+    """Read an image as upright RGB; anything wrong with the file raises a `CovistError` of one line."""
     return _from_file(path, _decode)
 
 
 def check_image(path: str | Path) -> None:
-    """Refuse a file that is no image, by its header alone: what follows may still be damaged."""
+    """Refuse a file that is not an image, by its header alone: the rest may still be damaged."""
     _from_file(path, _open)
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The images of a folder, in the order of their names with 10 after 9."""
+    """The images of a folder, sorted by name with 10 after 9."""
     endings = Image.registered_extensions()
     files = [file for file in folder.iterdir() if file.suffix.lower() in endings and not file.name.startswith(".")]
     return sorted(files, key=lambda file: _natural(file.name))
@@ -62,7 +62,7 @@ def _from_file(path: str | Path, read: _Reader) -> Image.Image:
 def decode_image(
     data: bytes, name: str = "image", max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None
 ) -> Image.Image:
-    """Read an image from bytes as upright RGB, under the same rules; `formats` are the decoders of Pillow to try.
+    """Read an image from bytes as upright RGB, by the same rules; `formats` are the Pillow formats to try.
 
     >>> decode_image(b"words", "image 1")
     Traceback (most recent call last):
@@ -88,9 +88,9 @@ def _read(
 
 
 def refuse_url(path: str | Path, kind: str = "image") -> None:
-    """Say of a URL that it is one, rather than that no such file exists."""
+    """Refuse a URL as such, rather than saying that no such file exists."""
     if _URL.match(str(path)):
-        raise CovistError(f"{kind} {path}: URLs are not read; download the {kind} and name the file")
+        raise CovistError(f"{kind} {path}: URLs are not read; download the {kind} and give the file")
 
 
 _Reader = Callable[[BinaryIO, str, int, tuple[str, ...] | None], Image.Image]
@@ -114,10 +114,10 @@ def _open(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] |
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """An image of any mode as 8-bit RGB, as the head of this file says."""
-    if image.mode.startswith("I"):  # 16-bit greys, of which Pillow would turn all but the darkest white
+    """An image of any mode as 8-bit RGB, by the rules at the top of this file."""
+    if image.mode.startswith("I"):  # 16-bit grey: Pillow would make all but the darkest values white
         return _from_grey(np.asarray(image).clip(0, 65535) // 256)
-    if image.mode == "F":  # of which Pillow would turn everything between 0 and 1 black
+    if image.mode == "F":  # Pillow would make everything between 0 and 1 black
         return _from_grey(np.floor(_unit_range(np.asarray(image)) * 255 + 0.5))
     if image.has_transparency_data:
         coloured = image.convert("RGBA")
@@ -126,7 +126,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _unit_range(values: np.ndarray) -> np.ndarray:
-    """Floats [h, w] within 0 to 1: as they are if they lie there, else stretched from smallest to largest."""
+    """Floats [h, w] from 0 to 1: unchanged if they are in this range, else scaled from smallest to largest."""
     finite = values[np.isfinite(values)].astype(np.float64)
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     known = np.nan_to_num(values.astype(np.float64), nan=low, posinf=high, neginf=low)

@@ -1,4 +1,4 @@
-"""Requests: what a model is given, on its device."""
+"""Requests: the inputs of a model, on its device."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from covist.request.videos import Video
 _TEXT_INPUTS = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 _PIXELS = {"image": "pixel_values", "video": "pixel_values_videos"}
 _POSITION_INPUTS = ("second_per_grid_ts",)
-"""What says where visual tokens stand and is none of the vision tower's business."""
+"""Inputs about the positions of visual tokens, which the vision tower does not take."""
 
 
 @dataclass(frozen=True)
 class Request:
     """One or more prompts about the same images and videos.
 
-    prompts: what every prompt has of its own, [prompts, n] padded on the left.
-    images: what the vision tower takes of images and videos, once, however many prompts ask about it.
+    prompts: the inputs of each prompt, [prompts, n] padded on the left
+    images: the vision tower's inputs for images and videos, once for all prompts
     """
 
     prompts: dict[str, Tensor]
@@ -35,7 +35,7 @@ class Request:
 
     @classmethod
     def of_inputs(cls, inputs: dict[str, Tensor]) -> Request:
-        """One prompt, from the inputs that a processor makes of it."""
+        """One prompt, from the output of a processor."""
         prompts = {name: values for name, values in inputs.items() if name in _TEXT_INPUTS}
         return cls(prompts, {name: values for name, values in inputs.items() if name not in _TEXT_INPUTS})
 
@@ -51,7 +51,7 @@ class Request:
 
     @property
     def nbytes(self) -> int:
-        """What it occupies."""
+        """Its size in bytes."""
         return sum(values.nbytes for part in (self.prompts, self.images) for values in part.values())
 
     def inputs(self, model: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Request:
         return {**self.prompts, **repeated, "mm_encoder_outputs": encoded}
 
     def encode(self, model: Any) -> dict[str, Any]:
-        """What the vision tower makes of the images, and of the videos: "image" and "video" features."""
+        """The vision tower's features of images and videos, under "image" and "video"."""
         encoded = {}
         for kind, pixels in _PIXELS.items():
             if pixels in self.images:
@@ -86,12 +86,12 @@ class Request:
 
 
 def _repeated(features: Any, count: int) -> Any:
-    """Features of images, one after the other, as often as there are prompts."""
+    """The features of all images, repeated for each prompt."""
     return torch.cat([features] * count) if isinstance(features, Tensor) else list(features) * count
 
 
 def prepare(loaded: LoadedModel, images: Sequence[Image.Image], *prompts: str, videos: Sequence[Video] = ()) -> Request:
-    """One or more questions about the same images and videos, ready for the model; images stand before videos."""
+    """One or more questions about the same images and videos, ready for the model; images come before videos."""
     if not all(prompt.strip() for prompt in prompts):
         raise CovistError("the prompt is empty")
     if not images and not videos:
@@ -106,7 +106,7 @@ def prepare(loaded: LoadedModel, images: Sequence[Image.Image], *prompts: str, v
 def prepare_conversation(
     loaded: LoadedModel, turns: Sequence[Turn], images: Sequence[Image.Image] = (), videos: Sequence[Video] = ()
 ) -> Request:
-    """A conversation, ready for the model; images and videos in the order in which its turns show them, or none."""
+    """A conversation, ready for the model; images and videos, if any, in the order of its turns."""
     _require_videos(loaded, videos)
     text = conversation_prompt(loaded.processor, turns)
     return Request.of_inputs(_encode(loaded, images, videos, [text]))
@@ -122,15 +122,15 @@ def _require_videos(loaded: LoadedModel, videos: Sequence[Video]) -> None:
 def _encode(
     loaded: LoadedModel, images: Sequence[Image.Image], videos: Sequence[Video], texts: list[str]
 ) -> dict[str, Tensor]:
-    """The processor's inputs for some prompts that all show the same."""
+    """The processor's output for prompts about the same images and videos."""
     count = len(texts)
     options: dict[str, Any] = {"padding": True, "padding_side": "left"} if count > 1 else {}
     if images:
-        options["images"] = [list(images)] * count  # a list per prompt: OneVision tiles an image that is alone
+        options["images"] = [list(images)] * count  # a list per prompt: OneVision tiles only a single image
     if videos:
         options["videos"] = [list(video.frames) for video in videos] * count
         options["video_metadata"] = [video.metadata for video in videos] * count
-        options["do_sample_frames"] = False  # the frames are chosen
+        options["do_sample_frames"] = False  # the frames have been chosen
     try:
         encoded = loaded.processor(text=texts, return_tensors="pt", **options)
     except ValueError as error:  # an extreme shape, for example
@@ -140,7 +140,7 @@ def _encode(
 
 
 def unknown_words(loaded: LoadedModel, prompt: str) -> list[str]:
-    """Words of a prompt that the tokenizer has no token for (a small vocabulary has many)."""
+    """Words of a prompt that are not in the tokenizer's vocabulary, which may be small."""
     tokenizer = loaded.processor.tokenizer
     unknown = getattr(tokenizer, "unk_token_id", None)
     if unknown is None:

@@ -24,12 +24,12 @@ from covist.families.registry import family_for, find_family, served_classes
 
 EMBEDDED = {"tiny": tiny.WEIGHTS, "tiny-next": tiny.NEXT_WEIGHTS}
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-_NO_ANSWER = "the Hugging Face hub has no answer for it"
+_NO_ANSWER = "the Hugging Face hub did not provide it"
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model with everything `covist.compress` wants to know about it."""
+    """A model with everything that `covist.compress` needs."""
 
     name: str
     model: Any
@@ -38,7 +38,7 @@ class LoadedModel:
 
     @property
     def dtype(self) -> str:
-        """What the weights are stored in, "float32" for example."""
+        """The dtype of the weights, for example "float32"."""
         return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     @property
@@ -56,15 +56,15 @@ def load_model(
 ) -> LoadedModel:
     """Load `name` ("tiny", "tiny-next", a folder or a hub id); `clip` is the CLIP checkpoint of its vision tower.
 
-    dtype: "float16" for example; by default the checkpoint's own, and float32 on the CPU.
-    attention: one of transformers' attention backends, "sdpa" for example.
+    dtype: for example "float16"; by default the checkpoint's own, and float32 on the CPU
+    attention: one of transformers' attention backends, for example "sdpa"
     """
     place = find_device(device)
     stored = _dtype(dtype, place)
     if clip is not None and not Path(clip).is_dir():
         _ask_hub_once(clip, f"unknown CLIP checkpoint {clip!r}: not a folder")
     folder = EMBEDDED.get(name, Path(name))
-    if name in EMBEDDED or (folder / "clip" / "text.safetensors").exists():  # a folder of our own training recipe
+    if name in EMBEDDED or (folder / "clip" / "text.safetensors").exists():  # written by our training recipe
         model, processor, (text_tower, words) = tiny.load(folder)
         for part in (model, text_tower):
             nn.Module.to(part, place, None if stored == "auto" else stored)
@@ -80,17 +80,17 @@ def load_model(
 
 
 def _dtype(name: str, place: torch.device) -> Any:
-    """What `from_pretrained` takes as `dtype`."""
+    """The value for `dtype` of `from_pretrained`."""
     if name == "auto":
         return torch.float32 if place.type == "cpu" else "auto"
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise CovistError(f"dtype {name!r} is none that weights can have; choose auto, float32, bfloat16 or float16")
+        raise CovistError(f"dtype {name!r} is not a dtype of weights; choose auto, float32, bfloat16 or float16")
     return found
 
 
 def served_class(name: str) -> tuple[Any, type[Family]]:
-    """The transformers class of a checkpoint and its family, by its configuration alone, before any weight is read."""
+    """The transformers class of a checkpoint and its family, from its configuration, before any weights are read."""
     config = _read_config(str(EMBEDDED.get(name, name)))
     model_type = config.model_type
     architectures = config.architectures or [image_text_models().get(model_type)]
@@ -119,9 +119,9 @@ def _read_config(name: str) -> Any:
 
 
 def _ask_hub_once(name: str, unknown: str) -> None:
-    """Refuse what cannot be a checkpoint of the hub, and anything not stored yet where the hub cannot be reached.
+    """Refuse a name that cannot be on the hub, or that is not cached while the hub cannot be reached.
 
-    Its client would ask six times within half a minute and log every attempt.
+    The hub's client would try six times within half a minute and log every attempt.
     """
     if not HUB_ID.fullmatch(name):
         raise CovistError(unknown)
@@ -129,13 +129,13 @@ def _ask_hub_once(name: str, unknown: str) -> None:
         if not isinstance(try_to_load_from_cache(name, "config.json"), str):
             get_hf_file_metadata(hf_hub_url(name, "config.json"))
     except HfHubHTTPError:
-        return  # it has been reached; `from_pretrained` knows what to make of its answer
-    except Exception as error:  # of the HTTP client, whichever the hub's library brings along
+        return  # the hub was reached; `from_pretrained` handles its answer
+    except Exception as error:  # from whichever HTTP client the hub's library uses
         raise CovistError(f"{unknown}, and {_NO_ANSWER} ({_first_line(error)})") from None
 
 
 def find_device(name: str) -> torch.device:
-    """A device that is really there; "auto" prefers an accelerator."""
+    """A device that is available; "auto" prefers a GPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

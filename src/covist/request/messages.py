@@ -1,4 +1,4 @@
-"""Messages in OpenAI's form, as turns that chat templates read, and the images that they show."""
+"""Messages in OpenAI's format, as turns for chat templates, with the URLs of their images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 
 def read_messages(messages: Any) -> tuple[list[Turn], list[str]]:
-    """Turns, and the URLs of their images in order; whatever is wrong is a `CovistError` that names the place.
+    """Turns, and the URLs of their images in order; anything wrong raises a `CovistError` that names the place.
 
     >>> read_messages([{"role": "user", "content": "why ?"}])
     ([{'role': 'user', 'content': [{'type': 'text', 'text': 'why ?'}]}], [])
@@ -26,9 +26,9 @@ def read_messages(messages: Any) -> tuple[list[Turn], list[str]]:
 
 
 def read_message(message: Any, place: str) -> tuple[Turn, list[str]]:
-    """One message as a turn, and the URLs of the images that it shows."""
+    """One message as a turn, and the URLs of its images."""
     if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
-        raise CovistError(f"{place}: a message has a role ({', '.join(_ROLES)}) and content")
+        raise CovistError(f"{place}: a message needs a role ({', '.join(_ROLES)}) and content")
     content = message.get("content")
     given = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(given, list):
@@ -39,14 +39,14 @@ def read_message(message: Any, place: str) -> tuple[Turn, list[str]]:
         urls += [] if url is None else [url]
         parts.append({"type": "text", "text": part["text"]} if url is None else {"type": "image"})
     if urls and message["role"] != "user":
-        raise CovistError(f"{place}: only messages of the user may hold images")
+        raise CovistError(f"{place}: only user messages may contain images")
     if not urls and not text_of(parts).strip():
         raise CovistError(f"{place}: the message is empty")
     return {"role": _ROLES[message["role"]], "content": parts}, urls
 
 
 def text_of(parts: list[dict[str, str]]) -> str:
-    """All text of a turn in one piece, as a template may join it."""
+    """All text of a turn, joined as a template may join it."""
     return "".join(part.get("text", "") for part in parts)
 
 
@@ -58,4 +58,4 @@ def _url(part: Any, place: str) -> str | None:
             return None
         if kind == "image_url" and isinstance(held, Mapping) and isinstance(held.get("url"), str):
             return held["url"]
-    raise CovistError(f'{place}: a part is {{"type": "text", "text": ...}} or an image_url with a url')
+    raise CovistError(f'{place}: a part must be {{"type": "text", "text": ...}} or an image_url with a url')

@@ -8,11 +8,11 @@ from typing import Any
 from covist.errors import CovistError
 
 Turn = dict[str, Any]
-"""What chat templates read: a role, and parts that are texts, or places of images and videos."""
+"""A turn for chat templates: a role, and parts that are texts or mark the places of images and videos."""
 
 
 def chat_prompt(processor: Any, question: str, images: int = 1, videos: int = 0) -> str:
-    """The text that `processor` takes together with that many images, and with that many videos after them."""
+    """The prompt text for a question about so many images, followed by so many videos."""
     refuse_placeholders(processor, question)
     shown = ["image"] * images + ["video"] * videos
     content = [*({"type": kind} for kind in shown), {"type": "text", "text": question}]
@@ -20,7 +20,7 @@ def chat_prompt(processor: Any, question: str, images: int = 1, videos: int = 0)
 
 
 def conversation_prompt(processor: Any, turns: Sequence[Turn]) -> str:
-    """A conversation up to the assistant's next turn, in the processor's template or in the format of LLaVA-1.5."""
+    """A conversation up to the assistant's next turn, in the processor's template or in LLaVA-1.5's format."""
     template = getattr(processor, "chat_template", None)
     if not template:
         return _plain_format(turns, processor)
@@ -30,19 +30,19 @@ def conversation_prompt(processor: Any, turns: Sequence[Turn]) -> str:
 
 
 def placeholders(processor: Any) -> list[str]:
-    """The words that stand for an image and for a video, where the processor takes them."""
+    """The placeholder tokens for an image and for a video, if the processor has them."""
     return [token for kind in ("image", "video") if (token := getattr(processor, f"{kind}_token", None))]
 
 
 def refuse_placeholders(processor: Any, text: str) -> None:
-    """Text may not say where images stand: there would be more places than images."""
+    """Refuse placeholders in the user's text: there would be more of them than images."""
     for placeholder in placeholders(processor):
         if placeholder in text:
-            raise CovistError(f"the prompt contains {placeholder!r}; leave it out, images are put before the question")
+            raise CovistError(f"the prompt contains {placeholder!r}; remove it, images are placed before the question")
 
 
 def _without_system(turns: Sequence[Turn]) -> list[Turn]:
-    """For templates that know no system: its text comes before that of the user's next message."""
+    """For templates without a system role: put the system text before the user's next message."""
     made: list[Turn] = []
     held: list[dict[str, str]] = []
     for turn in turns:

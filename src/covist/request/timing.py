@@ -41,7 +41,7 @@ class Measurement:
 
 
 class _Marks(BaseStreamer):
-    """Remembers when the prompt entered the decoder, when its pass ended, and when the first token appeared."""
+    """Records when the prompt entered the decoder, when its forward pass ended, and when the first token appeared."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -55,13 +55,13 @@ class _Marks(BaseStreamer):
             self.times[name] = perf_counter()
 
     def put(self, value: Tensor) -> None:
-        # `generate` hands over the prompt first, then token after token.
+        # `generate` passes the prompt first, then one token after another.
         if self._prompt_seen:
             self.mark("first token")
         self._prompt_seen = True
 
     def end(self) -> None:
-        """Nothing is held back."""
+        """Required by the interface; nothing is buffered."""
 
     def enter_decoder(self, module: nn.Module, args: Any) -> None:
         self.mark("decoder entry")
@@ -74,7 +74,7 @@ class _Marks(BaseStreamer):
 
 @torch.no_grad()
 def generate(model: Any, request: Request, max_new_tokens: int, **options: Any) -> Tensor:
-    """Greedy answers with natural stopping, [prompts, new tokens]; compression, if any, is the caller's."""
+    """Greedy answers that end by themselves, [prompts, new tokens]; compression, if any, is up to the caller."""
     written = model.generate(
         **request.inputs(model),
         do_sample=False,
@@ -88,7 +88,7 @@ def generate(model: Any, request: Request, max_new_tokens: int, **options: Any) 
 
 @torch.no_grad()
 def measure(model: Any, request: Request, max_new_tokens: int = 128) -> Measurement:
-    """Answer one prompt and take the times."""
+    """Answer one prompt and measure the times."""
     device = model.device
     with _marked(model, device) as marks, _peak_memory(device) as peak:
         synchronise(device)
@@ -115,7 +115,7 @@ def median_of(measurements: Sequence[Measurement]) -> Measurement:
 
 @torch.no_grad()
 def measure_plain_decoder(model: Any, length: int) -> float:
-    """Seconds that the untouched decoder needs to prefill `length` tokens: what no compression can undercut."""
+    """Seconds that the plain decoder needs to prefill `length` tokens: a lower bound for any compression."""
     decoder = family_for(model).decoder
     weight = model.get_input_embeddings().weight
     rows = torch.arange(length, device=weight.device) % len(weight)
@@ -129,7 +129,7 @@ def measure_plain_decoder(model: Any, length: int) -> float:
 
 
 def cache_bytes(cache: Any) -> int:
-    """Bytes of the keys and values that a cache really holds."""
+    """Bytes of the keys and values in a cache."""
     return sum(states.nbytes for layer in cache.layers for states in (layer.keys, layer.values))
 
 
@@ -143,7 +143,7 @@ def _marked(model: Any, device: torch.device) -> Iterator[_Marks]:
     marks = _Marks(device)
     decoder = family_for(model).decoder
     hooks = [
-        # In front of every other hook, so that the initial compression falls inside the interval.
+        # Before every other hook, so that the interval includes the initial compression.
         decoder.register_forward_pre_hook(marks.enter_decoder, prepend=True),
         model.register_forward_hook(marks.leave_model),
     ]
@@ -156,7 +156,7 @@ def _marked(model: Any, device: torch.device) -> Iterator[_Marks]:
 
 @contextmanager
 def _peak_memory(device: torch.device) -> Iterator[list[int | None]]:
-    """A list whose last item is, after the block, the peak in bytes; None where the system does not report it."""
+    """A list whose last item, after the block, is the peak in bytes, or None if the system does not report it."""
     peak: list[int | None] = [None]
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -171,7 +171,7 @@ def _peak_memory(device: torch.device) -> Iterator[list[int | None]]:
 
 def _reset_resident_peak() -> bool:
     try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # Linux: forget the high-water mark
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # Linux: reset the high-water mark
     except OSError:
         return False
     return True

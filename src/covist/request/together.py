@@ -1,4 +1,4 @@
-"""Conversations answered together: one batch, one answer each, and the visual tokens of each."""
+"""Conversations answered in one batch: one answer each, with its visual tokens."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from covist.request.tokens import visual_tokens
 
 @dataclass(frozen=True)
 class Shown:
-    """The visual tokens of some prompts, of all their images and videos together."""
+    """The visual tokens of all images and videos of some prompts."""
 
-    views: int = 0  # images, and frames of videos: what a budget counts tokens for
+    views: int = 0  # images and video frames: the units of a budget
     tokens: float = 0  # before compression
     kept: float = 0  # in the cache after prefill, averaged over layers: what a budget counts
     prefill: float = 0  # during prefill, averaged over layers
@@ -34,16 +34,16 @@ class Shown:
 
 @dataclass(frozen=True)
 class Said:
-    """One answer, and what it took."""
+    """One answer, and its cost."""
 
     text: str
     tokens: tuple[int, ...]  # end token included
-    is_complete: bool  # ended by the model, not by the longest answer
+    is_complete: bool  # ended by the model, not by the length limit
     shown: Shown
 
 
 class Together:
-    """A loaded model that answers batches; with a frozen reference no answer depends on its neighbours.
+    """A loaded model that answers batches; with a frozen reference, no answer depends on its neighbours.
 
     handle: its compression, if it has any
     """
@@ -52,7 +52,7 @@ class Together:
         self.loaded, self._handle = loaded, handle
         self._padding = pad_token(loaded.processor.tokenizer)
         self._ends = end_tokens(loaded.model)
-        self._counts: dict[Any, Shown] = {}  # of uncompressed prompts, by the shapes of what they show
+        self._counts: dict[Any, Shown] = {}  # of uncompressed prompts, by the sizes of their images
 
     @torch.no_grad()
     def answer(self, posed: Sequence[Posed], **options: Any) -> list[Said]:
@@ -75,7 +75,7 @@ class Together:
         return [_compressed(report, row * beams) for row in range(len(posed))]
 
     def _counted(self, posed: Posed) -> Shown:
-        """Uncompressed tokens; the vision tower is asked once for each combination of sizes."""
+        """Uncompressed tokens; the vision tower runs once for each combination of sizes."""
         if not posed.shapes:
             return Shown()
         if posed.shapes not in self._counts:
@@ -86,7 +86,7 @@ class Together:
 
 
 def _compressed(report: Report | None, row: int) -> Shown:
-    """What the report of a batch says about one of its rows; every beam of a prompt has one."""
+    """The tokens of one row in the report of a batch; every beam of a prompt is a row."""
     images = [] if report is None else [image for image in report.visuals if image.sample == row]
     return Shown(
         sum(image.frames for image in images),

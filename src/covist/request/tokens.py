@@ -1,10 +1,10 @@
-"""Visual tokens: the one definition that every budget, report, table and figure counts by.
+"""Visual tokens: the definition that every budget, report, table and figure uses.
 
-A visual token is a *content* token: a place of the decoder's sequence that shows a part of an image. Markers that a
-family puts between them (the newlines of LLaVA-NeXT, the text between two tiles or frames) are counted apart; no method
-removes them, and a budget does not include them. Counts are per image or video: with several of them they are averaged,
-with several stages over the decoder's layers. A budget that is a count is meant for each image, and for each frame of a
-video.
+A visual token is a *content* token: a position of the decoder's sequence that shows a part of an image. Markers that a
+family puts between them (the newlines of LLaVA-NeXT, the text between two tiles or frames) are counted separately; no
+method removes them, and a budget does not include them. Counts are per image or video, averaged over several of them,
+and over the decoder's layers if there are several stages. A budget that is a count applies to each image, and to each
+frame of a video.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class VisualTokens:
 
 @torch.inference_mode()
 def encoded_images(loaded: LoadedModel, request: Request) -> list[PlacedSignals]:
-    """What the vision tower says about each image or segment of a video, and where it stands, without the decoder."""
+    """The vision tower's signals of each image or video segment, and its place in the prompt, without the decoder."""
     family = family_for(loaded.model)
     family.tokenizer = getattr(loaded.processor, "tokenizer", loaded.processor)
     found: list[ImageSignals] = []
@@ -70,5 +70,5 @@ def mean_content(tokens: list[VisualTokens]) -> float:
 
 
 def uncompressed_flops(model: Any, request: Request) -> float:
-    """Decoder prefill of one prompt as it is, Eq. 19."""
+    """FLOPs of the decoder prefill of one uncompressed prompt, Eq. 19."""
     return plain_flops(family_for(model).decoder, request.length)

@@ -1,7 +1,7 @@
-"""Videos from files and folders: a few frames, evenly spaced, with the times at which they are seen.
+"""Videos from files and folders: a few frames, evenly spaced, with their times.
 
-A folder of images is a video whose frames stand in the order of their names. A file is decoded by PyAV, which comes
-with `pip install "covist[video]"`.
+A folder of images is a video with its frames sorted by name. A file is decoded by PyAV, which comes with
+`pip install "covist[video]"`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from covist.request.images import image_files, load_image, refuse_url
 from covist.units import counted
 
 FRAMES = 16
-"""Frames that are chosen unless asked otherwise."""
+"""The default number of frames."""
 FOLDER_RATE = 2.0
-"""Images of a folder per second, which they do not say: what the Qwen models were shown, half a second apart."""
+"""The default frame rate of a folder, two images per second as for the Qwen models."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Video:
 
     @classmethod
     def of(cls, frames: Sequence[Image.Image], rate: float = FOLDER_RATE) -> Video:
-        """All of some frames, `rate` of them per second."""
+        """A video of all these frames, `rate` of them per second."""
         return cls(tuple(frames), tuple(range(len(frames))), len(frames), rate)
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """When each of the frames is seen."""
+        """The time of each frame."""
         return tuple(number / self.rate for number in self.numbers)
 
     @property
@@ -65,9 +65,9 @@ class Video:
 
 
 def load_video(path: str | Path, frames: int = FRAMES, rate: float = FOLDER_RATE) -> Video:
-    """Read at most `frames` frames of a file or a folder of images; `rate` is that of a folder, which does not say it.
+    """Read at most `frames` frames from a file or a folder of images; `rate` is the frame rate of a folder.
 
-    Whatever is wrong with it is a `CovistError` of one line.
+    Anything wrong with it raises a `CovistError` of one line.
     """
     check_video(path)
     if frames < 1:
@@ -79,7 +79,7 @@ def load_video(path: str | Path, frames: int = FRAMES, rate: float = FOLDER_RATE
 
 
 def check_video(path: str | Path) -> None:
-    """Refuse what can be no video, without reading its frames."""
+    """Refuse what cannot be a video, without reading its frames."""
     refuse_url(path, "video")
     path = Path(path)
     if path.is_dir():
@@ -91,10 +91,10 @@ def check_video(path: str | Path) -> None:
 
 
 def frame_files(folder: Path) -> list[Path]:
-    """The images of a folder that is a video, in order."""
+    """The frames of a folder, in order."""
     files = image_files(folder)
     if not files:
-        raise CovistError(f"video {folder}: the folder holds no image")
+        raise CovistError(f"video {folder}: the folder contains no images")
     return files
 
 
@@ -119,28 +119,28 @@ def _from_file(path: Path, wanted: int) -> Video:
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:
-                raise CovistError(f"{path} holds no video stream")
+                raise CovistError(f"{path} contains no video stream")
             stream = container.streams.video[0]
             total = sum(1 for packet in container.demux(stream) if packet.size)
             rate = float(stream.average_rate or stream.guessed_rate or FOLDER_RATE)
         chosen, decoded = _choose(path, evenly(total, wanted))
-        if decoded != total:  # not every packet is a frame that is shown
+        if decoded != total:  # not every packet is a visible frame
             chosen, decoded = _choose(path, evenly(decoded, wanted))
     except av.FFmpegError as error:
-        raise CovistError(f"video {path} is damaged, or no video that PyAV can read ({error.strerror})") from None
+        raise CovistError(f"video {path} is damaged, or not a video that PyAV can read ({error.strerror})") from None
     if not chosen:
         raise CovistError(f"video {path} has {counted(0, 'frame')}")
     return Video(tuple(chosen.values()), tuple(chosen), decoded, rate)
 
 
 def _choose(path: Path, numbers: Sequence[int]) -> tuple[dict[int, Image.Image], int]:
-    """The frames of some numbers, and how many frames there are in all."""
+    """The frames with these numbers, and the number of all frames."""
     wanted, chosen, count = set(numbers), {}, 0
     for count, frame in enumerate(_decoded(path), start=1):
         if count - 1 in wanted:
             chosen[count - 1] = _upright(frame)
     sizes = [one.size for one in chosen.values()][:1]
-    # A stream may change its resolution on the way.
+    # A stream may change its resolution midway.
     same = {number: one if one.size in sizes else one.resize(sizes[0]) for number, one in chosen.items()}
     return same, count
 
@@ -155,7 +155,7 @@ def _decoded(path: Path) -> Iterator[Any]:
 
 
 def _upright(frame: Any) -> Image.Image:
-    """A frame as RGB, turned as telephones ask for: so many degrees against the clock, which older PyAVs do not say."""
+    """A frame as upright RGB: phones store a rotation, in degrees anticlockwise, which older versions of PyAV lack."""
     image = frame.to_image().convert("RGB")
     turn = getattr(frame, "rotation", 0)
     return image.rotate(turn, expand=True) if turn else image

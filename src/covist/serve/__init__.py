@@ -1,17 +1,17 @@
-"""`covist serve`: an OpenAI-compatible server, seen from the wire to the model.
+"""`covist serve`: an OpenAI-compatible server, from the HTTP request to the model.
 
-schema.py     what clients may send             errors.py     how a refusal looks
-limits.py     every limit, with its default     keys.py       who may ask
+schema.py     what clients may send             errors.py     the form of a refusal
+limits.py     every limit, with its default     keys.py       API keys
 body.py       reading a body safely             app.py        the routes
-images.py     images from data URLs             fetch.py      images from hosts that were allowed
+images.py     images from data URLs             fetch.py      images from allowed hosts
 settings.py   compression per request           prompts.py    a conversation as the model's inputs
-sequence.py   one answer that is being written  text.py       its text, token by token
+sequence.py   one answer being generated        text.py       its text, token by token
 sampling.py   its next token                    queue.py      where it waits
-turns.py      whose turn it is                  batches.py    workers that run batches
+turns.py      turns of batches at the model     batches.py    workers that run batches
 service.py    all of it together                spec.py       what it is built from
-answers.py    what clients get back             job.py        a request, seen from the event loop
-server.py     uvicorn around it                 connections.py  the address, and clients that dawdle
+answers.py    what clients receive              job.py        a request, seen from the event loop
+server.py     the uvicorn server                connections.py  the address, and slow clients
 metrics.py    counters for Prometheus           logs.py       one line of JSON per request
 
-Importing this package imports neither FastAPI nor torch; `covist[serve]` brings the former.
+Importing this package imports neither FastAPI nor torch; `covist[serve]` installs the former.
 """

@@ -1,4 +1,4 @@
-"""What clients get back, in OpenAI's shapes with one object of our own, `covist`."""
+"""What clients receive: OpenAI's objects with one more field, `covist`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from covist.serve.settings import Setting
 
 @dataclass
 class Answer:
-    """An answer of one or more choices while it is being written."""
+    """An answer of one or more choices while it is being generated."""
 
     model: str
     setting: Setting
@@ -40,7 +40,7 @@ class Answer:
 
     @property
     def usage(self) -> dict[str, int]:
-        """Counts what the client sent: visual tokens as they were before compression."""
+        """Token counts as the client sees them: visual tokens before compression."""
         written = sum(end.tokens for end in self._ends.values())
         return {
             "prompt_tokens": self.prompt_tokens,
@@ -50,7 +50,7 @@ class Answer:
 
     @property
     def extension(self) -> dict[str, Any]:
-        """What compression did; all choices have the same prompt, so one of them speaks for all."""
+        """What compression did, from the first choice: all choices have the same prompt."""
         end = self._ends[0]
         return {
             "method": self.setting.method,
@@ -67,7 +67,7 @@ class Answer:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What its line in the log says."""
+        """The figures for its line in the log."""
         shown = {name: self.extension[name] for name in ("method", "budget", "visual_tokens")}
         return {"id": self.id, **self.usage, **shown}
 
@@ -93,11 +93,11 @@ class Answer:
         return [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self.choices)]
 
     def event(self, index: int, event: Event) -> bytes:
-        """What just happened to a choice (after `add`), as an event of a stream."""
+        """An event of a choice, as an event of the stream; call it after `add`."""
         if isinstance(event, Finished):
             own = {"covist": self.extension} if self.is_complete else {}
             return self._chunk(index, {}, event.reason, **own)
-        assert isinstance(event, Written), "failures end a stream elsewhere"
+        assert isinstance(event, Written), "failures are handled elsewhere"
         return self._chunk(index, {"content": event.text})
 
     def closing(self, include_usage: bool) -> list[bytes]:

@@ -26,11 +26,11 @@ from covist.serve.sequence import Event
 
 PATHS = ("/v1/chat/completions", "/v1/models", "/health", "/ready", "/metrics")
 FIGURES = "covist.figures"
-"""Where a request's scope keeps what its line in the log says."""
+"""The key in a request's scope for the figures of its line in the log."""
 
 
 class Answering(Protocol):
-    """What the routes need: a `Service` answers in this process, a `Fleet` (covist.cluster) in others."""
+    """What the routes need: a `Service` answers in this process, a `Fleet` (covist.cluster) in other processes."""
 
     limits: Limits
     keys: Keys
@@ -46,7 +46,7 @@ class Answering(Protocol):
 
 
 def create_app(service: Answering) -> FastAPI:
-    """The application around a service, which it closes when it ends."""
+    """The application of a service; it closes the service when it ends."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -78,7 +78,7 @@ async def _chat(request: Request) -> Response:
     watch = asyncio.create_task(_leave_with_client(request, job))
     events = job.follow()
     try:
-        first = await anext(events)  # before a stream begins, a failure can still be answered with its status
+        first = await anext(events)  # before a stream begins, a failure can still set the status
         if wanted.stream:
             usage = wanted.stream_options is not None and wanted.stream_options.include_usage
             body = _stream(request, answer, first, events, watch, usage)
@@ -114,7 +114,7 @@ async def _metrics(request: Request) -> Response:
     return Response(_service(request).metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-# -- streams and clients that leave ------------------------------------------------------------------------------------
+# -- streams, and clients that disconnect ------------------------------------------------------------------------------
 
 
 async def _stream(
@@ -141,11 +141,11 @@ async def _stream(
         yield sent_event(refusal.body)
     finally:
         watch.cancel()
-        await events.aclose()  # type: ignore[attr-defined]  # frees its places, also when this stream was cut off
+        await events.aclose()  # type: ignore[attr-defined]  # frees its places, even if this stream was cancelled
 
 
 async def _leave_with_client(request: Request, job: Job) -> None:
-    """End a job as soon as its client is gone; the body has been read, so nothing else can come."""
+    """End a job as soon as its client disconnects; the body has been read, so nothing else can arrive."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     job.leave()
@@ -156,12 +156,12 @@ def _service(request: Request) -> Answering:
 
 
 def _note(request: Request, answer: Answer) -> None:
-    """Count a complete answer, and leave its figures for the log."""
+    """Count a complete answer, and store its figures for the log."""
     _service(request).metrics.answered(answer)
     request.scope[FIGURES] |= answer.figures
 
 
-# -- errors, and the account of every request --------------------------------------------------------------------------
+# -- errors, and the log of every request ------------------------------------------------------------------------------
 
 
 async def _answer_refusal(request: Request, error: Exception) -> Response:
@@ -172,10 +172,10 @@ async def _answer_refusal(request: Request, error: Exception) -> Response:
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
-    """What the routing refuses: unknown paths and methods."""
+    """Answer unknown paths and methods."""
     assert isinstance(error, HTTPException)
     paths = ", ".join(PATHS)
-    message = f"{request.method} {request.url.path}: {error.detail}; there is {paths}"
+    message = f"{request.method} {request.url.path}: {error.detail}; the paths are {paths}"
     return JSONResponse(error_body(error.status_code, message, "no_route"), error.status_code, headers=error.headers)
 
 
@@ -184,7 +184,7 @@ async def _answer_failure(request: Request, error: Exception) -> Response:
 
 
 class _Accounts:
-    """Counts and logs every request, by path and status; nothing of its content."""
+    """Counts and logs every request by path and status, without its content."""
 
     def __init__(self, app: ASGIApp, service: Answering):
         self._app, self._service = app, service
@@ -208,6 +208,6 @@ class _Accounts:
             path = scope["path"] if scope["path"] in PATHS else "other"
             seconds = monotonic() - began
             self._service.metrics.request(path, status, seconds)
-            is_asset = path == "other" and status < 400  # of the page
+            is_asset = path == "other" and status < 400  # a file of the page
             if path not in PATHS[2:] and not is_asset:
                 log("request", path=path, status=status, seconds=round(seconds, 4), **scope[FIGURES])

@@ -1,9 +1,9 @@
 """Workers that run batches through `model.generate`, taking turns token by token.
 
-transformers' continuous batching takes token ids alone, no images, so prompts cannot join a batch that is running.
-Batches are bounded instead, and share the model: after every token the next batch in line has its turn, so that a long
-answer never holds up a short one for longer than one step. Both hooks are official extension points of `generate`: a
-logits processor draws each row's token, a stopping criterion hands it on and ends rows.
+transformers' continuous batching takes only token ids and no images, so prompts cannot join a running batch. Instead,
+batches are bounded and share the model: after every token the next batch has its turn, so a long answer never delays a
+short one by more than one step. Both hooks are official extension points of `generate`: a logits processor draws each
+row's token, a stopping criterion passes it on and ends rows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Workers:
         limits: Limits,
         seen: Callable[[int], None] = lambda size: None,
     ):
-        """`seen` hears the size of every batch."""
+        """`seen` is called with the size of every batch."""
         self._model, self._handle, self._prompts, self._queue = loaded.model, handle, prompts, queue
         self._seen = seen
         self._turns = Turns()
@@ -62,7 +62,7 @@ class Workers:
 
     @property
     def running(self) -> int:
-        """Answers that are being written."""
+        """The number of answers being generated."""
         return sum(not row.is_done for row in list(self._running))
 
     @property
@@ -70,7 +70,7 @@ class Workers:
         return bool(self._threads)
 
     def close(self, seconds: float) -> None:
-        """Finish what waits and runs; what is not done after `seconds` is dropped."""
+        """Finish waiting and running answers; those not done after `seconds` are dropped."""
         self._queue.close()
         with self._changed:
             if not self._changed.wait_for(lambda: not self._threads, seconds):
@@ -88,10 +88,10 @@ class Workers:
         try:
             while self._queue.wait():
                 with self._turns:
-                    batch = self._queue.take()  # in our turn, so that a batch grows while the model is busy
+                    batch = self._queue.take()  # only now, so that a batch can grow while the model is busy
                     survived = not batch or self._survives(batch)
                 if not survived:
-                    self._start()  # in a thread of its own: nothing that a broken call left behind is seen again
+                    self._start()  # in a new thread, which sees nothing that the failed call left behind
                     return
         finally:
             with self._changed:
@@ -99,7 +99,7 @@ class Workers:
                 self._changed.notify_all()
 
     def _survives(self, batch: list[Sequence]) -> bool:
-        """Run a batch; a generation that breaks down fails its own rows only."""
+        """Run a batch; a generation that fails affects only its own rows. Returns whether it succeeded."""
         rows = [Row(sequence, self._prompts.tokenizer, self._ends) for sequence in batch]
         self._seen(len(rows))
         with self._changed:
@@ -125,7 +125,7 @@ class Workers:
                 do_sample=False,
                 num_beams=1,
                 use_cache=True,
-                repetition_penalty=1.0,  # a checkpoint's own would also punish the padding, which neighbours decide
+                repetition_penalty=1.0,  # a checkpoint's own would also penalise padding, which varies with the batch
                 max_new_tokens=max(sequence.max_tokens for sequence in sequences),
                 pad_token_id=self._prompts.pad_token,
                 logits_processor=LogitsProcessorList([RowSampler([one.sampling for one in sequences])]),
@@ -134,7 +134,7 @@ class Workers:
 
 
 class _Step(StoppingCriteria):
-    """Called by `generate` after every token: hands it to its row and gives other batches their turn."""
+    """Called by `generate` after every step: gives each row its token, and other batches their turn."""
 
     def __init__(self, rows: list[Row], run: Run, handle: Compression, turns: Turns):
         self._rows, self._run, self._handle, self._turns = rows, run, handle, turns
@@ -159,7 +159,7 @@ class _Step(StoppingCriteria):
 
 @contextmanager
 def _kept(handle: Compression) -> Iterator[None]:
-    """Keep what a model remembers of its own batch on itself while others have their turns (Qwen's `rope_deltas`)."""
+    """Preserve what a model stores about its batch (Qwen's `rope_deltas`) while other batches have their turns."""
     base = handle.settings.family.base
     own = {name: getattr(base, name) for name in ("rope_deltas",) if hasattr(base, name)}
     yield
@@ -168,7 +168,7 @@ def _kept(handle: Compression) -> Iterator[None]:
 
 
 def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | None) -> Cost:
-    """What row `index` of a batch took; without a report it ran as the plain model."""
+    """The cost of row `index` of a batch; without a report it ran uncompressed."""
     decoder, prompt = handle.settings.decoder, sequence.prompt
     element = decoder.module.dtype.itemsize
 
@@ -198,6 +198,6 @@ def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | 
 
 
 def _where(error: BaseException) -> str:
-    """The place of an error, which can be written down where its text may quote a prompt."""
+    """Where an error was raised; unlike its text, this cannot quote a prompt."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(last.filename).name}:{last.lineno}"

@@ -11,11 +11,11 @@ from covist.serve.errors import Refusal
 from covist.serve.limits import Limits
 
 GONE = 499
-"""Status for the log where the client has left and nobody reads an answer (nginx's convention)."""
+"""Status in the log if the client has disconnected (nginx's convention)."""
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
-    """Read the whole body; too large, too slow or broken off is a `Refusal`."""
+    """Read the whole body; raises a `Refusal` if it is too large, too slow or incomplete."""
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > limits.body_bytes:
         raise _too_large(limits)
@@ -25,7 +25,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
         message = f"the body did not arrive within {limits.body_seconds:g} seconds"
         raise Refusal(408, "slow_body", message, headers={"Connection": "close"}) from None
     except ClientDisconnect:
-        raise Refusal(GONE, "disconnected", "the client left before its body was complete") from None
+        raise Refusal(GONE, "disconnected", "the client disconnected before its body was complete") from None
 
 
 async def _collect(stream: AsyncIterator[bytes], limits: Limits) -> bytes:

@@ -1,4 +1,4 @@
-"""Connections: the address to listen on, and clients that take for ever to say what they want."""
+"""Connections: the address to listen on, and a time limit for slow clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from covist.errors import CovistError
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that nobody can connect to before the server listens; port 0 takes any that is free."""
+    """A bound socket, which accepts connections once the server listens; port 0 picks a free one."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
@@ -27,9 +27,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def impatient(seconds: float) -> type[H11Protocol]:
-    """uvicorn's protocol for connections that are closed where the head of a request takes longer than `seconds`.
+    """uvicorn's protocol with a time limit: it closes connections whose request headers take longer than `seconds`.
 
-    uvicorn itself waits for ever, so a few thousand idle sockets would keep everybody else out. The time of a body is
+    uvicorn itself waits for ever, so a few thousand idle sockets would block all other clients. The time for a body is
     limited where it is read.
     """
 
@@ -49,7 +49,7 @@ def impatient(seconds: float) -> type[H11Protocol]:
             self._stop()
 
         def _watch(self) -> None:
-            """Let the time run from the first byte of a head (or from the connection) to its last."""
+            """Measure the time from the first byte of the headers (or from the connection) to the last."""
             if self.conn.their_state is not h11.IDLE:
                 self._stop()
             elif self._closing is None:

@@ -1,4 +1,4 @@
-"""Refusals, and the shape that OpenAI gives to errors."""
+"""Refusals, and errors in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from functools import partial
 from typing import Any
 
 LONGEST = 300
-"""Characters of a message: it may quote what a client sent."""
+"""Characters of a message, which may quote what a client sent."""
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
 class Refusal(Exception):
     """A request that is answered with an error of one line.
 
-    reason: a word from a small set, by which refusals are counted.
-    param: the field of the request that was wrong.
+    reason: a word from a small set, by which refusals are counted
+    param: the field of the request that was wrong
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Refusal(Exception):
         self.headers = dict(headers or {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Replicas send refusals to the process that answers."""
+        """Lets replicas send refusals to the process that answers."""
         return partial(Refusal, param=self.param, headers=self.headers), (self.status, self.reason, self.message)
 
     @property
@@ -41,7 +41,7 @@ class Refusal(Exception):
 
 
 def error_body(status: int, message: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
-    """An error as OpenAI's clients read it."""
+    """An error as OpenAI's clients expect it."""
     line = " ".join(message.split())
     shown = line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")

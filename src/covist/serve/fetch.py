@@ -1,4 +1,4 @@
-"""Images from the web, only from hosts that the operator named, and never from inside the operator's network."""
+"""Images from the web, only from hosts that the operator allows, and never from the operator's own network."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def is_public(address: str) -> bool:
 
 
 def open_tls(address: str, host: str, seconds: float) -> socket.socket:
-    """A connection to `address` whose certificate is that of `host`."""
+    """A connection to `address`, whose certificate must be that of `host`."""
     return ssl.create_default_context().wrap_socket(
         socket.create_connection((address, PORT), timeout=seconds), server_hostname=host
     )
 
 
 class Fetcher:
-    """Fetches from allowed hosts; `resolve` and `connect` are the system's outside of tests."""
+    """Fetches from allowed hosts; `resolve` and `connect` can be replaced in tests."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class Fetcher:
         self._limits, self._resolve, self._connect = limits, resolve, connect
 
     def fetch(self, url: str, place: str) -> bytes:
-        """The bytes behind a URL; `place` is the field that it came in."""
+        """The bytes at a URL; `place` names the image in messages."""
         host, path = self._checked(url, place)
         deadline = monotonic() + self._limits.fetch_seconds
         address = self._address(host, place)
         connection = http.client.HTTPSConnection(host, timeout=self._limits.fetch_seconds)
         try:
-            # Connected by us, to the address that was checked: a second look-up could give another one.
+            # We connect to the address that was checked: a second look-up could return another one.
             connection.sock = self._connect(address, host, self._limits.fetch_seconds)
             connection.request("GET", path, headers={"User-Agent": "covist", "Accept": "image/*"})
             answer = connection.getresponse()
@@ -76,7 +76,7 @@ class Fetcher:
             connection.close()
 
     def _checked(self, url: str, place: str) -> tuple[str, str]:
-        """Host and path of a URL that may be fetched."""
+        """Host and path of a URL; refuses one that may not be fetched."""
         try:
             parts: SplitResult = urlsplit(url)
             host, port = (parts.hostname or "").rstrip("."), parts.port
@@ -85,7 +85,7 @@ class Fetcher:
         if parts.scheme not in ("http", "https"):
             raise _refusal(place, "must be a data URL: data:image/png;base64,...")
         if host not in self._hosts:
-            raise _refusal(place, "names a host that this server does not fetch from; send the image as a data URL")
+            raise _refusal(place, "is on a host that this server does not fetch from; send the image as a data URL")
         if parts.scheme != "https" or port not in (None, PORT) or parts.username is not None:
             raise _refusal(place, "must be https, without a port and without a user name")
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

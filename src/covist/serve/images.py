@@ -1,4 +1,4 @@
-"""Images of a request: from data URLs, or from hosts that the server was allowed to ask."""
+"""Images of a request: from data URLs, or from allowed hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ImageReader:
         self._limits, self._fetcher = limits, fetcher
 
     def read(self, url: str, place: str) -> Image.Image:
-        """The image that a URL holds or names, upright and RGB; `place` is the field that it came in."""
+        """The image of a data URL or a web URL, as upright RGB; `place` names the image in messages."""
         try:
             formats, data = self._data(url, place)
             return decode_image(data, place, self._limits.image_pixels, formats)
@@ -27,7 +27,7 @@ class ImageReader:
             raise Refusal(400, "bad_image", str(error), param=place) from None
 
     def _data(self, url: str, place: str) -> tuple[tuple[str, ...], bytes]:
-        """The decoders to try, and the bytes."""
+        """The Pillow formats to try, and the bytes."""
         if not is_data_url(url):
             return tuple(FORMATS.values()), self._fetcher.fetch(url, place)
         kind, encoded = split_data_url(url, place)

@@ -1,4 +1,4 @@
-"""API keys: read from a file, compared in constant time, never kept as text."""
+"""API keys: read from a file, compared in constant time, never stored as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from covist.serve.errors import Refusal
 
 
 class Keys:
-    """Who may ask; without any key everybody may."""
+    """The keys that clients may use; without keys, every client is allowed."""
 
     def __init__(self, keys: list[str] | None = None):
         self._digests = None if keys is None else [_digest(key) for key in keys]
@@ -25,16 +25,16 @@ class Keys:
             raise CovistError(f"--api-key-file {path} cannot be read ({error})") from None
         keys = [line for line in lines if line and not line.startswith("#")]
         if not keys:
-            raise CovistError(f"--api-key-file {path} has no key; write one per line")
+            raise CovistError(f"--api-key-file {path} has no key; put one on each line")
         return cls(keys)
 
     def check(self, authorization: str | None) -> None:
-        """Refuse whoever has no key that we know."""
+        """Refuse a request without a valid key."""
         if self._digests is None:
             return
         scheme, _, key = (authorization or "").partition(" ")
         given = _digest(key.strip())
-        # All are compared, so that the time says nothing about which of them came close.
+        # All keys are compared, so that the time reveals nothing about them.
         known = [hmac.compare_digest(given, digest) for digest in self._digests]
         if scheme.lower() != "bearer" or not any(known):
             message = "no valid API key: send one as `Authorization: Bearer KEY`"

@@ -12,7 +12,7 @@ LOG = logging.getLogger("covist.serve")
 
 
 class JsonLines(logging.Formatter):
-    """Time, level and message, with the figures that a record carries in `fields`."""
+    """Time, level and message, with the figures in a record's `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {

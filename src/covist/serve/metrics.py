@@ -1,4 +1,4 @@
-"""Counters for Prometheus, in a registry of each application's own."""
+"""Counters for Prometheus, in a separate registry for each application."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         own: dict[str, Any] = {"registry": self._registry}
         self._requests = Counter("covist_requests", "Requests by path and status.", ["path", "status"], **own)
-        self._refusals = Counter("covist_refusals", "Requests that were refused, by reason.", ["reason"], **own)
+        self._refusals = Counter("covist_refusals", "Refused requests, by reason.", ["reason"], **own)
         self._seconds = Histogram(
             "covist_request_seconds", "From the first byte to the last.", ["path"], buckets=_SECONDS, **own
         )
@@ -33,29 +33,29 @@ class Metrics:
             "covist_queue_seconds", "From arrival to the start of the batch.", buckets=_SECONDS, **own
         )
         self._prompt_tokens = Counter("covist_prompt_tokens", "Prompt tokens, before compression.", **own)
-        self._output_tokens = Counter("covist_output_tokens", "Tokens that were written.", **own)
+        self._output_tokens = Counter("covist_output_tokens", "Generated tokens.", **own)
         self._visual = Counter("covist_visual_tokens", "Visual tokens, before and after compression.", ["when"], **own)
-        self._saved = Counter("covist_visual_tokens_saved", "Visual tokens that compression took away.", **own)
-        self._cache = Counter("covist_cache_bytes", "Cache of prompts, without and with compression.", ["when"], **own)
+        self._saved = Counter("covist_visual_tokens_saved", "Visual tokens that compression removed.", **own)
+        self._cache = Counter("covist_cache_bytes", "Cache of prompts, before and after compression.", ["when"], **own)
         self._coverage = Histogram(
             "covist_coverage", "Share of an image's evidence that the budget covers.", buckets=_SHARES, **own
         )
         self._whole = Counter("covist_whole_images", "Images left uncompressed by min_coverage.", **own)
 
     def watch(self, name: str, help_text: str, read: Callable[[], float]) -> None:
-        """Show a number that is read when somebody looks."""
+        """Add a gauge whose value is read at every scrape."""
         Gauge(name, help_text, registry=self._registry).set_function(read)
 
     def sizes(self, name: str, help_text: str) -> Callable[[int], None]:
-        """Show how often there were how many; returns what notes a number."""
+        """Add a histogram of counts; returns the function that records one."""
         return Histogram(name, help_text, buckets=_SIZES, registry=self._registry).observe
 
     def gather(self, read: Callable[[], Iterable[Metric]]) -> None:
-        """Show what others have counted, read when somebody looks."""
+        """Add metrics of other processes, read at every scrape."""
         self._registry.register(_Gathered(read))
 
     def families(self, names: Collection[str]) -> list[Metric]:
-        """The current numbers of some metrics, for others to show."""
+        """The current values of some metrics, for another process to show."""
         return [family for family in self._registry.collect() if family.name in names]
 
     def refused(self, reason: str) -> None:
@@ -88,7 +88,7 @@ class Metrics:
 
 
 class _Gathered:
-    """A collector, as a registry wants it."""
+    """A collector, as the registry requires."""
 
     def __init__(self, read: Callable[[], Iterable[Metric]]):
         self._read = read

@@ -1,4 +1,4 @@
-"""A conversation as inputs of the model: through its chat template, and without special tokens from outside."""
+"""A conversation as inputs of the model, through its chat template and without special tokens from clients."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Prompt:
     """One prompt, ready for the model."""
 
     request: Request  # [1, n]
-    visual_tokens: int  # places of the sequence that images take, before compression
+    visual_tokens: int  # positions that images take before compression
 
     @property
     def length(self) -> int:
-        """Tokens of the prompt, visual tokens before compression included."""
+        """Tokens of the prompt, with visual tokens before compression."""
         return self.request.length
 
 
@@ -47,7 +47,7 @@ class PromptMaker:
         self._busy = threading.Lock()  # tokenizers change their own settings while they work
 
     def check(self, messages: Sequence[Message]) -> list[str]:
-        """Refuse what needs no image to be refused; returns the URLs of the images in order."""
+        """Check everything that needs no images; returns the URLs of the images in order."""
         if len(messages) > self._limits.messages:
             raise _refusal("messages", f"more than {self._limits.messages} messages")
         characters = 0
@@ -70,7 +70,7 @@ class PromptMaker:
         text = self._render(messages)
         with self._busy:
             try:
-                shown = [list(images)] if images else None  # a list per prompt: OneVision tiles an image that is alone
+                shown = [list(images)] if images else None  # a list per prompt: OneVision tiles only a single image
                 encoded = self._processor(images=shown, text=[text], return_tensors="pt")
             except ValueError as error:  # an extreme shape, for example
                 raise Refusal(400, "bad_image", f"the processor refuses the request: {error}") from None
@@ -99,7 +99,7 @@ class PromptMaker:
         return conversation_prompt(self._processor, turns)
 
     def _refuse_special(self, text: str, place: str) -> None:
-        """Text may not speak in special tokens: they would end turns, open others, or stand for images."""
+        """Refuse special tokens in text: they would end turns, start new ones, or stand for images."""
         for token in self._special:
             if token in text:
                 raise Refusal(400, "special_token", f"{place} contains {token!r}, a special token", param=place)
@@ -111,7 +111,7 @@ class PromptMaker:
 
 
 def _special_tokens(processor: Any) -> dict[str, int]:
-    """Every token that means something to the model beyond its text, placeholders of images included."""
+    """Every token with a special meaning to the model, including placeholders of images."""
     tokenizer = processor.tokenizer
     found = {str(entry): number for number, entry in tokenizer.added_tokens_decoder.items() if entry.special}
     names = [

@@ -1,4 +1,4 @@
-"""Where answers wait for a batch of their setting."""
+"""The queue in which answers wait for a batch of their setting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from covist.serve.sequence import Sequence
 
 
 class Queue:
-    """Bounded; hands out batches of one setting, the longest waiting first."""
+    """A bounded queue that returns batches of one setting, the longest waiting first."""
 
     def __init__(self, limits: Limits):
         self._limits = limits
@@ -24,7 +24,7 @@ class Queue:
         return len(self._waiting)
 
     def put(self, sequences: list[Sequence]) -> None:
-        """Let all answers of one request wait, or none."""
+        """Add all answers of one request, or none."""
         with self._changed:
             if self._closed:
                 raise Refusal(503, "draining", "the server is shutting down")
@@ -33,13 +33,13 @@ class Queue:
             self._changed.notify_all()
 
     def check_room(self, count: int) -> None:
-        """Refuse where `count` more would be too many; the time that the first has waited is what others may expect."""
+        """Refuse `count` more answers if there is no room; the time that the oldest has waited tells when to retry."""
         with self._changed:
             self._forget_cancelled()
             if len(self._waiting) + count > self._limits.queue:
                 oldest = monotonic() - self._waiting[0].arrived if self._waiting else 0.0
                 seconds = str(max(1, math.ceil(oldest)))
-                message = f"{len(self._waiting)} answers are waiting already; try again in {seconds} s"
+                message = f"{len(self._waiting)} answers are already waiting; try again in {seconds} s"
                 raise Refusal(429, "queue_full", message, headers={"Retry-After": seconds})
 
     def wait(self) -> bool:
@@ -56,7 +56,7 @@ class Queue:
                 self._changed.wait(left)
 
     def take(self) -> list[Sequence]:
-        """The batch that there is now; empty if another worker was quicker."""
+        """The next batch; empty if another worker was faster."""
         with self._changed:
             self._forget_cancelled()
             batch, _ = self._next_batch()
@@ -65,7 +65,7 @@ class Queue:
             return batch
 
     def close(self) -> None:
-        """Take nothing more in; what waits is still handed out."""
+        """Accept no more answers; waiting ones are still returned."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -74,7 +74,7 @@ class Queue:
         self._waiting = [one for one in self._waiting if not one.cancelled]
 
     def _next_batch(self) -> tuple[list[Sequence], bool]:
-        """Answers that fit together, and whether no more would."""
+        """The next answers that fit into one batch, and whether the batch is full."""
         batch: list[Sequence] = []
         for one in self._waiting:
             if batch and not _are_alike(one, batch[0]):
@@ -90,6 +90,6 @@ class Queue:
 
 
 def _are_alike(one: Sequence, other: Sequence) -> bool:
-    """Whether two may share a batch: of one setting, and neither so much longer that most of it would be padding."""
+    """Whether two answers may share a batch: same setting, and neither so long that the other is mostly padding."""
     shorter, longer = sorted((one.prompt.length, other.prompt.length))
     return one.setting == other.setting and longer <= 2 * shorter

@@ -1,4 +1,4 @@
-"""The next token of every row of a batch, each drawn as its own request asks."""
+"""The next token of every row of a batch, drawn as the row's request says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEEDS = 2**64
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one answer is drawn; temperature 0 takes the likeliest token."""
+    """How one answer is sampled; temperature 0 takes the likeliest token."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -31,7 +31,7 @@ class Sampling:
 
 
 def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """A token from logits [vocabulary], by temperature and nucleus (the fewest tokens that hold `top_p`)."""
+    """A token from logits [vocabulary], by temperature and nucleus (the fewest tokens with a mass of `top_p`)."""
     scaled = logits.double().cpu() / sampling.temperature
     probabilities, tokens = torch.softmax(scaled, -1).sort(descending=True, stable=True)  # both [vocabulary]
     mass = probabilities.cumsum(-1)
@@ -43,9 +43,9 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
 
 
 class RowSampler(LogitsProcessor):
-    """Leaves each sampled row only the token that was drawn for it, so that a greedy `generate` takes that one.
+    """Leaves each sampled row only the token drawn for it, so that a greedy `generate` takes that token.
 
-    A row has a generator of its own: what it draws depends on its seed and on no other row.
+    Each row has its own generator: its tokens depend on its seed and on no other row.
     """
 
     def __init__(self, rows: Sequence[Sampling]):

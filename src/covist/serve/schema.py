@@ -1,6 +1,6 @@
 """What clients may send to `/v1/chat/completions`.
 
-Nothing is ignored in silence: a field that would change the answer and is not served is refused unless it is neutral,
+Nothing is silently ignored: an unsupported field that would change the answer is refused unless its value is neutral,
 and a field that OpenAI does not have is refused by name.
 """
 
@@ -41,7 +41,7 @@ class Message(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[Annotated[TextPart | ImagePart, Field(discriminator="type")]]
     name: str | None = None
-    # What an answer of the OpenAI client contains when it is sent back as a turn.
+    # Fields of an answer that the OpenAI client sends back as a turn.
     refusal: None = None
     annotations: None = None
     audio: None = None
@@ -59,7 +59,7 @@ class TextFormat(_Strict):
 
 
 class CompressionChoice(_Strict):
-    """How one request is compressed; what is left out is as the server was started."""
+    """How one request is compressed; fields that are left out have the server's defaults."""
 
     budget: int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=32)] | None = None
     strategy: Annotated[str, Field(max_length=32)] | None = None
@@ -84,7 +84,7 @@ class ChatRequest(_Strict):
     stream_options: StreamOptions | None = None
     n: int | None = Field(default=None, ge=1)
     covist: CompressionChoice | None = None
-    # Not served: only values that change nothing.
+    # Not supported: only values that change nothing.
     frequency_penalty: _Zero | None = None
     presence_penalty: _Zero | None = None
     logprobs: Literal[False] | None = None
@@ -104,11 +104,11 @@ class ChatRequest(_Strict):
 
 
 def parse_chat(body: bytes) -> ChatRequest:
-    """Read a body; whatever is wrong with it is a `Refusal` of one line."""
+    """Parse a body; anything wrong with it raises a `Refusal` of one line."""
     try:
         values = from_json(body, allow_inf_nan=False)  # limits the depth of nesting
     except ValueError as error:
-        raise Refusal(400, "invalid_json", f"the body is not JSON that can be read: {error}") from None
+        raise Refusal(400, "invalid_json", f"the body is not valid JSON: {error}") from None
     if not isinstance(values, dict):
         raise Refusal(400, "invalid_json", "the body must be a JSON object")
     try:
@@ -120,5 +120,5 @@ def parse_chat(body: bytes) -> ChatRequest:
 
 
 def _is_field(step: int | str) -> bool:
-    """Whether a step of an error's place is one of the request, not one of a type that was tried."""
+    """Whether a step in the place of an error is a field of the request, not the name of a type."""
     return isinstance(step, int) or (step.isidentifier() and step not in {"str", "int", "float"})

@@ -1,4 +1,4 @@
-"""One answer that waits or is being written."""
+"""One answer that is waiting or being generated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from covist.serve.text import Detokenizer, StopStrings
 
 @dataclass(frozen=True)
 class Cost:
-    """What the images and the prompt of an answer took."""
+    """The cost of the images and the prompt of an answer."""
 
     visual_tokens: float  # before compression
     visual_tokens_kept: float  # after it, averaged over layers
@@ -25,7 +25,7 @@ class Cost:
     flops: float  # prefill of the decoder, Eq. 19
     flops_uncompressed: float
     certificates: tuple[dict[str, Any] | None, ...] = ()  # of its images
-    images: tuple[ImageReport, ...] = field(default=(), repr=False, compare=False)  # none for the plain model
+    images: tuple[ImageReport, ...] = field(default=(), repr=False, compare=False)  # empty for the plain model
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Finished:
     cost: Cost
     waited: float  # seconds from the arrival to the start of its batch
     first_token: float  # seconds from the arrival to the first token
-    prefill: float  # seconds until the first token in which its batch had the model
-    computed: float  # seconds until the end in which its batch had the model
+    prefill: float  # seconds in which its batch had the model, up to the first token
+    computed: float  # seconds in which its batch had the model, up to the end
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The generation broke down."""
+    """The generation failed."""
 
     error: BaseException
 
@@ -60,7 +60,7 @@ Event = Written | Finished | Failed
 
 @dataclass(eq=False)
 class Sequence:
-    """What is to be written, and who listens. `cancel` may be called from any thread."""
+    """An answer to generate, and the listener of its events. `cancel` may be called from any thread."""
 
     prompt: Prompt
     setting: Setting
@@ -73,7 +73,7 @@ class Sequence:
 
     @property
     def tokens(self) -> int:
-        """Places that it may take in a cache."""
+        """The most positions that it may take in a cache."""
         return self.prompt.length + self.max_tokens
 
     def cancel(self) -> None:
@@ -94,7 +94,7 @@ class Row:
         self.is_done = False
 
     def take(self, token: int, cost: Cost, computed: float = 0.0) -> bool:
-        """Take the next token; True when no more is wanted. `computed`: seconds that its batch has had the model."""
+        """Take the next token; returns True after the last. `computed`: seconds in which its batch had the model."""
         if self.is_done or self.sequence.cancelled:
             self.is_done = True
             return True

@@ -1,4 +1,4 @@
-"""uvicorn around the application."""
+"""The uvicorn server of the application."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from covist.serve.logs import write_to_stderr
 from covist.serve.service import Service
 
 Extension = Callable[[FastAPI, Service], Callable[[], None]]
-"""Adds routes to the application; returns what ends connections of theirs that would otherwise stay open for ever."""
+"""Adds routes to the application; returns a function that closes their connections, which could stay open."""
 Kind = TypeVar("Kind", bound=Answering)
 
 
@@ -32,7 +32,7 @@ def build_server(
         http=impatient(limits.body_seconds),
         ws="none",
         log_config=None,
-        access_log=False,  # ours has no addresses and no queries
+        access_log=False,  # our own log has no addresses and no queries
         server_header=False,
         limit_concurrency=limits.connections,
         timeout_graceful_shutdown=max(1, round(limits.drain_seconds)),
@@ -43,16 +43,16 @@ def build_server(
 def run_server(
     service: Kind, bound: socket.socket, extension: Callable[[FastAPI, Kind], Callable[[], None]] | None = None
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C, which let running requests finish; the log goes to stderr."""
+    """Serve until SIGTERM or Ctrl-C; running requests are finished first. The log goes to stderr."""
     if threading.current_thread() is threading.main_thread():
-        # uvicorn raises the signal again when it has drained; by then it has done its work.
+        # uvicorn raises the signal again after draining, when nothing is left to do.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
     write_to_stderr()
     build_server(service, extension).run([bound])
 
 
 class _Server(uvicorn.Server):
-    """Hangs up, before it waits for requests to finish, on those that never do."""
+    """Closes connections that never end before it waits for the others to finish."""
 
     def __init__(self, config: uvicorn.Config, hang_up: Callable[[], None] | None):
         super().__init__(config)

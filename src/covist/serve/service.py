@@ -51,7 +51,7 @@ class Service:
         image_hosts: Collection[str] = (),
         temperature: float = 0.0,
     ):
-        """`concentration` freezes CoViST's reference; `temperature` is that of requests which give none."""
+        """`concentration` is CoViST's frozen reference; `temperature` is that of requests that give none."""
         self.limits, self.keys = limits or Limits(), keys or Keys()
         self.name = Path(loaded.name).name
         self.metrics = Metrics()
@@ -77,12 +77,12 @@ class Service:
         self._preparing = ThreadPoolExecutor(PREPARING_THREADS, "covist-prepare")
         note_batch = self.metrics.sizes("covist_batch_size", "Answers per batch.")
         self._workers = Workers(loaded, self._handle, self._prompts, self._queue, self.limits, note_batch)
-        self.metrics.watch("covist_queue", "Answers that wait.", lambda: len(self._queue))
-        self.metrics.watch("covist_running", "Answers that are being written.", lambda: self._workers.running)
+        self.metrics.watch("covist_queue", "Waiting answers.", lambda: len(self._queue))
+        self.metrics.watch("covist_running", "Answers being generated.", lambda: self._workers.running)
 
     @property
     def default(self) -> Setting:
-        """How requests are compressed that do not say."""
+        """The setting of requests that choose none."""
         return self._settings.default
 
     @property
@@ -90,7 +90,7 @@ class Service:
         return not self.is_draining and self._workers.is_alive
 
     async def admit(self, wanted: ChatRequest) -> tuple[LocalJob, Answer]:
-        """Check and prepare a request, and let it wait for a batch."""
+        """Check and prepare a request, and put it into the queue."""
         arrived, loop = monotonic(), asyncio.get_running_loop()
         deadline = loop.time() + self.limits.request_seconds
         self._queue.check_room(1)
@@ -101,21 +101,21 @@ class Service:
         return job, Answer(self.name, setting, prompt.length, choices, arrived)
 
     def visual_tokens(self, wanted: ChatRequest) -> int:
-        """Places of the sequence that the images of a request take before compression, after the same checks."""
+        """Positions that the images of a request take before compression; the request is checked as usual."""
         return self._prepare(wanted)[1].visual_tokens
 
     def close(self) -> None:
-        """Finish what runs within the time to drain, and give the model back as it was."""
+        """Finish running answers within the time limit, and restore the uncompressed model."""
         self.is_draining = True
         self._workers.close(self.limits.drain_seconds)
         self._preparing.shutdown(wait=False, cancel_futures=True)
         self._handle.remove()
 
     def _prepare(self, wanted: ChatRequest) -> tuple[Setting, Prompt]:
-        """Everything that can be refused, the cheap checks first."""
+        """Check a request, cheap checks first, and prepare its prompt."""
         if wanted.model != self.name:
             raise Refusal(
-                404, "model_not_found", f"no model {wanted.model!r} here; this is {self.name!r}", param="model"
+                404, "model_not_found", f"no model {wanted.model!r} here; the model is {self.name!r}", param="model"
             )
         if (wanted.n or 1) > self.limits.choices:
             raise Refusal(400, "invalid_request", f"n: more than {self.limits.choices} choices", param="n")
@@ -125,7 +125,7 @@ class Service:
         images = [self._images.read(url, f"image {number}") for number, url in enumerate(urls, 1)]
         prompt = self._prompts.make(wanted.messages, images)
         if self._longest is not None and prompt.length + self._output(wanted) > self._longest:
-            message = f"prompt and answer have more than the {self._longest:,} positions of the model"
+            message = f"prompt and answer need more than the {self._longest:,} positions of the model"
             raise Refusal(400, "prompt_too_long", message, param="messages")
         return setting, prompt
 
@@ -153,7 +153,7 @@ class Service:
         index: int,
         listen: Callable[[Event], None],
     ) -> Sequence:
-        """Choice number `index` of a request; each draws from a seed of its own."""
+        """Choice number `index` of a request; each has its own seed."""
         temperature = self._temperature if wanted.temperature is None else wanted.temperature
         seed = None if wanted.seed is None else wanted.seed + index
         sampling = Sampling(temperature, wanted.top_p or 1.0, seed)

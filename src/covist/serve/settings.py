@@ -1,4 +1,4 @@
-"""How a request is compressed: what the client chose, checked, as arguments of `handle.using`."""
+"""How a request is compressed: the client's choice, checked, as arguments of `handle.using`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from covist.serve.schema import CompressionChoice
 
 @dataclass(frozen=True)
 class Setting:
-    """Requests of one setting can share a batch."""
+    """How a request is compressed; requests with the same setting can share a batch."""
 
     method: str
     budget: int | float | str
@@ -30,10 +30,10 @@ class Setting:
 
 
 class SettingBook:
-    """Knows the server's own setting and checks those that clients ask for.
+    """Knows the server's default setting and checks those of clients.
 
-    concentration: every method with a reference is frozen to it, so that an answer does not depend on the images that
-        were seen before
+    concentration: the frozen reference of every method that has one, so that an answer does not depend on earlier
+        images
     setup: constants and calibration for the methods that read them
     """
 
@@ -43,7 +43,7 @@ class SettingBook:
         self.default = Setting(handle.settings.method.name, handle.settings.budget)
 
     def resolve(self, choice: CompressionChoice | None) -> Setting:
-        """The setting of a request; what cannot be is a `CovistError` of one line."""
+        """The setting of a request; an impossible one raises a `CovistError` of one line."""
         if choice is None:
             return self.default
         if choice.budget == PLAIN or (choice.method is not None and is_vanilla(choice.method)):
@@ -59,7 +59,7 @@ class SettingBook:
             name, own = self._method(choice)
             arguments |= own
         with self._checking, self._handle.using(**arguments):
-            pass  # builds the method, once for each name, and refuses what cannot be
+            pass  # builds the method, once for each name, and refuses impossible settings
         budget = self.default.budget if choice.budget is None else choice.budget
         return Setting(name, budget, tuple(sorted(arguments.items())))
 
@@ -76,8 +76,8 @@ class SettingBook:
 
 
 def _finite(name: str) -> str:
-    """A method's name in its one spelling. Each name is kept, so clients may choose from finitely many."""
+    """A method's name in its usual spelling. Each name is cached, so clients may choose only from finitely many."""
     parsed = parse_name(name)
     if parsed.settings:
-        raise CovistError("method: settings after a colon are given when the server starts, not by a request")
+        raise CovistError("method: a request cannot give settings after a colon; they are set when the server starts")
     return "+".join([parsed.base, *sorted(set(parsed.parts))])

@@ -1,4 +1,4 @@
-"""What a service is built from, as plain values: every process that gets them builds the same service."""
+"""What a service is built from, as plain values, so that every process builds the same service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from covist.serve.service import Service
 
 @dataclass(frozen=True)
 class ServiceSpec:
-    """The options of `covist serve` that concern answers; `concentration` None is measured when the model is loaded."""
+    """The options of `covist serve` that affect answers; `concentration=None` is measured when the model is loaded."""
 
     model: str = "tiny"
     clip: str | None = None
@@ -31,7 +31,7 @@ class ServiceSpec:
     temperature: float = 0.0
 
     def build(self, keys: Keys | None = None) -> Service:
-        """Load the model and begin to answer."""
+        """Load the model and start the service."""
         loaded = load_model(self.model, self.clip, self.device)
         return Service(
             loaded,

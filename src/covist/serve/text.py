@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 _INCOMPLETE = "\ufffd"
-"""What tokenizers put where the bytes of a character are not all there yet."""
+"""The replacement character, which tokenizers write for an incomplete character."""
 
 
 class Detokenizer:
     """Turns tokens into text piece by piece; the pieces joined are the text of all tokens.
 
-    How a token is written depends on the one before it (spaces, halves of characters), so each piece is the difference
-    between two decodings of a short window, which makes the cost linear in the length of the answer.
+    The text of a token depends on the one before it (spaces, halves of characters), so each piece is the difference
+    between two decodings of a short window. The cost is linear in the length of the answer.
     """
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
         self._tokens: list[int] = []
-        self._context = self._written = 0  # where the window begins, and how far its text is out
+        self._context = self._written = 0  # where the window begins, and up to where its text has been returned
 
     def add(self, token: int) -> str:
         """The text that `token` completes; empty while a character is incomplete."""
@@ -31,7 +31,7 @@ class Detokenizer:
         return text
 
     def rest(self) -> str:
-        """What is left when no token follows, complete or not."""
+        """The remaining text after the last token, complete or not."""
         text = self._fresh()
         self._written = len(self._tokens)
         return text
@@ -45,7 +45,7 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Lets text through up to the first stop string; holds back what might become one.
+    """Passes text up to the first stop string, and holds back what might become one.
 
     >>> stops = StopStrings(["END"])
     >>> stops.add("the E"), stops.add("N"), stops.add("D of it"), stops.found
@@ -58,7 +58,7 @@ class StopStrings:
         self.found = False
 
     def add(self, text: str) -> str:
-        """What may be shown now."""
+        """Add text; returns what can be shown now."""
         text = self._held + text
         places = [place for place in (text.find(stop) for stop in self._stops) if place >= 0]
         if places:
@@ -69,12 +69,12 @@ class StopStrings:
         return text[:keep]
 
     def rest(self) -> str:
-        """What was held back in vain."""
+        """The text that was held back but did not become a stop string."""
         text, self._held = self._held, ""
         return text
 
     def _may_begin(self, text: str) -> int:
-        """Length of the longest end of `text` that is the beginning of a stop string."""
+        """Length of the longest suffix of `text` that begins a stop string."""
         longest = max(map(len, self._stops), default=1) - 1
         for length in range(min(longest, len(text)), 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stops):

@@ -1,4 +1,4 @@
-"""Whose turn it is: batches share the model token by token."""
+"""Turns: batches share the model token by token."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import deque
 
 
 class Turns:
-    """One holder at a time, in the order of asking.
+    """A fair lock: one holder at a time, in the order of the requests.
 
-    A lock would do for safety; but a thread that releases one and asks again usually gets it, and the others starve.
+    With an ordinary lock, a thread that releases it and asks again usually gets it at once, and others starve.
 
     >>> turns = Turns()
     >>> with turns:
@@ -18,7 +18,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._line: deque[object] = deque()  # the first has its turn
+        self._line: deque[object] = deque()  # the first one holds the turn
 
     def __enter__(self) -> None:
         ticket = object()
@@ -32,12 +32,12 @@ class Turns:
             self._changed.notify_all()
 
     def pass_on(self) -> None:
-        """Let everybody who waits take a turn first."""
+        """Let all waiting threads have a turn first."""
         if len(self._line) > 1:
             self.__exit__()
             self.__enter__()
 
     @property
     def waiting(self) -> int:
-        """How many wait for the holder."""
+        """The number of threads that wait."""
         return max(0, len(self._line) - 1)

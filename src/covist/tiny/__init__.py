@@ -1,4 +1,4 @@
-"""The embedded models: a real LLaVA and a real LLaVA-NeXT, only tiny, trained from scratch on rendered scenes.
+"""The embedded models: a real but tiny LLaVA and LLaVA-NeXT, trained from scratch on rendered scenes.
 
 model, processor, clip = covist.tiny.load()  # or load("next")
 image, question, answer = covist.tiny.demo()

@@ -1,4 +1,4 @@
-"""Captions for the contrastive loss, and which captions happen to be true of other images of the batch."""
+"""Captions for the contrastive loss, and which captions are also true of other images of the batch."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from covist.tiny.questions import article
 from covist.tiny.scenes import Scene, Thing
 from covist.tiny.text import build_caption_tokenizer
 
-# statements and questions, so that every word a user may send to the text tower has been seen
+# statements and questions, so that the text tower has seen every word that a user may send to it
 _OPENINGS = (
     "", "", "this picture is {}", "there is {}", "is there {}?", "where is {}?", "what color is {}?",
     "what shape is {}?", "how many are there of {}?", "is {} left or right of this?", "is {} above or below this?",
@@ -37,9 +37,9 @@ def caption(things: list[Thing], rng: np.random.Generator, most: int = 3) -> tup
 
 
 def caption_batch(visible: list[list[Thing]], rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids and mask of one caption per image, and `allowed` [captions, images]: the pair may be contrasted.
+    """Token ids and mask of one caption per image, and `allowed` [captions, images]: whether a pair is contrasted.
 
-    A caption that is also true of another image is no negative for it.
+    A caption that is also true of another image is not a negative for it.
     """
     captions, mentions = zip(*(caption(things, rng) for things in visible), strict=True)
     truths = [{name for thing in things for name in true_names(thing)} for things in visible]
@@ -49,6 +49,6 @@ def caption_batch(visible: list[list[Thing]], rng: np.random.Generator) -> tuple
 
 
 def visible_things(scene: Scene, owners: np.ndarray) -> list[Thing]:
-    """Things worth a caption that own at least one of the patches shown."""
+    """Things, except decoys, that own at least one of the shown patches."""
     shown = set(owners.tolist())
     return [thing for index, thing in enumerate(scene.things, 1) if index in shown and thing.kind != "decoy"]

@@ -1,4 +1,4 @@
-"""Rendered scenes, kept on disk as memory maps so that training never waits for the renderer."""
+"""Rendered scenes, kept on disk as memory maps so that training does not wait for the renderer."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from covist.tiny.glyphs import DIGITS, LETTERS
 from covist.tiny.scenes import COLORS, GRID, PATCH, ROLES, SHAPES, SIZES, Scene, patch_owners, render, sample_scene
 
 PATCH_VALUES = 3 * PATCH * PATCH
-# what a patch shows, as classes from 1 (0: nothing of the sort)
+# what a patch shows, as classes from 1 (0: none)
 CLASSES = {
     "color": (*COLORS, "grey"),
     "shape": SHAPES,
@@ -43,7 +43,7 @@ def to_patches(pixels: np.ndarray) -> np.ndarray:
 class SceneBank:
     """`count` scenes from consecutive seeds; rendered on first use, then read from `folder`.
 
-    A bank of other scenes says what it shows: how many views of an image the tower reads, and of how many patches.
+    Subclasses for other scenes define how many views of an image the tower reads, and how many patches each has.
     """
 
     name = "scenes"
@@ -77,7 +77,7 @@ class SceneBank:
         return sample_scene(seed)
 
     def draw(self, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-        """What the tower sees of a scene, patches [views * view_patches, 48], and their owners."""
+        """The patches of a scene that the tower sees, [views * view_patches, 48], and their owners."""
         return to_patches(render(scene)), patch_owners(scene).reshape(-1)
 
     def _render(self) -> None:
@@ -90,6 +90,6 @@ class SceneBank:
         return self.sample(self.seeds[index])
 
     def batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """Patches as the processor would scale them [n, t, 48], owners [n, t], tables [n, things, columns]."""
+        """Patches scaled as by the processor [n, t, 48], owners [n, t], tables [n, things, columns]."""
         patches = torch.from_numpy(self.patches[indices]).float().div_(255).sub_(0.5).div_(0.25)
         return patches, torch.from_numpy(self.owners[indices]).long(), torch.from_numpy(self.tables[indices]).long()

@@ -1,7 +1,7 @@
 """Training projector and decoder on the frozen tower, whose features are computed once per image.
 
-The curriculum widens what the decoder sees: one patch per thing teaches it to match words with things, all patches
-come last.
+The curriculum widens what the decoder sees: it begins with one patch per thing, which teaches the decoder to match
+words with things, and ends with all patches.
 """
 
 import zlib
@@ -23,8 +23,8 @@ from covist.tiny.text import TOKEN_ID
 from covist.tiny.vision import encode
 
 POINTING_WEIGHT = 0.3
-MOST_SCENES = 6_000  # the questions are new each time, so a few scenes go far and their features can be kept
-# families that need many regions at once are asked about more
+MOST_SCENES = 6_000  # the questions are new each time, so few scenes suffice and their features can be kept
+# more questions for families that need many regions at once
 QUESTIONS = {
     "existence": 2, "color": 2, "shape": 2, "counting": 7, "relation": 4, "digit": 2, "letter": 2, "quadrant": 2,
 }  # fmt: skip
@@ -52,11 +52,11 @@ DECODER_PHASES = (
 
 
 class FeatureCache:
-    """Tower features of the scenes in fp16 on disk, computed when a scene is first asked for."""
+    """Tower features of the scenes in fp16 on disk, computed when a scene is first used."""
 
     def __init__(self, tower: CLIPVisionModel, bank: SceneBank, out: Path):
         self.tower, self.bank = tower, bank
-        # the name tells towers apart, so that features never outlive the weights that made them
+        # the name includes a hash of the weights, so that features of other weights are never used
         weights = b"".join(value.numpy().tobytes() for value in tower.state_dict().values())
         path = out / f"{bank.name}-features-{bank.seeds.start}-{len(bank)}-{zlib.crc32(weights):08x}.npy"
         tokens = bank.views * bank.view_patches
@@ -94,7 +94,7 @@ def choose_places(
 ) -> Tensor:
     """Which patches of each image are shown, [n, t]: all, or `sampled` of them.
 
-    First one patch of every thing, then more patches of things, then background; `last` [t] puts patches back.
+    First one patch of every thing, then more patches of things, then background; `last` [t] moves patches further back.
     """
     if sampled is None:
         return torch.arange(owners.shape[1]).expand(len(owners), -1)
@@ -122,7 +122,7 @@ class DecoderTrainer:
     def answer_logits(self, features: Tensor, places: Tensor, packed: Packed) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Logits of the text tokens [n, s, words], and the states of all layers [n, prefix + t + s, width].
 
-        `features` [n, t, width] stand at `places` [n, t].
+        `features` [n, t, width] are at `places` [n, t].
         """
         visual = self.model.model.multi_modal_projector(self.standardise(features))
         n, words = len(features), self.decoder.embed_tokens

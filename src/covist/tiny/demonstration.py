@@ -1,4 +1,4 @@
-"""The images and the questions that commands use when none is given."""
+"""The images and questions that commands use if none is given."""
 
 from pathlib import Path
 

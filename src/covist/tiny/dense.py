@@ -1,18 +1,18 @@
-"""Dense counting: crowded scenes of the first test bed, and every group in them that takes counting.
+"""Dense counting: crowded scenes of the first test bed, and a question for every group that must be counted.
 
-For evaluation only. Training draws neither these scenes nor these questions.
+For evaluation only. Training uses neither these scenes nor these questions.
 """
 
 from covist.tiny.questions import MOST_COUNTED, Question, groups
 from covist.tiny.scenes import Scene, sample_scene
 
 DENSE_FAMILY = "dense counting"
-CROWD = 14  # objects asked for, more than training ever showed; about 13.4 find room
-FEWEST_COUNTED = 2  # whether there is one or none can be seen without counting
+CROWD = 14  # objects requested, more than training ever showed; about 13.4 fit
+FEWEST_COUNTED = 2  # one or none can be seen without counting
 
 
 def sample_dense_scene(seed: int) -> Scene:
-    """The crowded scene of a seed.
+    """Make the crowded scene of a seed, for dense counting.
 
     >>> len(covist.tiny.sample_dense_scene(7).objects) > 10
     True
@@ -21,7 +21,7 @@ def sample_dense_scene(seed: int) -> Scene:
 
 
 def dense_questions_for(scene: Scene) -> list[Question]:
-    """How many there are of every group of two to four objects that share a colour or a shape.
+    """Ask for the size of every group of two to four objects that share a colour or a shape.
 
     >>> scene = covist.tiny.sample_dense_scene(7)
     >>> sorted({question.answer for question in covist.tiny.dense_questions_for(scene)})

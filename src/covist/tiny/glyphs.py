@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 
 DIGITS = "0123456789"
-LETTERS = "ACEFHKLMPTXY"  # the letters that stay apart at ten pixels
+LETTERS = "ACEFHKLMPTXY"  # letters that remain distinguishable at ten pixels
 
 _ROWS = {
     "0": "01110 10001 10011 10101 11001 10001 01110",
@@ -36,7 +36,7 @@ WIDTH, HEIGHT = 8, 11  # pixels of one drawn glyph
 
 
 def _stretch(bitmap: np.ndarray, length: int, axis: int) -> np.ndarray:
-    """Area resampling along one axis: every output pixel averages the part of the bitmap it covers."""
+    """Area resampling along one axis: every output pixel averages the part of the bitmap that it covers."""
     cells = bitmap.shape[axis]
     edges = np.linspace(0, cells, length + 1)
     lower, upper = edges[:-1, None], edges[1:, None]

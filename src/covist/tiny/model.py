@@ -1,4 +1,4 @@
-"""The architecture: a real LLaVA (CLIP tower with class token, projector, Llama decoder) and its CLIP, only tiny."""
+"""The architecture: a tiny but real LLaVA (CLIP tower with class token, projector, Llama decoder) and its CLIP."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,14 @@ from covist.tiny.text import CAPTION_LENGTH, END, IMAGE, PAD, START, TOKEN_ID, V
 
 @dataclass(frozen=True)
 class Size:
-    """Widths and depths; the defaults are those of the embedded weights."""
+    """Widths and depths of an embedded model's parts; the defaults are those of the embedded weights.
+
+    width: hidden size of the vision tower, of CLIP's text tower and of the LLaVA's decoder
+    heads: attention heads of every part
+    vision_layers, text_layers, decoder_layers: layers of vision tower, text tower and decoder
+    decoder_mlp: width of the decoder's MLP
+    decoder_width: hidden size of the LLaVA-NeXT's decoder
+    """
 
     width: int = 128
     heads: int = 4
@@ -103,7 +110,7 @@ def position_waves(width: int, grid: int = GRID) -> torch.Tensor:
 
 
 def place_positions(tower: CLIPVisionModel, scale: float = 0.3) -> None:
-    """Start the position embedding of the patches from sine waves: neighbours look alike from the first step."""
+    """Initialise the patches' position embedding with sine waves, so that neighbours are similar from the start."""
     with torch.no_grad():
         table = tower.embeddings.position_embedding.weight
         table[1:] = scale * position_waves(table.shape[1])

@@ -1,4 +1,4 @@
-"""Muon for the matrices and AdamW for everything else, in fp32 (torch's own Muon works in bf16, slow on most CPUs)."""
+"""Muon for the matrices and AdamW for the rest, in fp32 (torch's own Muon uses bf16, which is slow on most CPUs)."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ def orthogonalise(matrices: torch.Tensor, iterations: int = 5) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum with orthogonalised updates; matrices of one shape are treated as one batch."""
+    """Momentum with orthogonalised updates; matrices of the same shape are processed as one batch."""
 
     def __init__(self, params: Iterable[nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.0):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
@@ -47,7 +47,7 @@ class Muon(torch.optim.Optimizer):
 
 
 class Optimiser:
-    """Both optimisers under one schedule: warm-up, plateau, linear decay to zero. Read-outs are left to AdamW."""
+    """Both optimisers with one schedule: warm-up, plateau, linear decay to zero. AdamW also trains the read-outs."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Optimiser:
         self.parameters = matrices + others
 
     def step(self, fraction: float, decay_from: float = 0.6) -> None:
-        """One update; `fraction` is how much of the training time is used up."""
+        """One update; `fraction` is the share of the training time that is used up."""
         self.steps += 1
         factor = min(1.0, self.steps / self.warmup_steps, max(0.0, (1 - fraction) / (1 - decay_from)))
         nn.utils.clip_grad_norm_(self.parameters, 1.0)

@@ -1,9 +1,9 @@
-"""Many questions packed after one visual prefix: the main saving of the decoder's training.
+"""Many questions packed after one visual prefix, which saves most of the cost of training the decoder.
 
     <s> USER: [patches] | question 1, answer 1 | question 2, answer 2 | ...
 
-Every question sees the prefix and itself, and stands at the positions it would have alone, so the packed pass equals
-the separate ones at a small part of their cost.
+Every question sees the prefix and itself, and has the positions that it would have alone. So the packed pass equals
+separate passes at a small part of their cost.
 """
 
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ class Packed:
     ids: Tensor  # [n, s]
     positions: Tensor  # [n, s]
     blocks: Tensor  # [n, s], which question a token belongs to; -1 is padding
-    labels: Tensor  # [n, s], the next token where it belongs to an answer, IGNORED elsewhere
+    labels: Tensor  # [n, s], the next token if it belongs to an answer, IGNORED elsewhere
 
     @property
     def answered(self) -> Tensor:
-        """Where the words of answers are predicted, [n, s]; one place per word, in their order."""
+        """Where the words of answers are predicted, [n, s] bool; one place per word, in order."""
         return (self.labels != IGNORED) & (self.labels != TOKEN_ID[END])
 
     def mask(self, prefix: int) -> Tensor:

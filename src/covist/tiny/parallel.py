@@ -1,6 +1,7 @@
-"""Several processes, one training: `torchrun --nproc-per-node 2 -m covist.tiny.train ...`.
+"""Training with several processes: `torchrun --nproc-per-node 2 -m covist.tiny.train ...`.
 
-Every process draws its own scenes; gradients are averaged, so all take the same step. Without torchrun there is one.
+Every process draws its own scenes; gradients are averaged, so all take the same step. Without torchrun, there is one
+process.
 """
 
 import os
@@ -11,7 +12,7 @@ from torch import distributed, nn
 
 
 def join() -> None:
-    """Take part in the group that torchrun has started, if it has."""
+    """Join the process group if torchrun started this process."""
     if "RANK" in os.environ and not distributed.is_initialized():
         distributed.init_process_group("gloo")
 
@@ -25,7 +26,7 @@ def processes() -> int:
 
 
 def average(parameters: Iterable[nn.Parameter], seconds: float) -> float:
-    """Average the gradients over the processes, and the time they took, so that all end at the same step."""
+    """Average the gradients over the processes, and the time that they took, so that all end at the same step."""
     if processes() == 1:
         return seconds
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]

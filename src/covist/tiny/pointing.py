@@ -1,7 +1,7 @@
-"""Learning where to look: from the words of a question to the patches, and the places, of the things they are about.
+"""A loss that teaches where to look: from the words of a question to the patches and positions of their things.
 
-Answers alone leave the decoder for a long time on the plateau where it names just some digit or colour of the image,
-and relations stay at chance; with this loss both end within minutes. Nothing of it is part of the exported model.
+With answers alone, the decoder stays for a long time on a plateau where it names any digit or colour of the image, and
+relations stay at chance; with this loss, both end within minutes. Nothing of it is part of the exported model.
 """
 
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from covist.tiny.packing import PREFIX, Packed
 from covist.tiny.questions import Question
 from covist.tiny.scenes import GRID, IMAGE_SIZE, PATCH, Scene, Thing
 
-POINTING_LAYER, LOCATING_LAYER = 3, 5  # after them, a word knows its patches, and where in the image they are
+POINTING_LAYER, LOCATING_LAYER = 3, 5  # after them, a word should know its patches, and their position in the image
 
 
 @dataclass(frozen=True)
 class PointingTarget:
-    """What the words of one image's questions should look at; p words point."""
+    """What the words of one image's questions should attend to; p words point."""
 
     tokens: Tensor  # [p], places in the text
-    patches: Tensor  # [p, t], 1 where a shown patch belongs to a thing the word is about
-    centres: Tensor  # [p, 2], where that thing is, from 0 to 1; NaN unless it is a single one
+    patches: Tensor  # [p, t], 1 if a shown patch belongs to a thing that the word is about
+    centres: Tensor  # [p, 2], the position of that thing, from 0 to 1; NaN unless it is a single thing
 
 
 class Pointer(torch.nn.Module):
-    """The read-out that turns hidden states into pointing and locating."""
+    """The read-out that predicts patches and positions from hidden states."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -37,7 +37,7 @@ class Pointer(torch.nn.Module):
         self.place = torch.nn.Linear(width, 2)
 
     def forward(self, states: tuple[Tensor, ...], targets: list[PointingTarget]) -> Tensor:
-        """Cross-entropy to the relevant patches, where there are any, and distance to the centre of a single thing."""
+        """Cross-entropy to the relevant patches, if there are any, and distance to the centre of a single thing."""
         early, late = (states[min(layer, len(states) - 1)] for layer in (POINTING_LAYER, LOCATING_LAYER))
         early, pointing, locating = self.norm(early), [], []
         for row, later, target in zip(early, late, targets, strict=True):
@@ -55,7 +55,7 @@ class Pointer(torch.nn.Module):
 def _patches_of(
     things: tuple[Thing, ...], scene: Scene, owners: np.ndarray, places: np.ndarray, single: bool
 ) -> np.ndarray:
-    """Which shown patches belong to the things, [t]; if `single`, only the one nearest to the centre of each."""
+    """The shown patches that belong to the things, [t]; if `single`, only the one nearest to the centre of each."""
     mask = np.zeros(len(owners), dtype=np.float32)
     for thing in things:
         own = np.flatnonzero(owners == scene.things.index(thing) + 1)
@@ -69,9 +69,9 @@ def _patches_of(
 def pointing_targets(
     scenes: list[Scene], asked: list[list[Question]], packed: Packed, shown: np.ndarray, places: np.ndarray
 ) -> list[PointingTarget]:
-    """Targets per image; `shown` are the owners of the shown patches, `places` where these stand, both [n, t].
+    """Targets per image; `shown` are the owners of the shown patches, `places` their positions, both [n, t].
 
-    To count is to look at every thing once, so those questions point at a single patch of each.
+    Counting means looking at every thing once, so these questions point at a single patch of each.
     """
     targets = []
     for scene, questions, answered, owners, where in zip(scenes, asked, packed.answered, shown, places, strict=True):

@@ -1,6 +1,6 @@
 """Questions with exact answers about a scene, in eight families that mirror the tasks of real benchmarks.
 
-The questions are about coloured objects: the grey decoys of the same shapes are never counted, named or asked for.
+The questions are about coloured objects: the grey decoys of the same shapes are never counted or named.
 """
 
 import re
@@ -15,17 +15,23 @@ from covist.errors import CovistError
 from covist.tiny.scenes import COLORS, IMAGE_SIZE, SHAPES, Scene, Thing
 
 MOST_COUNTED = 4
-RELATION_MARGIN = 10  # pixels between the centres, along the axis that is asked about
+RELATION_MARGIN = 10  # pixels between the centres, along the axis in question
 QUADRANT_MARGIN = 4  # pixels from the middle lines
 QUADRANTS = ("top-left", "top-right", "bottom-left", "bottom-right")
 
 
 @dataclass(frozen=True)
 class Question:
+    """A question about a scene, with its exact answer.
+
+    family: the kind of question, such as "counting"
+    about: the things on which the answer depends
+    """
+
     family: str
     question: str
     answer: str
-    about: tuple[Thing, ...] = ()  # the things the answer rests on
+    about: tuple[Thing, ...] = ()
 
     metric = "exact"
     choices = ()
@@ -35,9 +41,10 @@ class Question:
         return (self.answer,)
 
     def pointers(self) -> list[tuple[int, tuple[Thing, ...]]]:
-        """Which things should be looked at from which token, counted back from the last one of the prompt.
+        """Which token should attend to which things; tokens are counted back from the last one of the prompt.
 
-        The last token looks at all the answer rests on; in a relation each name also looks at its own thing.
+        The last token attends to all things on which the answer depends; in a relation, each name also attends to its
+        own thing.
         """
         found = [(0, self.about)]
         if self.family == "relation":
@@ -48,9 +55,7 @@ class Question:
 
 
 Option = TypeVar("Option")
-Asked = (
-    tuple[str, str, Sequence[Thing]] | None
-)  # question, answer, things it is about; None where there is nothing to ask
+Asked = tuple[str, str, Sequence[Thing]] | None  # question, answer, things it is about; None if there is nothing to ask
 
 Family = Callable[[Scene, np.random.Generator], Asked]
 
@@ -79,14 +84,14 @@ def _names(thing: Thing) -> dict[str, str]:
 
 
 def unique(scene: Scene, *ways: str) -> list[tuple[Thing, str]]:
-    """Objects with a name that fits no other object of the scene, for the given ways of naming."""
+    """Objects with a name that fits no other object of the scene, for the given ways of naming them."""
     named = [(thing, _names(thing)[way]) for way in ways for thing in scene.objects]
     times = Counter(name for _, name in named)
     return [(thing, name) for thing, name in named if times[name] == 1]
 
 
 def groups(scene: Scene) -> dict[str, list[Thing]]:
-    """The objects of every colour and of every shape, by the name that counting asks for them with."""
+    """The objects of every colour and of every shape, by the name that counting questions use."""
     found = {f"{color} objects": [t for t in scene.objects if t.color == color] for color in COLORS}
     return found | {plural(shape): [t for t in scene.objects if t.shape == shape] for shape in SHAPES}
 
@@ -98,7 +103,7 @@ def _existence(scene: Scene, rng: np.random.Generator) -> Asked:
     everything = {
         "color": [f"{color} object" for color in COLORS],
         "shape": list(SHAPES),
-        # an absent pair is made of a colour and a shape that are both there: neither alone gives the answer
+        # an absent pair consists of a colour and a shape that both occur, so neither alone gives the answer
         "color shape": [f"{color} {shape}" for color in sorted(colors) for shape in sorted(shapes)],
     }[way]
     wanted = bool(rng.integers(2))
@@ -129,7 +134,7 @@ def _shape(scene: Scene, rng: np.random.Generator) -> Asked:
 def _counting(scene: Scene, rng: np.random.Generator) -> Asked:
     named = groups(scene)
     available = sorted({len(group) for group in named.values() if len(group) <= MOST_COUNTED})
-    odds = np.array([1, 1, 1.5, 2.5, 4])[available]  # high counts are rare in scenes, so they are asked for more
+    odds = np.array([1, 1, 1.5, 2.5, 4])[available]  # high counts are rare in scenes, so they are asked more often
     count = rng.choice(available, p=odds / odds.sum())
     name = pick(rng, [name for name, group in named.items() if len(group) == count])
     return f"how many {name} are there?", str(count), named[name]
@@ -140,7 +145,7 @@ def _relation(scene: Scene, rng: np.random.Generator) -> Asked:
 
 
 def relation(options: list[tuple[Thing, str]], rng: np.random.Generator) -> Asked:
-    """On which side of another one a thing lies, for two of some named things that are far enough apart."""
+    """Ask on which side of another thing a thing lies, for two named things that are far enough apart."""
     horizontal = bool(rng.integers(2))
     for _ in range(20):
         if len(options) < 2:
@@ -189,9 +194,10 @@ FAMILIES: dict[str, Family] = {
 
 
 def questions_for(scene: Scene, seed: int = 0, per_family: int | Mapping[str, int] = 1) -> list[Question]:
-    """Up to `per_family` different questions of every family, or as many as a mapping from family to number says.
+    """Ask up to `per_family` different questions of every family about a scene.
 
-    The same scene and seed give the same questions.
+    per_family: a number, or a mapping from family to number
+    seed: the same scene and seed give the same questions
 
     >>> scene = covist.tiny.sample_scene(covist.tiny.HELD_OUT_SEEDS[0])
     >>> len({question.family for question in covist.tiny.questions_for(scene)})
@@ -201,7 +207,7 @@ def questions_for(scene: Scene, seed: int = 0, per_family: int | Mapping[str, in
 
 
 def ask(scene: Scene, families: Mapping[str, Family], seed: int, per_family: int | Mapping[str, int]) -> list[Question]:
-    """Questions of the given families; what `questions_for` says."""
+    """Questions of the given families; otherwise like `questions_for`."""
     wanted = dict.fromkeys(families, per_family) if isinstance(per_family, int) else per_family
     if unknown := set(wanted) - set(families):
         raise CovistError(f"unknown question family {min(unknown)!r}; choose from {', '.join(families)}")

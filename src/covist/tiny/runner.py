@@ -1,4 +1,4 @@
-"""One loop for every stage: phases by share of the time, a progress bar, a log, and checkpoints to resume from."""
+"""The training loop of every stage: phases by share of the time, a progress bar, a log, and checkpoints."""
 
 import time
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Budget:
 
     def __init__(self, minutes: float | None = None, steps: int | None = None):
         if (minutes is None) == (steps is None):
-            raise CovistError("a budget is given either in minutes or in steps")
+            raise CovistError("give a training budget either in minutes or in steps")
         self.limit = minutes * 60 if minutes is not None else float(steps or 0)
         self.in_steps = steps is not None
         self.used = 0.0
@@ -38,7 +38,7 @@ class Budget:
 
 
 def phase_at(phases: tuple, fraction: float) -> Any:
-    """The phase that the used fraction of the budget falls into."""
+    """The phase at a used fraction of the budget."""
     total, end = sum(phase.share for phase in phases), 0.0
     for phase in phases:
         end += phase.share / total
@@ -48,7 +48,7 @@ def phase_at(phases: tuple, fraction: float) -> Any:
 
 
 class Every:
-    """True when called and the seconds have passed since it last was."""
+    """Returns True if called when the seconds have passed since it last did."""
 
     def __init__(self, seconds: float):
         self.seconds, self.last = seconds, time.monotonic()
@@ -75,7 +75,7 @@ class Averages:
 
 
 class Stage:
-    """A part of the training: what is trained, for how long, and where it is written down."""
+    """A part of the training: what is trained, for how long, and where checkpoints and log are written."""
 
     def __init__(self, name: str, optimiser: Optimiser, parts: dict[str, nn.Module], budget: Budget, out: Path):
         self.name, self.optimiser, self.parts, self.budget = name, optimiser, parts, budget
@@ -91,7 +91,7 @@ class Stage:
         parts = {name: part.state_dict() for name, part in self.parts.items()}
         draft = self.checkpoint.with_suffix(".draft")
         torch.save({"parts": parts, "optimiser": self.optimiser.state_dict(), "used": self.budget.used}, draft)
-        draft.replace(self.checkpoint)  # never leaves half a checkpoint behind
+        draft.replace(self.checkpoint)  # never leaves an incomplete checkpoint
 
     def report(self, phase: str, figures: str) -> None:
         line = f"{self.name} {phase} {self.budget.fraction:.1%} step {self.optimiser.steps} {figures}"
@@ -101,7 +101,7 @@ class Stage:
     def run(self, phases: tuple, step: Step, validate: Callable[[], str] | None = None) -> list[float]:
         """Train until the budget is used up; returns the losses of the steps made in this call.
 
-        `step(phase, number)` draws its data from the number alone: a resumed run goes on as if never stopped.
+        `step(phase, number)` draws its data from the number alone, so a resumed run continues as if never stopped.
         """
         losses: list[float] = []
         save_due, report_due = Every(CHECKPOINT_SECONDS), Every(REPORT_SECONDS)

@@ -1,6 +1,6 @@
 """Scenes: what is in the image (`sample_scene`), how it looks (`render`) and which patch shows what (`patch_owners`).
 
-Everything follows from the seed. The seed ranges below never meet, so held-out scenes are unseen by construction.
+Everything follows from the seed. The seed ranges below do not overlap, so held-out scenes are unseen by construction.
 """
 
 from dataclasses import dataclass
@@ -29,13 +29,13 @@ COLORS = {
 }
 SHAPES = ("circle", "square", "triangle", "cross", "ring", "diamond")
 SIZES = {"small": 5.5, "large": 8.0}  # half the side of the bounding box, in pixels
-ROLES = ("first", "middle", "last")  # where a glyph stands in its number or word
+ROLES = ("first", "middle", "last")  # place of a glyph in its number or word
 MOST_OBJECTS = 12
 
 
 @dataclass(frozen=True)
 class Look:
-    """How large an image and the things in it are drawn, in pixels."""
+    """Sizes of an image and of the things in it, in pixels."""
 
     side: int
     small: float  # half the side of the bounding box
@@ -70,6 +70,8 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
+    """What an image shows: the things in it, and how large they are drawn. Everything follows from the seed."""
+
     seed: int
     things: tuple[Thing, ...]
     look: Look = LOOK
@@ -114,9 +116,9 @@ def _text(kind: str, alphabet: str, layout: Layout, rng: np.random.Generator) ->
 
 @lru_cache(maxsize=4096)
 def sample_scene(seed: int, objects: int | None = None) -> Scene:
-    """The scene of a seed: a number, a word, `objects` coloured objects (by default 2 to 12) and grey decoys.
+    """Make the scene of a seed: a number, a word, `objects` coloured objects (by default 2 to 12) and grey decoys.
 
-    In a very crowded scene the last objects may find no room and are left out.
+    In a very crowded scene, the last objects may not fit and are left out.
 
     >>> len(covist.tiny.sample_scene(7, objects=3).objects)
     3
@@ -138,7 +140,7 @@ def sample_scene(seed: int, objects: int | None = None) -> Scene:
 
 
 def _shape_distance(shape: str, dx: np.ndarray, dy: np.ndarray, radius: float) -> np.ndarray:
-    """Signed distance to the outline (negative inside), good to about a pixel."""
+    """Signed distance to the outline (negative inside), accurate to about a pixel."""
     ax, ay = np.abs(dx), np.abs(dy)
     if shape == "circle":
         return np.hypot(dx, dy) - radius
@@ -174,7 +176,7 @@ def _mask(thing: Thing, look: Look) -> tuple[slice, slice, np.ndarray]:
 
 
 def _background(rng: np.random.Generator, side: int) -> np.ndarray:
-    """A dark, weakly tinted, blotchy and striped ground with pixel noise, [side, side, 3]."""
+    """A dark, slightly tinted, blotchy and striped background with pixel noise, [side, side, 3]."""
     blotch = 16
     cells = side // blotch + 1
     blotches = rng.normal(0, 12, (cells, cells, 3)) + rng.uniform(70, 125) + rng.normal(0, 6, 3)
@@ -190,7 +192,7 @@ def _background(rng: np.random.Generator, side: int) -> np.ndarray:
 
 
 def _paint(thing: Thing, rng: np.random.Generator) -> np.ndarray:
-    """The colour a thing is drawn in, [3]; glyphs are bright, whatever their tint."""
+    """The colour in which a thing is drawn, [3]; glyphs are bright, whatever their tint."""
     if thing.char and not thing.color:
         return np.full(3, rng.uniform(225, 250))
     if thing.char:
@@ -201,7 +203,7 @@ def _paint(thing: Thing, rng: np.random.Generator) -> np.ndarray:
 
 
 def render(scene: Scene) -> np.ndarray:
-    """The image of a scene as uint8 [side, side, 3].
+    """Draw a scene as an array, uint8 [side, side, 3].
 
     >>> covist.tiny.render(covist.tiny.sample_scene(7)).shape
     (96, 96, 3)
@@ -217,7 +219,7 @@ def render(scene: Scene) -> np.ndarray:
 
 
 def scene_image(scene: Scene) -> Image.Image:
-    """The same for Pillow.
+    """Draw a scene as a Pillow image.
 
     >>> covist.tiny.scene_image(covist.tiny.sample_scene(7)).size
     (96, 96)
@@ -226,7 +228,7 @@ def scene_image(scene: Scene) -> Image.Image:
 
 
 def patch_owners(scene: Scene, patch: int = PATCH) -> np.ndarray:
-    """For every patch the index (from 1) of the thing that covers most of it, 0 where that is the background."""
+    """For every patch, the index (from 1) of the thing that covers most of it; 0 for background."""
     side, grid = scene.look.side, scene.look.side // patch
     best = np.full((grid, grid), 0.12, dtype=np.float32)
     owners = np.zeros((grid, grid), dtype=np.uint8)

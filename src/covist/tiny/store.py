@@ -1,4 +1,4 @@
-"""Saving the trained parts as a stock Hugging Face folder, and loading them back.
+"""Saving the trained parts as a standard Hugging Face folder, and loading them again.
 
 weights/        the LLaVA and its processor: AutoModelForImageTextToText and AutoProcessor read it
 weights/clip/   the CLIP text tower and both projections; the vision tower is stored once, in the LLaVA
@@ -37,16 +37,17 @@ Loaded = tuple[Model, ProcessorMixin, Clip]
 
 
 def fold_standardisation(layer: torch.nn.Linear, mean: torch.Tensor, std: torch.Tensor) -> None:
-    """Let a layer that was trained on (x - mean) / std take x itself."""
+    """Change a layer that was trained on (x - mean) / std so that it accepts x itself."""
     with torch.no_grad():
         layer.weight.div_(std)
         layer.bias.sub_(layer.weight @ mean)
 
 
 def save(model: Model, clip: CLIPModel, folder: Path, processor: ProcessorMixin | None = None) -> None:
-    """Write model, processor and CLIP in fp16; the vision tower of `clip` must be that of `model`.
+    """Write model, processor and CLIP to a folder, in fp16; `load` reads it.
 
-    The processor is the first bed's unless another one is given.
+    clip: its vision tower must be that of `model`
+    processor: by default that of the embedded LLaVA
 
     >>> from pathlib import Path
     >>> model, processor, (clip, tokenizer) = covist.tiny.build_random()
@@ -69,9 +70,9 @@ def save(model: Model, clip: CLIPModel, folder: Path, processor: ProcessorMixin 
 
 
 def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Loaded:
-    """An embedded model, its processor, and its CLIP as (CLIPModel, tokenizer), ready for `covist.compress`.
+    """Load an embedded model, its processor, and its CLIP as (CLIPModel, tokenizer), ready for `covist.compress`.
 
-    folder: "tiny", the LLaVA; "next", the LLaVA-NeXT of 16 layers; or what `save` has written.
+    folder: "tiny" (the LLaVA, the default), "next" (the LLaVA-NeXT of 16 layers), or a folder that `save` has written
 
     >>> model, processor, clip = covist.tiny.load()
     >>> type(model).__name__
@@ -91,7 +92,9 @@ def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Lo
 
 
 def build_random(seed: int = 0, size: Size | None = None) -> Loaded:
-    """The same architecture without training, for tests that need a model but no answers.
+    """Build the embedded LLaVA with random weights, for tests that need a model but no answers.
+
+    size: by default that of the embedded weights
 
     >>> model, processor, clip = covist.tiny.build_random(size=covist.tiny.Size(decoder_layers=4))
     >>> len(model.model.language_model.layers)

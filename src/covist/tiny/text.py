@@ -8,7 +8,7 @@ from covist.tiny.glyphs import DIGITS, LETTERS
 from covist.tiny.questions import QUADRANTS, plural
 from covist.tiny.scenes import COLORS, IMAGE_SIZE, PATCH, SHAPES, SIZES
 
-# not in the order of the Llama vocabulary: an end token of 2 would put CLIP's text tower into its legacy pooling
+# not in the order of the Llama vocabulary: an end token of 2 would switch CLIP's text tower to its legacy pooling
 PAD, START, UNKNOWN, END, IMAGE = SPECIAL = ("<pad>", "<s>", "<unk>", "</s>", "<image>")
 _WORDS = (
     "USER:", "ASSISTANT:", "?", ",", ".", "a", "an", "and", "the", "is", "are", "there", "what", "where", "how",
@@ -43,7 +43,7 @@ CHAT_TEMPLATE = (
 
 
 def prompt_for(question: str) -> str:
-    """A question about one image in the embedded model's chat format.
+    """Write a question about one image in the embedded model's chat format.
 
     >>> covist.tiny.prompt_for("where is it?")
     'USER: <image>\\nwhere is it? ASSISTANT:'
@@ -92,7 +92,7 @@ def build_processor() -> LlavaProcessor:
         tokenizer=build_tokenizer(),
         patch_size=PATCH,
         vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,  # the class token, which "default" drops again
+        num_additional_image_tokens=1,  # the class token, which "default" drops
         image_token=IMAGE,
         chat_template=CHAT_TEMPLATE,
     )

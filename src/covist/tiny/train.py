@@ -2,7 +2,7 @@
 
 Stages of `tiny`: the tower, then the decoder on the frozen tower (sampled patches first, all patches last), then the
 export. `next` begins with the tower of `tiny`; `covist.tiny.hd.recipe` describes its stages.
-A run that was stopped continues where it was; a stage whose time is used up is passed over.
+A run that was stopped continues where it left off; a stage whose time is used up is skipped.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Training the tower: what every patch shows (dense heads), and what the image shows (captions).
+"""Training the tower to recognise what every patch shows (dense heads) and what the image shows (captions).
 
 The curriculum widens what the tower sees at once: small windows teach glyphs and shapes at a fraction of the cost of
 whole images, scattered tiles teach distance, and whole images come last.
@@ -17,7 +17,7 @@ from covist.tiny.data import CLASSES, SceneBank
 from covist.tiny.scenes import COLORS, GRID, IMAGE_SIZE, PATCH, SHAPES
 
 TILE = 6  # side of a tile, in patches
-BACKGROUND_WEIGHT = 0.3  # three patches of four show nothing
+BACKGROUND_WEIGHT = 0.3  # three of four patches show only background
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ VISION_PHASES = (
 
 
 def encode(tower: CLIPVisionModel, patches: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Run the tower on some patches of each image, every patch at its own place.
+    """Run the tower on some patches of each image, each at its own position.
 
     patches [n, t, 48] and places [n, t] -> penultimate patch features [n, t, width], class feature [n, width].
     """
@@ -96,7 +96,7 @@ def choose_places(phase: VisionPhase, owners: Tensor, generator: torch.Generator
 
 
 def patch_targets(owners: Tensor, tables: Tensor, places: Tensor, grid: int = GRID) -> dict[str, Tensor]:
-    """Targets of the dense heads for the shown patches; `owners` [n, t] belong to `places` [n, t] of a square."""
+    """Targets of the dense heads for the shown patches: `owners` [n, t] at `places` [n, t] of a square grid."""
     rows = tables.gather(1, owners[..., None].expand(-1, -1, tables.shape[-1]))  # [n, t, columns]
     targets = {name: rows[..., column] for column, name in enumerate(CLASSES)}
     middle = torch.stack([places % grid, places // grid], dim=-1) * PATCH + PATCH / 2
@@ -131,7 +131,7 @@ def contents_target(owners: Tensor, tables: Tensor) -> Tensor:
 
 
 def contrastive_loss(clip: CLIPModel, pooled: Tensor, captions: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """InfoNCE with the pairs that are true by accident left out; also how often a image finds its caption."""
+    """InfoNCE without the pairs that are true by accident; also the share of captions that find their image."""
     ids, mask, allowed = captions
     text = F.normalize(clip.get_text_features(input_ids=ids, attention_mask=mask).pooler_output, dim=-1)
     image = F.normalize(clip.visual_projection(pooled), dim=-1)
@@ -175,7 +175,7 @@ class VisionTrainer:
 
 @torch.no_grad()
 def dense_accuracy(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> dict[str, float]:
-    """Accuracy of each head on the patches that show something it should name."""
+    """Accuracy of each head on the patches that show something that it should name."""
     figures = {}
     for name in CLASSES:
         named = targets[name] > 0

@@ -1,4 +1,4 @@
-"""Figures of an answered question: the drawing with the title that belongs to it."""
+"""Figures of an answered question: a drawing with question and answer as its title."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from covist.contract.stages import ImageReport
 from covist.viz.figure import draw_overlay, draw_report
 from covist.viz.film import draw_film
 from covist.viz.layout import seen_views
+from covist.viz.theme import LIGHT, Theme
 
-LINE = 92  # letters of the title that a figure has room for
+LINE = 92  # letters of a title that fit a figure
 
 
 def draw_answer(
@@ -24,10 +25,16 @@ def draw_answer(
     answer: str,
     overlay: bool = False,
     seconds: Sequence[float] | None = None,
+    theme: Theme = LIGHT,
 ) -> Figure:
-    """What the answer to a prompt was based on, for one image or video of it.
+    """Draw what the answer to a prompt was based on, for one of its images or videos.
 
-    image: the original, or the frames of a video; seconds: when each of the frames that the model sees is shown.
+    report: what was kept of the image or video, from `Report.images` or `Report.visuals`
+    image: the original image, or the frames of a video; by default, what the encoder saw
+    method, prompt, answer: for the title
+    overlay: draw only the representatives on the image, not the evidence maps
+    seconds: the time of each frame that the model sees, in a video
+    theme: `LIGHT` or `DARK`
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -45,12 +52,12 @@ def draw_answer(
     subtitle = f"{method}: {how}{report.summary}"
     views, headline = seen_views(report, image), _headline(prompt, answer)
     if report.is_video:
-        return draw_film(report, views, headline, subtitle, seconds)
-    return (draw_overlay if overlay else draw_report)(report, views, headline, subtitle)
+        return draw_film(report, views, headline, subtitle, seconds, theme)
+    return (draw_overlay if overlay else draw_report)(report, views, headline, subtitle, theme)
 
 
 def _headline(prompt: str, answer: str) -> str:
-    """Question and answer in one line that fits; the answer is cut last."""
+    """Question and answer in one line; if they do not fit, the question is shortened more than the answer."""
     answer = _cut(answer, LINE // 2)
     return f"{_cut(prompt, LINE - len(answer))}  \N{RIGHTWARDS ARROW}  {answer}"
 

@@ -1,6 +1,9 @@
-"""Whole figures: what a compression did with one image."""
+"""Whole figures: what compression did to one image."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -13,8 +16,8 @@ from covist.units import counted
 from covist.viz.layout import View, owners, rebuilt
 from covist.viz.maps import evidence_maps
 from covist.viz.panels import (
-    DISCARDED,
     WeightScale,
+    discarded_look,
     show_image,
     show_map,
     show_rebuilt,
@@ -22,16 +25,22 @@ from covist.viz.panels import (
     show_representatives,
 )
 from covist.viz.sheet import GAP, LEGEND, MARGIN, TITLE, WIDTH, Sheet, add_legend, disc, thread
+from covist.viz.theme import LIGHT, Theme
 
 HEADING, CAPTION = 0.3, 0.36  # inches above a row, below maps
 TALLEST = 3.75  # inches of a panel, unless it shares its column with more than one other view
 
 
-def draw_report(image: ImageReport, views: list[View], title: str = "", subtitle: str = "") -> Figure:
-    """The image and its evidence maps above; the representatives of every stage and what became of the image below.
+def draw_report(
+    image: ImageReport, views: list[View], title: str = "", subtitle: str = "", theme: Theme = LIGHT
+) -> Figure:
+    """Draw the image and its evidence maps, and below them the representatives of every stage and the rebuilt image.
 
-    Hatched areas were discarded: no representative stands for them. Without evidence maps (a method may have none) the
-    image stands beside its representatives.
+    Hatched areas were discarded: no representative stands for them. If a method has no evidence maps, the image is
+    drawn beside its representatives.
+
+    image: what was kept of it, from `Report.images`
+    views: what to show of the image, from `seen_views`
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -51,12 +60,13 @@ def draw_report(image: ImageReport, views: list[View], title: str = "", subtitle
     if maps:
         panels = [1 + len(maps)] + [count - 1 for count in panels]
     row, column = (1, 0) if maps else (0, 1)
-    canvas = _Canvas(views, panels, title, subtitle, captioned=any(shown.caption for shown in maps))
+    sheet = partial(Sheet, title=title, subtitle=subtitle, theme=theme)
+    canvas = _Canvas(views, panels, sheet, captioned=any(shown.caption for shown in maps))
     _draw_seen(canvas, views)
     for number, view in enumerate(views):
         for place, shown in enumerate(maps, start=1):
             heading, caption = (shown.title if number == 0 else ""), (shown.caption if view is views[-1] else "")
-            show_map(canvas.axes(0, number, place), view, shown.values, heading, caption)
+            show_map(canvas.axes(0, number, place), view, shown.values, heading, caption, theme)
     _draw_stages(canvas, image, views, row, column)
     if regions is not None:
         _draw_regions(canvas, image, views, regions, row, column + 1)
@@ -64,8 +74,10 @@ def draw_report(image: ImageReport, views: list[View], title: str = "", subtitle
     return canvas.sheet.figure
 
 
-def draw_overlay(image: ImageReport, views: list[View], title: str = "", subtitle: str = "") -> Figure:
-    """Only the representatives on the image, stage by stage.
+def draw_overlay(
+    image: ImageReport, views: list[View], title: str = "", subtitle: str = "", theme: Theme = LIGHT
+) -> Figure:
+    """Draw only the representatives on the image, stage by stage; the parameters are those of `draw_report`.
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -78,35 +90,39 @@ def draw_overlay(image: ImageReport, views: list[View], title: str = "", subtitl
     >>> [axes.get_title() for axes in figure.axes if axes.get_title()]
     ['what the encoder sees', 'layers 0-7: 64 representatives']
     """
-    canvas = _Canvas(views, [1 + len(image.stages)], title, subtitle)
+    canvas = _Canvas(views, [1 + len(image.stages)], partial(Sheet, title=title, subtitle=subtitle, theme=theme))
     _draw_seen(canvas, views)
     _draw_stages(canvas, image, views, row=0, first_column=1)
     return canvas.sheet.figure
 
 
 class _Canvas:
-    """Places panels: blocks of rows, in each block one row per view, panels of a row equally wide.
+    """Places panels: blocks of rows, with one row per view in each block and panels of equal width in a row.
 
-    A panel stands in the middle of its equal share of the row, so that narrow panels leave room for their headings.
+    A panel is centred in its equal share of the row, so that narrow panels leave room for their headings.
     """
 
-    def __init__(self, views: list[View], columns: list[int], title: str, subtitle: str, captioned: bool = False):
-        """`captioned` leaves room for captions below the first block."""
+    def __init__(self, views: list[View], columns: list[int], sheet: Callable[[float], Sheet], captioned: bool = False):
+        """`sheet` makes one of a height; `captioned` leaves room for captions below the first block."""
         self._views = views
         self._shares = [(WIDTH - 2 * MARGIN - (count - 1) * GAP) / count for count in columns]
         self._widths = [self._panel_width(share) for share in self._shares]
         heights = [sum(self._height(view, width) + HEADING for view in views) for width in self._widths]
         heights[0] += CAPTION if captioned else 0
         self._tops = [TITLE + sum(heights[:block]) for block in range(len(columns))]
-        self.sheet = Sheet(TITLE + sum(heights) + LEGEND, title, subtitle)
+        self.sheet = sheet(TITLE + sum(heights) + LEGEND)
 
     def _panel_width(self, share: float) -> float:
-        """As wide as its share of the row, unless a panel would become too tall."""
+        """The share of the row, or less if a panel would become too tall."""
         tallest = TALLEST * min(1, 2 / len(self._views))
         return min(share, *(tallest * view.columns / view.rows for view in self._views))
 
     def _height(self, view: View, width: float) -> float:
         return width * view.rows / view.columns
+
+    @property
+    def theme(self) -> Theme:
+        return self.sheet.theme
 
     def axes(self, block: int, view: int, column: int) -> Axes:
         width = self._widths[block]
@@ -124,11 +140,11 @@ class _Canvas:
 
 def _draw_seen(canvas: _Canvas, views: list[View]) -> None:
     for number, (view, name) in enumerate(zip(views, _view_names(views), strict=True)):
-        show_image(canvas.axes(0, number, 0), view, name)
+        show_image(canvas.axes(0, number, 0), view, name, canvas.theme)
 
 
 def _view_names(views: list[View]) -> list[str]:
-    """Of two views the finer one is made of tiles; where tiles are views of their own, the whole image is the last."""
+    """Of two views, the finer one consists of tiles; of more views, each is a tile and the last is the whole image."""
     if len(views) == 1:
         return ["what the encoder sees"]
     if len(views) == 2:
@@ -139,7 +155,8 @@ def _view_names(views: list[View]) -> list[str]:
 
 def _draw_stages(canvas: _Canvas, image: ImageReport, views: list[View], row: int, first_column: int) -> None:
     """One panel per stage and view, and the legend that explains them."""
-    scale = WeightScale(max(float(stage.weights.max()) for stage in image.stages))
+    theme = canvas.theme
+    scale = WeightScale(max(float(stage.weights.max()) for stage in image.stages), theme)
     for place, stage in enumerate(image.stages):
         kept, weights = stage.kept.numpy(), stage.weights.float().numpy()
         owner = owners(image, place)
@@ -147,10 +164,11 @@ def _draw_stages(canvas: _Canvas, image: ImageReport, views: list[View], row: in
         for number, view in enumerate(views):
             axes, cell = canvas.axes(row, number, first_column + place), canvas.cell_points(row, number)
             heading = title if number == 0 else ""
-            show_representatives(axes, view, kept, weights, owner, scale, cell, heading)
-    handles: list[Artist] = [disc(weight, scale, canvas.cell_points(row, 0)) for weight in scale.examples]
+            show_representatives(axes, view, kept, weights, owner, scale, cell, heading, theme)
+    handles: list[Artist] = [disc(weight, scale, canvas.cell_points(row, 0), theme) for weight in scale.examples]
     if len(image.kept) < image.tokens:
-        handles.append(thread() if image.assignment is not None else Patch(**DISCARDED, label="discarded"))
+        gone = Patch(**discarded_look(theme), label="discarded")
+        handles.append(thread(theme) if image.assignment is not None else gone)
     add_legend(canvas.sheet, scale, handles)
 
 
@@ -159,11 +177,11 @@ def _draw_regions(
 ) -> None:
     for number, view in enumerate(views):
         heading = "what each one stands for" if number == 0 else ""
-        show_regions(canvas.axes(row, number, column), view, owner, image.kept.numpy(), heading)
+        show_regions(canvas.axes(row, number, column), view, owner, image.kept.numpy(), heading, canvas.theme)
 
 
 def _draw_rebuilt(canvas: _Canvas, image: ImageReport, views: list[View], row: int, first_column: int) -> None:
-    """The image as each stage's representatives show it."""
+    """The image rebuilt from each stage's representatives."""
     for place, stage in enumerate(image.stages):
         kept, owner = stage.kept.numpy(), owners(image, place)
         discarded = image.discarded_at(place).numpy()
@@ -171,4 +189,4 @@ def _draw_rebuilt(canvas: _Canvas, image: ImageReport, views: list[View], row: i
         for number, view in enumerate(views):
             heading = f"rebuilt from {counted(len(kept), 'representative')}" if number == 0 else ""
             axes = canvas.axes(row, number, first_column + place)
-            show_rebuilt(axes, view, painted[number], discarded, heading)
+            show_rebuilt(axes, view, painted[number], discarded, heading, canvas.theme)

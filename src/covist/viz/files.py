@@ -1,4 +1,4 @@
-"""Writing figures and pages; a name's ending says which."""
+"""Writing figures and pages; the file name's ending chooses the format."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_ending(path: str | Path, endings: tuple[str, ...] = PAGES + FIGURES) -
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure as PNG, SVG or PDF, by the name's ending.
+    """Write a figure as PNG, SVG or PDF; the file name's ending chooses the format.
 
     >>> import covist, tempfile
     >>> from matplotlib.figure import Figure
@@ -49,17 +49,17 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     """
     ending = check_ending(path, FIGURES)
     try:
-        # Equal figures make equal files: no date, and names inside an SVG that do not come from a random number.
+        # Equal figures make equal files: no date, and no random names inside an SVG.
         with warnings.catch_warnings(), rc_context({"svg.hashsalt": "covist"}):
-            # Letters of a question that the font lacks become boxes; a warning for each of them helps nobody.
+            # Letters that the font lacks become boxes; a warning for each of them is of no use.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            figure.savefig(path, dpi=150, facecolor="white", metadata=_UNDATED[ending])
+            figure.savefig(path, dpi=150, facecolor="auto", metadata=_UNDATED[ending])
     except OSError as error:
         raise CovistError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def save_page(content: str, path: str | Path, title: str = "covist") -> None:
-    """Write an HTML fragment, such as that of `draw_html`, as a page of its own.
+    """Write an HTML fragment, such as that of `draw_html`, as a complete page.
 
     >>> import covist, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,10 @@
-"""The film strip of a video: what was kept in each frame, and how kept tokens and weight move through time."""
+"""The film strip of a video: what was kept in each frame, and how kept tokens and weight change over time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -13,15 +14,15 @@ from covist.contract.stages import ImageReport
 from covist.grid import evenly
 from covist.units import counted, number
 from covist.viz.layout import View, owners
-from covist.viz.panels import FAINT, INK, SOFT, WeightScale, show_image, show_representatives
+from covist.viz.panels import WeightScale, show_image, show_representatives
 from covist.viz.sheet import GAP, LEGEND, MARGIN, TITLE, WIDTH, Sheet, add_legend, disc, thread
+from covist.viz.theme import LIGHT, Theme
 
-MOST = 16  # frames of a strip; of more, an even choice
+MOST = 16  # frames of a strip; longer videos are sampled evenly
 WIDEST, NARROWEST = 4, 8  # frames beside each other
-STRIPS = 6.5  # inches for all strips together, if narrower frames can do it
+STRIPS = 6.5  # inches for all strips together, if narrower frames make that possible
 HEADING, TIME, REST = 0.24, 0.23, 0.14  # inches above a strip, above a line of it, below the strip
 CHART, CHART_GAP, SCALE = 0.95, 0.42, 0.5  # inches of a chart, above it, to the left for its numbers
-SHADES = ("#d5dae1", "#9aa3b0", "#6b7787")  # of stages, the last one darkest
 FRAME_TICKS = 24  # frames that a chart numbers one by one
 
 
@@ -31,11 +32,15 @@ def draw_film(
     title: str = "",
     subtitle: str = "",
     seconds: Sequence[float] | None = None,
+    theme: Theme = LIGHT,
 ) -> Figure:
-    """At most 16 frames of a video, evenly spaced, then the same with the representatives of every stage; below, for
-    all frames, how many tokens were kept and what they count for.
+    """Draw up to 16 evenly spaced frames of a video, and the representatives of every stage on them.
 
-    seconds: when each frame is seen, for the headings; without it frames are numbered from 1.
+    Charts below show, for all frames, how many tokens were kept and how many tokens they count for.
+
+    video: what was kept of it, from `Report.visuals`
+    views: what to show of its frames, from `seen_views`
+    seconds: the time of each frame, for the headings; by default frames are numbered from 1
 
     >>> import covist, torch
     >>> from covist.contract.stages import ImageReport, StageReport
@@ -52,7 +57,7 @@ def draw_film(
     shown = evenly(len(views), MOST)
     strip = _Strip(views[0], len(shown), 1 + len(video.stages))
     charts = 2 * (CHART_GAP + CHART) + 0.3
-    sheet = Sheet(TITLE + (1 + len(video.stages)) * strip.height + charts + LEGEND, title, subtitle)
+    sheet = Sheet(TITLE + (1 + len(video.stages)) * strip.height + charts + LEGEND, title, subtitle, theme)
     names = [f"{moment:.1f} s" for moment in seconds] if seconds else [str(place + 1) for place in range(len(views))]
     _draw_seen(sheet, strip, [views[place] for place in shown], [names[place] for place in shown], len(views))
     _draw_kept(sheet, strip, video, [views[place] for place in shown])
@@ -62,7 +67,7 @@ def draw_film(
 
 
 class _Strip:
-    """Places the frames of one strip: lines of equally many panels, as wide as the room for all strips allows."""
+    """Places the frames of one strip: lines of equally many panels, as wide as the space for all strips allows."""
 
     def __init__(self, view: View, count: int, strips: int):
         self._shape = view.rows / view.columns
@@ -80,12 +85,12 @@ class _Strip:
         return min(share, STRIPS / 3 / self._shape)
 
     def height_of(self, count: int) -> float:
-        """Inches of a strip, its headings included."""
+        """Inches of a strip, including its headings."""
         lines = -(-count // self.columns)
         return HEADING + lines * (self.width * self._shape + TIME) + REST
 
     def box(self, place: int) -> tuple[float, float, float, float]:
-        """Left, top, width and height of a frame in inches, from the strip's own top."""
+        """Left, top, width and height of a frame in inches, from the strip's top."""
         line, column = divmod(place, self.columns)
         height = self.width * self._shape
         return MARGIN + column * (self.width + GAP), HEADING + TIME + line * (height + TIME), self.width, height
@@ -97,13 +102,14 @@ def _draw_seen(sheet: Sheet, strip: _Strip, views: list[View], names: list[str],
     for place, (view, name) in enumerate(zip(views, names, strict=True)):
         left, top, width, height = strip.box(place)
         axes = sheet.axes(left, TITLE + top, width, height)
-        show_image(axes, view)
-        axes.set_title(name, fontsize=8, color=SOFT, pad=4)
+        show_image(axes, view, theme=sheet.theme)
+        axes.set_title(name, fontsize=8, color=sheet.theme.soft, pad=4)
 
 
 def _draw_kept(sheet: Sheet, strip: _Strip, video: ImageReport, views: list[View]) -> None:
     """One strip per stage, and the legend that explains them."""
-    scale = WeightScale(max(float(stage.weights.max()) for stage in video.stages))
+    theme = sheet.theme
+    scale = WeightScale(max(float(stage.weights.max()) for stage in video.stages), theme)
     cell = 72 * strip.width / views[0].columns  # points
     for stage, state in enumerate(video.stages):
         above = TITLE + (1 + stage) * strip.height
@@ -114,55 +120,57 @@ def _draw_kept(sheet: Sheet, strip: _Strip, video: ImageReport, views: list[View
         for place, view in enumerate(views):
             left, top, width, height = strip.box(place)
             axes = sheet.axes(left, above + top, width, height)
-            show_representatives(axes, view, kept, weights, owner, scale, cell)
+            show_representatives(axes, view, kept, weights, owner, scale, cell, theme=theme)
             frame = int(video.grid.view_numbers()[view.start])
-            axes.set_title(f"{per_frame[frame]} kept", fontsize=8, color=SOFT, pad=4)
-    handles: list[Artist] = [disc(weight, scale, cell) for weight in scale.examples]
+            axes.set_title(f"{per_frame[frame]} kept", fontsize=8, color=theme.soft, pad=4)
+    handles: list[Artist] = [disc(weight, scale, cell, theme) for weight in scale.examples]
     if len(video.kept) < video.tokens and video.assignment is not None:
-        handles.append(thread())
+        handles.append(thread(theme))
     add_legend(sheet, scale, handles)
 
 
 def _draw_over_time(sheet: Sheet, top: float, video: ImageReport, names: list[str], unit: str) -> None:
-    """Two charts with a bar for every frame: tokens kept in every stage, and the weight of those that stay."""
-    left, width = MARGIN + SCALE, WIDTH - 2 * MARGIN - SCALE
+    """Two charts with a bar for every frame: tokens kept in every stage, and the weight of the final ones."""
+    left, width, theme = MARGIN + SCALE, WIDTH - 2 * MARGIN - SCALE, sheet.theme
     kept = sheet.axes(left, top + CHART_GAP, width, CHART)
-    shades = SHADES[-len(video.stages) :] if len(video.stages) <= len(SHADES) else [FAINT] * len(video.stages)
+    stages = len(video.stages)
+    shades = theme.bars[-stages:] if stages <= len(theme.bars) else [theme.faint] * stages
     for stage, shade in enumerate(shades):
         layers = video.describe_stage(stage).partition(":")[0]
         kept.bar(range(video.frames), video.kept_per_frame(stage).numpy(), color=shade, label=layers)
-    if len(video.stages) > 1:
-        kept.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(shades), fontsize=8, frameon=False, borderpad=0)
-    _finish(kept, video, "tokens kept per frame")
+    if stages > 1:
+        look: dict[str, Any] = {"fontsize": 8, "frameon": False, "borderpad": 0, "labelcolor": theme.ink}
+        kept.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=stages, **look)
+    _finish(kept, video, "tokens kept per frame", theme)
     weight = sheet.axes(left, top + 2 * CHART_GAP + CHART, width, CHART)
-    weight.bar(range(video.frames), video.weight_per_frame().numpy(), color=SHADES[-1])
-    weight.axhline(video.tokens_per_frame, color=SOFT, linewidth=0.8, linestyle=(0, (4, 3)))
+    weight.bar(range(video.frames), video.weight_per_frame().numpy(), color=theme.bars[-1])
+    weight.axhline(video.tokens_per_frame, color=theme.soft, linewidth=0.8, linestyle=(0, (4, 3)))
     weight.text(
         1,
         1.08,
-        f"dashed: {number(round(video.tokens_per_frame, 1))}, the tokens of a frame",
+        f"dashed: {number(round(video.tokens_per_frame, 1))} tokens, a whole frame",
         transform=weight.transAxes,
         ha="right",
         fontsize=8,
-        color=SOFT,
+        color=theme.soft,
     )
-    _finish(weight, video, "weight per frame: the tokens that those count for")
+    _finish(weight, video, "weight per frame: how many tokens the kept ones count for", theme)
     ticks = weight.get_xticks().astype(int)
     weight.set_xticks(ticks, [names[tick] for tick in ticks])
-    weight.set_xlabel(unit, fontsize=8, color=SOFT, labelpad=2)
+    weight.set_xlabel(unit, fontsize=8, color=theme.soft, labelpad=2)
 
 
-def _finish(axes: Axes, video: ImageReport, title: str) -> None:
+def _finish(axes: Axes, video: ImageReport, title: str, theme: Theme) -> None:
     """A tick for every frame if there is room, a line between segments, a heading at the left."""
     ticks = evenly(video.frames, FRAME_TICKS)
     axes.set_xlim(-0.5, video.frames - 0.5)
     axes.set_xticks(ticks, [""] * len(ticks))
     axes.margins(y=0.12)
     axes.locator_params(axis="y", nbins=4, integer=True)
-    axes.tick_params(labelsize=8, colors=SOFT, length=2)
+    axes.tick_params(labelsize=8, colors=theme.soft, length=2)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(FAINT)
+        spine.set_color(theme.faint)
     for end in accumulate(video.segments[:-1]):
-        axes.axvline(end - 0.5, color=SOFT, linewidth=0.8, linestyle=":")
-    axes.set_title(title, fontsize=9, color=INK, loc="left", pad=5)
+        axes.axvline(end - 0.5, color=theme.soft, linewidth=0.8, linestyle=":")
+    axes.set_title(title, fontsize=9, color=theme.ink, loc="left", pad=5)

@@ -1,4 +1,4 @@
-"""What was kept, as HTML for notebooks and pages: interactive without a script, light or dark like its surroundings."""
+"""What was kept, as HTML for notebooks and pages: interactive without scripts, light or dark like its surroundings."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from html import escape
 
 from covist.contract.stages import ImageReport
 from covist.viz.layout import View
-from covist.viz.panels import WEIGHT_COLOURS, WeightScale
+from covist.viz.panels import WeightScale
 from covist.viz.svg import define_images, draw_panel
+from covist.viz.theme import LIGHT
 
-# Text takes the colour around it. Regions are clear until the pointer is on one of them; then the others go dark.
+# Text inherits its colour. Regions are transparent until the pointer is on one of them; then the others are darkened.
 _STYLE = f"""<style>
 .covist {{ font: 13px/1.45 system-ui, sans-serif; color: inherit }}
 .covist h3 {{ font-size: 15px; margin: 0 0 .4em }}
@@ -34,7 +35,7 @@ _STYLE = f"""<style>
 .covist circle {{ stroke: #fff; stroke-width: 1px; vector-effect: non-scaling-stroke }}
 .covist .all:hover .one:not(:hover) circle {{ opacity: .35 }}
 .covist .scale {{ display: inline-block; width: 120px; height: 10px; margin: 0 .4em; border-radius: 2px;
-  background: linear-gradient(to right, {", ".join(WEIGHT_COLOURS)}) }}
+  background: linear-gradient(to right, {", ".join(LIGHT.weights)}) }}
 </style>"""
 
 
@@ -45,11 +46,15 @@ def draw_html(
     facts: Mapping[str, str] | None = None,
     scope: str = "",
 ) -> str:
-    """An HTML fragment with a panel for every stage of every image: pointing at a representative lights up the tokens
-    it stands for and shows its weight and position.
+    """Draw an HTML fragment with a panel for every stage of every image.
 
-    views: what to show of each image, from `seen_views`; facts: lines below the title, by name; scope: sets the ids of
-    this drawing apart from those of others, for pages that hide some of theirs: browsers find no id in a hidden part.
+    Pointing at a representative highlights the tokens that it represents and shows its weight and position.
+
+    images: what was kept, from `Report.images`
+    views: what to show of each image, from `seen_views`
+    facts: lines below the title, by name
+    scope: makes the ids of this drawing different from those of others, for pages that hide some of their drawings
+        (browsers do not find ids in hidden parts)
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -73,7 +78,7 @@ def _draw_image(image: ImageReport, views: list[View], scope: str) -> str:
     pixels = blake2b(scope.encode(), digest_size=6)
     for view in views:
         pixels.update(view.image.tobytes() + bytes(f"{view.rows}x{view.columns}", "ascii"))
-    name = f"covist-{pixels.hexdigest()}"  # unlike names on one page, and equal names mean equal images
+    name = f"covist-{pixels.hexdigest()}"  # distinct names on one page; equal names mean equal images
     stages = "".join(
         f"<figure><figcaption>{image.describe_stage(stage)}</figcaption>"
         f"{draw_panel(image, views, stage, scale, name)}</figure>"
@@ -89,5 +94,5 @@ def _legend(image: ImageReport, scale: WeightScale) -> str:
     else:
         lines = [f'weight 1<span class="scale"></span>{scale.largest:.3g}, the colour and area of a disc']
     if len(image.discarded_at(-1)):
-        lines.append("hatched: discarded, nothing stands for these tokens")
+        lines.append("hatched: discarded, no representative stands for these tokens")
     return f"<p>{'; '.join(lines)}</p>"

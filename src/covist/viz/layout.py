@@ -1,4 +1,4 @@
-"""Where tokens lie in the image, and which representative stands for which of them."""
+"""Where tokens lie in the image, and which representative stands for each of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image
 from covist.contract.stages import ImageReport
 
 PANEL_PIXELS, FRAME_PIXELS = 480, 240  # of the longer side of a view; a video has many
-BLANK = 214  # grey of an image that nobody knows
+BLANK = 214  # grey of an unknown image
 
 Corner = tuple[int, int]
 """(x, y) of a corner of the token grid."""
@@ -52,8 +52,9 @@ class View:
 def seen_views(report: ImageReport, image: Image.Image | Sequence[Image.Image] | None = None) -> list[View]:
     """The views of an image as the encoder saw them, scaled so that every token has a cell of the same size.
 
-    image: the original, which is sharper than what the encoder saw, or the frames of a video. Without it, and where the
-        views are parts of the image, the pixels of the call are shown; where there are none, the views are grey.
+    report: what was kept of the image or video, from `Report.images` or `Report.visuals`
+    image: the original, which is sharper than what the encoder saw, or the frames of a video. Without it, or if the
+        views are parts of the image, the pixels of the call are shown; without pixels, the views are grey.
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -75,7 +76,7 @@ def seen_views(report: ImageReport, image: Image.Image | Sequence[Image.Image] |
 
 
 def arrange(count: int, width: float, height: float) -> int:
-    """Columns in which panels of one shape fill something like a square.
+    """The number of columns in which panels of one shape roughly fill a square.
 
     >>> arrange(16, width=1, height=1), arrange(8, width=2, height=1)
     (4, 2)
@@ -84,14 +85,14 @@ def arrange(count: int, width: float, height: float) -> int:
 
 
 def owners(image: ImageReport, stage: int) -> np.ndarray | None:
-    """For every original token the original token that represents it from `stage` on [N]; None if nothing does."""
+    """For every original token, the original token that represents it from `stage` on [N]; None if some have none."""
     assignment = image.assignment_at(stage)
     return None if assignment is None else image.stages[stage].kept[assignment].numpy()
 
 
 def rebuilt(views: list[View], owner: np.ndarray | None, kept: np.ndarray) -> list[np.ndarray]:
-    """The views from the representatives alone: they show their patch, every other cell the mean colour of its
-    representative's patch, and a cell without one is white."""
+    """The views rebuilt from the representatives: these show their patch, every other cell shows the mean colour of its
+    representative's patch, and a cell without a representative is white."""
     patches = np.concatenate([_patches(view) for view in views])  # [N, cell, cell, 3]
     means = patches.mean(axis=(1, 2), keepdims=True).astype(np.uint8)  # [N, 1, 1, 3]
     painted = np.full_like(patches, 255)
@@ -102,9 +103,9 @@ def rebuilt(views: list[View], owner: np.ndarray | None, kept: np.ndarray) -> li
 
 
 def outline(cells: Iterable[Corner]) -> list[list[Corner]]:
-    """The closed borders, corner by corner, of an area of cells (column, row); straight stretches have no corners.
+    """The closed borders, corner by corner, of an area of cells (column, row), without points on straight lines.
 
-    Filled by the even-odd rule they cover exactly these cells.
+    Filled by the even-odd rule, they cover exactly these cells.
     """
     inside = set(cells)
     ahead: dict[Corner, list[Corner]] = defaultdict(list)  # clockwise, the area on the right-hand side
@@ -130,7 +131,7 @@ def outline(cells: Iterable[Corner]) -> list[list[Corner]]:
 
 
 def _corners(loop: list[Corner]) -> list[Corner]:
-    """A closed loop without the points at which it goes straight on."""
+    """A closed loop without the points on straight lines."""
     around = zip(loop[-1:] + loop[:-1], loop, loop[1:] + loop[:1], strict=True)
     return [here for before, here, after in around if before[0] != after[0] and before[1] != after[1]]
 
@@ -139,9 +140,9 @@ def _images(report: ImageReport, image: Image.Image | Sequence[Image.Image] | No
     """What to show in each view."""
     count = len(report.grid.views)
     if isinstance(image, Sequence):
-        together = ceil(len(image) / count)  # frames that an encoder sees as one; the first of them is shown
+        together = ceil(len(image) / count)  # frames that the encoder merges; the first of them is shown
         return [image[min(number * together, len(image) - 1)] for number in range(count)]
-    shows_parts = count > 1 and report.grid.relation == "apart"  # which part a view shows, only its pixels say
+    shows_parts = count > 1 and report.grid.relation == "apart"  # only the pixels tell which part a view shows
     if image is not None and not (shows_parts and report.pixels):
         crop = count == 1 and report.preprocessing.center_crop
         return [_central_square(image) if crop else image] * count

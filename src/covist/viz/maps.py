@@ -10,15 +10,16 @@ from matplotlib import colormaps
 
 from covist.contract.stages import ImageReport
 from covist.viz.layout import View
-from covist.viz.panels import EVIDENCE, GONE
+from covist.viz.panels import EVIDENCE
 from covist.viz.svg import pixel_data
+from covist.viz.theme import LIGHT
 
 MAP_NAMES = ("attention", "distinctiveness", "instruction", "combined")
 
 
 @dataclass(frozen=True)
 class EvidenceMap:
-    """A map over all original tokens [N], nan where a token was gone."""
+    """A map over all original tokens [N], nan for tokens that were already removed."""
 
     title: str
     caption: str
@@ -26,7 +27,7 @@ class EvidenceMap:
 
 
 def evidence_maps(image: ImageReport) -> list[EvidenceMap]:
-    """The maps of all stages in the order of MAP_NAMES; constant maps say nothing and are left out."""
+    """The maps of all stages in the order of MAP_NAMES, without constant maps."""
     found = []
     for number, stage in enumerate(image.stages):
         for name in sorted(stage.maps, key=lambda name: (MAP_NAMES + (name,)).index(name)):
@@ -42,7 +43,10 @@ def evidence_maps(image: ImageReport) -> list[EvidenceMap]:
 
 
 def draw_maps(image: ImageReport, views: list[View]) -> str:
-    """An HTML fragment with the evidence maps of an image, bright where tokens matter; empty where there are none.
+    """Draw an HTML fragment with the evidence maps of an image, bright where tokens matter; empty without maps.
+
+    image: what was kept of it, from `Report.images`
+    views: what to show of the image, from `seen_views`
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -60,7 +64,7 @@ def draw_maps(image: ImageReport, views: list[View]) -> str:
 def _draw_map(shown: EvidenceMap, views: list[View]) -> str:
     """The views of one map share a scale."""
     low, high = float(np.nanmin(shown.values)), float(np.nanmax(shown.values))
-    colours = colormaps[EVIDENCE].with_extremes(bad=GONE)
+    colours = colormaps[EVIDENCE].with_extremes(bad=LIGHT.gone)
     scaled = np.ma.masked_invalid((shown.values - low) / (high - low))
     panels = "".join(
         f'<img alt="" style="image-rendering:pixelated;display:block;width:100%" '

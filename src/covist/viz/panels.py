@@ -1,4 +1,4 @@
-"""The panels a figure is made of. Axes are in units of token cells, so a panel has the shape of its view."""
+"""The panels of figures. Axes are in units of token cells, so a panel has the shape of its view."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, hsv_to_rgb
+from matplotlib.colors import Normalize, hsv_to_rgb
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from covist.viz.layout import View, outline
+from covist.viz.theme import LIGHT, Theme
 
-INK, SOFT, FAINT, GONE = "#22262e", "#5b6472", "#9aa3b0", "#eef0f3"
-DISCARDED: dict[str, Any] = {"facecolor": GONE, "edgecolor": FAINT, "hatch": "////", "linewidth": 0.0}
 EVIDENCE = "magma"
 GOLDEN = 0.618034
 MANY_THREADS = 512
 WIDEST_DISC = 24.0  # points, so that it fits into the line of the legend
-WEIGHT_COLOURS = ("#ffd166", "#f3722c", "#c9184a", "#590d6e")
-WEIGHTS: Colormap = LinearSegmentedColormap.from_list("weights", WEIGHT_COLOURS)
+NARROWEST_DISC = 0.3  # of a cell
+WIDEST_RIM, THICKEST_RIM = 0.6, 0.1  # points; of the diameter, so that small discs keep their colour
 
 
 class WeightScale:
     """The colours of the weights, from 1 (a token stands for itself) to the largest."""
 
-    def __init__(self, largest: float):
+    def __init__(self, largest: float, theme: Theme = LIGHT):
         self._plain = largest <= 1
         self.largest = max(largest, 2.0)
-        self.mappable = ScalarMappable(Normalize(1.0, self.largest), WEIGHTS)
+        self.mappable = ScalarMappable(Normalize(1.0, self.largest), theme.weight_colours)
 
     @property
     def examples(self) -> list[float]:
-        """Round weights for a legend; only 1 where no token stands for another."""
+        """Round weights for a legend; only 1 if no token stands for another."""
         if self._plain:
             return [1.0]
         return [1.0, *sorted({float(round((1 + self.largest) / 2)), float(round(self.largest))} - {1.0})]
@@ -44,35 +43,44 @@ class WeightScale:
         return self.mappable.to_rgba(weights)
 
     def areas(self, weights: np.ndarray, cell_points: float) -> np.ndarray:
-        """Discs in square points, proportional to the weight: half a cell wide for a weight of one, less where the
-        largest would otherwise hide its neighbours or the legend."""
+        """Areas of discs in square points, proportional to the weight: half a cell wide for a weight of one, or less if
+        the largest would otherwise hide its neighbours or the legend, but never too small to be seen."""
         widest = min(0.55 * cell_points * self.largest**0.5, 2.5 * cell_points, WIDEST_DISC)
-        return widest**2 * weights / self.largest
+        return np.maximum(widest**2 * weights / self.largest, (NARROWEST_DISC * cell_points) ** 2)
 
 
-def show_image(axes: Axes, view: View, title: str = "") -> None:
+def show_image(axes: Axes, view: View, title: str = "", theme: Theme = LIGHT) -> None:
     """A view as the encoder saw it."""
     axes.imshow(view.image, extent=_extent(view), interpolation="nearest")
-    _finish(axes, view, title)
+    _finish(axes, view, title, theme)
 
 
-def show_rebuilt(axes: Axes, view: View, painted: np.ndarray, discarded: np.ndarray, title: str = "") -> None:
-    """A view as its representatives show it; hatched where tokens were discarded [n] and nothing stands for them."""
+def discarded_look(theme: Theme) -> dict[str, Any]:
+    """How an area looks that no representative stands for."""
+    return {"facecolor": theme.gone, "edgecolor": theme.faint, "hatch": "////", "linewidth": 0.0}
+
+
+def show_rebuilt(
+    axes: Axes, view: View, painted: np.ndarray, discarded: np.ndarray, title: str = "", theme: Theme = LIGHT
+) -> None:
+    """A view rebuilt from its representatives; hatched where tokens were discarded [n] without a representative."""
     axes.imshow(painted, extent=_extent(view), interpolation="nearest")
     cells = view.cells(discarded[view.holds(discarded)])
     if len(cells):
         loops = [Path(loop + loop[:1], closed=True) for loop in outline(map(tuple, cells.tolist()))]
-        axes.add_patch(PathPatch(Path.make_compound_path(*loops), **DISCARDED))
-    _finish(axes, view, title)
+        axes.add_patch(PathPatch(Path.make_compound_path(*loops), **discarded_look(theme)))
+    _finish(axes, view, title, theme)
 
 
-def show_map(axes: Axes, view: View, values: np.ndarray, title: str = "", caption: str = "") -> None:
-    """An evidence map over all tokens [N]; nan where a token was gone already. The views share one scale."""
+def show_map(
+    axes: Axes, view: View, values: np.ndarray, title: str = "", caption: str = "", theme: Theme = LIGHT
+) -> None:
+    """An evidence map over all tokens [N], nan for tokens that were already removed. The views share one scale."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     axes.imshow(view.on_grid(values), extent=_extent(view), interpolation="nearest", cmap=EVIDENCE, vmin=low, vmax=high)
-    axes.set_facecolor(GONE)
-    _finish(axes, view, title)
-    axes.set_xlabel(caption, fontsize=7.5, color=SOFT, labelpad=4, linespacing=1.15)
+    axes.set_facecolor(theme.gone)
+    _finish(axes, view, title, theme)
+    axes.set_xlabel(caption, fontsize=7.5, color=theme.soft, labelpad=4, linespacing=1.15)
 
 
 def show_representatives(
@@ -84,39 +92,42 @@ def show_representatives(
     scale: WeightScale,
     cell_points: float,
     title: str = "",
+    theme: Theme = LIGHT,
 ) -> None:
-    """Representatives as discs over the faded image, with a thread to every token that they stand for."""
+    """Representatives as discs over the faded image, with a line to every token that they stand for."""
     grey = view.image @ np.array([0.299, 0.587, 0.114])
-    faded = 255 - 0.45 * (255 - grey)
-    axes.imshow(faded, extent=_extent(view), cmap="gray", vmin=0, vmax=255, interpolation="bilinear")
+    axes.imshow(grey, extent=_extent(view), cmap=theme.faded, vmin=0, vmax=255, interpolation="bilinear")
     if owner is not None:
         _draw_threads(axes, view, kept, weights, owner, scale)
     here = view.holds(kept)
     order = np.argsort(-weights[here], kind="stable")  # small discs on top of large ones
     centres, sizes = view.centres(kept[here])[order], weights[here][order]
+    areas = scale.areas(sizes, cell_points)
     axes.scatter(
         centres[:, 0],
         centres[:, 1],
-        s=scale.areas(sizes, cell_points),
+        s=areas,
         c=scale.colours(sizes),
-        edgecolors="white",
-        linewidths=0.6,
+        edgecolors=theme.rim,
+        linewidths=np.minimum(WIDEST_RIM, THICKEST_RIM * np.sqrt(areas)),
         zorder=3,
         clip_on=False,  # a disc at the edge stays whole
     )
-    _finish(axes, view, title)
+    _finish(axes, view, title, theme)
 
 
-def show_regions(axes: Axes, view: View, owner: np.ndarray, kept: np.ndarray, title: str = "") -> None:
+def show_regions(
+    axes: Axes, view: View, owner: np.ndarray, kept: np.ndarray, title: str = "", theme: Theme = LIGHT
+) -> None:
     """Every token in the colour of its representative; a dot marks the representative itself."""
     rank = np.searchsorted(kept, view.on_grid(owner))  # [rows, columns]
     hues = (rank * GOLDEN) % 1.0  # consecutive representatives, often neighbours, get hues far apart
-    light = np.where(rank % 2, 0.95, 0.78)
+    light = np.where(rank % 2, *reversed(theme.tints))
     colours = hsv_to_rgb(np.stack([hues, np.full_like(hues, 0.42), light], axis=-1))
     axes.imshow(colours, extent=_extent(view), interpolation="nearest")
     centres = view.centres(kept[view.holds(kept)])
-    axes.scatter(centres[:, 0], centres[:, 1], s=9, color=INK, linewidths=0, zorder=3)
-    _finish(axes, view, title)
+    axes.scatter(centres[:, 0], centres[:, 1], s=9, color=theme.ink, linewidths=0, zorder=3)
+    _finish(axes, view, title, theme)
 
 
 def _draw_threads(
@@ -129,7 +140,7 @@ def _draw_threads(
     weight_of = dict(zip(kept.tolist(), weights.tolist(), strict=True))
     lines = np.stack([view.centres(tokens), view.centres(owner[tokens])], axis=1)  # [n, 2, 2]
     tints = scale.colours(np.array([weight_of[token] for token in owner[tokens].tolist()]))
-    faint = float(np.clip(MANY_THREADS / len(tokens), 0.12, 1.0))  # thousands of threads must not become a wall
+    faint = float(np.clip(MANY_THREADS / len(tokens), 0.12, 1.0))  # keeps thousands of lines from hiding the image
     axes.add_collection(
         LineCollection(list(lines), colors=tints, linewidths=0.35 + 0.35 * faint, alpha=0.45 * faint, zorder=2)
     )
@@ -139,12 +150,12 @@ def _extent(view: View) -> tuple[float, float, float, float]:
     return (0, view.columns, view.rows, 0)
 
 
-def _finish(axes: Axes, view: View, title: str) -> None:
+def _finish(axes: Axes, view: View, title: str, theme: Theme) -> None:
     axes.set_xlim(0, view.columns)
     axes.set_ylim(view.rows, 0)
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
-        spine.set_color(FAINT)
+        spine.set_color(theme.faint)
         spine.set_linewidth(0.6)
-    axes.set_title(title, fontsize=9, color=INK, pad=6)
+    axes.set_title(title, fontsize=9, color=theme.ink, pad=6)

@@ -1,4 +1,4 @@
-"""The sheet that figures are drawn on: places in inches from the top left, a title, and the legend below."""
+"""The sheet for figures: positions in inches from the top left, a title, and a legend at the bottom."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from covist.viz.panels import FAINT, INK, WeightScale
+from covist.viz.panels import WeightScale
+from covist.viz.theme import LIGHT, Theme
 
-WIDTH, MARGIN, GAP, BAR = 12.0, 0.25, 0.14, 2.6  # inches of the figure, its rim, between panels, of the colour bar
-TITLE, LEGEND = 0.62, 0.72  # inches above all, below all
+WIDTH, MARGIN, GAP, BAR = 12.0, 0.25, 0.14, 2.6  # inches: figure, margin, between panels, colour bar
+TITLE, LEGEND = 0.62, 0.72  # inches at the top, at the bottom
 
 
 class Sheet:
-    """A figure of the common width, with a title and a line below it."""
+    """A figure, usually of the common width, with a title and a subtitle."""
 
-    def __init__(self, height: float, title: str = "", subtitle: str = ""):
-        self.height = height
-        self.figure = Figure(figsize=(WIDTH, height))
+    def __init__(self, height: float, title: str = "", subtitle: str = "", theme: Theme = LIGHT, width: float = WIDTH):
+        self.height, self.theme, self.width = height, theme, width
+        self.figure = Figure(figsize=(width, height), facecolor=theme.background)
         self.write(title, 0.24, fontsize=13, weight="bold")
         self.write(subtitle, 0.48, fontsize=9.5)
 
-    def write(self, text: str, below: float, **style: Any) -> None:
-        """A line of text that many inches below the top; a question may hold dollars, which are no formula."""
-        place = MARGIN / WIDTH, 1 - below / self.height
-        self.figure.text(*place, text, color=INK, va="center", parse_math=False, **style)
+    def write(self, text: str, below: float, left: float = MARGIN, **style: Any) -> None:
+        """A line of text, `below` inches from the top. Dollar signs in a question do not begin a formula."""
+        look = {"color": self.theme.ink, "va": "center", "parse_math": False, **style}
+        self.figure.text(left / self.width, 1 - below / self.height, text, **look)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        return self.figure.add_axes(
-            (left / WIDTH, 1 - (top + height) / self.height, width / WIDTH, height / self.height)
-        )
+        place = (left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
+        return self.figure.add_axes(place, facecolor=self.theme.background)
 
 
 def add_legend(sheet: Sheet, scale: WeightScale, handles: list[Artist]) -> None:
-    """What discs, threads, hatching and colours mean."""
-    figure, height = sheet.figure, sheet.height
+    """Explain discs, lines, hatching and colours."""
+    figure, height, ink = sheet.figure, sheet.height, sheet.theme.ink
     figure.legend(
         handles=handles,
         loc="center left",
@@ -50,24 +50,24 @@ def add_legend(sheet: Sheet, scale: WeightScale, handles: list[Artist]) -> None:
         handletextpad=0.6,
         columnspacing=1.6,
         borderpad=0,
-        labelcolor=INK,
+        labelcolor=ink,
     )
     if len(scale.examples) > 1:
         left, width = WIDTH - MARGIN - BAR, BAR
         bar_axes = figure.add_axes((left / WIDTH, 0.36 / height, width / WIDTH, 0.12 / height))
         bar = figure.colorbar(scale.mappable, cax=bar_axes, orientation="horizontal")
         bar.outline.set_visible(False)
-        bar.ax.tick_params(labelsize=8, colors=INK, length=2)
-        figure.text((left - 0.1) / WIDTH, 0.42 / height, "weight", fontsize=9, color=INK, ha="right", va="center")
+        bar.ax.tick_params(labelsize=8, colors=ink, length=2)
+        figure.text((left - 0.1) / WIDTH, 0.42 / height, "weight", fontsize=9, color=ink, ha="right", va="center")
 
 
-def thread() -> Line2D:
-    """An entry of the legend."""
-    return Line2D([], [], color=FAINT, linewidth=1.2, label="a token and the representative that stands for it")
+def thread(theme: Theme) -> Line2D:
+    """The legend entry of the lines between tokens."""
+    return Line2D([], [], color=theme.faint, linewidth=1.2, label="a token and the representative that stands for it")
 
 
-def disc(weight: float, scale: WeightScale, cell_points: float) -> Line2D:
-    """An entry of the legend: a disc as it is drawn in cells of that many points."""
+def disc(weight: float, scale: WeightScale, cell_points: float, theme: Theme) -> Line2D:
+    """A legend entry: a disc as drawn in cells of `cell_points` points."""
     weights = np.array([weight])
     return Line2D(
         [],
@@ -76,6 +76,6 @@ def disc(weight: float, scale: WeightScale, cell_points: float) -> Line2D:
         marker="o",
         markersize=float(np.sqrt(scale.areas(weights, cell_points))[0]),
         markerfacecolor=to_hex(scale.colours(weights)[0]),
-        markeredgecolor="white",
+        markeredgecolor=theme.rim,
         label=f"weight {weight:g}",
     )

@@ -1,4 +1,4 @@
-"""One stage of an image as an SVG that answers to the pointer by style alone: no script."""
+"""One stage of an image as an SVG that reacts to the pointer by CSS, without scripts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from covist.viz.panels import WeightScale
 
 VIEW_GAP = 1  # cells between the views of an image
 NARROWEST_DISC, WIDEST_DISC = 0.12, 0.46  # radii in cells: a disc can be seen and never leaves its token
-NOTE_LETTERS = 46  # letters of a note that the width of a panel has room for
-TALL = 1.4  # height over width from which on a page narrows a panel
+NOTE_LETTERS = 46  # letters of a note that fit the width of a panel
+TALL = 1.4  # height over width above which a page narrows a panel
 JPEG_QUALITY = 85
 
 Place = tuple[View, int, int]
-"""A view, and the column and the row of the panel at which it begins."""
+"""A view, and the column and row of the panel at which it begins."""
 
 
 def stack(views: list[View]) -> list[Place]:
@@ -44,12 +44,12 @@ def spread(frames: list[View]) -> list[Place]:
 
 
 def image_data(view: View) -> str:
-    """A view as a data address."""
+    """A view as a data URL."""
     return _data_address(view.image, "jpeg", quality=JPEG_QUALITY)
 
 
 def pixel_data(pixels: np.ndarray) -> str:
-    """Pixels [rows, columns, 3] as a data address that keeps each of them."""
+    """Pixels [rows, columns, 3] as a lossless data URL."""
     return _data_address(pixels, "png")
 
 
@@ -60,7 +60,7 @@ def _data_address(pixels: np.ndarray, kind: str, **options: int) -> str:
 
 
 def define_images(views: list[View], name: str) -> str:
-    """The images of all views and the hatching, once; the panels of all stages refer to them by `name`."""
+    """The images of all views and the hatching, defined once; the panels of all stages refer to them by `name`."""
     images = "".join(
         f'<image id="{name}-{number}" width="{view.columns}" height="{view.rows}" preserveAspectRatio="none" '
         f'href="{image_data(view)}"/>'
@@ -80,7 +80,7 @@ def draw_panel(image: ImageReport, views: list[View], stage: int, scale: WeightS
     """The representatives of one stage over the image.
 
     Each is a group with a title: its region, which covers the tokens it stands for, its disc, and a note that is shown
-    while the pointer is on one of them. Every token is in exactly one group or in the discarded area.
+    while the pointer is on either. Every token is in exactly one group or in the discarded area.
     """
     placed = spread(views) if image.is_video else stack(views)
     width = max(left + view.columns for view, left, _ in placed)
@@ -103,7 +103,7 @@ def draw_panel(image: ImageReport, views: list[View], stage: int, scale: WeightS
 def _representatives(
     image: ImageReport, placed: list[Place], stage: int, owner: np.ndarray | None, scale: WeightScale, below: float
 ) -> Iterable[str]:
-    """One group per representative; notes stand in the lines from `below` on."""
+    """One group per representative; notes are written from the line `below` on."""
     state, view_name = image.stages[stage], "frame" if image.is_video else "view"
     kept, weights = state.kept.numpy(), state.weights.float().numpy()
     colours = [to_hex(colour) for colour in scale.colours(weights)]
@@ -122,14 +122,14 @@ def _representatives(
 
 
 def _where(placed: list[Place], token: int, name: str) -> str:
-    """Row and column of a token, counted from 0, and its view where there are several, which has a `name`."""
+    """Row and column of a token, counted from 0, and its view (called `name`) if there are several."""
     number = next(number for number, (view, _, _) in enumerate(placed) if token < view.stop)
     row, column = divmod(token - placed[number][0].start, placed[number][0].columns)
     return f"{f'{name} {number}, ' if len(placed) > 1 else ''}row {row}, column {column}"
 
 
 def _position(position: Tensor) -> str:
-    """A rotary position; with several axes one number for each."""
+    """A rotary position; with several axes, one number for each."""
     return str(position.tolist()).replace("[", "(").replace("]", ")")
 
 
@@ -138,7 +138,8 @@ def _discarded(image: ImageReport, placed: list[Place], stage: int, name: str) -
     gone = image.discarded_at(stage).numpy()
     if not len(gone):
         return ""
-    title = f"discarded: nothing stands for {'this token' if len(gone) == 1 else f'these {len(gone)} tokens'}"
+    tokens = "this token" if len(gone) == 1 else f"these {len(gone)} tokens"
+    title = f"discarded: no representative stands for {tokens}"
     path = f'<path fill="url(#{name}-gone)" d="{_path(_cells(placed, gone))}"/>'
     return f'<g class="gone"><title>{title}</title>{path}</g>'
 
@@ -150,7 +151,7 @@ def _cells(placed: list[Place], tokens: np.ndarray) -> list[Corner]:
 
 
 def _path(cells: Iterable[Corner]) -> str:
-    """The outline of an area as path data: turns are right angles, so a letter and a length are enough for a side."""
+    """The outline of an area as path data: all turns are right angles, so each side is a letter and a length."""
     written = []
     for loop in outline(cells):
         written.append(f"M{loop[0][0]} {loop[0][1]}")

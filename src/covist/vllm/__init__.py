@@ -1,5 +1,5 @@
 """Compression inside vLLM: an out-of-tree plugin of model classes (extra: vllm).
 
-`covist.vllm.plugin.register` is what vLLM calls. What needs no vLLM (settings, rows, positions, towers) is in modules
-of its own and runs in the ordinary tests.
+vLLM calls `covist.vllm.plugin.register`. Code that does not need vLLM (settings, rows, positions, towers) is in
+separate modules and runs in the ordinary tests.
 """

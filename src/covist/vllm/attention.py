@@ -1,4 +1,4 @@
-"""Eq. 9 in vLLM: heads with a few further dimensions, computed once per step and shared by all layers."""
+"""Eq. 9 in vLLM: heads with a few extra dimensions, computed once per step and shared by all layers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 MOST_COLUMNS = 256
-"""More further dimensions than this are never taken: every cached token pays for them."""
+"""The most extra dimensions: every cached token needs space for them."""
 
 
 class StepColumns:
-    """The columns of all tokens of a step, at addresses that stay: graphs and compiled layers read them in place."""
+    """The columns of all tokens of a step, at fixed addresses: graphs and compiled layers read them in place."""
 
     def __init__(self, rule: AttentionRule, columns: int, tokens: int, reach: int, device: torch.device):
         series = CosineSeries.zero() if rule.distance is None else fit_series(rule.distance, terms_in(columns))
@@ -32,7 +32,7 @@ class StepColumns:
         self.keys = torch.zeros(tokens, columns, dtype=torch.float32, device=device)
 
     def write(self, positions: Tensor, side: Side) -> None:
-        """Of the tokens of this step, at positions [n, axes]."""
+        """Write the columns of this step's tokens, at positions [n, axes]."""
         weights = side.log_weight if self._rule.weights else torch.zeros_like(side.log_weight)
         biased = side.visual if self._rule.distance is not None else torch.zeros_like(side.visual)
         count = len(positions)
@@ -41,7 +41,7 @@ class StepColumns:
 
 
 class WideAttention(nn.Module):
-    """In place of a layer's `attn`: widens queries and keys, and cuts the output back."""
+    """Replaces a layer's `attn`: widens queries and keys, and trims the output."""
 
     scale: Tensor
 
@@ -49,7 +49,7 @@ class WideAttention(nn.Module):
         super().__init__()
         self._heads, self._kv_heads, self._width = attention.num_heads, attention.num_kv_heads, attention.head_size
         self._step, self.scaling = step, attention.impl.scale
-        # This rank's heads; the gains are known once the weights are.
+        # This rank's heads; the gains are known once the weights are loaded.
         self.register_buffer("scale", torch.ones(self._heads, dtype=torch.float32), persistent=False)
         self.inner = wider_layer(attention, step.codec.columns, vllm_config)
 
@@ -66,10 +66,10 @@ class WideAttention(nn.Module):
 
 
 def wider_layer(attention: Any, columns: int, vllm_config: VllmConfig) -> nn.Module:
-    """A layer like `attention` whose heads have further dimensions, in its place."""
+    """A layer that replaces `attention`, with extra dimensions in its heads."""
     from vllm.model_executor.layers.attention import Attention  # here, so that the rest runs without vLLM
 
-    # It takes the old one's name: caches are bound and kernels are called by it.
+    # It takes over the name, by which caches are bound and kernels are called.
     del vllm_config.compilation_config.static_forward_context[attention.layer_name]
     return Attention(
         attention.num_heads,
@@ -85,21 +85,21 @@ def wider_layer(attention: Any, columns: int, vllm_config: VllmConfig) -> nn.Mod
 
 
 def columns_for(attention: Any, wanted: int | None) -> int:
-    """How many dimensions to add to the heads of a layer, so that its backend takes them."""
+    """How many dimensions to add to the heads of a layer, so that its backend supports them."""
     width, backend = attention.head_size, attention.attn_backend
     choices = range(COLUMNS, MOST_COLUMNS + 1, COLUMNS) if wanted is None else [wanted]
     fitting = next((columns for columns in choices if backend.supports_head_size(width + columns)), None)
     if fitting is None:
-        sizes = ", ".join(map(str, backend.get_supported_head_sizes())) or "others"
+        sizes = ", ".join(map(str, backend.get_supported_head_sizes())) or "other sizes"
         raise CovistError(
-            f"vLLM: {backend.get_name()} has no heads of {width + choices[0]} for the bias of heads of {width}, it "
-            f"takes {sizes}; set columns accordingly, or use a method without a bias, such as divprune"
+            f"vLLM: {backend.get_name()} does not support head size {width + choices[0]} ({width} and the bias), only "
+            f"{sizes}; set columns accordingly, or use a method without a bias, such as divprune"
         )
     return fitting
 
 
 def extend_rotary(rotary: Any, positions: int) -> None:
-    """Let a rotary table reach `positions`: tokens that stay where they were are farther apart than they are many."""
+    """Extend a rotary table to `positions`: kept positions reach further than the number of tokens."""
     table = rotary.cos_sin_cache
     if len(table) >= positions:
         return

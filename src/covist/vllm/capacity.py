@@ -1,4 +1,4 @@
-"""How many requests a card holds at once: what is left beside the weights, in blocks of cached keys and values."""
+"""How many requests fit on a GPU at once: the memory left by the weights, in blocks of cached keys and values."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from covist.plan import HALF, Geometry
 from covist.schedule import kv_bytes
 
 BLOCK = 16
-"""Tokens of a block of vLLM's cache, which no two requests share."""
+"""Tokens per block of vLLM's cache; requests do not share blocks."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """An accelerator: its bytes, and the share of them that vLLM takes (`--gpu-memory-utilization`)."""
+    """A GPU: its memory in bytes, and the share that vLLM uses (`--gpu-memory-utilization`)."""
 
     memory: float = 80e9
     share: float = 0.9
 
 
 def token_bytes(geometry: Geometry, columns: int = 0) -> int:
-    """What the cache keeps of a token in fp16 or bf16, in heads that are `columns` wider than the model's.
+    """Bytes of a token in the cache in fp16 or bf16, with `columns` extra dimensions per head.
 
-    Text pays for the further dimensions too, and so do values, because a cache has one width.
+    Text tokens and values have the extra dimensions too, because a cache has one width.
     """
     return int(kv_bytes([1] * geometry.layers, geometry.kv_heads, geometry.head_width + columns, HALF))
 
@@ -31,9 +31,9 @@ def token_bytes(geometry: Geometry, columns: int = 0) -> int:
 def concurrent_requests(
     geometry: Geometry, parameters: float, tokens: int, columns: int = 0, card: Card | None = None
 ) -> int:
-    """How many requests of `tokens` tokens each fit beside the weights of a model with so many parameters.
+    """How many requests of `tokens` tokens each fit into memory with the weights of a model of so many parameters.
 
-    Neither activations nor the encoder's working memory are counted, which vLLM takes off before.
+    This ignores activations and the encoder's working memory, which vLLM subtracts.
     """
     card = card or Card()
     free = card.memory * card.share - HALF * parameters

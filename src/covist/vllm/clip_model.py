@@ -1,4 +1,4 @@
-"""What the model classes with a CLIP tower have in common."""
+"""What the model classes with a CLIP tower share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POST_LAYERNORM = ".post_layernorm."
 
 
 class FurtherLayers(nn.Module):
-    """Encoder layers after the one that feeds the projector, where vLLM's tower ends."""
+    """Encoder layers after the one that feeds the projector, at which vLLM's tower ends."""
 
     def __init__(self, vllm_config: VllmConfig, numbers: Iterable[int]):
         super().__init__()
@@ -34,7 +34,7 @@ class FurtherLayers(nn.Module):
         )
 
     def run_after(self, module: nn.Module, inputs: Any, hidden: Tensor) -> None:
-        """A forward hook of the tower's last layer; what is computed is for others that watch these layers."""
+        """A forward hook of the tower's last layer; taps on these layers use the results."""
         for layer in self.layers.values():
             hidden = layer(hidden)
 
@@ -43,10 +43,10 @@ class FurtherLayers(nn.Module):
 
 
 class ClipTowerModel(CompressedModel):
-    """A model whose images come as one batch of tiles each."""
+    """A model in which each image is a batch of tiles."""
 
     named_as_saved: ClassVar = WeightsMapper(
-        # transformers 5.22 and later leave a part of the tower's name out when they save it
+        # transformers 5.22 and later omit a part of the tower's name when saving
         orig_to_new_regex={re.compile(r"^(model\.)?vision_tower\.(?!vision_model\.)"): "vision_tower.vision_model."}
     )
     vision_tower: Any
@@ -70,7 +70,7 @@ class ClipTowerModel(CompressedModel):
         return super().load_weights(self._with_all_of_the_tower(weights))
 
     def _with_all_of_the_tower(self, weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
-        """Weights on their way to vLLM, which would drop those of further layers and of the tower's last norm."""
+        """Redirect weights that vLLM would drop: those of further layers and of the tower's last norm."""
         vision = self.config.vision_config
         norm = nn.LayerNorm(vision.hidden_size, eps=vision.layer_norm_eps)
         for name, tensor in weights:

@@ -19,7 +19,8 @@ from covist.vllm.settings import ARCHITECTURES, Serving
 class ServeCommand:
     """`vllm serve` for one checkpoint.
 
-    overrides: what --hf-overrides says. needs_reference: whether the method lacks a concentration reference.
+    overrides: the value of --hf-overrides
+    needs_reference: whether the method lacks a concentration reference
     """
 
     model: str
@@ -27,7 +28,7 @@ class ServeCommand:
     needs_reference: bool
 
     def line(self) -> str:
-        """As it is typed in a shell."""
+        """The command for a shell."""
         return shlex.join(["vllm", "serve", self.model, "--hf-overrides", json.dumps(self.overrides)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def serve_command(
     clip: str | None = None,
     columns: int | None = None,
 ) -> ServeCommand:
-    """The command for a model by name and a setup; what vLLM would refuse when it starts is refused here."""
+    """The command for a model and a setup; what vLLM would refuse at its start is refused here."""
     architecture = _architecture(model)
     own = {"instruction": instruction or None, "clip": clip, "columns": columns}
     settings = _given({**_values(setup), **own})
@@ -60,18 +61,18 @@ def _architecture(model: str) -> str:
     """The name of the model class that serves a checkpoint."""
     model_class, family = served_class(model)
     name, file = f"Covist{model_class.__name__}", family.__module__.rpartition(".")[2]
-    # A family and what serves it are files of the same name; other families may read the same class with other towers.
+    # A family and its vLLM class are in files of the same name; another family may have this class with another tower.
     if not ARCHITECTURES.get(name, "").startswith(f"covist.vllm.{file}:"):
         served = ", ".join(name.removeprefix("Covist") for name in ARCHITECTURES)
         raise CovistError(
-            f"vLLM: {model_class.__name__} of the family {family.name} is not served with compression, only {served}; "
-            "`covist serve` takes every family"
+            f"vLLM: {model_class.__name__} of the family {family.name} is not supported with compression, only "
+            f"{served}; `covist serve` supports every family"
         )
     return name
 
 
 def _values(setup: Setup) -> dict[str, Any]:
-    """What a setup says to a server: a count as a number, of the constants those that are not the paper's."""
+    """The values of a setup for a server: a count as a number, and only constants that differ from the paper's."""
     values = {name: value for name, value in setup.to_dict().items() if name not in (VERSION_KEY, "origin")}
     if isinstance(setup.budget, str) and setup.budget.strip().isdigit():
         values["budget"] = int(setup.budget)

@@ -1,4 +1,4 @@
-"""The decoder of a vLLM model, as far as methods read it: its shape, its rotary frequencies, its head gains."""
+"""What methods read of the decoder of a vLLM model: its shape, its rotary frequencies, its head gains."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable, head_gains, projection_energy
 
 GatherHeads = Callable[[Tensor, int], Tensor]
-"""(what this rank holds [heads, ...], heads of all ranks) -> that of all ranks."""
+"""(values of this rank [heads, ...], number of heads of all ranks) -> values of all ranks."""
 
 
 def rotary_frequencies(text_config: Any) -> Tensor:
-    """RoPE frequencies after the model's scaling, by transformers' own rotary module: no weight is made for it."""
+    """RoPE frequencies after the model's scaling, from transformers' own rotary module, without allocating weights."""
     with torch.device("meta"):
         skeleton = AutoModel.from_config(text_config)
     with torch.device("cpu"):
@@ -50,7 +50,7 @@ class ServedDecoder(Decoder):
         if missing:
             raise CovistError(
                 f"{type(self._module).__name__}: layer {layer} has no self_attn with {', '.join(missing)}; "
-                "in vLLM, text models of the form of Llama, Mistral, Qwen2 and Qwen3 can be compressed"
+                "in vLLM, only text models like Llama, Mistral, Qwen2 and Qwen3 can be compressed"
             )
         return attention
 
@@ -69,7 +69,7 @@ class ServedDecoder(Decoder):
     def layers_without_positions(self) -> frozenset[int]:
         return frozenset()
 
-    # -- what layers read --------------------------------------------------------------------------------------------
+    # -- inputs and projections of layers ----------------------------------------------------------------------------
 
     def first_input(self, embeddings: Tensor) -> Tensor:
         return embeddings
@@ -109,14 +109,14 @@ class ServedDecoder(Decoder):
     # -- head gains --------------------------------------------------------------------------------------------------
 
     def head_gains(self, gain_range: tuple[float, float]) -> Tensor:
-        """Gains of Eq. 10; ones as long as no weights have been read."""
+        """Gains of Eq. 10; ones until the weights have been read."""
         if self._energies is None:
             return torch.ones(self.layers, self.heads, dtype=torch.float32)
         return head_gains(self._energies, self.inverse_frequencies, gain_range)
 
     @torch.no_grad()
     def read_weights(self) -> None:
-        """Take the projection energies of all layers from the weights as they are now."""
+        """Compute the projection energies of all layers from the current weights."""
         self._energies = [self._energy(self.attention_of(layer)) for layer in range(self.layers)]
 
     def _energy(self, attention: Any) -> Tensor:
@@ -129,7 +129,7 @@ class ServedDecoder(Decoder):
 
 
 def _fused_row_norms(projection: Any, width: int) -> Tensor:
-    """Norm of each row of a fused projection, whatever way its weight is stored."""
+    """Norm of each row of a fused projection, however its weight is stored."""
     weight = getattr(projection, "weight", None)
     plain = weight is not None and weight.is_floating_point() and weight.dim() == 2 and weight.shape[1] == width
     if plain:
@@ -138,7 +138,7 @@ def _fused_row_norms(projection: Any, width: int) -> Tensor:
 
 
 class _FirstOutput(nn.Module):
-    """vLLM's linear layers return their bias too."""
+    """A linear layer of vLLM without the bias that it also returns."""
 
     def __init__(self, projection: nn.Module):
         super().__init__()
@@ -149,5 +149,5 @@ class _FirstOutput(nn.Module):
 
 
 def _after_norm(norms: Tensor, norm: Any) -> Tensor:
-    """Row norms [heads, w] of a projection; a norm over each head that follows it scales them by its weight."""
+    """Row norms [heads, w] of a projection, scaled by the weight of the norm over each head that follows, if any."""
     return norms if norm is None else norms * norm.weight.detach().float().cpu()

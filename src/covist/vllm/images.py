@@ -1,4 +1,4 @@
-"""From what the tower says about an image to the rows that enter the prompt."""
+"""From the tower's signals of an image to the rows that enter the prompt."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from covist.vllm.settings import Serving
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """What a request says about an image, as it travels from the front end to a worker.
+    """The part of a request that concerns an image, on its way from the front end to a worker.
 
-    budget: None is the engine's. text, tokens, pieces: the question, if it takes part in the selection.
+    budget: None means the engine's
+    text, tokens, pieces: the question, if the selection uses it
     """
 
     budget: int | float | str | None = None
@@ -33,11 +34,11 @@ class ImageRequest:
     pieces: tuple[str, ...] = ()
 
     def pack(self) -> Tensor:
-        """Bytes, because requests carry tensors."""
+        """The request as a tensor of bytes, because vLLM passes tensors."""
         return torch.frombuffer(bytearray(json.dumps(astuple(self)).encode()), dtype=torch.uint8)
 
     def identify(self, image: str) -> str:
-        """The name under which caches keep an image, from the one that it has without a request of its own."""
+        """The cache key of an image, from its key without such a request."""
         if self == ImageRequest():
             return image
         return hashlib.blake2b(f"{image}{astuple(self)}".encode(), digest_size=32).hexdigest()
@@ -49,7 +50,7 @@ class ImageRequest:
 
 
 class ImageCompressor:
-    """Reduces images to the rows that their placeholders were counted for."""
+    """Reduces images to as many rows as they have placeholders."""
 
     def __init__(self, serving: Serving, decoder: Decoder, embed: Callable[[Tensor], Tensor], axes: int):
         self._serving, self._decoder, self._embed, self._axes = serving, decoder, embed, axes
@@ -65,12 +66,12 @@ class ImageCompressor:
             state = _filled(state, context, count)
         rows = image_rows(signals, state, method, count)
         expected = count + int((~signals.content).sum())
-        if len(rows) != expected:  # vLLM cuts what is too long without a word
-            raise CovistError(f"{method.name} kept {len(rows)} rows of an image where the prompt has {expected}")
+        if len(rows) != expected:  # vLLM would silently truncate it
+            raise CovistError(f"{method.name} kept {len(rows)} rows of an image, but the prompt has {expected}")
         return rows
 
     def _positions(self, signals: ImageSignals) -> Tensor:
-        """Of the content tokens, relative to the image's first one: [N], or [N, axes] on a grid."""
+        """Positions of the content tokens relative to the image's first one: [N], or [N, axes] on a grid."""
         if self._axes == 1:
             return signals.content_rows
         (rows, columns), *_ = signals.grid.views
@@ -86,10 +87,10 @@ class ImageCompressor:
 
 
 def _filled(state: VisualState, image: ImageContext, count: int) -> VisualState:
-    """A state that a method left short, with the first tokens that it left out: the prompt has places for them."""
+    """A state with too few tokens, filled with the first tokens that were left out: the prompt has places for them."""
     if not bool((state.weights == 1).all()):
         raise CovistError(
-            f"a reduction kept {state.count} of {count} tokens, and they stand for others: none can be added"
+            f"a reduction kept {state.count} of {count} tokens, which stand for others: none can be added"
         )
     whole = image.initial_state()
     chosen = torch.zeros(whole.count, dtype=torch.bool, device=state.indices.device)
@@ -100,7 +101,7 @@ def _filled(state: VisualState, image: ImageContext, count: int) -> VisualState:
 
 
 def split_evenly(sizes: list[int], limit: int) -> list[slice]:
-    """Consecutive parts of items of some sizes, each of at most `limit` in all or of a single item."""
+    """Split items into consecutive parts, each of a total size of at most `limit`, or of a single item."""
     parts: list[slice] = []
     start = total = 0
     for index, size in enumerate(sizes):

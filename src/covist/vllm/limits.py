@@ -1,4 +1,4 @@
-"""What cannot be combined with compression in vLLM, and how far positions may reach."""
+"""What cannot be combined with compression in vLLM, and the range of positions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from packaging.version import InvalidVersion, Version
 from covist.errors import CovistError
 
 OLDEST, NEWEST = "0.32", "0.33"
-"""Versions of vLLM that the model classes were tested on, the newest excluded: its inner parts change."""
+"""The range of tested vLLM versions, the upper end excluded: its internals change between versions."""
 CLIP = "clip_vision_model"
 FURTHER = 4
-"""Rotary tables reach this many times the longest prompt, as vLLM's own for multidimensional positions do."""
+"""Rotary tables cover so many times the longest prompt, as vLLM's own do for multidimensional positions."""
 
 
 def require_tested(version: str) -> None:
-    """Refuse a vLLM whose inner parts may differ."""
+    """Refuse a version of vLLM whose internals may differ."""
     try:
         tested = Version(OLDEST) <= Version(version) < Version(NEWEST)
     except InvalidVersion:
@@ -26,7 +26,7 @@ def require_tested(version: str) -> None:
 
 
 def require_tower(architecture: str, tower: str) -> None:
-    """Refuse a LLaVA whose tower has no class token to take evidence from."""
+    """Refuse a LLaVA whose tower has no class token, which provides the evidence."""
     if "Llava" in architecture and tower != CLIP:
         raise CovistError(
             f"covist: the vision tower is {tower!r}; in vLLM, only LLaVA models with a CLIP tower can be compressed"
@@ -34,22 +34,22 @@ def require_tower(architecture: str, tower: str) -> None:
 
 
 def position_room(max_model_len: int) -> int:
-    """Positions that rotary tables have."""
+    """The number of positions in rotary tables."""
     return FURTHER * max_model_len
 
 
 def require_room(shift: int, max_model_len: int) -> None:
-    """Refuse a prompt whose images leave more positions empty than the tables have room for."""
+    """Refuse a prompt whose images leave more empty positions than the tables have room for."""
     room = position_room(max_model_len) - max_model_len
     if shift > room:
         raise CovistError(
-            f"the images of this prompt leave {shift} positions empty, at most {room} fit; send fewer images, "
+            f"the images of this prompt leave {shift} positions empty, more than {room}; send fewer images, "
             "or serve with a larger budget, a larger --max-model-len or positions=reindex"
         )
 
 
 def refusals(vllm_config: Any) -> list[str]:
-    """What in an engine's configuration cannot be combined with compression, one sentence each."""
+    """The parts of an engine's configuration that cannot be combined with compression, one sentence each."""
     parallel, cache = vllm_config.parallel_config, vllm_config.cache_config
     multimodal = vllm_config.model_config.multimodal_config
     speculative = vllm_config.speculative_config
@@ -64,7 +64,7 @@ def refusals(vllm_config: Any) -> list[str]:
         found.append(f"a KV cache in {cache.cache_dtype} cannot hold the bias; use --kv-cache-dtype auto")
     if speculative is not None and speculative.method not in ("ngram", "ngram_gpu", "suffix"):
         found.append(
-            f"drafts by {speculative.method!r} read image embeddings, which carry extra columns; use ngram or none"
+            f"draft models ({speculative.method!r}) read image embeddings, which have extra columns; use ngram or none"
         )
     if getattr(multimodal, "mm_encoder_tp_mode", "weights") == "data":
         found.append("the encoder must not be data parallel; leave --mm-encoder-tp-mode at weights")

@@ -1,4 +1,4 @@
-"""What all compressed model classes have in common: images become rows, rows bring their positions and weights."""
+"""What all compressed model classes share: images become rows, which carry their positions and weights."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from covist.vllm.settings import PLACE, REQUEST, Serving, require_served_rule
 
 
 class CompressedModel:
-    """Before a vLLM model class: overrides how images are embedded, how rows are merged and where tokens stand.
+    """A mixin before a vLLM model class: overrides the embedding of images, the merging of rows and the positions.
 
-    A subclass names the family that reads its tower (`served_family`) and says how a batch of images is split.
+    A subclass names the family that reads its tower (`served_family`) and defines how a batch of images is split.
     """
 
     served_family: ClassVar[Any]
@@ -64,7 +64,7 @@ class CompressedModel:
         return family
 
     def _widen_attention(self, vllm_config: VllmConfig, device: Any) -> None:
-        """Give every layer the wide heads that the method's bias needs, and none if it has no bias."""
+        """Give every layer the wide heads that the method's bias needs, if it has a bias."""
         layers, room = self._decoder.layers, position_room(vllm_config.model_config.max_model_len)
         for rotary in {id(one): one for one in map(self._rotary_of, range(layers))}.values():
             extend_rotary(rotary, room)
@@ -91,7 +91,7 @@ class CompressedModel:
         return loaded
 
     def _read_weights(self) -> None:
-        """The gains of all heads, once the weights are there."""
+        """Set the gains of all heads, once the weights are loaded."""
         self._weights_read = True
         if self._step is None:
             return
@@ -106,9 +106,9 @@ class CompressedModel:
     # -- images ------------------------------------------------------------------------------------------------------
 
     def embed_multimodal(self, **kwargs: Any) -> Sequence[Tensor]:
-        """[rows, d + side columns] for each image, in micro-batches: vLLM plans batches by the rows that remain."""
+        """[rows, d + side columns] for each image, in micro-batches: vLLM plans batches by the remaining rows."""
         parent: Any = super()
-        if PLACE not in kwargs:  # videos, which are not compressed
+        if PLACE not in kwargs:  # a video, which is not compressed
             return [F.pad(span, (0, self._side.shape[1])) for span in parent.embed_multimodal(**kwargs)]
         rows: list[Tensor] = []
         for part in split_evenly(self.image_tokens(kwargs), self._tokens_at_once):
@@ -132,7 +132,7 @@ class CompressedModel:
     def embed_input_ids(
         self, input_ids: Tensor, multimodal_embeddings: Any = None, *, is_multimodal: Tensor | None = None
     ) -> Tensor:
-        """Take the side columns off the rows of this step and keep them for `forward`."""
+        """Split the side columns from the rows of this step and store them for `forward`."""
         parent: Any = super()
         self._side.zero_()
         if multimodal_embeddings is None or len(multimodal_embeddings) == 0 or is_multimodal is None:
@@ -161,11 +161,11 @@ class CompressedModel:
         return parent.forward(input_ids, own, intermediate_tensors, inputs_embeds, **kwargs)
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[Tensor, int]:
-        """Positions of a prompt [3, n], and the shift of what is generated after it."""
+        """Positions of a prompt [3, n], and the shift of the generated tokens."""
         return prompt_positions(len(input_tokens), [self._placed(feature, input_tokens) for feature in mm_features])
 
     def _placed(self, feature: Any, prompt: list[int]) -> Placed:
-        """Where an image or video stands in the prompt; videos are not compressed."""
+        """The place of an image or video in the prompt; videos are not compressed."""
         first, length = feature.mm_position.offset, feature.mm_position.length
         if feature.modality == "image":
             return Placed(first, *feature.data[PLACE].data.tolist())
@@ -175,7 +175,7 @@ class CompressedModel:
         return Placed(first, length, length + shift, positions)
 
     def get_mm_lora_token_counts(self, *, modality: str, mm_kwargs: Any, num_mm_embeds: int) -> tuple[int, int | None]:
-        """Tokens that the tower and the projector compute: those of the whole image."""
+        """Tokens that the tower and the projector compute: all tokens of the image."""
         parent: Any = super()
         whole = (
             num_mm_embeds
@@ -186,7 +186,7 @@ class CompressedModel:
 
 
 def _gather_heads(own: Tensor, heads: int) -> Tensor:
-    """[heads of this rank, ...] -> [heads, ...]; with fewer key heads than ranks, neighbours hold the same one."""
+    """[heads of this rank, ...] -> [heads, ...]; with fewer key heads than ranks, neighbours have the same one."""
     world = get_tensor_model_parallel_world_size()
     if world == 1:
         return own

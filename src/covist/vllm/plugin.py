@@ -1,4 +1,4 @@
-"""What vLLM calls in every process that it starts: announces the model classes and checks how they are used."""
+"""vLLM calls this in every process that it starts: it registers the model classes and checks their configuration."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def register() -> None:
 
 
 class CompressedConfig(VerifyAndUpdateConfig):
-    """What vLLM asks before it builds one of the model classes."""
+    """The checks that vLLM runs before it builds one of the model classes."""
 
     @staticmethod
     def verify_and_update_model_config(model_config: Any) -> None:
-        """Refuse what cannot be served, and ask for positions that the model itself decides."""
+        """Refuse what is not supported, and make vLLM ask the model for positions."""
         require_tested(vllm.__version__)
         require_tower(model_config.architecture, model_config.hf_config.vision_config.model_type)
         Serving.read(getattr(model_config.hf_config, "covist", None))
         if not model_config.uses_mrope:
-            # The attribute makes vLLM ask the model for positions; `rope_parameters` still say how they are rotated.
+            # The attribute makes vLLM ask the model for positions; `rope_parameters` still define the rotation.
             model_config.hf_text_config.mrope_section = [model_config.get_head_size() // 2, 0, 0]
 
     @staticmethod

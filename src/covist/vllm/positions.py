@@ -1,4 +1,4 @@
-"""Where the tokens of a compressed prompt stand, before the rows of images add their own offsets."""
+"""The positions of a compressed prompt's tokens, before the rows of images add their own offsets."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 AXES = 3
-"""vLLM keeps three positions of every token for models that ask for positions of their own."""
+"""vLLM stores three positions per token for models that define their own positions."""
 
 
 @dataclass(frozen=True)
 class Placed:
     """An image or video in a prompt: tokens [first, first + rows), which take `positions` positions.
 
-    offsets: positions of the rows relative to the first one, [3, rows], where the rows do not bring them along.
+    offsets: positions of the rows relative to the first one, [3, rows], if the rows do not carry them
     """
 
     first: int
@@ -26,9 +26,9 @@ class Placed:
 
 
 def prompt_positions(length: int, placed: Iterable[Placed]) -> tuple[Tensor, int]:
-    """Positions [3, length] of a prompt, and what to add to a token's index for the position of what is generated.
+    """Positions [3, length] of a prompt, and what to add to the index of a generated token to get its position.
 
-    Every row of an image gets the image's first position; text counts on after the positions that the image takes.
+    Every row of an image gets the image's first position; text continues after the positions that the image takes.
     """
     positions, place, position = torch.empty(AXES, length, dtype=torch.long), 0, 0
     for image in sorted(placed, key=lambda image: image.first):

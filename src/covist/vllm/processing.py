@@ -1,4 +1,4 @@
-"""Requests on their way into vLLM: how many places an image takes in the prompt, and what is asked about it."""
+"""Requests on their way into vLLM: how many places an image takes in the prompt, and the question about it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ IMAGE = "image"
 
 @dataclass(frozen=True)
 class Extent:
-    """How large an image is before compression.
+    """The size of an image before compression.
 
-    content: tokens that may be removed. markers: those between them that stay. positions: how many it takes whatever
-    remains of it, where positions are a grid.
+    content: tokens that may be removed
+    markers: tokens between them that are kept
+    positions: the positions that it takes, whatever remains of it, if positions form a grid
     """
 
     content: int
@@ -48,24 +49,24 @@ class _Span(NamedTuple):
 
 
 class CompressedProcessor:
-    """Before a vLLM processor class: images take as many places as their requests leave them.
+    """A mixin before a vLLM processor class: images take as many places as their budgets allow.
 
-    What belongs to single images travels as `REQUEST` among the options of the Hugging Face processor, which never sees
-    it. A subclass says how large images are.
+    Data of single images is passed as `REQUEST` among the options of the Hugging Face processor, which never sees it. A
+    subclass defines the size of images.
     """
 
     served_family: ClassVar[type[Family]]
     info: Any
 
     def extents(self, processed: Mapping[str, Any]) -> list[Extent]:
-        """Of the images that the Hugging Face processor has prepared."""
+        """The sizes of the images that the Hugging Face processor has prepared."""
         raise NotImplementedError
 
     @cached_property
     def _serving(self) -> Serving:
         return Serving.read(getattr(self.info.get_hf_config(), "covist", None))
 
-    # -- what requests say -------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------------
 
     def apply(self, inputs: Any, timing_ctx: Any) -> Any:
         budget, options = read_budget(inputs.hf_processor_mm_kwargs)
@@ -78,16 +79,16 @@ class CompressedProcessor:
         return parent.apply(replace(inputs, hf_processor_mm_kwargs={**options, REQUEST: requests}), timing_ctx)
 
     def get_dummy_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        """The largest that a request may be: one that is not compressed."""
+        """The largest possible request: one without compression."""
         parent: Any = super()
         return replace(parent.get_dummy_inputs(*args, **kwargs), hf_processor_mm_kwargs={BUDGET: UNCOMPRESSED})
 
     def _asked(self, prompt: list[int], count: int) -> list[ImageRequest]:
-        """What is asked about each image of a prompt, in which an image is one token yet."""
+        """The question about each image of a prompt, in which an image is still one token."""
         ids = torch.tensor(prompt)
         is_image = ids == self._image_token
         spans = [_Span(row, row + 1) for row in is_image.nonzero()[:, 0].tolist()]
-        if len(spans) != count:  # vLLM refuses such prompts with a better reason
+        if len(spans) != count:  # vLLM refuses such prompts with a better message
             return [ImageRequest()] * count
         return [self._asked_about(ids, ~is_image, spans, number) for number in range(count)]
 
@@ -106,7 +107,7 @@ class CompressedProcessor:
         config = self.info.get_hf_config()
         return getattr(config, "image_token_id", None) or config.image_token_index
 
-    # -- caches: an image is another one if another budget or question chose its tokens ------------------------------
+    # -- caches: with another budget or question, an image has another cache key -------------------------------------
 
     def _get_mm_hashes(self, inputs: Any) -> Any:
         requests, options = _split(inputs.hf_processor_mm_kwargs)
@@ -139,7 +140,7 @@ class CompressedProcessor:
         return processed
 
     def _place(self, extent: Extent, budget: int | float | str | None) -> tuple[int, int]:
-        """Rows that remain of an image, and positions that they take."""
+        """The remaining rows of an image, and the positions that they take."""
         count = self._serving.count(budget, extent.content)
         rows, length = count + extent.markers, extent.content + extent.markers
         if extent.positions is not None:
@@ -174,5 +175,5 @@ class CompressedProcessor:
 
 
 def _split(options: Mapping[str, Any]) -> tuple[list[ImageRequest], dict[str, Any]]:
-    """The requests of the images, and what is meant for the Hugging Face processor."""
+    """The requests of the images, and the options of the Hugging Face processor."""
     return options.get(REQUEST, []), {name: value for name, value in options.items() if name != REQUEST}

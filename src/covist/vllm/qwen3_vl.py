@@ -1,4 +1,4 @@
-"""Qwen3-VL in vLLM: the features for later layers are further columns of a row, as in vLLM itself."""
+"""Qwen3-VL in vLLM: features for later layers are extra columns of a row, as in vLLM itself."""
 
 from __future__ import annotations
 

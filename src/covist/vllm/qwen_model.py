@@ -1,4 +1,4 @@
-"""What the Qwen-VL classes have in common: images of any size, positions on a grid, videos that stay as they are."""
+"""What the Qwen-VL classes share: images of any size, positions on a grid, videos without compression."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class QwenProcessor(CompressedProcessor):
 
 
 class QwenTowerModel(CompressedModel):
-    """A model whose images come as patches one after the other."""
+    """A model whose images are sequences of patches, one after another."""
 
     axes = 3
 
@@ -35,6 +35,6 @@ class QwenTowerModel(CompressedModel):
         return {"pixel_values": kwargs["pixel_values"][patches], "image_grid_thw": grids[part]}
 
     def get_encoder_cudagraph_config(self) -> Any:
-        """No graphs: they would go past the reduction of images."""
+        """No graphs: they would bypass the reduction of images."""
         parent: Any = super()
         return replace(parent.get_encoder_cudagraph_config(), modalities=[])

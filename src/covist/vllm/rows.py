@@ -1,13 +1,13 @@
-"""An image as the prompt receives it: the rows that remain, and side columns that say where and how heavy they are.
+"""An image as the prompt receives it: the remaining rows, with side columns for their positions and weights.
 
-vLLM hands encoder outputs from its cache to the decoder in whatever slices a step needs: parts of an image in chunked
-prefill, the rest of one after a prefix hit, all of it again after a preemption. What belongs to a row must therefore
-travel with it. Each row ends with columns that every dtype carries exactly or nearly so:
+vLLM passes encoder outputs from its cache to the decoder in whatever slices a step needs: parts of an image in chunked
+prefill, the rest of one after a prefix hit, all of it again after a preemption. The data of a row must therefore be
+part of it. Each row ends with columns that every dtype represents exactly or nearly so:
 
     [ visual,  log m rounded,  rest of log m,  offset / 128 and offset % 128 of every axis ]
 
-Whole numbers up to 256 are exact in bfloat16. log m is split as in `formulas.wide_heads`; after both parts an error of
-2^-17 of it is left in bfloat16, and nothing in float32.
+Whole numbers up to 256 are exact in bfloat16. log m is split as in `formulas.wide_heads`; with both parts its error is
+2^-17 of it in bfloat16, and zero in float32.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from covist.state import VisualState
 
 BASE = 128
 LARGEST_OFFSET = BASE * 256
-"""Offsets from the first position of an image must stay below."""
+"""Offsets from the first position of an image must be smaller."""
 WEIGHT_COLUMNS = 3
 
 
@@ -36,10 +36,11 @@ def side_columns(axes: int) -> int:
 
 @dataclass(frozen=True)
 class Side:
-    """What rows say beside their embeddings.
+    """The side columns of rows.
 
-    visual: whether a row stands for others, so that it is biased, [n]. log_weight: log m, [n]. offsets: positions
-    relative to the first of the image, [n, axes].
+    visual: whether a row stands for others and is therefore biased, [n]
+    log_weight: log m, [n]
+    offsets: positions relative to the first of the image, [n, axes]
     """
 
     visual: Tensor
@@ -62,9 +63,9 @@ class Side:
 
 
 def image_rows(signals: ImageSignals, state: VisualState, method: Method, budget: int) -> Tensor:
-    """What remains of an image, markers included and in the order of the prompt, [rows, d + columns].
+    """The remaining rows of an image, markers included, in the order of the prompt, [rows, d + columns].
 
-    What tokens receive before later layers stands between the embeddings and the columns.
+    Features that are added before later layers are between the embeddings and the columns.
     """
     places = signals.content_rows[state.indices]  # in the span
     markers = (~signals.content).nonzero()[:, 0]
@@ -93,9 +94,9 @@ def _offsets(
 
 
 def occupied_positions(method: Method, length: int, rows: int, budget: int) -> int:
-    """How many positions an image of `length` tokens takes of which `rows` remain; the text after it follows.
+    """How many positions an image of `length` tokens takes if `rows` remain; the text after it follows.
 
-    With multidimensional positions the grid decides instead.
+    With multidimensional positions, the grid determines this instead.
     """
     if rows == length:
         return length

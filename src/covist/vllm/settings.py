@@ -1,4 +1,4 @@
-"""What `"covist": {...}` in vLLM's --hf-overrides may say, and what of it vLLM cannot do."""
+"""The settings in `"covist": {...}` of vLLM's --hf-overrides, and checks for what vLLM cannot do."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ DEFAULT_METHOD = "covist-fixed"
 UNCOMPRESSED = "100%"
 """The budget that keeps every token of an image."""
 BUDGET = "covist_budget"
-"""The key of a request's `mm_processor_kwargs` for a budget of its own."""
+"""The key in a request's `mm_processor_kwargs` for its own budget."""
 REQUEST = "covist_request"
-"""The field of a processed image that holds what its request says."""
+"""The field of a processed image for the data of its request."""
 PLACE = "covist_place"
-"""The field that holds how many rows remain of it, and how many positions they take."""
+"""The field for the number of remaining rows, and of the positions that they take."""
 ARCHITECTURES = {
     "CovistLlavaForConditionalGeneration": "covist.vllm.llava:CovistLlava",
     "CovistLlavaNextForConditionalGeneration": "covist.vllm.llava_next:CovistLlavaNext",
     "CovistQwen2_5_VLForConditionalGeneration": "covist.vllm.qwen2_5_vl:CovistQwen25VL",
     "CovistQwen3VLForConditionalGeneration": "covist.vllm.qwen3_vl:CovistQwen3VL",
 }
-"""What to give as "architectures" in --hf-overrides, and the model classes that they stand for."""
+"""Names for "architectures" in --hf-overrides, and their model classes."""
 SHAPE = {"layers": 32, "budget": 64, "tokens": 576}
-"""Of a model and an image that a schedule is asked for, to see where a method acts."""
+"""An example model and image whose schedule shows where a method acts."""
 ANY_DECODER: Any = SimpleNamespace(
     layers=1,
     heads=1,
@@ -41,16 +41,17 @@ ANY_DECODER: Any = SimpleNamespace(
     layers_without_positions=frozenset(),
     head_gains=lambda gain_range: torch.ones(1, 1),
 )
-"""What a method's attention rule is asked for, to see which keys and steps it biases."""
+"""An example decoder for which a method's attention rule shows which keys and steps it biases."""
 
 
 @dataclass(frozen=True)
 class Serving:
     """How an engine compresses images.
 
-    budget: of a request that says nothing else. instruction: whether the question takes part in the selection, so that
-    an image is encoded anew for every question. clip: the CLIP checkpoint whose text space the question is compared in.
-    columns: further dimensions of every head, which carry the bias; None takes as few as the attention backend can.
+    budget: of requests that give none
+    instruction: whether the selection uses the question; an image is then encoded again for every question
+    clip: the CLIP checkpoint whose text space compares question and image
+    columns: extra dimensions per head, which carry the bias; None takes the fewest that the attention backend supports
     """
 
     method: Method
@@ -61,7 +62,7 @@ class Serving:
 
     @classmethod
     def read(cls, values: Any) -> Serving:
-        """From the settings in a model's configuration; whatever is wrong with them is one line."""
+        """Read the settings in a model's configuration; anything wrong raises a `CovistError` of one line."""
         if not isinstance(values, Mapping):
             raise CovistError(
                 'vLLM: --hf-overrides needs "covist" with the settings, as in {"budget": 64}; see `covist vllm-args`'
@@ -83,12 +84,12 @@ class Serving:
         return cls(method, setup.budget, **_checked(own))
 
     def count(self, budget: int | float | str | None, tokens: int) -> int:
-        """Tokens that remain of an image's `tokens`, for the budget of a request; None means the engine's."""
+        """How many of an image's `tokens` remain, for the budget of a request; None means the engine's."""
         return resolve_budget(self.budget if budget is None else budget, tokens)
 
 
 def check_served_budget(budget: int | float | str) -> None:
-    """A budget must give its count without looking at the image."""
+    """Refuse a budget whose count depends on the image."""
     check_budget(budget)
     if CoverageBudget.read(budget) is not None:
         raise CovistError(
@@ -97,12 +98,10 @@ def check_served_budget(budget: int | float | str) -> None:
 
 
 def read_budget(options: Mapping[str, Any]) -> tuple[int | float | str | None, dict[str, Any]]:
-    """The budget that a request's `mm_processor_kwargs` ask for, None for the engine's, and the other options."""
+    """The budget in a request's `mm_processor_kwargs` (None means the engine's), and the other options."""
     unknown = [name for name in options if name.startswith("covist_") and name not in (BUDGET, REQUEST)]
     if unknown:
-        raise CovistError(
-            f"mm_processor_kwargs: unknown option {', '.join(unknown)}; {BUDGET} is the only one of covist's"
-        )
+        raise CovistError(f"mm_processor_kwargs: unknown option {', '.join(unknown)}; covist has only {BUDGET}")
     budget = options.get(BUDGET)
     if budget is not None:
         check_served_budget(budget)
@@ -110,12 +109,12 @@ def read_budget(options: Mapping[str, Any]) -> tuple[int | float | str | None, d
 
 
 def require_served_rule(method: Method, rule: AttentionRule | None) -> None:
-    """The bias of a key must be the same for every query that ever reads it from the cache."""
+    """Refuse a rule in which the bias of a key is not the same for every query that reads it from the cache."""
     if rule is None:
         return
     if rule.distance_keys != "visual" or not rule.distance_in_decoding or rule.uniform_first_layer:
         raise CovistError(
-            f"{method.name} biases prefill and decoding differently, and vLLM's cached keys serve both; "
+            f"{method.name} biases prefill and decoding differently, but in vLLM both use the same cached keys; "
             "use covist-fixed or covist-max"
         )
 
@@ -124,17 +123,17 @@ def _require_before_the_decoder(method: Method) -> None:
     schedule = method.schedule(**SHAPE)
     if len(schedule.stages) > 1 or schedule.cache_cut_from is not None:
         raise CovistError(
-            f"{method.name} removes tokens inside the decoder, and vLLM has one block table for all layers; use "
+            f"{method.name} removes tokens inside the decoder, but vLLM has one block table for all layers; use "
             "covist-fixed, covist-max or another method that acts before the decoder (`covist methods --acts before`)"
         )
 
 
 def _fix_concentration(method: Method, reference: float | None) -> None:
-    """A running reference would make an image's tokens depend on what a worker saw before it."""
+    """Fix the reference: with a running one, an image's tokens would depend on what the worker saw before."""
     if method.tracker is None:
         return
     if reference is None:
-        method.tracker.warm_up = sys.maxsize  # every image counts as one of average concentration
+        method.tracker.warm_up = sys.maxsize  # every image counts as average
     else:
         method.tracker.freeze(reference)
 
@@ -148,5 +147,5 @@ def _checked(own: dict[str, Any]) -> dict[str, Any]:
     if own.get("columns") is not None and (own["columns"] <= 0 or own["columns"] % 8):
         raise CovistError(f"vLLM: columns={own['columns']!r}: give a multiple of 8")
     if own.get("clip") and not own.get("instruction"):
-        raise CovistError('vLLM: clip belongs to the instruction; add "instruction": true, or leave clip out')
+        raise CovistError('vLLM: clip needs the instruction; add "instruction": true (--instruction) or omit clip')
     return own

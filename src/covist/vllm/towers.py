@@ -1,6 +1,6 @@
-"""Signals of vision towers as vLLM builds them: fused projections, heads spread over ranks, layers cut off.
+"""Signals of vision towers as vLLM builds them: fused projections, heads spread over ranks, missing last layers.
 
-The families are those of transformers; what differs is where the same numbers are found.
+The families are those of transformers; only the places of the same values differ.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from covist.families.qwen_tower import Encoded
 from covist.families.reads import ReadableTower, ReadTaps
 
 Gather = Callable[[Tensor], Tensor]
-"""Joins what the ranks hold of the last dimension."""
+"""Joins the parts of the last dimension from all ranks."""
 
 
 def joined_projections(output: Any, gather: Gather) -> list[Tensor]:
@@ -37,10 +37,10 @@ def joined_projections(output: Any, gather: Gather) -> list[Tensor]:
 
 
 class FusedAttentionTap:
-    """Keeps queries, keys and values of a block with a fused projection until they are taken.
+    """Stores queries, keys and values of a block with a fused projection until they are taken.
 
     The projection's output is [entries, tokens, 3 heads x w], or [tokens, 1, 3 heads x w] in a tower with rotary
-    positions, which packs all images into one row. Nothing is kept while `is_wanted` says no.
+    positions, which packs all images into one row. Nothing is stored while `is_wanted` returns False.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FusedAttentionTap:
         self._scratch.leave("projections", joined_projections(output, self._gather))
 
     def take(self) -> list[PatchAttention]:
-        """One for each entry of the encoder's batch."""
+        """The attention of each entry of the encoder's batch."""
         seen = self._scratch.take()
         rotary = seen.get("rotary")
         parts = [part if rotary is None else part.transpose(0, 1) for part in seen["projections"]]
@@ -73,7 +73,7 @@ class FusedAttentionTap:
 
 
 class FusedLayerTap:
-    """Keeps class query, keys and class output of one encoder layer until they are taken."""
+    """Stores class query, keys and class output of one encoder layer until they are taken."""
 
     def __init__(self, layer: Any, heads: int, gather: Gather):
         self._heads, self._gather, self._scratch = heads, gather, Scratch()
@@ -95,12 +95,12 @@ class FusedLayerTap:
 
 
 class ServedClipTower:
-    """Before a family with a CLIP tower: where vLLM keeps its layers, and how images are read without wrapped calls."""
+    """A mixin before a family with a CLIP tower: where vLLM has its layers, and how images are read."""
 
     model: Any
     gather: Gather
     post_layernorm: nn.Module | None = None
-    """Of the checkpoint: vLLM leaves it out, CLIP's text space needs it."""
+    """Of the checkpoint: vLLM omits it, but CLIP's text space needs it."""
 
     @property
     def base(self) -> Any:
@@ -112,7 +112,7 @@ class ServedClipTower:
 
     @staticmethod
     def depths(config: Any, wanted: Sequence[EncoderWish]) -> list[int]:
-        """Which layers of the whole tower a method names by indices or fractions of the depth."""
+        """The layers of the whole tower that a method names, by index or as a fraction of the depth."""
         count = config.vision_config.num_hidden_layers
         numbers = [depth for depth in wanted if not isinstance(depth, EncoderRead)]
         return [range(count)[int(depth * count) if isinstance(depth, float) else depth] for depth in numbers]
@@ -122,7 +122,7 @@ class ServedClipTower:
 
     @property
     def feature_layers(self) -> list[int]:
-        """vLLM builds no layer after the deepest one that is read, so negative indices count from the whole tower."""
+        """Indices in the whole tower, of which vLLM builds only the layers up to the deepest that it reads."""
         selected, count = self.model.config.vision_feature_layer, self.model.config.vision_config.num_hidden_layers
         chosen = [selected] if isinstance(selected, int) else selected
         return [index % (count + 1) - 1 for index in chosen]
@@ -139,7 +139,7 @@ class ServedClipTower:
         return FusedAttentionTap(attention, attention.qkv_proj, self._heads, self.gather, is_wanted)
 
     def run_layer(self, layer: Any, states: Tensor) -> LayerRun:
-        """The same with a fused projection, of whose heads this rank has some."""
+        """Run a layer with a fused projection, of which this rank has some heads."""
         attention, vision = layer.self_attn, self.model.config.vision_config
         ran = run_layer(
             layer,
@@ -152,11 +152,11 @@ class ServedClipTower:
         return LayerRun(ran.states, self.gather(ran.attention.T.contiguous()).T, values)
 
     def watch(self, encoder_layers: Sequence[EncoderWish]) -> None:
-        """Keep what the tower computes from now on."""
+        """Record what the tower computes from now on."""
         family: Any = self
         layers, count = self.encoder_layers, self.model.config.vision_config.num_hidden_layers
         self._taps = {index: self.tap(layers[index]) for index in family.watched_layers(encoder_layers)}
-        whole = [*layers, *[None] * (count - len(layers))]  # depths count layers that vLLM leaves out, too
+        whole = [*layers, *[None] * (count - len(layers))]  # depths also count layers that vLLM omits
         tower = ReadableTower(whole, self.feature_layers[-1], self._attention_tap, has_class=True)
         self._reads = ReadTaps(tower, encoder_layers, None)
         self._scratch = Scratch()
@@ -169,7 +169,7 @@ class ServedClipTower:
     def read(self, arguments: dict[str, Any], spans: Sequence[Tensor]) -> list[ImageSignals]:
         """Signals of the images that were just encoded."""
         pixels = arguments["pixel_values"]
-        if isinstance(pixels, (list, tuple)):  # images of different numbers of tiles
+        if isinstance(pixels, (list, tuple)):  # images with different numbers of tiles
             arguments = arguments | {"pixel_values": torch.cat([*pixels])}
         captured = {index: tap.take() for index, tap in self._taps.items()}
         features, family = self._scratch.take()["features"], cast(Any, self)
@@ -188,12 +188,12 @@ class ServedLlava(ServedClipTower, Llava):
 
 
 class ServedLlavaNext(ServedClipTower, LlavaNext):
-    """LLaVA-NeXT, whose tiles vLLM packs by a method of its own."""
+    """LLaVA-NeXT, whose tiles vLLM packs with its own method."""
 
     def packed_layout(self, size: Any, tiles: int, device: torch.device | str = "cpu") -> PackedLayout:
         side = self.model.config.vision_config.image_size // self.model.config.vision_config.patch_size
         numbers = torch.arange(tiles * side * side, dtype=torch.float64, device="cpu").view(tiles, side * side, 1)
-        # The model's own method, with a newline that is as narrow as a number.
+        # The model's own method, applied to numbers instead of embeddings.
         packer = SimpleNamespace(config=self.model.config, image_newline=numbers.new_tensor([NEWLINE]))
         pack = type(self.model)._merge_image_patch_embeddings
         packed = pack(packer, torch.as_tensor(size).cpu(), numbers, strategy="spatial_unpad")
@@ -204,7 +204,7 @@ class ServedLlavaNext(ServedClipTower, LlavaNext):
 
 
 class ServedQwenTower:
-    """Before a family with Qwen's tower: where vLLM keeps its parts, and how images are read without wrapped calls."""
+    """A mixin before a family with Qwen's tower: where vLLM has its parts, and how images are read."""
 
     model: Any
     gather: Gather
@@ -215,7 +215,7 @@ class ServedQwenTower:
 
     @property
     def decoder(self) -> Any:
-        """The layers, and what families read of the rotary module; vLLM has one of its own in every layer."""
+        """The layers, and what families read of the rotary module, which vLLM has in every layer."""
         text = self.model.config.get_text_config()
         frequencies = range((getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads) // 2)
         rotary = SimpleNamespace(mrope_section=text.rope_parameters["mrope_section"], inv_freq=frequencies)
@@ -226,7 +226,7 @@ class ServedQwenTower:
         return FusedAttentionTap(block.attn, block.attn.qkv, heads, self.gather, is_wanted)
 
     def watch(self, encoder_layers: Sequence[EncoderWish]) -> None:
-        """Keep what the tower computes from now on."""
+        """Record what the tower computes from now on."""
         family: Any = self
         visual, scratch = self.model.visual, Scratch()
         self._tap, self._scratch = self._block_tap(family.evidence_block), scratch
@@ -238,12 +238,12 @@ class ServedQwenTower:
         def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             scratch.leave("features", inputs[0].detach().flatten(0, -2))  # [patches, v]
 
-        # vLLM calls the merger past its hooks, but not the norm that it begins with
+        # vLLM bypasses the merger's hooks, but not those of its first norm
         first_norm = getattr(visual.merger, "ln_q", None) or visual.merger.norm
         first_norm.register_forward_pre_hook(remember_features)
 
     def read(self, arguments: dict[str, Any], spans: Sequence[Tensor]) -> list[ImageSignals]:
-        """Signals of the images that were just encoded; what follows the embeddings in a span is for later layers."""
+        """Signals of the images that were just encoded; in a span, features for later layers follow the embeddings."""
         family: Any = self
         width = self.model.config.get_text_config().hidden_size
         own = [span[:, :width] for span in spans]

@@ -1,7 +1,7 @@
 """Training LLaVA-NeXT's projector, newline and decoder on the frozen tower, whose features are computed once per image.
 
-Pointing is taught on symbols only, and to all words of a question alike; on what the tower sees, answers and
-statements are all there is to learn from.
+Pointing is taught only on symbols, and to all words of a question equally; on tower features, the decoder learns only
+from answers and statements.
 """
 
 from dataclasses import dataclass, replace
@@ -24,12 +24,12 @@ from covist.tiny.questions import Question
 from covist.tiny.scenes import VALIDATION_SEEDS, Scene
 from covist.tiny.text import TOKEN_ID
 
-# families that need many regions at once are asked about more
+# more questions for families that need many regions at once
 QUESTIONS = {
     "existence": 1, "color": 1, "shape": 1, "size": 1, "counting": 4, "relation": 1, "reading": 1, "glyph": 1,
     "quadrant": 1,
 }  # fmt: skip
-SEEN_SCENES = 1_200  # the tower looks at: the questions are new each time, so a few scenes go far
+SEEN_SCENES = 1_200  # scenes with tower features; the questions are new each time, so few scenes suffice
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class NextPhase:
     sampled: int | None = None  # tokens shown, things preferred; None shows all
     rounds: int = 1  # of QUESTIONS per image
     statements: int = 16  # in the description of an image
-    symbolic: bool = False  # show what patches show, not what the tower sees
-    objects: int | None = None  # at most, with `texts` numbers and words; None shows and asks about everything
+    symbolic: bool = False  # show symbols of what patches contain, not tower features
+    objects: int | None = None  # at most so many, with `texts` numbers and words; None shows and asks about everything
     texts: int = 4
     pointing: float = 0.0  # weight of the pointing loss
 
@@ -75,16 +75,16 @@ class NextTrainer:
         self.symbols, self.pointer = (part(self.decoder.config.hidden_size) for part in (Symbols, Pointer))
         self.newline = nn.ParameterList([model.model.image_newline])  # a module, for optimiser and checkpoint
         self.order = torch.from_numpy(prompt_order())  # [image tokens]
-        # a thing is best taught by a patch that shows it at full size
+        # patches of the base view come last: a thing is best learned from a patch at full size
         self.last = np.where(np.arange(IMAGE_TOKENS) < VIEW_PATCHES, 1.0, 0.0)
 
     def see(self, tower: CLIPVisionModel, out: Path) -> None:
-        """From now on look through a tower; `out` keeps its features."""
+        """Use the features of a tower from now on; they are kept in `out`."""
         self.cache = FeatureCache(tower.requires_grad_(False), self.bank, out)
         self.standardise = Standardise(self.cache(np.arange(min(64, len(self.bank)))))
 
     def owners(self, indices: np.ndarray) -> np.ndarray:
-        """Which thing every token of the prompt's image shows, [n, image tokens]; newlines show none."""
+        """The thing that every token of the prompt's image shows, [n, image tokens]; newlines show none."""
         return np.where(self.order == NEWLINE, 0, self.bank.owners[indices][:, self.order])
 
     def symbolic(self, indices: np.ndarray, places: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class NextTrainer:
         return self.symbols(things, self.order[places].clamp(min=0))
 
     def seen(self, features: Tensor, places: Tensor) -> Tensor:
-        """Visual tokens [n, t, width] of what the tower's `features` [n, patches, width] say about `places` [n, t]."""
+        """Visual tokens [n, t, width] from the tower's `features` [n, patches, width] at `places` [n, t]."""
         source = self.order[places].clamp(min=0)[..., None]
         shown = features.gather(1, source.expand(-1, -1, features.shape[-1]))
         return self.model.model.multi_modal_projector(self.standardise(shown))
@@ -103,7 +103,7 @@ class NextTrainer:
     def answer_logits(self, visual: Tensor, places: Tensor, packed: Packed) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Logits of the text tokens [n, s, words], and the states of all layers [n, prefix + t + s, width].
 
-        The tokens `visual` [n, t, width] stand at `places` [n, t] of the image's span.
+        The tokens `visual` [n, t, width] are at `places` [n, t] of the image's span.
         """
         newline = (self.order[places] == NEWLINE)[..., None]
         visual = torch.where(newline, self.model.model.image_newline, visual)
@@ -120,7 +120,7 @@ class NextTrainer:
         return self.model.lm_head(output.last_hidden_state[:, -packed.ids.shape[1] :]), output.hidden_states
 
     def places(self, phase: NextPhase, indices: np.ndarray, scenes: list[Scene], rng: np.random.Generator) -> Tensor:
-        """Which tokens of each image are shown, [n, t]: none of things that the scenes leave out."""
+        """Which tokens of each image are shown, [n, t], without things that the scenes omit."""
         owners = self.owners(indices)
         hidden = np.zeros(owners.shape)
         if phase.objects is not None:
@@ -154,7 +154,7 @@ class NextTrainer:
         return loss, figures
 
     def imitate(self, phase: NextPhase, number: int) -> tuple[Tensor, dict[str, float]]:
-        """One step of the projector alone: its vectors should be those of the symbols."""
+        """One step of the projector alone, which learns to reproduce the vectors of the symbols."""
         rng = np.random.default_rng([self.seed, 15, number])
         indices = rng.integers(min(SEEN_SCENES, len(self.bank)), size=phase.images)
         places = choose_places(phase.sampled, self.owners(indices), rng)

@@ -1,4 +1,4 @@
-"""The architecture of the second test bed: a LLaVA-NeXT of 16 narrow layers over the first bed's kind of tower."""
+"""The architecture of the second test bed: a LLaVA-NeXT of 16 narrow layers with a tower like the first bed's."""
 
 from math import isqrt, pi
 from typing import Any
@@ -20,8 +20,9 @@ from covist.tiny.scenes import PATCH
 from covist.tiny.text import CHAT_TEMPLATE, IMAGE, TOKEN_ID, VOCABULARY, build_tokenizer
 
 NEXT_SIZE = Size(decoder_width=96, decoder_layers=16, decoder_mlp=256)
-# The second rotary frequency of heads of 24 turns once per row of the joined tiles, newline included: the column of a
-# patch, which the tower cannot know across tiles, can be read from its position. The slow rest is left to content.
+# The second rotary frequency of heads of 24 turns once per row of the joined tiles, including the newline. So the
+# column of a patch, which the tower cannot know across tiles, can be read from its position. Slower frequencies are
+# left to content.
 ROPE_THETA = ((GRID + 1) / (2 * pi)) ** 12
 
 
@@ -57,7 +58,7 @@ def build_next(size: Size = NEXT_SIZE, seed: int = 0) -> LlavaNextForConditional
 
 
 def grow(half: LlavaNextForConditionalGeneration, whole: LlavaNextForConditionalGeneration) -> None:
-    """Give `whole` the language of `half`, which has half its layers: every second layer begins by adding nothing."""
+    """Copy the decoder of `half`, which has half the layers, into `whole`; every second layer at first adds nothing."""
     whole.lm_head.load_state_dict(half.lm_head.state_dict())
     old, new = half.model.language_model, whole.model.language_model
     new.embed_tokens.load_state_dict(old.embed_tokens.state_dict())
@@ -70,7 +71,7 @@ def grow(half: LlavaNextForConditionalGeneration, whole: LlavaNextForConditional
 
 
 def shrink_clip(clip: CLIPModel) -> CLIPModel:
-    """A CLIP for smaller images with the weights of `clip`: its patches keep the places of the upper left corner."""
+    """A CLIP for smaller images with the weights of `clip`; its patches keep the positions of the upper left corner."""
     state: dict[str, Any] = dict(clip.state_dict())
     name = "vision_model.embeddings.position_embedding.weight"
     side = isqrt(len(state[name]) - 1)
@@ -99,7 +100,7 @@ def build_next_processor() -> LlavaNextProcessor:
         tokenizer=build_tokenizer(),
         patch_size=PATCH,
         vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,  # the class token, which "default" drops again
+        num_additional_image_tokens=1,  # the class token, which "default" drops
         image_token=IMAGE,
         chat_template=CHAT_TEMPLATE,
     )

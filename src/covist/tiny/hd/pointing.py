@@ -1,7 +1,7 @@
-"""Learning where to look, without a favourite token: every word of a question looks at the things it is about.
+"""A pointing loss without a preferred token: every word of a question attends to the things that it is about.
 
-The same weight on each word, from the first to the last of the prompt, because some methods rank visual tokens by the
-attention of the last one and must find no lesson there that the others had not.
+Every word of the prompt has the same weight, because some methods rank visual tokens by the attention of the last
+token, and training must not favour them.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ from covist.tiny.scenes import Scene
 def even_targets(
     scenes: list[Scene], asked: list[list[Question]], packed: Packed, shown: np.ndarray
 ) -> list[PointingTarget]:
-    """Targets per image; `shown` [n, t] says which thing of the whole scene every shown token shows (0: none)."""
+    """Targets per image; `shown` [n, t] is the thing of the whole scene that every shown token shows (0: none)."""
     targets = []
     prompts = (packed.labels == IGNORED) | (packed.labels.roll(1, 1) == IGNORED)  # up to where the answer begins
     for scene, questions, blocks, prompt, owners in zip(scenes, asked, packed.blocks, prompts, shown, strict=True):

@@ -1,6 +1,6 @@
 """Questions about the crowded scenes, in eight families that need the tiles' resolution, and statements to learn from.
 
-As in the first test bed the questions are about coloured objects: grey decoys are never counted, named or asked for.
+As in the first test bed, the questions are about coloured objects: grey decoys are never counted or named.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ QUADRANT_MARGIN = 4  # pixels from the middle lines
 
 
 def _quadrants(thing: Thing) -> list[str]:
-    """The quadrants a thing may be said to lie in: several near the middle lines."""
+    """The quadrants in which a thing may be said to lie: several if it is near the middle lines."""
     middle = HD_SIDE / 2
     rows = [row for row, sign in ((0, -1), (1, 1)) if sign * (thing.y - middle) > -QUADRANT_MARGIN]
     columns = [column for column, sign in ((0, -1), (1, 1)) if sign * (thing.x - middle) > -QUADRANT_MARGIN]
@@ -37,7 +37,7 @@ def _quadrants(thing: Thing) -> list[str]:
 
 
 def _placed(scene: Scene, attribute: str) -> list[tuple[Thing, str]]:
-    """Objects that share a value of `attribute` with no other object of their quadrant, and that quadrant."""
+    """Objects whose value of `attribute` is unique in their quadrant, and that quadrant."""
     found = []
     for thing in scene.objects:
         alike = [other for other in scene.objects if getattr(other, attribute) == getattr(thing, attribute)]
@@ -49,7 +49,7 @@ def _placed(scene: Scene, attribute: str) -> list[tuple[Thing, str]]:
 
 def _existence(scene: Scene, rng: np.random.Generator) -> Asked:
     present = {(thing.color, thing.shape) for thing in scene.objects}
-    # an absent pair is made of a colour and a shape that are both there: neither alone gives the answer
+    # an absent pair consists of a colour and a shape that both occur, so neither alone gives the answer
     pairs = [(c, s) for c in sorted({c for c, _ in present}) for s in sorted({s for _, s in present})]
     wanted = bool(rng.integers(2))
     options = [pair for pair in pairs if (pair in present) == wanted]
@@ -94,7 +94,7 @@ def _counting(scene: Scene, rng: np.random.Generator) -> Asked:
     named = _countable(scene)
     if not named:
         return None
-    # every count that occurs is asked for equally often
+    # every count that occurs is asked equally often
     count = pick(rng, sorted({len(group) for group in named.values()}))
     name = pick(rng, [name for name, group in named.items() if len(group) == count])
     return f"how many {name} are there?", str(count), named[name]
@@ -105,7 +105,7 @@ def _relation(scene: Scene, rng: np.random.Generator) -> Asked:
 
 
 def _texts(scene: Scene) -> list[tuple[str, list[Thing]]]:
-    """What each number and word is called, and its glyphs in reading order."""
+    """The name of each number and word, and its glyphs in reading order."""
     found: dict[str, list[Thing]] = {}
     for kind, (text, _) in TEXTS.items():
         for glyph in scene.of(kind):
@@ -142,14 +142,15 @@ HD_FAMILIES: dict[str, Family] = {
     "glyph": _glyph,
     "quadrant": _quadrant,
 }
-# Counting is taught, but not part of the suite: the shipped weights answer it right only half of the time.
+# Counting is trained but not part of the suite: the shipped weights answer it correctly only half of the time.
 LESSONS: dict[str, Family] = {**HD_FAMILIES, "counting": _counting}
 
 
 def hd_questions_for(scene: Scene, seed: int = 0, per_family: int | Mapping[str, int] = 1) -> list[Question]:
-    """Up to `per_family` different questions of every family, or as many as a mapping from family to number says.
+    """Ask up to `per_family` different questions of every family about a crowded scene.
 
-    A mapping may name "counting" too.
+    per_family: a number, or a mapping from family to number, which may also name "counting"
+    seed: the same scene and seed give the same questions
 
     >>> scene = covist.tiny.hd.sample_hd_scene(covist.tiny.HELD_OUT_SEEDS[0])
     >>> covist.tiny.hd.hd_questions_for(scene, per_family={"reading": 1})[0].family
@@ -160,7 +161,7 @@ def hd_questions_for(scene: Scene, seed: int = 0, per_family: int | Mapping[str,
 
 
 def _state_object(scene: Scene, rng: np.random.Generator) -> str:
-    """The attributes of an object in any order: each is a question about the object that those before it name."""
+    """The attributes of an object in random order; each must be inferred from the object that those before it name."""
     if not scene.objects:
         return ""
     thing = pick(rng, scene.objects)
@@ -209,15 +210,15 @@ _STATEMENTS: dict[Callable[[Scene, np.random.Generator], str], float] = {
 
 
 def statements_about(scene: Scene, rng: np.random.Generator, number: int) -> Question:
-    """A description in `number` random statements. Only training asks for it: every word of it is a lesson."""
+    """A description in `number` random statements. It is used only in training, where every word is a target."""
     kinds = rng.choice(len(_STATEMENTS), number, p=list(_STATEMENTS.values()))
-    # once each: what has been said could be repeated without a look at the image
+    # once each: a statement could be repeated without looking at the image
     made = dict.fromkeys(list(_STATEMENTS)[kind](scene, rng) for kind in kinds)
     return Question("statements", "what is in this picture?", " , ".join(filter(None, made)))
 
 
 def excerpt(scene: Scene, objects: int, texts: int, rng: np.random.Generator) -> Scene:
-    """A scene with only some of the objects and texts of another, and no decoys: a lesson for beginners."""
+    """A scene with only some of the objects and texts of another and no decoys, for the first phases of training."""
     kept = [scene.objects[index] for index in rng.permutation(len(scene.objects))[:objects]]
     found = _texts(scene)
     kept += [glyph for index in rng.permutation(len(found))[:texts] for glyph in found[index][1]]

@@ -1,9 +1,9 @@
 """The stages of the second test bed's training; each continues from its own checkpoint.
 
 vision     the first bed's tower and text tower, on views of crowded scenes
-symbols    half of the decoder's layers, on what patches show (may run beside `vision`: neither needs the other)
+symbols    half of the decoder's layers, on symbols of what patches show (may run in parallel with `vision`)
 projector  from the tower's features to the vectors of the symbols
-decoder    all layers, on what the tower sees: sampled tokens first, all tokens last
+decoder    all layers, on tower features: sampled tokens first, all tokens last
 """
 
 from dataclasses import replace
@@ -80,7 +80,7 @@ def train_decoder(
 
 
 class NextRecipe:
-    """The stages in their order, each from the checkpoints of those before."""
+    """The stages in their order; each starts from the checkpoints of those before it."""
 
     def __init__(self, out: Path, seed: int, scenes: int = SCENES, size: Size = NEXT_SIZE):
         self.out, self.seed, self.size = out, seed, size

@@ -1,6 +1,6 @@
 """Scenes for the second test bed: 128 pixels wide, 12 to 24 objects, two numbers and two words in coloured glyphs.
 
-The tiles show everything as it is; the base view halves it, and the glyphs beyond recognition.
+The tiles show everything at full size; the base view shows it at half size, at which glyphs cannot be read.
 """
 
 from functools import lru_cache

@@ -1,7 +1,7 @@
-"""Perfect eyesight to begin with: visual tokens made of what a patch shows, not of what the tower sees.
+"""Symbols: visual tokens made from what a patch really shows, not from the tower's features.
 
-The decoder learns its language on them while the tower is still learning to see; then the projector learns to turn
-the tower's features into the same vectors, and both go on together. Nothing of it is part of the exported model.
+The decoder learns language on them before the tower is trained. Then the projector learns to turn the tower's features
+into the same vectors, and both are trained together. Nothing of this is part of the exported model.
 """
 
 import torch
@@ -13,11 +13,11 @@ from covist.tiny.hd.views import VIEW_PATCHES
 from covist.tiny.model import position_waves
 
 _WAVES = 32
-_BLURRED = ("size", "char", "role")  # what the base view is too coarse for
+_BLURRED = ("size", "char", "role")  # attributes that the base view is too coarse to show
 
 
 class Symbols(nn.Module):
-    """The vector of a patch: the sum of those of its thing's attributes, of its place in the view, and of the view."""
+    """The vector of a patch: the sum of vectors for its thing's attributes, its place in the view, and the view."""
 
     waves: Tensor
 
@@ -28,7 +28,7 @@ class Symbols(nn.Module):
         self.register_buffer("waves", position_waves(_WAVES, VIEW_GRID))  # [256, waves]
 
     def forward(self, things: Tensor, source: Tensor) -> Tensor:
-        """`things` [n, t, columns] that the patches `source` [n, t] of the flattened (view, patch) show."""
+        """Vectors [n, t, width] of `things` [n, t, columns] that patches `source` [n, t] of (view, patch) show."""
         base = source < VIEW_PATCHES
         total = self.place(self.waves[source % VIEW_PATCHES]) + self.view(base.long())
         for column, (name, table) in enumerate(zip(CLASSES, self.classes, strict=True)):

@@ -18,9 +18,9 @@ def tile(values: np.ndarray) -> list[np.ndarray]:
 
 
 def prompt_order() -> np.ndarray:
-    """Which patch of the flattened (view, patch) stands at each place of the image span, NEWLINE after every row.
+    """The patch of the flattened (view, patch) at each place of the image span: the base view, then the joined tiles.
 
-    The base view first, then the rows of the joined tiles.
+    NEWLINE follows every row of the joined tiles.
     """
     numbers = np.arange(VIEWS * VIEW_PATCHES).reshape(VIEWS, VIEW_GRID, VIEW_GRID)
     upper, lower = np.hstack(list(numbers[1:3])), np.hstack(list(numbers[3:5]))
@@ -32,7 +32,7 @@ IMAGE_TOKENS = VIEW_PATCHES + GRID * (GRID + 1)
 
 
 def view_owners(scene: Scene) -> np.ndarray:
-    """Which thing (from 1) every patch of the flattened (view, patch) shows, 0 where that is the background."""
+    """The thing (from 1) that every patch of the flattened (view, patch) shows; 0 for background."""
     return np.concatenate([own.reshape(-1) for own in (patch_owners(scene, 2 * PATCH), *tile(patch_owners(scene)))])
 
 

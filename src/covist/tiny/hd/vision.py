@@ -1,4 +1,4 @@
-"""Teaching the first bed's tower the views of crowded scenes: smaller things, tiny glyphs, and the halved base view."""
+"""Training the first bed's tower on views of crowded scenes: smaller things, tiny glyphs, and a half-size base view."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ from covist.tiny.vision import (
 _CORNERS = torch.tensor([[0, 0], [0, 0], [1, 0], [0, 1], [1, 1]]) * TILE_SIDE  # [views, (x, y)]
 _SCALES = torch.tensor([0.5, 1, 1, 1, 1])
 
-GLYPH_WEIGHT = 4.0  # few patches show one, and they are the hardest to read
+GLYPH_WEIGHT = 4.0  # few patches show glyphs, and they are the hardest to read
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ VIEW_PHASES = (ViewPhase("views", 1.0, images=8),)
 
 
 def in_view(tables: Tensor, views: Tensor) -> Tensor:
-    """The tables [n, things, columns] with every centre in the pixels of a view [n] instead of the image's."""
+    """The tables [n, things, columns] with every centre in pixels of a view [n] instead of the image."""
     moved = tables.clone()
     centres = (tables[..., -3:-1] - _CORNERS[views][:, None]) * _SCALES[views][:, None, None]
     moved[..., -3:-1] = centres.round().long()
@@ -48,7 +48,7 @@ def in_view(tables: Tensor, views: Tensor) -> Tensor:
 
 
 class ViewTrainer:
-    """Tower, text tower and heads, one step on the base view and some tiles of a few images."""
+    """Tower, text tower and heads; a step uses the base view and some tiles of a few images."""
 
     def __init__(self, clip: CLIPModel, bank: ViewBank, seed: int):
         self.clip, self.bank, self.seed = clip, bank, seed
