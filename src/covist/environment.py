@@ -146,12 +146,12 @@ def _model(name: str) -> Check:
     from covist.request.loading import EMBEDDED, served_class
 
     try:
-        model_class, family = served_class(name)
+        _, family = served_class(name)
     except CovistError as error:
         return Check(f"model {name}", "missing", "cannot be compressed", str(error))
     wants_clip = family.needs_clip_text and name not in EMBEDDED
     advice = "give --clip with the CLIP of its vision tower, or use covist-max" if wants_clip else ""
-    return Check(f"model {name}", "ok", f"{model_class.__name__}, family {family.name}", advice)
+    return Check(f"model {name}", "ok", f"supported, family {family.name}", advice)
 
 
 def _version(name: str) -> str | None:
