@@ -86,6 +86,7 @@ def test_a_cut_in_the_first_layers_keeps_the_features_that_are_still_to_come(cas
 def test_choices_follow_the_attention_that_the_model_itself_has(case, compress, monkeypatch, method, layer):
     """FastV reads the layer before its cut, PyramidDrop the one after it, whose input holds the features due there."""
     monkeypatch.setattr(available_methods()[method], "cuts", (8,))
+    monkeypatch.setattr(available_methods()[method], "shape", (1.0,))
     monkeypatch.setattr(available_methods()[method], "untouched_share", 10.0)
     inputs = case.ask("{image}what is the colour of this ?")
     monkeypatch.setattr(case.model.model.language_model.config, "_attn_implementation", "eager")
