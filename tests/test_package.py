@@ -59,6 +59,16 @@ def test_importing_the_package_waits_for_nothing_heavy_and_finds_its_submodules(
     assert run(sys.executable, "-c", program) == "[]\nwhere is the blue square? scenes covist.viz\n"
 
 
+@pytest.mark.parametrize("command", ["plan --preset llava-1.5-7b --budget 64", "methods", "models"])
+def test_commands_that_need_no_model_do_not_wait_for_transformers(command):
+    program = (
+        "import sys\nfrom covist.cli import main\n"
+        f"try: main({command.split()})\nexcept SystemExit as exit_: assert not exit_.code\n"
+        "print('transformers' in sys.modules)"
+    )
+    assert run(sys.executable, "-c", program).splitlines()[-1] == "False"
+
+
 def test_the_package_runs_as_a_module():
     assert run(sys.executable, "-m", "covist", "--version") == f"covist {covist.__version__}\n"
 

@@ -17,10 +17,12 @@ from importlib.metadata import entry_points
 def load_modules(package: str) -> None:
     """Import every module of one of covist's packages, then the modules that others announce under its name.
 
-    This order lets covist's own method or family win if two have the same name.
+    This order lets covist's own method or family win if two have the same name. Modules with an underscore register
+    nothing, and some of them import transformers, which lists and plans do not need.
     """
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        importlib.import_module(f"{package}.{module.name}")
+        if not module.name.startswith("_"):
+            importlib.import_module(f"{package}.{module.name}")
     _load_plugins(package)
 
 

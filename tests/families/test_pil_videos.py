@@ -19,7 +19,7 @@ from transformers.models.llava_onevision.image_processing_pil_llava_onevision im
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from covist.families.pil_videos import LlavaNextVideos, LlavaOnevisionVideos, Qwen2Videos, Qwen3Videos
+from covist.families._pil_videos import LlavaNextVideos, LlavaOnevisionVideos, Qwen2Videos, Qwen3Videos
 from covist.families.processors import image_only
 
 QWEN2, QWEN3 = "models.qwen2_vl.video_processing_qwen2_vl", "models.qwen3_vl.video_processing_qwen3_vl"

@@ -11,7 +11,7 @@ from transformers import Qwen2_5_VLProcessor, Qwen2VLProcessor, Qwen3VLProcessor
 
 from covist.errors import CovistError
 from covist.families import video
-from covist.families.pil_videos import Qwen2Videos, Qwen3Videos
+from covist.families._pil_videos import Qwen2Videos, Qwen3Videos
 from covist.request.answer import Configuration, ask, compressed
 from covist.request.inputs import prepare
 from covist.request.loading import LoadedModel, load_model

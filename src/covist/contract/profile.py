@@ -34,7 +34,7 @@ class FamilyProfile:
     token_count: ClassVar[str] = ""
     """How many visual tokens an image has, in a few words for `covist models`."""
     video_stand_in: ClassVar[str | None] = None
-    """Name of the class in `families/pil_videos.py` that prepares videos if torchvision is missing."""
+    """Name of the class in `families/_pil_videos.py` that prepares videos if torchvision is missing."""
     video: ClassVar[str] = "none"
     """What happens to videos, in a few words for `covist models`: none, runs uncompressed, compressed."""
     presets: ClassVar[tuple[Geometry, ...]] = ()

@@ -33,9 +33,9 @@ def load_processor(family: type[Family], name: str) -> Any:
         return processor_class.from_pretrained(name)
     processor = image_only(processor_class).from_pretrained(name)
     if family.video_stand_in is not None:
-        from covist.families import pil_videos
+        from covist.families import _pil_videos
 
-        stand_in = getattr(pil_videos, family.video_stand_in)
+        stand_in = getattr(_pil_videos, family.video_stand_in)
         processor.video_processor = stand_in.of(name, processor.image_processor)
     return processor
 
