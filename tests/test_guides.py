@@ -5,8 +5,10 @@ from __future__ import annotations
 from subprocess import CalledProcessError
 
 import pytest
-from support.page_runs import run_page
+from support.page_runs import make_stand_ins, run_page
 from support.pages import PAGES, Block, blocks_of, pages_with
+
+from covist import tiny
 
 CODE = {"bash", "python"}
 OTHER = {"", "bibtex", "json", "mermaid", "text", "toml", "yaml"}
@@ -47,6 +49,28 @@ def test_a_command_that_fails_fails_the_page(block, tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", pages_with(""))
 def test_the_code_of_a_page_runs_in_order_in_one_folder(page, tmp_path, monkeypatch):
     run_page(page, {""}, tmp_path, monkeypatch)
+
+
+def test_the_python_of_the_guide_to_a_gpu_runs_on_a_cpu_with_a_smaller_checkpoint(tmp_path, monkeypatch):
+    """All of it but the switch to flash attention."""
+    monkeypatch.chdir(tmp_path)
+    make_stand_ins(tmp_path)
+    for part in tiny.load()[2]:
+        part.save_pretrained("clip")
+    stand_ins = {
+        '"llava-hf/llava-1.5-7b-hf"': '"checkpoint"',
+        '"openai/clip-vit-large-patch14-336"': '"clip"',
+        '"cuda"': '"cpu"',
+        '"kitchen.jpg", "street.jpg"': '"photo.jpg", "photos/1.jpg"',
+    }
+    code = [block.code for block in blocks_of("docs/gpu.md") if block.language == "python"]
+    program = "".join(part for part in code if '"flash_attention_2"' not in part)
+    for published, here in stand_ins.items():
+        assert published in program
+        program = program.replace(published, here)
+    names: dict[str, object] = {}
+    exec(compile(program, "docs/gpu.md", "exec"), names)
+    assert len(names["answers"]) == 2 and "64 of 576" in str(names["handle"].report)
 
 
 @pytest.mark.slow
