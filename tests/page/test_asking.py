@@ -47,6 +47,28 @@ def test_both_answers_grow_until_they_are_complete(service, demo_file):
     assert len(seen) > 2 and all(reply.is_done for reply in seen[-1])
 
 
+def test_a_slow_reader_gets_the_complete_answers_too(monkeypatch):
+    """Everything may be written while the page still draws what it was given before."""
+    looking, written = asyncio.Event(), asyncio.Event()
+
+    async def answer(service, request):
+        yield Reply("top")
+        await looking.wait()
+        yield Reply("top-right", refusal="the end")
+        written.set()
+
+    async def read_slowly():
+        seen = []
+        async for replies in ask_together(None, ["a question"]):
+            seen.append(replies)
+            looking.set()
+            await written.wait()
+        return seen
+
+    monkeypatch.setattr("covist.page.asking._ask", answer)
+    assert asyncio.run(read_slowly())[-1][0].is_done
+
+
 def test_an_answer_carries_the_report_of_its_own_row(service, demo_file, loaded):
     budgets = (64, 64, 32)
     seen = ask(service, *(request(service, demo_file, {"budget": budget}) for budget in budgets))[-1]

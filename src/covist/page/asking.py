@@ -64,10 +64,12 @@ async def ask_together(service: Service, requests: Sequence[ChatRequest]) -> Asy
 
     writing = [asyncio.create_task(write(*pair)) for pair in enumerate(requests)]
     try:
-        while not all(reply.is_done for reply in replies):
+        shown = list(replies)
+        while not all(reply.is_done for reply in shown):  # not `replies`: all may end while a slow page draws
             await changed.wait()
             changed.clear()
-            yield list(replies)
+            shown = list(replies)
+            yield shown
     finally:
         for task in writing:
             task.cancel()
