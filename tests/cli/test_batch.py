@@ -41,6 +41,7 @@ def test_a_real_model_answers_a_file_of_rows(covist, model_folder, image, tmp_pa
     assert ran.code == 0, ran.stderr
     for text in ("2 rows", "answered", "errors", "576", "64 (11.1 %)", "KV cache saved", "rows/s", "--retry-errors"):
         assert text in ran.stdout
+    assert "──" not in ran.stdout  # the table has no heading, so no rule below one
     good, bad = answers_of(tmp_path / "out")
     assert (good.id, good.tokens_before, good.tokens_after, good.error) == ("a", 576, 64.0, None)
     assert bad.error.endswith("none.png does not exist")

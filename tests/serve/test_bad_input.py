@@ -139,6 +139,11 @@ def test_wrong_types_and_values(refused, field, value):
     assert field.split("_")[-1] in refused({**GOOD, field: value})
 
 
+@pytest.mark.parametrize(("field", "value"), [("tools", [{"type": "function"}]), ("logit_bias", {"5": 1.0})])
+def test_a_field_that_must_be_empty_is_said_to_be_unsupported(refused, field, value):
+    assert f"{field}: not supported, leave it out" in refused({**GOOD, field: value})
+
+
 @pytest.mark.parametrize(
     "content",
     [

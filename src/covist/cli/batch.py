@@ -174,6 +174,7 @@ def _print(totals: dict[str, Any]) -> None:
 
 def _table(totals: dict[str, Any]) -> Table:
     made = table("", "")
+    made.show_header = False
     made.add_row("answered", f"{totals['answered']:,}")
     made.add_row("errors", f"{totals['errors']:,}")
     if totals["repeated"]:

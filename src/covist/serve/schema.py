@@ -15,6 +15,7 @@ from covist.serve.errors import Refusal
 
 LONGEST_STOP = 64
 SEEDS = 2**63
+_ONLY_EMPTY = ("tools", "logit_bias")
 _Zero = Annotated[float, Field(ge=0, le=0, allow_inf_nan=False)]
 
 
@@ -116,7 +117,8 @@ def parse_chat(body: bytes) -> ChatRequest:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         param = ".".join(str(step) for step in first["loc"] if _is_field(step)) or None
-        raise Refusal(400, "invalid_request", f"{param or 'the request'}: {first['msg']}", param=param) from None
+        said = "not supported, leave it out" if param in _ONLY_EMPTY and first["type"] == "too_long" else first["msg"]
+        raise Refusal(400, "invalid_request", f"{param or 'the request'}: {said}", param=param) from None
 
 
 def _is_field(step: int | str) -> bool:
