@@ -129,7 +129,7 @@ def _waiting_threads() -> Check:
 def _extras() -> list[Check]:
     uses = {
         "torchvision": "faster image processors of some checkpoints",
-        "accelerate": "checkpoints spread over several devices",
+        "accelerate": "device_map, for one device or several",
         "peft": "models with LoRA adapters",
     }
     return [
