@@ -128,8 +128,8 @@ def _waiting_threads() -> Check:
 
 def _extras() -> list[Check]:
     uses = {
-        "torchvision": "faster image processors of some checkpoints",
-        "accelerate": "checkpoints spread over several devices",
+        "torchvision": "AutoProcessor of some checkpoints, and faster image processors",
+        "accelerate": "device_map, for one device or several",
         "peft": "models with LoRA adapters",
     }
     return [

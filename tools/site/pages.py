@@ -20,6 +20,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Pages in docs/ link to these files where they are in the repository; the site has them beside the pages."""
+    return re.sub(rf"\]\(\.\./({'|'.join(map(re.escape, PAGES))})", lambda link: f"]({link[1].lower()}", markdown)
+
+
 def inside_the_site(text: str, files: Files) -> str:
     """Rewrite links for the site; a target that the site does not have becomes plain text."""
 
