@@ -107,6 +107,7 @@ def test_the_metadata_of_the_wheel_says_what_it_is(metadata):
 def test_the_description_for_a_package_index_needs_no_file_beside_it(metadata):
     text = metadata.get_payload()
     assert "## Ten lines" in text and "](" not in text and "<img" not in text and "Made by" not in text
+    assert "pip install covist" in text and "make demo" not in text and "## Citation" in text
 
 
 def test_the_source_distribution_holds_what_is_needed_to_build_and_to_read(tmp_path):

@@ -6,7 +6,7 @@ from PIL import Image
 
 from covist.eval.metrics import normalise
 from covist.eval.records import Answered, Records, Run
-from covist.eval.results import Results
+from covist.eval.results import Difference, Results
 from covist.eval.suite import load_suite
 from covist.eval.tally import tally
 
@@ -78,6 +78,13 @@ def test_paired_differences_are_those_of_the_scores(results):
     assert difference.p_holm == difference.p < 0.05 and difference.is_clear_among_all
     itself = results.difference("random", "random", 64)
     assert itself.retention == 0 and itself.interval == (0, 0) and not itself.is_clear
+
+
+@pytest.mark.parametrize("images, clear", [(1, False), (2, False), (5, False), (6, True)])
+def test_a_handful_of_images_makes_no_difference_clear(images, clear):
+    """Even if it is the same in all of them, so that the interval has no length."""
+    apart = Difference("one", "other", 64, -25.0, (-25.0, -25.0), p=0.0, p_holm=0.0, images=images)
+    assert (apart.is_clear, apart.is_clear_among_all) == (clear, clear)
 
 
 def test_a_difference_needs_both_methods(results):

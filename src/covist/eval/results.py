@@ -15,7 +15,7 @@ from covist.environment import versions
 from covist.errors import CovistError
 from covist.eval.questions import AGREEMENT
 from covist.eval.records import Answered, Records, Run
-from covist.eval.statistics import LEVEL, Bootstrap, Interval, Tally, estimate, holm, p_value
+from covist.eval.statistics import FEWEST, LEVEL, Bootstrap, Interval, Tally, estimate, holm, p_value
 from covist.eval.suite import Item, Suite
 from covist.eval.tables import markdown
 from covist.eval.tally import answer_agreement, tally
@@ -76,6 +76,7 @@ class Difference:
     interval: 95% bootstrap interval of the difference
     p: p-value of no difference
     p_holm: the same after Holm's correction for all comparisons in the table
+    images: the number of images compared
     """
 
     method: str
@@ -85,12 +86,16 @@ class Difference:
     interval: Interval
     p: float
     p_holm: float
+    images: int
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval excludes zero; without a true difference, one in twenty does so by chance."""
+        """Whether the interval excludes zero; without a true difference, one in twenty does so by chance.
+
+        Never with fewer than six images, whose bootstrap intervals are too short.
+        """
         low, high = self.interval
-        return low > 0 or high < 0
+        return self.images >= FEWEST and (low > 0 or high < 0)
 
     @property
     def is_clear_among_all(self) -> bool:
@@ -239,7 +244,7 @@ class Results:
                 raise CovistError(f"{name!r} was not evaluated at a budget of {budget}")
         apart = self._apart(Run(method, budget), Run(against, budget))
         p = p_value(apart)
-        return Difference(method, against, budget, *estimate(apart), p, p_holm=p)
+        return Difference(method, against, budget, *estimate(apart), p, p_holm=p, images=self.images)
 
     def between(self, run: Run, against: Run) -> tuple[float, Interval]:
         """Paired difference in retention between two runs, whatever their budgets, with its 95% interval."""

@@ -14,6 +14,8 @@ import numpy as np
 
 DRAWS = 2000
 LEVEL = 0.95
+FEWEST = 6
+"""With fewer images no difference is clear: even one sign in all of five is chance in 6 % of cases."""
 
 Interval = tuple[float, float]
 
