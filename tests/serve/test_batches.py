@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import httpx
 import pytest
@@ -72,12 +73,22 @@ def test_a_generation_that_breaks_down_fails_alone(serve, small_model):
     assert server.ask(content, max_tokens=4).choices == before
 
 
-def test_a_client_that_leaves_a_stream_frees_its_place(serve):
+def test_a_client_that_leaves_a_stream_frees_its_place(serve, small_model):
     server = serve(limits=Limits(output_tokens=100_000, prompt_tokens=8192))
+    left, calls = Event(), []
+
+    def hold(*call):
+        calls.append(call)
+        if len(calls) > 2:
+            left.wait()  # otherwise the answer may be complete before a busy machine lets the client look
+
+    holding = small_model.model.register_forward_pre_hook(hold)
     body = {"model": "small", "messages": [{"role": "user", "content": "where ?"}], "max_tokens": 900, "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=300) as answer:
         next(answer.iter_lines())  # sent when the request is accepted, which may be before its batch runs
         wait_until(lambda: server.service._workers.running == 1)
+    left.set()
+    holding.remove()
     wait_until(lambda: server.service._workers.running == 0)
     assert server.ask(max_tokens=1).choices
     assert metric(server, "covist_output_tokens_total") == 1, "the answer went on for nobody"
