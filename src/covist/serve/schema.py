@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError, from_json
 
 from covist.serve.errors import Refusal
 
 LONGEST_STOP = 64
 SEEDS = 2**63
-_ONLY_EMPTY = ("tools", "logit_bias")
 _Zero = Annotated[float, Field(ge=0, le=0, allow_inf_nan=False)]
+
+
+def _refuse_entries(value: list[Any] | dict[str, Any]) -> list[Any] | dict[str, Any]:
+    """Pydantic's own words for a length of 0 would not say what to do."""
+    if value:
+        raise PydanticCustomError("unsupported", "not supported, leave it out")
+    return value
+
+
+_Empty = AfterValidator(_refuse_entries)
 
 
 class _Strict(BaseModel):
@@ -90,8 +99,8 @@ class ChatRequest(_Strict):
     presence_penalty: _Zero | None = None
     logprobs: Literal[False] | None = None
     response_format: TextFormat | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+    tools: Annotated[list[Any], _Empty] | None = None
+    logit_bias: Annotated[dict[str, float], _Empty] | None = None
     # About the client, not about the answer.
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -117,8 +126,7 @@ def parse_chat(body: bytes) -> ChatRequest:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         param = ".".join(str(step) for step in first["loc"] if _is_field(step)) or None
-        said = "not supported, leave it out" if param in _ONLY_EMPTY and first["type"] == "too_long" else first["msg"]
-        raise Refusal(400, "invalid_request", f"{param or 'the request'}: {said}", param=param) from None
+        raise Refusal(400, "invalid_request", f"{param or 'the request'}: {first['msg']}", param=param) from None
 
 
 def _is_field(step: int | str) -> bool:
