@@ -14,10 +14,10 @@ from support.requests import greedy
 
 import covist
 from covist.api.report import Report
-from covist.contract.pixels import Preprocessing
-from covist.contract.stages import StageReport
 from covist.methods.covist import CovistFixed
 from covist.methods.divprune import DivPrune
+from covist.report.pixels import Preprocessing
+from covist.report.stages import StageReport
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 

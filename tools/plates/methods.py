@@ -11,8 +11,8 @@ from PIL import Image
 import covist
 from covist import tiny
 from covist.contract.kinds import GOES_BY
-from covist.contract.stages import ImageReport
 from covist.methods.catalogue import describe
+from covist.report.stages import ImageReport
 from covist.viz.layout import seen_views
 from covist.viz.panels import show_image
 from covist.viz.sheet import Sheet

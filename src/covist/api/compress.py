@@ -15,7 +15,6 @@ from covist.api.handle import Compression
 from covist.api.setup import Setup
 from covist.config import CovistConfig
 from covist.contract.method import Method
-from covist.contract.pixels import Preprocessing
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.instruction import InstructionReader
 from covist.engine.settings import Settings
@@ -23,6 +22,7 @@ from covist.errors import CovistError
 from covist.families.registry import family_for
 from covist.families.text_tower import Home, TextTower
 from covist.methods.registry import available_methods
+from covist.report.pixels import Preprocessing
 
 
 def compress(

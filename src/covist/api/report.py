@@ -8,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covist.contract.films import whole_videos
-from covist.contract.pixels import Preprocessing
-from covist.contract.stages import ImageReport, StageReport
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.prefill import Prefill
 from covist.engine.sequence import ImageInPrompt
 from covist.errors import CovistError
+from covist.report.films import whole_videos
+from covist.report.pixels import Preprocessing
+from covist.report.stages import ImageReport, StageReport
 from covist.schedule import decoder_flops, kv_bytes
 from covist.units import counted, milliseconds, number, operations, share, size
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from covist.contract.family import Family
 from covist.contract.instruction import TextSpace
 from covist.contract.method import Method
-from covist.contract.pixels import Preprocessing
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.instruction import InstructionReader
+from covist.report.pixels import Preprocessing
 
 
 @dataclass

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from covist.contract.encoder import EncoderRead, EncoderWish, LayerRun, Tower
 from covist.contract.family import Removable
-from covist.contract.pixels import lay_out, patches_of_tiles
 from covist.contract.profile import narrowed
 from covist.contract.signals import EncoderLayer
 from covist.families.hooks import Scratch
@@ -18,6 +17,7 @@ from covist.families.projected import ProjectedTowerFamily, TowerOutput
 from covist.families.reads import Placing, Seen, of_entries
 from covist.grid import Grid
 from covist.plan import Geometry
+from covist.report.pixels import lay_out, patches_of_tiles
 
 CLIP_SIDE, CLIP_PATCH = 336, 14
 """Pixels along an image and along a patch of the published towers, CLIP ViT-L/14."""

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from covist.contract.family import Family
-from covist.contract.pixels import lay_out, patches_of_tiles
 from covist.contract.profile import FIRST_SPECIAL, narrowed
 from covist.contract.signals import ImageSignals, PlacedSignals
 from covist.families.registry import register_family
 from covist.families.tiles import TileFamily
 from covist.grid import Grid
 from covist.plan import Geometry
+from covist.report.pixels import lay_out, patches_of_tiles
 
 Place = tuple[int, int]
 """Row and column of a tile, counted from 1."""

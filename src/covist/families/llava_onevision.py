@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covist.contract.pixels import lay_out, patches_of_tiles
 from covist.contract.profile import FIRST_SPECIAL, narrowed
 from covist.contract.signals import ImageSignals
 from covist.families.incoming import patches_in_rows_that_ask
@@ -30,6 +29,7 @@ from covist.families.registry import register_family
 from covist.families.video import film
 from covist.grid import Grid
 from covist.plan import Geometry
+from covist.report.pixels import lay_out, patches_of_tiles
 
 TILE = 384
 """Pixels along a side of the published models' tiles."""

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from covist.contract.encoder import EncoderWish
 from covist.contract.family import Family, Removable, SignalSink, Wanted
-from covist.contract.pixels import lay_out
 from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import ImageSignals
 from covist.families.hooks import Running, Scratch, WrappedMethod
@@ -23,6 +22,7 @@ from covist.families.reads import Placing, ReadableTower, ReadTaps, Seen, of_pat
 from covist.families.video import segments
 from covist.grid import Grid
 from covist.plan import Geometry
+from covist.report.pixels import lay_out
 
 PLACEHOLDERS: dict[str, Any] = {
     "image_token_id": FIRST_SPECIAL,

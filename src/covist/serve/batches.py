@@ -23,7 +23,7 @@ from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteria
 
 from covist.api.handle import Compression, Run
 from covist.api.report import Report
-from covist.contract.films import whole_videos
+from covist.report.films import whole_videos
 from covist.request.batches import end_tokens
 from covist.request.loading import LoadedModel
 from covist.schedule import decoder_flops, kv_bytes

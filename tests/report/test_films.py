@@ -6,9 +6,9 @@ import pytest
 import torch
 from support.reports import image_report, stage
 
-from covist.contract.films import joined, whole_videos
-from covist.contract.stages import ImageReport
 from covist.grid import Grid, PartialGrid
+from covist.report.films import joined, whole_videos
+from covist.report.stages import ImageReport
 
 
 def film(frames, counts=(6,), composed=True):

@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
-from covist.contract.certificate import Certificate
-from covist.contract.pixels import Preprocessing
 from covist.grid import Grid
+from covist.report.certificate import Certificate
+from covist.report.pixels import Preprocessing
 from covist.units import counted, number
 
 Held = TypeVar("Held", Tensor, "Tensor | None", dict[str, Tensor])

@@ -8,8 +8,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from covist.contract.stages import ImageReport, StageReport
 from covist.grid import Grid, PartialGrid
+from covist.report.stages import ImageReport, StageReport
 
 
 def whole_videos(reports: Sequence[ImageReport]) -> tuple[ImageReport, ...]:
