@@ -100,10 +100,6 @@ class Family(FamilyProfile, ABC):
         raw = (arguments.get(name) for name in ("pixel_values", "pixel_values_videos"))
         return any(value is not None for value in (*self.encoded(arguments).values(), *raw))
 
-    def passthrough_reason(self, input_ids: Tensor | None, kwargs: dict) -> str | None:
-        """Why this call must run uncompressed (for example video input), or None."""
-        return None
-
     def rotary_axes(self) -> Sequence[int] | None:
         """The axis of each frequency for multidimensional RoPE; otherwise None."""
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -44,7 +43,6 @@ class Hooks:
         self._family = family
         self._variants = [variant]
         self.choice = Choice(variant)
-        self._warned: set[str] = set()
         self.call = Call()
         self._installed: list[Removable] = self._install(encoder_layers)
         self._follow_blocks(variant)
@@ -134,12 +132,6 @@ class Hooks:
         # Decoding steps bring no image; not searching for image tokens avoids waiting for the device.
         # In transformers a draft sees no image, so it runs through the plain model.
         if not call.brings_images and (call.drafting or not call.encoded.awaited):
-            return
-        reason = family.passthrough_reason(input_ids, kwargs)
-        if reason is not None:
-            if reason not in self._warned:
-                self._warned.add(reason)
-                warnings.warn(reason, stacklevel=2)
             return
         is_image = family.image_mask(input_ids, kwargs.get("inputs_embeds"))
         if not bool(is_image.any()):

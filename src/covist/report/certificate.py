@@ -28,11 +28,6 @@ class Certificate:
     missed: float | None = None
     attention_bound: float | None = None
 
-    @property
-    def is_fallback(self) -> bool:
-        """Whether the image runs uncompressed because its coverage would have been too low."""
-        return self.missed is not None
-
     def __str__(self) -> str:
         if self.missed is not None:
             left_out = _percent(1 - self.missed)
