@@ -21,6 +21,10 @@ class Schedule:
 
     cache_cut_from: first layer whose cache is cut to the last count after prefill; None leaves in every cache the
         tokens that its layer saw
+
+    >>> schedule = covist.Schedule(layers=4, stages=((0, 64), (3, 16)))
+    >>> schedule.tokens_per_layer, schedule.mean
+    ((64, 64, 64, 16), 52.0)
     """
 
     layers: int

@@ -14,14 +14,14 @@ from covist.engine.sequence import Batch, ImageInPrompt, Sample
 from covist.formulas.attention import DistanceTable
 from covist.formulas.internal import coordinate_signals
 from covist.grid import Grid
-from covist.methods._inside import last_prompt_row
 from covist.methods._raters import pointed_at, raters
-from covist.methods._shared import cluster_means, largest
 from covist.methods.create import create_method
 from covist.methods.dart import Dart, pivots, similarity_to, spread_from
 from covist.methods.fastv import FastV
+from covist.methods.inside import last_prompt_row
 from covist.methods.ivcprune import IVCPrune, closeness, foreground
 from covist.methods.pyramiddrop import PyramidDrop
+from covist.methods.shared import cluster_means, largest
 from covist.methods.sparsevlm import SparseVLM, density_peaks, recycled, split_places
 from covist.methods.sparsevlm_plus import SparseVLMPlus, rotation_logits, strongest_heads
 from covist.state import VisualState

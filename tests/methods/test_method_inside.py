@@ -6,10 +6,10 @@ import torch
 from reference.ops import ranking
 from support.images import image, inside
 
-from covist.methods._inside import DropInside
 from covist.methods.create import create_method
 from covist.methods.dart import Dart
 from covist.methods.fastv import FastV
+from covist.methods.inside import DropInside
 from covist.methods.ivcprune import IVCPrune
 from covist.methods.pyramiddrop import PyramidDrop
 from covist.methods.registry import available_methods

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from reference.selectors import class_attention
 from support.images import ENCODER_HEADS, image
 
-from covist.methods._shared import layer_attention, received_attention
 from covist.methods.catalogue import describe
 from covist.methods.create import create_method
 from covist.methods.divprune import DivPrune
 from covist.methods.downsample import Downsample
 from covist.methods.prumerge import PruMerge, fit_grid, with_grid
 from covist.methods.registry import available_methods
+from covist.methods.shared import layer_attention, received_attention
 from covist.methods.tome import ToMe, merges_per_round
 from covist.methods.visionzip import VisionZip
 from covist.methods.vispruner import VisPruner

@@ -11,14 +11,14 @@ from support.images import BEFORE, image, inside
 
 from covist.errors import CovistError
 from covist.grid import Grid
-from covist.methods._layout import windows
 from covist.methods._raters import pointing
-from covist.methods._shared import cosine, received_attention
 from covist.methods.apet import ApET, approximation_errors
 from covist.methods.create import create_method
 from covist.methods.dart import Dart
 from covist.methods.e2s_pruner import OPINION, E2SPruner, combined, head_opinion, retained
+from covist.methods.layout import windows
 from covist.methods.mob import MoB
+from covist.methods.shared import cosine, received_attention
 from covist.methods.tops import TOPS, balanced
 from covist.methods.vlm_pruner import VLMPruner, diagonals_apart, grown, liveliest_channels
 from covist.methods.wtr import WtrDart, WtrDivPrune

@@ -33,7 +33,14 @@ Counts = Literal["average", "nominal"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a reduction: the new state, and what reports and drawings show."""
+    """The result of a reduction: the new state, and what reports and drawings show.
+
+    >>> class HalfOfThem(covist.Method):
+    ...     name = "half-of-them"
+    ...     def reduce(self, state, view: covist.DecoderView, count):
+    ...         half = view.visual.argsort()[: state.count // 2]
+    ...         return covist.Outcome(state.restrict(half))
+    """
 
     state: VisualState
     withheld: float = 0.0  # evidence-weighted contribution withheld by the weight limit, Eq. 15
@@ -70,7 +77,7 @@ class MethodInfo:
     ours: what differs from it or is added, and why
     checked: how the implementation was checked: "golden: ..." against the authors' code, "reference: ..." against a
         literal copy of the formulas
-    goes_by: what mainly decides which tokens stay, a word of `kinds.GOES_BY`
+    criterion: what mainly decides which tokens stay, a word of `kinds.CRITERIA`
     needs: signals that the method reads, words of `kinds.NEEDS`; None if unspecified
 
     >>> covist.available_methods()["divprune"].info.acts
@@ -85,11 +92,11 @@ class MethodInfo:
     published: str = ""
     ours: str = ""
     checked: str = ""
-    goes_by: str = ""
+    criterion: str = ""
     needs: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_words(self.goes_by, self.needs)
+        check_words(self.criterion, self.needs)
 
 
 class Method(ABC):

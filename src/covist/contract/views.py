@@ -68,7 +68,16 @@ class ImageContext:
 
 @dataclass
 class DecoderView:
-    """One image inside the decoder, just before layer `depth`; rows are indices into the current sequence."""
+    """One image inside the decoder, just before layer `depth`; rows are indices into the current sequence.
+
+    >>> from covist.methods.inside import ScoreInside
+    >>> class Attended(ScoreInside):
+    ...     name, cuts = "attended", (16,)  # of 32 layers
+    ...     def score(self, view: covist.DecoderView):
+    ...         return view.attention(view.instruction_rows).mean((0, 1))[view.visual]
+    >>> Attended().schedule(layers=32, budget=400, tokens=576).tokens_per_layer[15:17]
+    (576, 224)
+    """
 
     depth: int
     decoder: Decoder

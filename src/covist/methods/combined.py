@@ -24,8 +24,8 @@ from covist.formulas.composition import Composition, compose
 from covist.formulas.coverage import affinity
 from covist.formulas.evidence import mix_evidence, mix_heads, visual_evidence
 from covist.formulas.ops import mass_norm
-from covist.methods._inside import DropInside
 from covist.methods.covist import Covist
+from covist.methods.inside import DropInside
 from covist.schedule import Schedule
 from covist.state import VisualState
 

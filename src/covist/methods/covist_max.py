@@ -31,8 +31,8 @@ from covist.formulas.composition import correspondence
 from covist.formulas.coverage import coverage_share
 from covist.formulas.greedy import greedy_coverage
 from covist.formulas.ops import gram, mass_norm, partition, unit_rows
-from covist.methods._shared import cluster_means
 from covist.methods.registry import register_method
+from covist.methods.shared import cluster_means
 from covist.state import VisualState
 
 ROUNDING = 1e-4
@@ -49,7 +49,7 @@ class CovistMax(Method):
         acts="before the decoder, and log weight on every attention logit",
         signals="encoder features",
         budget="exactly K in every layer",
-        goes_by="coverage",
+        criterion="coverage",
         needs=("encoder-features",),
         published=(
             "The method as a whole is not published. Eqs. 5 and 6 are CoViST's. Coverage whose rows are softmaxes of "

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
-from covist.methods._inside import DropInside, key_norms
-from covist.methods._layout import allot
-from covist.methods._shared import cosine, largest
+from covist.methods.inside import DropInside, key_norms
+from covist.methods.layout import allot
 from covist.methods.registry import register_method
+from covist.methods.shared import cosine, largest
 from covist.state import VisualState
 
 PIVOTS = 4
@@ -27,7 +27,7 @@ class Dart(DropInside):
         acts="before layer 2/32",
         signals="keys of the preceding layer, decoder states after the final norm",
         budget="layer average K: all tokens, then a solved count, including the pivots",
-        goes_by="diversity",
+        criterion="diversity",
         needs=("decoder-states",),
         licence="Apache-2.0",
         published=(

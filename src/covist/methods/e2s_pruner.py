@@ -11,10 +11,10 @@ from torch import Tensor
 from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView
 from covist.formulas.ops import share_groups
-from covist.methods._inside import DropInside, last_prompt_row
-from covist.methods._layout import windows
-from covist.methods._shared import largest
+from covist.methods.inside import DropInside, last_prompt_row
+from covist.methods.layout import windows
 from covist.methods.registry import register_method
+from covist.methods.shared import largest
 from covist.state import VisualState
 
 WINDOWS = 4  # per side
@@ -35,7 +35,7 @@ class E2SPruner(DropInside):
         acts="after the 3rd, 17th and 22nd layer of 32",
         signals="queries of the text after the image and keys of the preceding layer, places in the image",
         budget="layer average K: all tokens, then solved counts in the published proportions",
-        goes_by="attention",
+        criterion="attention",
         needs=("decoder-attention",),
         licence="unknown",
         published=(

@@ -12,7 +12,7 @@ from covist.contract.views import DecoderView
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
 from covist.methods._fitting import Attended
-from covist.methods._inside import ScoreInside, last_prompt_row, solved
+from covist.methods.inside import ScoreInside, last_prompt_row, solved
 from covist.methods.registry import register_method
 from covist.schedule import Calibration, Schedule, fixed_schedule
 from covist.state import VisualState
@@ -43,7 +43,7 @@ class FitPrune(ScoreInside):
         acts="after every layer that can spare tokens",
         signals="attention of the text and of the image to the image in the preceding layer, calibrated counts",
         budget="layer average K: all tokens in the first layer, then calibrated counts",
-        goes_by="attention",
+        criterion="attention",
         needs=("decoder-attention",),
         licence="no licence file",
         published=(

@@ -13,10 +13,10 @@ from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import entropy, mass_norm, round_half_up, share_groups
-from covist.methods._inside import ChooseInside, Stepped, published_schedule
-from covist.methods._layout import allot
-from covist.methods._shared import largest, received_attention, tile_numbers
+from covist.methods.inside import ChooseInside, Stepped, published_schedule
+from covist.methods.layout import allot
 from covist.methods.registry import register_method
+from covist.methods.shared import largest, received_attention, tile_numbers
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
@@ -45,7 +45,7 @@ class FlowCut(Stepped, ChooseInside):
         "attention and values of decoder layer 1",
         budget="exactly K in every layer; tiles=twice has a layer average of K: 2.3 K, then 0.9 K; tiles=nominal keeps "
         "2.5 K, then K",
-        goes_by="attention",
+        criterion="attention",
         needs=("class-attention", "encoder-layers"),
         licence="Apache-2.0",
         published=(

@@ -11,9 +11,9 @@ from covist.contract.encoder import EncoderRead
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
-from covist.methods._layout import allot, neighbours
-from covist.methods._shared import largest, tile_numbers
+from covist.methods.layout import allot, neighbours
 from covist.methods.registry import register_method
+from covist.methods.shared import largest, tile_numbers
 
 OBJECTS, WHOLE = EncoderRead("received", 8 / 24, without_class=15 / 32), EncoderRead("received")
 BESIDE = ((0, -1), (0, 1), (-1, 0), (1, 0))
@@ -33,7 +33,7 @@ class HiPrune(Method):
         acts="before the decoder",
         signals="attention received at two encoder layers",
         budget="exactly K in every layer",
-        goes_by="attention",
+        criterion="attention",
         needs=("encoder-layers",),
         licence="MIT",
         published=(

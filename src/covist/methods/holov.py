@@ -7,8 +7,8 @@ from torch import Tensor
 
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
-from covist.methods._shared import cosine, largest, received_attention
 from covist.methods.registry import register_method
+from covist.methods.shared import cosine, largest, received_attention
 
 CHUNKS = 16
 ATTENTION_SCALE, VARIETY_SCALE = 1000.0, 0.09
@@ -26,7 +26,7 @@ class HoloV(Method):
         acts="before the decoder",
         signals="class attention, projected embeddings",
         budget="exactly K in every layer",
-        goes_by="attention",
+        criterion="attention",
         needs=("class-attention", "embeddings"),
         licence="Apache-2.0",
         published=(

@@ -12,9 +12,9 @@ from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.formulas.internal import coordinate_signals
 from covist.formulas.ops import round_half_up
-from covist.methods._inside import PUBLISHED_LAYERS, DropInside, last_prompt_row
-from covist.methods._shared import largest
+from covist.methods.inside import PUBLISHED_LAYERS, DropInside, last_prompt_row
 from covist.methods.registry import register_method
+from covist.methods.shared import largest
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
@@ -33,7 +33,7 @@ class IVCPrune(DropInside):
         signals="rotary angles, values of the preceding layer",
         budget="layer average K of the cache, whose first layer stays whole; prefill runs half of the layers on all "
         "tokens",
-        goes_by="instruction",
+        criterion="instruction",
         needs=("decoder-states",),
         licence="MIT",
         published=(

@@ -11,10 +11,10 @@ from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
-from covist.methods._shared import cluster_means, cosine, largest, without
 from covist.methods.divprune import DivPrune
 from covist.methods.holov import HoloV
 from covist.methods.registry import register_method
+from covist.methods.shared import cluster_means, cosine, largest, without
 from covist.methods.vispruner import VisPruner
 from covist.state import VisualState
 
@@ -87,7 +87,7 @@ def _register(selector: type[Method]) -> None:
         acts="before the decoder, and a bias on every attention logit",
         signals=f"those of {selector.name}, projected embeddings",
         budget="exactly K in every layer, including merged tokens",
-        goes_by=selector.info.goes_by,
+        criterion=selector.info.criterion,
         needs=(*(need for need in selector.info.needs or () if need != "embeddings"), "embeddings"),
         licence="GPL-3.0",
         published=(

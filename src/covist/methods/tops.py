@@ -10,10 +10,10 @@ from torch import Tensor
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import mass_norm, round_half_up
-from covist.methods._inside import ChooseInside, NominalCounts, Stepped, attention_to_image, scaled_depths
 from covist.methods._raters import pointed_at_now, raters
-from covist.methods._shared import Coverage, cosine, first_best, received_attention
+from covist.methods.inside import ChooseInside, NominalCounts, Stepped, attention_to_image, scaled_depths
 from covist.methods.registry import register_method
+from covist.methods.shared import Coverage, cosine, first_best, received_attention
 from covist.state import VisualState
 
 DIVERSITY, COVERAGE, MORE_COVERAGE = 0.5, 0.5, 1.0
@@ -36,7 +36,7 @@ class TOPS(NominalCounts, Stepped, ChooseInside):
         acts="before the decoder and before layers 12/32 and 24/32",
         signals="class attention, embeddings, attention of the rating text tokens, decoder states",
         budget="layer average K: 1.7 K, 0.8 K and 0.2 K; counts=nominal keeps 2 K, K and K / 4",
-        goes_by="attention",
+        criterion="attention",
         needs=("class-attention", "embeddings", "decoder-attention", "decoder-states"),
         licence="unknown",
         published=(

@@ -13,9 +13,9 @@ from covist.contract.method import Method, MethodInfo, Outcome
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
-from covist.methods._layout import NO_TOKEN, neighbours, rows_and_columns
-from covist.methods._shared import cluster_means, cosine, largest, received_attention, without
+from covist.methods.layout import NO_TOKEN, neighbours, rows_and_columns
 from covist.methods.registry import register_method
+from covist.methods.shared import cluster_means, cosine, largest, received_attention, without
 from covist.state import VisualState
 
 RECEIVED = EncoderRead("received")
@@ -46,7 +46,7 @@ class VisionTrim(Method):
         acts="before the decoder",
         signals="class attention, received attention, encoder features, CLIP text or the question's input embeddings",
         budget="exactly K in every layer, including complement tokens",
-        goes_by="attention",
+        criterion="attention",
         needs=("class-attention", "encoder-features", "encoder-layers", "clip-text", "question"),
         licence="Apache-2.0",
         published=(

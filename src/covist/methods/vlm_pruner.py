@@ -11,9 +11,9 @@ from torch import Tensor
 from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView
 from covist.formulas.composition import EXACT_DISTANCES
-from covist.methods._inside import DropInside, NominalCounts
-from covist.methods._shared import cosine, farthest_points, first_best, largest, without
+from covist.methods.inside import DropInside, NominalCounts
 from covist.methods.registry import register_method
+from covist.methods.shared import cosine, farthest_points, first_best, largest, without
 from covist.state import VisualState
 
 PIVOTS, CHANNELS, BATCH = 4, 256, 16
@@ -37,7 +37,7 @@ class VLMPruner(NominalCounts, DropInside):
         acts="before layer 2/32",
         signals="keys of the preceding layer, decoder states, places in the image",
         budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
-        goes_by="diversity",
+        criterion="diversity",
         needs=("decoder-states",),
         licence="Apache-2.0",
         published=(

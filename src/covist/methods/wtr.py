@@ -8,9 +8,9 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
-from covist.methods._inside import ChooseInside, Stepped, at_first_cut
 from covist.methods.dart import Dart
 from covist.methods.divprune import DivPrune
+from covist.methods.inside import ChooseInside, Stepped, at_first_cut
 from covist.methods.random import Seeded, drawn
 from covist.methods.registry import register_method
 from covist.state import VisualState
@@ -42,7 +42,7 @@ class WtrDivPrune(RandomAtLast, Stepped):
         acts="before the decoder and before layer 20/32",
         signals="projected embeddings",
         budget="layer average K: about 1.5 K, then K / 5 or less",
-        goes_by="diversity",
+        criterion="diversity",
         needs=("embeddings",),
         licence="Apache-2.0",
         published=(

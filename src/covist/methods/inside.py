@@ -15,7 +15,7 @@ from covist.contract.method import Counts, Method, Outcome
 from covist.contract.views import DecoderView
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
-from covist.methods._shared import largest
+from covist.methods.shared import largest
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 

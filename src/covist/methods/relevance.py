@@ -16,7 +16,7 @@ from torch import Tensor
 from covist.contract.method import Method
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
-from covist.methods._shared import TIE, cosine
+from covist.methods.shared import TIE, cosine
 
 Sign = Literal["negated", "plain"]
 
