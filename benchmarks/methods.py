@@ -120,8 +120,8 @@ def build_reads(tiles: int, generator: torch.Generator) -> dict[EncoderRead, Cal
         states=lambda per_patch: per_patch.flatten(0, 1),
         class_tokens=1,
     )
-    wishes = (wish for method in available_methods().values() for wish in method.encoder_layers)
-    reads = {wish for wish in wishes if isinstance(wish, EncoderRead) and wish.what in seen}
+    requests = (request for method in available_methods().values() for request in method.encoder_requests)
+    reads = {wish for wish in requests if isinstance(wish, EncoderRead) and wish.what in seen}
     return placing.reads({read: seen[read.what] for read in reads})
 
 

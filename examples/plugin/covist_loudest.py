@@ -52,7 +52,7 @@ class Growing(covist.Method):
         paper="none", acts="before the decoder", signals="states of the tower", budget="exactly K in every layer"
     )
     second_half = covist.EncoderRead("states", 0.5)
-    encoder_layers = (second_half,)
+    encoder_requests = (second_half,)
 
     def select(self, image: covist.ImageContext, count: int) -> Tensor:
         before, *_, after = image.signals.read(self.second_half)

@@ -111,7 +111,7 @@ def test_copies_of_a_compressed_model_are_refused(multi_head, compress, tmp_path
 
 def test_failed_compression_leaves_no_hooks(multi_head, compress):
     class Deep(CovistFixed):
-        encoder_layers = (99,)
+        encoder_requests = (99,)
 
     before = fingerprint(multi_head)
     with pytest.raises(IndexError):

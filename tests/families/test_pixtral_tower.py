@@ -49,7 +49,7 @@ def test_evidence_is_the_attention_that_the_patches_of_a_token_receive(case):
 
 def test_large_images_are_asked_in_a_checkerboard_unless_exact_attention_is_requested(case, monkeypatch):
     inputs = case.ask(ONE)
-    monkeypatch.setattr(incoming, "ALL_ASK_UP_TO", 0)
+    monkeypatch.setattr(incoming, "ALL_QUERY_UP_TO", 0)
     (signals,) = captured(case.model, inputs)
     exact = received(case, inputs)
     assert not torch.allclose(signals.attention[0, 0], exact, rtol=1e-3)

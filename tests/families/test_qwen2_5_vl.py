@@ -58,7 +58,7 @@ def _dense_block(monkeypatch, inputs):
 
 def test_large_images_are_asked_in_a_checkerboard_unless_exact_attention_is_requested(monkeypatch):
     inputs = qwen_inputs([PROMPT], [smooth_image(300, 60)])
-    monkeypatch.setattr(incoming, "ALL_ASK_UP_TO", 0)
+    monkeypatch.setattr(incoming, "ALL_QUERY_UP_TO", 0)
 
     def attention(**options):
         with covist.compress(MODEL, qwen_processor(), budget=8, **options) as handle, torch.no_grad():

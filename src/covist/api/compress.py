@@ -125,5 +125,5 @@ def compress(
         certify=certify,
         preprocessing=Preprocessing.of(processor),
     )
-    others = [other.encoder_layers for other in available_methods().values()] if per_call else []
-    return Compression(family, settings, encoder_layers=list(dict.fromkeys(chain(chosen.encoder_layers, *others))))
+    others = [other.encoder_requests for other in available_methods().values()] if per_call else []
+    return Compression(family, settings, encoder_requests=list(dict.fromkeys(chain(chosen.encoder_requests, *others))))

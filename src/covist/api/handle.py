@@ -16,7 +16,7 @@ from torch import nn
 from covist.api.choose import PLAIN, check_budget_of, choose_method
 from covist.api.report import Report, build_report
 from covist.api.setup import Setup
-from covist.contract.encoder import EncoderWish
+from covist.contract.encoder import EncoderRequest
 from covist.contract.family import Family, unwrap
 from covist.contract.method import Method
 from covist.engine.choice import Variant
@@ -48,7 +48,7 @@ class Compression:
     >>> handle.remove()
     """
 
-    def __init__(self, family: Family, settings: Settings, encoder_layers: Sequence[EncoderWish]):
+    def __init__(self, family: Family, settings: Settings, encoder_requests: Sequence[EncoderRequest]):
         if Compression.of(family.model) is not None:
             raise CovistError(
                 "this model is already compressed; call .remove() on its handle first "
@@ -58,8 +58,8 @@ class Compression:
         self.report: Report | None = None
         """What the last prefill with images did."""
         self._model = family.model
-        self._encoder_layers = frozenset(encoder_layers)
-        self._hooks = Hooks(family, Variant.of(settings, self._write_report), encoder_layers)
+        self._encoder_requests = frozenset(encoder_requests)
+        self._hooks = Hooks(family, Variant.of(settings, self._write_report), encoder_requests)
         self._methods: dict[Hashable, Variant] = {}  # those that `using` has built
         self._building = Lock()
         _ACTIVE[family.model] = ref(self)
@@ -125,7 +125,7 @@ class Compression:
         with self._building:
             if key not in self._methods:
                 chosen = choose_method(strategy, method, Setup(), concentration, options)
-                if not self._encoder_layers.issuperset(chosen.encoder_layers):
+                if not self._encoder_requests.issuperset(chosen.encoder_requests):
                     raise CovistError(
                         f"{chosen.name} reads encoder layers that this handle does not record; "
                         "pass per_call=True to compress()"

@@ -191,11 +191,12 @@ class Report:
         """The lines of a summary, by name."""
         stages = {}
         for place, image in enumerate(self.visuals[:_LISTED]):
-            line, own = ", ".join(image.describe_stage(stage) for stage in range(len(image.stages))), image.certificate
+            line = ", ".join(image.describe_stage(stage) for stage in range(len(image.stages)))
+            certificate = image.certificate
             if len(self.visuals) == 1:
-                stages = {"stages": line, **({} if own is None else {"certificate": str(own)})}
+                stages = {"stages": line, **({} if certificate is None else {"certificate": str(certificate)})}
             else:
-                covered = "" if own is None else f"; {share(own.coverage, 1)} covered"
+                covered = "" if certificate is None else f"; {share(certificate.coverage, 1)} covered"
                 stages[f"{image.kind} {place}"] = line + covered
         if len(self.visuals) > _LISTED:
             stages["images"] = f"{len(self.visuals) - _LISTED} more in .visuals"

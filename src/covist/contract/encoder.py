@@ -30,7 +30,7 @@ class EncoderRead:
     >>> class Growing(covist.Method):
     ...     name = "growing"
     ...     second_half = covist.EncoderRead("states", 0.5)
-    ...     encoder_layers = (second_half,)
+    ...     encoder_requests = (second_half,)
     ...     def select(self, image, count):
     ...         before, *_, after = image.signals.read(self.second_half)
     ...         return (after.norm(dim=-1) - before.norm(dim=-1)).topk(count).indices
@@ -50,7 +50,7 @@ class EncoderRead:
         return min(round_half_up(depth * count) if isinstance(depth, float) else range(count)[depth], feeding)
 
 
-EncoderWish = int | float | EncoderRead
+EncoderRequest = int | float | EncoderRead
 """What a method requests from the encoder: a number (a layer's index, or a fraction of the depth) stands for that
 layer's class queries and keys."""
 

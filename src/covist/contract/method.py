@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from covist.contract.decoder import Decoder
-from covist.contract.encoder import EncoderWish
+from covist.contract.encoder import EncoderRequest
 from covist.contract.kinds import check_words
 from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
@@ -120,7 +120,7 @@ class Method(ABC):
     }
     """What each option of this class's own constructor means; base classes describe their own."""
     default_positions: ClassVar[Positions] = "keep"
-    encoder_layers: tuple[EncoderWish, ...] = ()
+    encoder_requests: tuple[EncoderRequest, ...] = ()
     """What to record from the encoder in addition to the layer that feeds the projector. A number (a layer's index, or
     a fraction of the tower's depth) stands for that layer's class queries and keys, which exist only with a class
     token; an `EncoderRead` works with every family."""

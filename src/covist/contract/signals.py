@@ -67,7 +67,7 @@ class ImageSignals:
     text_space: Callable[[Tensor], Tensor] | None = None  # encoder features [*, v] -> input of CLIP's visual projection
     feeding: EncoderLayer | None = None  # the encoder layer that feeds the projector; None without a class token
     layers: dict[int, EncoderLayer] = field(default_factory=dict)  # further encoder layers that a method requested
-    asked: dict[EncoderRead, Callable[[], list[Tensor]]] = field(default_factory=dict)
+    requested: dict[EncoderRead, Callable[[], list[Tensor]]] = field(default_factory=dict)
     """What else the running method requested, [N, ...] each; see `read`."""
     tower: Tower | None = None  # the encoder itself, if a method requested its entry and it has a class token
     companions: dict[int, Tensor] = field(default_factory=dict)
@@ -102,14 +102,14 @@ class ImageSignals:
         """Projected embeddings of the content tokens [N, d]."""
         return self.span[self.content_rows]
 
-    def read(self, wanted: EncoderRead) -> list[Tensor]:
-        """What a method requested from the encoder (`Method.encoder_layers`), in the order of the content tokens."""
-        if wanted not in self.asked:
+    def read(self, request: EncoderRead) -> list[Tensor]:
+        """What a method requested from the encoder (`Method.encoder_requests`), in the order of the content tokens."""
+        if request not in self.requested:
             raise CovistError(
-                f"this image was encoded without recording the {wanted.what} that the method reads from the encoder; "
+                f"this image was encoded without recording the {request.what} that the method reads from the encoder; "
                 "encode it in a call that runs this method"
             )
-        return self.asked[wanted]()
+        return self.requested[request]()
 
     @property
     def modality(self) -> Literal["image", "video"]:
@@ -132,21 +132,21 @@ class ImageSignals:
             read_keys=lambda: self.keys[kept],
             read_hidden=lambda: self.hidden[kept],
             pack=self.pack[kept],
-            asked=self._each_read(lambda own: own[kept]),
-            companions={layer: own[kept] for layer, own in self.companions.items()},
+            requested=self._each_read(lambda tensor: tensor[kept]),
+            companions={layer: features[kept] for layer, features in self.companions.items()},
         )
 
     def _each_read(self, change: Callable[[Tensor], Tensor]) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
         """The requested reads, with `change` applied to every tensor when it is read."""
         return {
-            wanted: lambda read=read: [change(own) for own in read()]  # type: ignore[misc]
-            for wanted, read in self.asked.items()
+            request: lambda read=read: [change(tensor) for tensor in read()]  # type: ignore[misc]
+            for request, read in self.requested.items()
         }
 
     def on(self, device: torch.device) -> ImageSignals:
         """The same signals on a device, all of them read. Of the memo, only the concentration reference is kept."""
-        attention, keys, hidden = (own.to(device) for own in (self.attention, self.keys, self.hidden))
-        asked = {wanted: [own.to(device) for own in read()] for wanted, read in self.asked.items()}
+        attention, keys, hidden = (signal.to(device) for signal in (self.attention, self.keys, self.hidden))
+        requested = {request: [tensor.to(device) for tensor in read()] for request, read in self.requested.items()}
         known = {name: value for name, value in self.memo.items() if name in ("reference", "counted")}
         return replace(
             self,
@@ -160,19 +160,19 @@ class ImageSignals:
             class_features=None if self.class_features is None else self.class_features.to(device),
             feeding=None if self.feeding is None else self.feeding.on(device),
             layers={number: layer.on(device) for number, layer in self.layers.items()},
-            asked={wanted: partial(list, tensors) for wanted, tensors in asked.items()},
+            requested={request: partial(list, tensors) for request, tensors in requested.items()},
             tower=None if self.tower is None else self.tower.on(device),
-            companions={layer: own.to(device) for layer, own in self.companions.items()},
+            companions={layer: features.to(device) for layer, features in self.companions.items()},
             memo=known,
         )
 
     @property
     def nbytes(self) -> int:
         """Bytes of the signals that every method may read, of the companions, and of what a method requested."""
-        own = [self.span, self.attention, self.keys, self.hidden, *self.companions.values()]
-        own += [tensor for read in self.asked.values() for tensor in read()]
-        own += [] if self.tower is None else [self.tower.entry]
-        return sum(tensor.nbytes for tensor in own)
+        tensors = [self.span, self.attention, self.keys, self.hidden, *self.companions.values()]
+        tensors += [tensor for read in self.requested.values() for tensor in read()]
+        tensors += [] if self.tower is None else [self.tower.entry]
+        return sum(tensor.nbytes for tensor in tensors)
 
     def stands_in(self, embeddings: Tensor, rows: Tensor) -> bool:
         """Whether the rows [n] of a prompt [length, d] hold this image's embeddings (a few of them are compared)."""
@@ -214,11 +214,11 @@ class ImageSignals:
             read_keys=lambda: joined([tile.keys for tile in tiles]),
             read_hidden=lambda: joined([tile.hidden for tile in tiles]),
             pack=joined([tile.pack + number * len(tile.pack) for number, tile in enumerate(tiles)]),
-            asked={
-                wanted: lambda wanted=wanted: [  # type: ignore[misc]
-                    joined(own) for own in zip(*(tile.read(wanted) for tile in tiles), strict=True)
+            requested={
+                request: lambda request=request: [  # type: ignore[misc]
+                    joined(parts) for parts in zip(*(tile.read(request) for tile in tiles), strict=True)
                 ]
-                for wanted in tiles[0].asked
+                for request in tiles[0].requested
             },
             companions={layer: joined([tile.companions[layer] for tile in tiles]) for layer in tiles[0].companions},
             read_pixels=read_pixels or tile_pixels,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from covist.contract.encoder import EncoderWish
+from covist.contract.encoder import EncoderRequest
 from covist.contract.family import Family, Removable
 from covist.contract.signals import ImageSignals
 from covist.engine.attention import BiasedAttention
@@ -36,15 +36,15 @@ COMPILED = (
 class Hooks:
     """Runs a method inside an unmodified model, from construction until `remove()`."""
 
-    def __init__(self, family: Family, variant: Variant, encoder_layers: Sequence[EncoderWish]):
-        """`encoder_layers` is all that methods may request besides the encoder layer that feeds the projector."""
+    def __init__(self, family: Family, variant: Variant, encoder_requests: Sequence[EncoderRequest]):
+        """`encoder_requests` is all that methods may request besides the encoder layer that feeds the projector."""
         if any(module._compiled_call_impl is not None for module in family.model.modules()):
             raise CovistError(COMPILED)
         self._family = family
         self._variants = [variant]
         self.choice = Choice(variant)
         self.call = Call()
-        self._installed: list[Removable] = self._install(encoder_layers)
+        self._installed: list[Removable] = self._install(encoder_requests)
         self._follow_blocks(variant)
 
     @property
@@ -84,11 +84,11 @@ class Hooks:
             "a model cannot be copied or pickled while it is compressed; call .remove() on its handle first"
         )
 
-    def _install(self, encoder_layers: Sequence[EncoderWish]) -> list[Removable]:
+    def _install(self, encoder_requests: Sequence[EncoderRequest]) -> list[Removable]:
         decoder = self._family.decoder
         return [
             self._attention,
-            *self._family.capture(self._keep_signals, encoder_layers, self._wanted),
+            *self._family.capture(self._keep_signals, encoder_requests, self._requested_now),
             DraftWatch(self._family.model, self._note_draft),
             self._family.base.register_forward_pre_hook(self._see_prompt, with_kwargs=True),
             decoder.register_forward_pre_hook(self._enter_decoder, with_kwargs=True),
@@ -108,8 +108,8 @@ class Hooks:
 
     # -- hooks, in the order in which a call reaches them -------------------------------------------------------------
 
-    def _wanted(self) -> Sequence[EncoderWish]:
-        return self._settings.method.encoder_layers if self.choice.is_on else ()
+    def _requested_now(self) -> Sequence[EncoderRequest]:
+        return self._settings.method.encoder_requests if self.choice.is_on else ()
 
     def _keep_signals(self, signals: list[ImageSignals]) -> None:
         self.call.encoded.add(signals)

@@ -207,7 +207,7 @@ def _as_views(tiles: list[ImageSignals], rows: int, columns: int) -> ImageSignal
     grid = Grid(((rows * side, columns * side), *((side, side) for _ in tiles[rows * columns :])))
 
     def pixels() -> list[Tensor]:
-        seen = torch.stack([view for tile in tiles if tile.read_pixels is not None for view in tile.read_pixels()])
-        return lay_out(patches_of_tiles(seen, side)[order.cpu()], grid)
+        shown = torch.stack([view for tile in tiles if tile.read_pixels is not None for view in tile.read_pixels()])
+        return lay_out(patches_of_tiles(shown, side)[order.cpu()], grid)
 
     return ImageSignals.join(tiles, grid, order, pixels)

@@ -58,7 +58,7 @@ def grouped(entries: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dic
         for where in WHERE
         for kind in (*CRITERIA, "")
     }
-    return {group: own for group, own in groups.items() if own}
+    return {group: members for group, members in groups.items() if members}
 
 
 def matching(

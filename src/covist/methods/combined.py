@@ -50,7 +50,7 @@ class Combined(Method):
         self._base, self._parts = base, parts
         self._covist = Covist(config)
         self.uses_clip_text = base.uses_clip_text or "evidence" in parts_read(base, parts)
-        self.encoder_layers = base.encoder_layers
+        self.encoder_requests = base.encoder_requests
         self.counts, self.counts_prefill = base.counts, base.counts_prefill
         self.follows_blocks = base.follows_blocks
         if options.get("positions") is None:

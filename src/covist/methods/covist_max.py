@@ -64,44 +64,44 @@ class CovistMax(Method):
     )
 
     def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
-        seen = self._look(image)
-        image.notes["order"] = smallest_prefix(greedy_order(seen.affinity, seen.omega), level, least, most)
+        inputs = self._inputs(image)
+        image.notes["order"] = smallest_prefix(greedy_order(inputs.affinity, inputs.omega), level, least, most)
         return len(image.notes["order"])
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
-        seen, order = self._look(image), image.notes.get("order", [])
+        inputs, order = self._inputs(image), image.notes.get("order", [])
         if len(order) == count:
-            kept = torch.tensor(sorted(order), device=seen.omega.device)
+            kept = torch.tensor(sorted(order), device=inputs.omega.device)
         else:
-            nothing = torch.empty(0, dtype=torch.long, device=seen.omega.device)
-            _, kept = partition(greedy_coverage(seen.affinity, seen.omega, nothing, count), count)
-        composed, assignment = represent(state, kept, seen.affinity.index_select(1, kept))
+            nothing = torch.empty(0, dtype=torch.long, device=inputs.omega.device)
+            _, kept = partition(greedy_coverage(inputs.affinity, inputs.omega, nothing, count), count)
+        composed, assignment = represent(state, kept, inputs.affinity.index_select(1, kept))
         return Outcome(
             composed,
-            coverage=float(coverage_share(seen.affinity, seen.omega, kept)),
+            coverage=float(coverage_share(inputs.affinity, inputs.omega, kept)),
             assignment=assignment,
-            maps={"distinctiveness": seen.omega},
+            maps={"distinctiveness": inputs.omega},
             captions={"distinctiveness": "bright: unlike\nthe rest of the image"},
         )
 
-    def _look(self, image: ImageContext) -> Seen:
-        if "seen" not in image.notes:
-            image.notes["seen"] = look(image.signals.hidden)
-        return image.notes["seen"]
+    def _inputs(self, image: ImageContext) -> CoverageInputs:
+        if "inputs" not in image.notes:
+            image.notes["inputs"] = coverage_inputs(image.signals.hidden)
+        return image.notes["inputs"]
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule:
         return plain_rule(decoder.layers, decoder.heads)
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class CoverageInputs:
     """What the coverage of an image depends on: s [N, N] and omega [N], with sum one."""
 
     affinity: Tensor
     omega: Tensor
 
 
-def look(hidden: Tensor) -> Seen:
+def coverage_inputs(hidden: Tensor) -> CoverageInputs:
     """Affinity and coverage weights from encoder features [N, v]."""
     require_affordable("covist-max", hidden.shape[0])
     require_finite("covist-max", hidden=hidden)
@@ -109,7 +109,7 @@ def look(hidden: Tensor) -> Seen:
     farthest = distances.amax(1).mean() + ROUNDING  # D, []
     affinity = distances.mul_(-2 / farthest).exp_()
     affinity.fill_diagonal_(1)  # exact, despite rounding
-    return Seen(affinity, mass_norm(1 / torch.einsum("ij,ij->i", affinity, affinity)))
+    return CoverageInputs(affinity, mass_norm(1 / torch.einsum("ij,ij->i", affinity, affinity)))
 
 
 def represent(state: VisualState, kept: Tensor, affinity: Tensor) -> tuple[VisualState, Tensor]:
@@ -118,7 +118,8 @@ def represent(state: VisualState, kept: Tensor, affinity: Tensor) -> tuple[Visua
     assignment.index_copy_(0, kept, torch.arange(kept.shape[0], device=kept.device))  # itself, even if it has a copy
     means, sizes = cluster_means(state.features, assignment, kept.shape[0])
     companions = {
-        layer: cluster_means(own, assignment, kept.shape[0])[0].to(own.dtype) for layer, own in state.companions.items()
+        layer: cluster_means(features, assignment, kept.shape[0])[0].to(features.dtype)
+        for layer, features in state.companions.items()
     }
     reduced = state.restrict(kept)
     return reduced.replace(features=means.to(state.features.dtype), weights=sizes, companions=companions), assignment

@@ -70,8 +70,8 @@ def spread_from(image_pivots: Tensor, similarity: Tensor, count: int) -> Tensor:
     kept = [image_pivots]
     free = torch.ones_like(similarity[0], dtype=torch.bool)
     free[image_pivots] = False
-    for own, quota in zip(similarity, allot(count - len(image_pivots), [1] * len(similarity)), strict=True):
-        taken = own.masked_fill(~free, torch.inf).argsort(stable=True)[:quota]
+    for to_pivot, quota in zip(similarity, allot(count - len(image_pivots), [1] * len(similarity)), strict=True):
+        taken = to_pivot.masked_fill(~free, torch.inf).argsort(stable=True)[:quota]
         free[taken] = False
         kept.append(taken)
     return torch.cat(kept)

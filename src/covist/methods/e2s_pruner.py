@@ -100,7 +100,8 @@ def combined(known: Tensor, new: Tensor) -> Tensor:
     undecided, new_undecided = 1 - pro - contra, 1 - new_pro - new_contra
     conflict = pro * new_contra + contra * new_pro
     both = [
-        own * other + own * new_undecided + undecided * other for own, other in ((pro, new_pro), (contra, new_contra))
+        belief * other + belief * new_undecided + undecided * other
+        for belief, other in ((pro, new_pro), (contra, new_contra))
     ]
     return torch.stack([*(mass / (1 - conflict) for mass in both), conflict], dim=-1)
 

@@ -21,7 +21,7 @@ CLUSTERS, ITERATIONS, MEMORY = 8, 10, 0.95
 class EvoCut(Method):
     name = "evocut"
     default_positions = "reindex"
-    encoder_layers = (STATES,)
+    encoder_requests = (STATES,)
     info = MethodInfo(
         paper=(
             "EvoCut: Multi-Layer Evolution-Aware Visual Token Compression for Efficient Large Vision-Language Models "

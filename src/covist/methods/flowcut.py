@@ -29,7 +29,7 @@ Tiles = Literal["once", "twice", "nominal"]
 class FlowCut(Stepped, ChooseInside):
     name = "flowcut"
     default_positions = "reindex"
-    encoder_layers = (ENTRY, VALUES)
+    encoder_requests = (ENTRY, VALUES)
     writes_content = True
     cuts = (0, 2)
     shape = (2.5, 1.0)  # five tiles with K / 2 each, then K
@@ -101,18 +101,18 @@ class FlowCut(Stepped, ChooseInside):
             members = (tile == number).nonzero()[:, 0]
             if share:
                 patches = signals.pack[members] % (signals.tower.entry.shape[1] - 1)
-                stay, own = walk(signals.tower, number, patches, share)
+                stay, outputs = walk(signals.tower, number, patches, share)
                 kept.append(members[stay])
-                features[kept[-1]] = signals.project(own).to(features.dtype)
+                features[kept[-1]] = signals.project(outputs).to(features.dtype)
         return Outcome(state.with_features(features).restrict(torch.cat(kept).sort().values))
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
-        asking = torch.tensor([view.last_instruction_row], device=view.visual.device)
+        last = torch.tensor([view.last_instruction_row], device=view.visual.device)
         keys = share_groups(view.keys(view.visual).float(), view.decoder.heads)  # [heads, K, w]
         root = math.sqrt(keys.shape[-1])
-        attention = (view.queries(asking).float() @ keys.transpose(1, 2) / root).softmax(-1).mean((0, 1))
-        own, values = view.values(asking).float()[:, 0], view.values(view.visual).float()  # [kv heads, (K,) w]
-        return largest(_flow(attention, own / root, values, of_class=False), count)
+        attention = (view.queries(last).float() @ keys.transpose(1, 2) / root).softmax(-1).mean((0, 1))
+        of_last, values = view.values(last).float()[:, 0], view.values(view.visual).float()  # [kv heads, (K,) w]
+        return largest(_flow(attention, of_last / root, values, of_class=False), count)
 
 
 def walk(tower: Tower, tile: int, patches: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -134,7 +134,7 @@ def walk(tower: Tower, tile: int, patches: Tensor, count: int) -> tuple[Tensor, 
         stay = largest(score.masked_fill(token < 0, -torch.inf), len(token) - leaving).sort().values
         token, score = token[stay], score[stay]
         rows = torch.cat([stay.new_zeros(1), stay + 1])  # the class token stays
-        states, features = states[rows], {number: own[rows] for number, own in features.items()}
+        states, features = states[rows], {number: outputs[rows] for number, outputs in features.items()}
     return token, torch.cat([features[number][1:] for number in tower.feature_layers], dim=-1)
 
 

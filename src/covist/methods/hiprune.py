@@ -24,7 +24,7 @@ GROUP = 1 + len(BESIDE)  # an anchor and its buffers
 class HiPrune(Method):
     name = "hiprune"
     default_positions = "reindex"
-    encoder_layers = (OBJECTS, WHOLE)
+    encoder_requests = (OBJECTS, WHOLE)
     options: ClassVar = {"alpha": "share of the budget for anchors with their neighbours, from 0 to 1"}
     info = MethodInfo(
         paper=(
@@ -59,7 +59,7 @@ class HiPrune(Method):
         self.alpha = alpha
 
     def select(self, image: ImageContext, count: int) -> Tensor:
-        objects, whole = (image.signals.read(wanted)[0] for wanted in (OBJECTS, WHOLE))
+        objects, whole = (image.signals.read(request)[0] for request in (OBJECTS, WHOLE))
         beside = neighbours(image.grid, BESIDE).to(whole.device)
         tile = tile_numbers(image.signals)
         sizes = tile.bincount().tolist()

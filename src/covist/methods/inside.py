@@ -164,7 +164,7 @@ class Proportioned(Method):
         """Proportions of the counts after the cuts, for a budget."""
         if not self.presets:
             return self.shape
-        return self.presets[min(self.presets, key=lambda own: abs(own / PUBLISHED_TOKENS - budget / tokens))]
+        return self.presets[min(self.presets, key=lambda preset: abs(preset / PUBLISHED_TOKENS - budget / tokens))]
 
 
 class Stepped(Proportioned):

@@ -23,7 +23,7 @@ PAPER = "LLaVA-PruMerge: Adaptive Token Reduction for Efficient Large Multimodal
 class PruMerge(Method):
     name = "prumerge"
     default_positions = "reindex"
-    encoder_layers = (-1,)
+    encoder_requests = (-1,)
     writes_content = True
     info = MethodInfo(
         paper=PAPER,

@@ -123,7 +123,7 @@ def quotas(sizes: list[int], survived: list[int], budget: int, patches: int) -> 
     """Places of each group, `patches` in total."""
     lower = [min(1, size) for size in sizes]
     most = MOST_PER_GROUP * math.ceil(budget / TOKENS_PER_LIMIT)
-    upper = [min(most, size, own) for size, own in zip(sizes, survived, strict=True)]
+    upper = [min(most, size, left) for size, left in zip(sizes, survived, strict=True)]
     while sum(upper) < budget:
         upper = [min(limit + 1, size) for limit, size in zip(upper, sizes, strict=True)]
     rest, total = patches - sum(lower), sum(survived)

@@ -127,9 +127,9 @@ class Coverage:
         return self._gains.clamp(min=0)
 
     def add(self, column: Tensor) -> None:
-        own = self._rows[:, column]
-        risen = (own > self.covered).nonzero()[:, 0]
-        old, new = self.covered[risen, None], own[risen, None]
+        added = self._rows[:, column]
+        risen = (added > self.covered).nonzero()[:, 0]
+        old, new = self.covered[risen, None], added[risen, None]
         self._gains -= (self._rows[risen].clamp(old, new) - old).sum(0)
         self.covered[risen] = new[:, 0]
 

@@ -34,7 +34,7 @@ Relation = Callable[[Tensor], Tensor]
 class VisionTrim(Method):
     name = "visiontrim"
     default_positions = "reindex"
-    encoder_layers = (RECEIVED,)
+    encoder_requests = (RECEIVED,)
     uses_clip_text = True
     writes_content = True
     options: ClassVar = {
@@ -145,9 +145,9 @@ def complement(targets: Tensor, members: Tensor, relation: Relation | None) -> t
     sizes = merged.new_zeros(len(targets))
     if not len(members):
         return merged, sizes
-    own = None if relation is None else relation(members.float())  # [M, T]
+    to_text = None if relation is None else relation(members.float())  # [M, T]
     for _ in range(ROUNDS):
-        ties = cosine(members, merged) if own is None or relation is None else own @ relation(merged).T
+        ties = cosine(members, merged) if to_text is None or relation is None else to_text @ relation(merged).T
         means, sizes = cluster_means(members, ties.argmax(-1), len(targets))
         merged = merged + means
     return merged, sizes

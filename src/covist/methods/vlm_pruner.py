@@ -128,11 +128,11 @@ def absorbed(state: VisualState, kept: Tensor, channels: Tensor) -> VisualState:
     share, joined = cosine(channels[dropped], channels[kept]).max(-1)
     share = share.clamp(min=SMALLEST)
     reduced = state.restrict(kept)
-    own = reduced.features.float()
-    sums = torch.zeros_like(own).index_add_(0, joined, share[:, None] * state.features[dropped].float())
+    features = reduced.features.float()
+    sums = torch.zeros_like(features).index_add_(0, joined, share[:, None] * state.features[dropped].float())
     total = torch.zeros_like(reduced.weights).index_add_(0, joined, share)[:, None]
-    mixed = OWN_SHARE * own + (1 - OWN_SHARE) * sums / total.clamp(min=SMALLEST)
+    mixed = OWN_SHARE * features + (1 - OWN_SHARE) * sums / total.clamp(min=SMALLEST)
     return reduced.replace(
-        features=torch.where(total > 0, mixed, own).to(state.features.dtype),
+        features=torch.where(total > 0, mixed, features).to(state.features.dtype),
         weights=reduced.weights.index_add(0, joined, state.weights[dropped]),
     )

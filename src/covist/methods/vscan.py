@@ -24,7 +24,7 @@ FIRST_STAGE = 1.5
 class VScan(ScoreInside):
     name = "vscan"
     default_positions = "reindex"
-    encoder_layers = (5 / 24,)
+    encoder_requests = (5 / 24,)
     cuts = (16,)
     writes_content = True
     info = MethodInfo(

@@ -60,7 +60,7 @@ def _grid(grids: Sequence[Grid]) -> Grid:
     """All frames, without the masked tokens of each segment."""
     wholes = [grid.whole if isinstance(grid, PartialGrid) else grid for grid in grids]
     whole = Grid(tuple(view for grid in wholes for view in grid.views), wholes[0].relation)
-    if all(grid is own for grid, own in zip(grids, wholes, strict=True)):
+    if not any(isinstance(grid, PartialGrid) for grid in grids):
         return whole
     starts = accumulate((grid.size for grid in wholes), initial=0)
     left = (grid.cells if isinstance(grid, PartialGrid) else range(grid.size) for grid in grids)
@@ -80,7 +80,7 @@ def _stage(parts: Sequence[ImageReport], depth: int) -> StageReport:
         kept=torch.cat([stage.kept + start for stage, start in zip(stages, tokens, strict=False)]),
         positions=torch.cat([stage.positions for stage in stages]),
         weights=torch.cat([stage.weights for stage in stages]),
-        assignment=torch.cat([own + start for own, start in zip(assignments, places, strict=False)])
+        assignment=torch.cat([among + start for among, start in zip(assignments, places, strict=False)])
         if len(assignments) == len(stages)
         else None,
         maps={name: torch.cat([_map(name, stage) for stage in stages]) for name in names},
