@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -152,8 +153,8 @@ class Journey:
         self.rotary = [part[0] for part in image.decoder.rotary(self.states[None], positions[None])]
 
     def __call__(self) -> None:
-        self.image.notes.clear()  # what a method cached the last time
-        state = self.method.begin(self.image, self.schedule.tokens_per_layer[0]).state
+        image = copy(self.image)  # the method knows nothing about it from the last time
+        state = self.method.begin(image, self.schedule.tokens_per_layer[0]).state
         change = torch.zeros(self.image.grid.size)
         before = self.schedule.stages[1][0] - 1 if len(self.schedule.stages) > 1 else 0
         for depth, count in self.schedule.stages[1:]:

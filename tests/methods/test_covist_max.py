@@ -1,5 +1,8 @@
 """CoViST-Max against its literal version, and what it promises."""
 
+import gc
+import pickle
+
 import pytest
 import reference.covist_max as literal
 import torch
@@ -106,3 +109,12 @@ def test_bounds_of_a_count_are_kept():
     method = CovistMax()
     assert method.count_for(image(seed=1), 0.01, 5, 9) == 5
     assert method.count_for(image(seed=1), 1.0, 5, 9) == 9
+
+
+def test_what_is_known_about_an_image_goes_with_it_and_is_not_pickled():
+    method, context = CovistMax(), image()
+    method.enter(context, context.initial_state(), 5)
+    assert len(method._known) == 1 and not pickle.loads(pickle.dumps(method))._known
+    del context
+    gc.collect()
+    assert not method._known

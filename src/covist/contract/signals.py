@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from covist.contract.encoder import EncoderRead, Tower
 from covist.errors import CovistError
+from covist.formulas.concentration import ConcentrationTracker
 from covist.grid import Grid, PartialGrid
 
 
@@ -44,7 +46,7 @@ class EncoderLayer:
         return (keys @ query).squeeze(-1) * query.shape[-2] ** -0.5
 
 
-@dataclass
+@dataclass(eq=False)
 class ImageSignals:
     """Encoder signals of one image.
 
@@ -74,7 +76,13 @@ class ImageSignals:
     """Decoder layer -> features [N, d] that are added to the content tokens before that layer, in addition to the
     embeddings with which they enter the decoder (DeepStack)."""
     read_pixels: Callable[[], list[Tensor]] | None = None  # -> [3, h, w] per view, as the encoder saw it
-    memo: dict[str, Any] = field(default_factory=dict)  # what a method remembers about this image
+    references: WeakKeyDictionary[ConcentrationTracker, float | None] = field(default_factory=WeakKeyDictionary)
+    """The concentration reference that this image met first, for every tracker that has counted it. A forward call
+    without a cache meets the same image at every step: its reference must not move, and it must count once."""
+    prompts: list[Tensor] = field(default_factory=list)  # that the image came with; later tokens may continue them
+    joins: dict[tuple[int, ...], ImageSignals] = field(default_factory=dict)
+    """Images that begin with this tile, by the identities of their tiles; `PlacedSignals.joined` writes and reads it.
+    Held here and not by the family, because an image refers to its tiles: both go together."""
 
     @cached_property
     def attention(self) -> Tensor:
@@ -144,10 +152,9 @@ class ImageSignals:
         }
 
     def on(self, device: torch.device) -> ImageSignals:
-        """The same signals on a device, all of them read. Of the memo, only the concentration reference is kept."""
+        """The same signals on a device, all of them read; prompts and joined images are forgotten."""
         attention, keys, hidden = (signal.to(device) for signal in (self.attention, self.keys, self.hidden))
         requested = {request: [tensor.to(device) for tensor in read()] for request, read in self.requested.items()}
-        known = {name: value for name, value in self.memo.items() if name in ("reference", "counted")}
         return replace(
             self,
             span=self.span.to(device),
@@ -163,7 +170,8 @@ class ImageSignals:
             requested={request: partial(list, tensors) for request, tensors in requested.items()},
             tower=None if self.tower is None else self.tower.on(device),
             companions={layer: features.to(device) for layer, features in self.companions.items()},
-            memo=known,
+            prompts=[],
+            joins={},
         )
 
     @property
@@ -222,7 +230,9 @@ class ImageSignals:
             },
             companions={layer: joined([tile.companions[layer] for tile in tiles]) for layer in tiles[0].companions},
             read_pixels=read_pixels or tile_pixels,
-            memo={},
+            references=WeakKeyDictionary(),
+            prompts=[],
+            joins={},
         )
 
 
@@ -248,8 +258,7 @@ class PlacedSignals:
     def joined(self, others: Sequence[PlacedSignals], make: Callable[[], ImageSignals]) -> PlacedSignals:
         """This image and those that follow it as one image, which `make` builds once for all prompts."""
         parts = (self, *others)
-        known = self.signals.memo.setdefault("joined", {})
-        key = tuple(id(part.signals) for part in parts)
+        known, key = self.signals.joins, tuple(id(part.signals) for part in parts)
         if key not in known:
             known[key] = make()
         return PlacedSignals(known[key], torch.cat([part.rows for part in parts]), self.start, parts[-1].end)

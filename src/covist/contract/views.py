@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from covist.grid import Grid
 from covist.state import VisualState
 
 
-@dataclass
+@dataclass(eq=False)
 class ImageContext:
     """One image on its way into the decoder, with everything that `Method.select` may read.
 
@@ -25,7 +26,6 @@ class ImageContext:
     instruction: the question about the image
     decoder: shape, projections and rotary frequencies of the text model
     text_tower: CLIP's text space, if there is one
-    notes: what a method notes about the image until it is reduced
     seconds: time that finding the count took before the reduction
 
     >>> class Loudest(covist.Method):
@@ -39,7 +39,6 @@ class ImageContext:
     instruction: Instruction
     decoder: Decoder
     text_tower: TextSpace | None = None
-    notes: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -64,6 +63,16 @@ class ImageContext:
         if self.text_tower is None or not self.instruction.text:
             return None
         return self.text_tower.encode(self.instruction.text)
+
+
+Known = TypeVar("Known")
+
+
+class PerImage(WeakKeyDictionary[ImageContext, Known]):
+    """What a method knows about images until they are reduced; it goes with the image, and pickles leave it behind."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
 
 
 @dataclass

@@ -215,7 +215,7 @@ class _ImageFinder:
         own = prompt.embeddings[row] if prompt.ids is None else prompt.ids[row]
         generated = []
         for image in images:
-            known: list[Tensor] = image.signals.memo.setdefault("prompts", [])
+            known = image.signals.prompts
             before = [len(first) for first in known if torch.equal(first, own[: len(first)])]
             if not before:
                 known.append(own.clone())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from covist.config import CovistConfig
 from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome
-from covist.contract.views import DecoderView, ImageContext
+from covist.contract.views import DecoderView, ImageContext, PerImage
 from covist.errors import CovistError
 from covist.formulas.adaptive import smallest_selection
 from covist.formulas.attention import DistanceTable
@@ -33,6 +34,15 @@ CHECKED = "reference: slow literal versions of the equations, in tests/reference
 NEEDS = ("class-attention", "encoder-features", "embeddings", "clip-text", "question", "decoder-attention")
 
 
+@dataclass
+class Weighing:
+    """What CoViST works out about an image before it chooses; the selections of all counts share it."""
+
+    image: WeighedImage
+    instruction: InstructionEvidence | None
+    selection: Selection | None = None  # of the count that a coverage needs
+
+
 class Covist(Method):
     """Coverage-guided selection, conserved contributions, state-conditioned attention."""
 
@@ -50,6 +60,7 @@ class Covist(Method):
             raise CovistError(f"config={type(config).__name__}: pass a CovistConfig")
         self.config = config or CovistConfig()
         self.tracker = tracker or ConcentrationTracker()
+        self._weighings: PerImage[Weighing] = PerImage()
 
     # -- initial stage: CSI, then CSC ----------------------------------------------------------------------------------
 
@@ -57,31 +68,31 @@ class Covist(Method):
         if count == image.grid.size:
             return Outcome(image.initial_state(), coverage=1.0)
         started = perf_counter() - image.seconds
-        weighed = self.weighed(image)
-        selection = image.notes.get("selection")
+        weighing = self.weigh(image)
+        selection = weighing.selection
         if selection is None or len(selection.kept) != count:
-            selection = weighed.select(count)
+            selection = weighing.image.select(count)
         selected = perf_counter()
-        composition = compose(
-            image.initial_state(weighed.affinity, selection.anchors), selection.kept, selection.evidence, self.config
-        )
-        return _outcome(selection, composition, started, selected, self._captions(image.notes["instruction"]))
+        state = image.initial_state(weighing.image.affinity, selection.anchors)
+        composition = compose(state, selection.kept, selection.evidence, self.config)
+        return _outcome(selection, composition, started, selected, self._captions(weighing.instruction))
 
     def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
         if least == image.grid.size:
             return least
-        selection = smallest_selection(self.weighed(image), level, least, most)
-        image.notes["selection"] = selection  # `begin` uses it, unless the first stage keeps another count
+        weighing = self.weigh(image)
+        selection = smallest_selection(weighing.image, level, least, most)
+        weighing.selection = selection  # `begin` uses it, unless the first stage keeps another count
         return len(selection.kept)
 
-    def weighed(self, image: ImageContext) -> WeighedImage:
+    def weigh(self, image: ImageContext) -> Weighing:
         """The part that the selections of all counts share, computed once."""
-        if "weighed" not in image.notes:
-            signals, memo = image.signals, image.signals.memo
-            # A forward call without a cache sees the same image again at every step: it must not count twice.
-            reference = memo.setdefault("reference", self.tracker.read())
-            instruction = image.notes["instruction"] = self.instruction_evidence(image)
-            image.notes["weighed"] = found = weigh(
+        if image not in self._weighings:
+            signals, tracker = image.signals, self.tracker
+            counted = tracker in signals.references
+            reference = signals.references[tracker] if counted and tracker.frozen is None else tracker.read()
+            instruction = self.instruction_evidence(image)
+            weighed = weigh(
                 mass_norm(signals.packed(mix_heads(signals.attention))),
                 signals.keys,
                 signals.embeddings,
@@ -90,10 +101,11 @@ class Covist(Method):
                 instruction,
                 reference,
             )
-            if not memo.setdefault("counted", False):
-                self.tracker.update(found.concentration)
-                memo["counted"] = True
-        return image.notes["weighed"]
+            if not counted:
+                tracker.update(weighed.concentration)
+                signals.references[tracker] = reference
+            self._weighings[image] = Weighing(weighed, instruction)
+        return self._weighings[image]
 
     def _captions(self, instruction: InstructionEvidence | None) -> dict[str, str]:
         """What bright means in the evidence maps."""

@@ -17,7 +17,8 @@ The attention adds log m in every layer and head (Eq. 9 without distance factor 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from torch import Tensor
 from covist.checks import require_affordable, require_finite
 from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
-from covist.contract.views import ImageContext
+from covist.contract.views import ImageContext, PerImage
 from covist.formulas.adaptive import greedy_order, smallest_prefix
 from covist.formulas.composition import correspondence
 from covist.formulas.coverage import coverage_share
@@ -63,15 +64,19 @@ class CovistMax(Method):
         checked="reference: a slow literal version, in tests/reference",
     )
 
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self._known: PerImage[CoverageInputs] = PerImage()
+
     def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
         inputs = self._inputs(image)
-        image.notes["order"] = smallest_prefix(greedy_order(inputs.affinity, inputs.omega), level, least, most)
-        return len(image.notes["order"])
+        inputs.order = smallest_prefix(greedy_order(inputs.affinity, inputs.omega), level, least, most)
+        return len(inputs.order)
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
-        inputs, order = self._inputs(image), image.notes.get("order", [])
-        if len(order) == count:
-            kept = torch.tensor(sorted(order), device=inputs.omega.device)
+        inputs = self._inputs(image)
+        if len(inputs.order) == count:
+            kept = torch.tensor(sorted(inputs.order), device=inputs.omega.device)
         else:
             nothing = torch.empty(0, dtype=torch.long, device=inputs.omega.device)
             _, kept = partition(greedy_coverage(inputs.affinity, inputs.omega, nothing, count), count)
@@ -85,20 +90,21 @@ class CovistMax(Method):
         )
 
     def _inputs(self, image: ImageContext) -> CoverageInputs:
-        if "inputs" not in image.notes:
-            image.notes["inputs"] = coverage_inputs(image.signals.hidden)
-        return image.notes["inputs"]
+        if image not in self._known:
+            self._known[image] = coverage_inputs(image.signals.hidden)
+        return self._known[image]
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule:
         return plain_rule(decoder.layers, decoder.heads)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class CoverageInputs:
     """What the coverage of an image depends on: s [N, N] and omega [N], with sum one."""
 
     affinity: Tensor
     omega: Tensor
+    order: list[int] = field(default_factory=list)  # the tokens that a required coverage needs, best first
 
 
 def coverage_inputs(hidden: Tensor) -> CoverageInputs:
