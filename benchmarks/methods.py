@@ -155,7 +155,7 @@ class Journey:
     def __call__(self) -> None:
         image = copy(self.image)  # the method knows nothing about it from the last time
         state = self.method.begin(image, self.schedule.tokens_per_layer[0]).state
-        change = torch.zeros(self.image.grid.size)
+        change, memory = torch.zeros(image.grid.size), self.method.memory(image)
         before = self.schedule.stages[1][0] - 1 if len(self.schedule.stages) > 1 else 0
         for depth, count in self.schedule.stages[1:]:
             for _ in range(2 * (depth - before) if self.method.follows_blocks else 0):  # attention and feed-forward
@@ -163,7 +163,8 @@ class Journey:
                 change[state.indices] += self.method.change(own, own)
             before = depth
             if count < state.count:
-                view = replace(self.view(depth, BEFORE + state.indices), change=change[state.indices])
+                seen = change[state.indices]
+                view = replace(self.view(depth, BEFORE + state.indices), change=seen, memory=memory)
                 state = self.method.reduce(state.with_features(view.hidden[view.visual]), view, count).state
 
     def view(self, depth: int, kept: Tensor) -> DecoderView:

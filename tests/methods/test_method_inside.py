@@ -26,7 +26,7 @@ def kv_heads(request):
 
 
 def reduced(method, kv_heads, count, seed=0, depth=2, views=((5, 7),), copies=1):
-    state, view = inside(image(views, seed), depth, method.observed_layer(depth), seed, kv_heads, copies)
+    state, view = inside(image(views, seed), depth, method, seed, kv_heads, copies)
     outcome = method.reduce(state, view, count)
     assert outcome.state.count == count
     return state, view, outcome.state

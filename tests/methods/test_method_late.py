@@ -32,7 +32,7 @@ def kv_heads(request):
 
 
 def looked_at(method, kv_heads=4, seed=0, depth=2, views=((5, 7),), copies=1):
-    return inside(image(views, seed), depth, method.observed_layer(depth), seed, kv_heads, copies)
+    return inside(image(views, seed), depth, method, seed, kv_heads, copies)
 
 
 def kept(method, state, view, count):

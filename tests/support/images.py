@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from covist.contract.encoder import EncoderRead, LayerRun, Tower
 from covist.contract.instruction import Instruction
+from covist.contract.method import Method
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.contract.views import DecoderView, ImageContext
 from covist.engine.decoder import FrozenDecoder
@@ -143,9 +144,9 @@ def tower_of(patches: Tensor, seed: int, layers: int = 6, feature_layers: tuple[
 
 
 def inside(
-    context: ImageContext, depth: int, observed_layer: int, seed: int = 0, kv_heads: int = HEADS, copies: int = 1
+    context: ImageContext, depth: int, method: Method, seed: int = 0, kv_heads: int = HEADS, copies: int = 1
 ) -> tuple[VisualState, DecoderView]:
-    """The image before layer `depth` of a decoder, uncompressed, with random states."""
+    """The image before layer `depth` of a decoder, uncompressed, with random states, as a method views it."""
     generator = torch.Generator().manual_seed(seed)
     tokens = context.grid.size
     total = BEFORE + tokens + BEHIND
@@ -161,7 +162,7 @@ def inside(
         decoder=frozen,
         hidden=hidden,
         observed=observed,
-        observed_layer=observed_layer,
+        observed_layer=method.observed_layer(depth),
         positions=torch.arange(total),
         rotary=(cos[0], sin[0]),
         visual=visual,
@@ -170,6 +171,7 @@ def inside(
         instruction_rows=text[:-1],
         last_instruction_row=int(text[-2]),
         signals=context.signals,
+        memory=method.memory(context),
         change=torch.rand(tokens, generator=generator)[torch.arange(tokens) // copies],
     )
     return context.initial_state().with_features(hidden[visual]), view

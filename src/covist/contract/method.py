@@ -181,6 +181,14 @@ class Method(ABC):
         """Indices [count] of the content tokens to keep before the decoder."""
         raise TypeError(f"{self.name} does not select before the decoder")
 
+    def memory(self, image: ImageContext) -> object | None:
+        """Something that `reduce` finds in `view.memory` at every stage of this image in this prompt, and may change.
+
+        The engine makes it once, when the image enters the decoder, and drops it with the prefill. What concerns
+        single tokens is best stored by their index in the image, [N, ...], and looked up with `state.indices`.
+        """
+        return None
+
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
         """Reduce a state inside the decoder to `count` tokens, before layer `view.depth`."""
         raise TypeError(f"{self.name} does not reduce inside the decoder")

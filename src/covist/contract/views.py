@@ -101,6 +101,7 @@ class DecoderView:
     instruction_rows: Tensor  # [I]
     last_instruction_row: int
     signals: ImageSignals
+    memory: Any = None  # what `Method.memory` made for this image in this prompt; the method owns it
     change: Tensor | None = None  # [K] sum of `Method.change` over the blocks that the image has passed, if followed
 
     def queries(self, rows: Tensor, rotate: bool = True) -> Tensor:

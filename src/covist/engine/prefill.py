@@ -169,6 +169,7 @@ class Prefill:
             instruction_rows=sample.places(image.instruction.rows),
             last_instruction_row=int(sample.places(torch.tensor([image.instruction.last], device=sample.rows.device))),
             signals=image.signals,
+            memory=image.memory,
             change=None if image.change is None else image.change[image.state.indices],
         )
 
@@ -259,7 +260,9 @@ class _ImageFinder:
         if not bool(visible.all()):
             signals = self._restricted(signals, visible)
         rows = tokens[visible]
-        begun = self._beginning(signals, instruction, self._prompt.positions[row][rows])
+        settings, positions = self._settings, self._prompt.positions[row][rows]
+        context = ImageContext(signals, positions, instruction, settings.decoder, settings.text_tower)
+        begun = self._beginning(context)
         # Later stages read the rows; a copy of the embeddings would occupy memory until the prefill ends.
         instruction = replace(instruction, embeddings=instruction.embeddings.new_empty(0, 0))
         image = ImageInPrompt(
@@ -272,6 +275,7 @@ class _ImageFinder:
             rows,
             markers=is_marker.nonzero()[:, 0],
             missed=begun.missed,
+            memory=settings.method.memory(context),
         )
         image.outcomes.append((0, begun.outcome))
         return image
@@ -283,14 +287,13 @@ class _ImageFinder:
             self._masked[key] = signals.restricted(visible.to(signals.content.device))
         return self._masked[key]
 
-    def _beginning(self, signals: ImageSignals, instruction: Instruction, positions: Tensor) -> Beginning:
+    def _beginning(self, context: ImageContext) -> Beginning:
         """Begin once per image and instruction: beams and repeated prompts share the state."""
-        key = (id(signals), instruction.text, tuple(positions[0].reshape(-1).tolist()))
+        instruction = context.instruction
+        key = (id(context.signals), instruction.text, tuple(context.positions[0].reshape(-1).tolist()))
         for embeddings, begun in self._begun.get(key, []):
             if embeddings.shape == instruction.embeddings.shape and torch.equal(embeddings, instruction.embeddings):
                 return begun
-        settings = self._settings
-        context = ImageContext(signals, positions, instruction, settings.decoder, settings.text_tower)
-        begun = begin_image(settings, context)
+        begun = begin_image(self._settings, context)
         self._begun.setdefault(key, []).append((instruction.embeddings, begun))
         return begun

@@ -31,6 +31,7 @@ class ImageInPrompt:
     missed: float | None = None  # insufficient coverage, because of which the image runs uncompressed
     attention_bound: float | None = None  # of Proposition 1, if it was requested and says something
     outcomes: list[tuple[int, Outcome]] = field(default_factory=list)  # (depth, result of the reduction)
+    memory: object | None = None  # of `Method.memory`
     change: Tensor | None = None  # [N] sum of `Method.change` over the blocks that its tokens have passed
 
     @property

@@ -76,6 +76,9 @@ class Combined(Method):
         composition = compose(state, outcome.state.indices, self._evidence(image), self._covist.config)
         return _composed(outcome, composition, started)
 
+    def memory(self, image: ImageContext) -> object | None:
+        return self._base.memory(image)
+
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
         outcome = self._base.reduce(state, view, count)
         if COMPOSITION not in self._parts:
@@ -109,7 +112,7 @@ def parts_read(base: Method, parts: set[str]) -> tuple[str, ...]:
 def _composed(outcome: Outcome, composition: Composition, started: float) -> Outcome:
     return replace(
         outcome,
-        state=composition.state.replace(carried=outcome.state.carried),
+        state=composition.state,
         withheld=float(composition.withheld),
         assignment=composition.assignment,
         seconds={**outcome.seconds, "composition": perf_counter() - started},

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from covist.contract.method import MethodInfo, Outcome
-from covist.contract.views import DecoderView
+from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import share_groups
 from covist.methods.inside import DropInside, last_prompt_row
 from covist.methods.layout import windows
@@ -19,7 +19,6 @@ from covist.state import VisualState
 
 WINDOWS = 4  # per side
 SPREAD_SHARE = 0.1
-OPINION = "opinion"
 
 
 @register_method
@@ -64,17 +63,20 @@ class E2SPruner(DropInside):
     def observed_layer(self, depth: int) -> int:
         return depth - 1
 
+    def memory(self, image: ImageContext) -> Tensor:
+        """The combined opinion of the cuts so far about each token [N, 3]; zeros say nothing, and change nothing."""
+        return torch.zeros(image.grid.size, 3, dtype=torch.float32, device=image.positions.device)
+
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
         started = perf_counter()
-        opinion = head_opinion(text_logits(view))
-        known = state.carried.get(OPINION)
-        state = state.replace(carried={OPINION: opinion if known is None else combined(known, opinion)})
+        opinions: Tensor = view.memory
+        opinions[state.indices] = combined(opinions[state.indices], head_opinion(text_logits(view)).detach())
         outcome = super().reduce(state, view, count)
         return replace(outcome, seconds={"selection": perf_counter() - started})
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
         window = windows(state.grid, WINDOWS, view.visual.device)[state.indices]
-        return largest(spread(retained(state.carried[OPINION]), window), count)
+        return largest(spread(retained(view.memory[state.indices]), window), count)
 
 
 def text_logits(view: DecoderView) -> Tensor:
