@@ -112,13 +112,13 @@ class Covist(Method):
         if instruction is not None and instruction.anchors_allowed:  # only in CLIP's space
             negative = self.config.instruction_sign < 0
             alike, sign = ("unlike", "negative sign, as published") if negative else ("like", "positive sign")
-            asked = f"bright: {alike} the question\n({sign})"
+            caption = f"bright: {alike} the question\n({sign})"
         else:
-            asked = "bright: attended to by\nthe question in layer 0"
+            caption = "bright: attended to by\nthe question in layer 0"
         return {
             "attention": "bright: attended to",
             "distinctiveness": "bright: stands out",
-            "instruction": asked,
+            "instruction": caption,
             "combined": "bright: weighs most",
         }
 

@@ -83,9 +83,9 @@ def in_one_space(image: ImageContext) -> tuple[Tensor, Tensor, Tensor] | None:
 
     They are in CLIP's text space or, without one, in the decoder's.
     """
-    asked = in_text_space(image)
-    if asked is not None and image.text_tower is not None:
-        return *asked, image.text_tower.encode_padded(bare_question(image.instruction.text))
+    in_space = in_text_space(image)
+    if in_space is not None and image.text_tower is not None:
+        return *in_space, image.text_tower.encode_padded(bare_question(image.instruction.text))
     if not len(image.instruction.embeddings):
         return None
     tokens = image.signals.embeddings

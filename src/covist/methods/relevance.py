@@ -51,8 +51,8 @@ def bare_question(text: str) -> str:
 
 def clip_relevance(image: ImageContext, sign: Sign = "negated") -> Tensor | None:
     """Signed mean cosine of every token with the pooled text [N]; None without text or CLIP's text space."""
-    asked = in_text_space(image)
-    return None if asked is None else sign_of(sign) * cosine(*asked).mean(-1).to(image.positions.device)
+    in_space = in_text_space(image)
+    return None if in_space is None else sign_of(sign) * cosine(*in_space).mean(-1).to(image.positions.device)
 
 
 def in_text_space(image: ImageContext) -> tuple[Tensor, Tensor] | None:

@@ -77,8 +77,8 @@ def merges_per_round(tokens: int, count: int) -> list[int]:
     planned = allot(tokens - count, [1] * ROUNDS)
     rounds: list[int] = []
     while tokens > count:
-        wanted = planned[len(rounds)] if len(rounds) < ROUNDS else planned[0]
-        rounds.append(min(wanted, tokens - count, tokens // 2))
+        most = planned[len(rounds)] if len(rounds) < ROUNDS else planned[0]
+        rounds.append(min(most, tokens - count, tokens // 2))
         tokens -= rounds[-1]
     return rounds
 

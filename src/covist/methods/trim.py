@@ -68,9 +68,9 @@ class TRIM(SignedRelevance):
         """The score [N] before the softmax, which keeps the order; None without a question."""
         if self.relevance is None:
             return None
-        asked = in_text_space(image)
-        if asked is not None:
-            patches, pooled = asked
+        in_space = in_text_space(image)
+        if in_space is not None:
+            patches, pooled = in_space
             return sign_of(self.relevance) * (patches @ pooled.T).mean(-1).to(image.positions.device)
         cosines = embedding_cosines(image)
         return None if cosines is None else cosines.mean(-1)
