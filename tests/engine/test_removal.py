@@ -8,9 +8,9 @@ import weakref
 
 import pytest
 import torch
+from support.leftovers import fingerprint
 from support.llava import ask, build_llava, processor
 from support.requests import assert_same, greedy, step_logits
-from torch import nn
 
 import covist
 from covist.contract.signals import ImageSignals
@@ -19,20 +19,6 @@ from covist.engine.sequence import Batch
 from covist.methods.covist import CovistFixed, CovistPro
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
-HOOKS = [name for name in vars(nn.Module()) if "hooks" in name]
-
-
-def fingerprint(model):
-    """Everything that hangs on the modules and configs, by identity."""
-    modules = {
-        name: {
-            **{key: id(value) for key, value in vars(module).items() if key not in HOOKS},
-            **{key: tuple(getattr(module, key).items()) for key in HOOKS if isinstance(getattr(module, key), dict)},
-        }
-        for name, module in model.named_modules()
-    }
-    configs = [c._attn_implementation for c in (model.config, model.config.text_config, model.config.vision_config)]
-    return modules, configs, {name: value.data_ptr() for name, value in model.state_dict().items()}
 
 
 def test_removal_restores_everything(model, strategy, compress):
