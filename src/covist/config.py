@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from covist.errors import CovistError
-from covist.files import load_settings, plain, save_settings
+from covist.files import as_tuples, load_settings, save_settings
 
 COVERAGE_RESERVE = 0.05
 
@@ -133,7 +133,7 @@ class CovistConfig:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value = _as_tuples(getattr(self, item.name))  # JSON and users write lists, numpy arrays
+            value = as_tuples(getattr(self, item.name))  # JSON and users write lists, numpy arrays
             object.__setattr__(self, item.name, value)
             _check_field(item.name, value, item.metadata)
         _check_structured(self)
@@ -195,11 +195,6 @@ class CovistConfig:
     def describe(cls) -> str:
         """One line per field: name, default and meaning."""
         return "\n".join(f"{item.name} = {item.default!r}: {item.metadata['doc']}" for item in fields(cls))
-
-
-def _as_tuples(value: Any) -> Any:
-    value = plain(value)
-    return tuple(_as_tuples(item) for item in value) if isinstance(value, (list, tuple)) else value
 
 
 def _reject(name: str, value: Any, allowed: str) -> None:

@@ -16,6 +16,12 @@ def plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
+def as_tuples(value: Any) -> Any:
+    """A value with tuples instead of lists and arrays, so that equal settings are equal keys."""
+    value = plain(value)
+    return tuple(as_tuples(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+
 def as_json(name: str, value: Any) -> Any:
     """A value as JSON gives it back. `name` is what a value that JSON cannot hold is called in the error."""
 

@@ -12,7 +12,7 @@ class ReplacedMethod:
 
     The replacement is an instance attribute that hides the class's method, so removal is exact. `functools.wraps`
     keeps the signature visible, because `generate` filters its arguments by it. Somebody else may have wrapped the
-    replacement in the meantime: their wrapper stays, and the replacement inside it only calls the original from then on.
+    replacement in the meantime: their wrapper stays, and the replacement inside it then only calls the original.
     """
 
     def __init__(self, owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]):

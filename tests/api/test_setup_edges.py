@@ -1,4 +1,4 @@
-"""Settings with numpy's numbers, and files that are missing or broken: saved as plain values, or refused in one line."""
+"""Settings with numpy's numbers, and files that are missing or broken: saved plainly, or refused in one line."""
 
 import json
 

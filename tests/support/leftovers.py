@@ -31,4 +31,4 @@ def hooks_on(model: Any) -> int:
 def objects_of_covist() -> int:
     """Live objects of covist's classes."""
     gc.collect()
-    return sum(type(one).__module__.partition(".")[0] == "covist" for one in gc.get_objects())
+    return sum(str(type(one).__module__).partition(".")[0] == "covist" for one in gc.get_objects())

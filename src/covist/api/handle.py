@@ -24,6 +24,7 @@ from covist.engine.hooks import Hooks
 from covist.engine.prefill import Prefill
 from covist.engine.settings import Settings
 from covist.errors import CovistError
+from covist.files import as_tuples
 
 # Weak on both sides: a model that is dropped while it is compressed is freed with its handle.
 _ACTIVE: WeakKeyDictionary[nn.Module, ReferenceType[Compression]] = WeakKeyDictionary()
@@ -121,7 +122,11 @@ class Compression:
         self, strategy: str | None, method: str | Method | None, concentration: float | None, options: dict[str, Any]
     ) -> Variant:
         """The variant of a method; a variant that was used before is reused, with what it remembers."""
+        options = {name: as_tuples(value) for name, value in options.items()}
         key = (strategy, method, concentration, tuple(sorted(options.items())))
+        if not _is_hashable(key):
+            choose_method(strategy, method, Setup(), concentration, options)  # says which option is wrong
+            raise CovistError("using() takes options that are numbers, texts or tuples")
         with self._building:
             if key not in self._methods:
                 chosen = choose_method(strategy, method, Setup(), concentration, options)
@@ -183,3 +188,11 @@ class Compression:
 
     def _write(self, run: Run, prefill: Prefill) -> None:
         run.report = build_report(prefill, self.settings.decoder)
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
