@@ -12,24 +12,20 @@ class ReplacedMethod:
 
     The replacement is an instance attribute that hides the class's method, so removal is exact. `functools.wraps`
     keeps the signature visible, because `generate` filters its arguments by it. Somebody else may have wrapped the
-    replacement in the meantime: their wrapper stays, and the replacement inside it then only calls the original.
+    replacement in the meantime: their wrapper stays, and still calls it, so it must do nothing once it `is_removed`.
     """
 
+    is_removed = False
+
     def __init__(self, owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]):
+        original = getattr(owner, name)
         self._owner, self._name = owner, name
         self._before = {name: owner.__dict__[name]} if name in owner.__dict__ else {}
-        self._original = original = getattr(owner, name)
-        self._current = wrapper(original)
-
-        @functools.wraps(original)
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            return self._current(*args, **kwargs)
-
-        self._replacement = replacement
-        setattr(owner, name, replacement)
+        self._replacement = functools.wraps(original)(wrapper(original))
+        setattr(owner, name, self._replacement)
 
     def remove(self) -> None:
-        self._current = self._original
+        self.is_removed = True
         if self._owner.__dict__.get(self._name) is self._replacement:
             del self._owner.__dict__[self._name]
             self._owner.__dict__.update(self._before)

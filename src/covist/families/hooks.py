@@ -62,7 +62,7 @@ class WrappedMethod(ReplacedMethod):
                     output = original(*args, **kwargs)
                 finally:
                     running.calls -= 1
-                if not running.calls:
+                if not running.calls and not self.is_removed:
                     after(signature.bind(*args, **kwargs).arguments, output)
                 return output
 
