@@ -110,7 +110,7 @@ def test_masks_know_the_largest_distance_without_asking_the_device(monkeypatch):
     ledger, table = small_ledger(True), DistanceTable(torch.tensor([1.0, 0.1]))
     table.log_factor(ledger.positions, ledger.positions)  # builds the table
     monkeypatch.setattr(torch.Tensor, "max", None)
-    mask = StageMask(ledger, 5, AttentionRule(torch.ones(1, 1), distance=table), "sdpa", heads=1, prefill=True)
+    mask = StageMask(ledger, 5, AttentionRule(torch.ones(1, 1), distances=(table,)), "sdpa", heads=1, prefill=True)
     added = mask.for_layer(0, torch.zeros(1))["attention_mask"]
     distance = torch.tensor(9.0)  # from the last query of the first sample to its first visual key
     factor = torch.log(2 - (distance.cos() + (0.1 * distance).cos()) / 2)
@@ -143,7 +143,7 @@ def test_layers_without_positions_get_the_weights_alone(uniform):
         ]
 
     for layer in (0, 1, 2):
-        expected = added(layer) if layer < 2 else added(layer, distance=table)
-        found = added(layer, distance=table, layers_without_distance=frozenset({0, 1}))
+        expected = added(layer) if layer < 2 else added(layer, distances=(table,) * 3)
+        found = added(layer, distances=(None, None, table))
         assert torch.equal(found, expected)
-    assert not torch.equal(added(1), added(1, distance=table))
+    assert not torch.equal(added(1), added(1, distances=(table,) * 3))

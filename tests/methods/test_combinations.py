@@ -54,7 +54,7 @@ def test_composition_inside_the_decoder_inherits_weights():
 def test_attention_is_covists_own():
     decoder = image().decoder
     rule, ours = create_method("divprune+sca").attention_rule(decoder), CovistFixed().attention_rule(decoder)
-    assert torch.equal(rule.scale, ours.scale) and rule.distance is ours.distance
+    assert torch.equal(rule.scale, ours.scale) and rule.distances is not None and rule.distances == ours.distances
     assert create_method("divprune+csc").attention_rule(decoder) is None
 
 

@@ -272,7 +272,8 @@ def test_dart(case, budget):
 
 def question_view(case):
     width = int(case["rotary_dim"])
-    decoder = SimpleNamespace(inverse_frequencies=10000 ** (-torch.arange(0, width, 2).double() / width))
+    theta = 10000 ** (-torch.arange(0, width, 2).double() / width)
+    decoder = SimpleNamespace(layers=1, frequencies=lambda layer: theta)
     return Recorded(int(case["start"]), case["values"].shape[1], values=case["values"], decoder=decoder)
 
 
@@ -280,7 +281,7 @@ def question_view(case):
 def test_ivc_prune_coordinates_and_foreground(case):
     view, state = question_view(case), initial_state(start=int(case["start"]))
     for name, signal in zip(
-        ("cosine", "sine"), coordinate_signals(state, view.decoder.inverse_frequencies, CovistConfig()), strict=True
+        ("cosine", "sine"), coordinate_signals(state, view.decoder.frequencies(0), CovistConfig()), strict=True
     ):
         torch.testing.assert_close(signal, case[f"{name}_mean"])
         tokens = case[f"{name}_tokens"]

@@ -131,7 +131,7 @@ def test_tome_merges_the_same_number_in_every_round_up_to_half_of_the_tokens(siz
 def test_tome_attention_is_proportional_to_size():
     context = image()
     rule = ToMe().attention_rule(context.decoder)
-    assert rule.weights and rule.distance is None and rule.scale.unique().tolist() == [1.0]
+    assert rule.weights and rule.distances is None and rule.scale.unique().tolist() == [1.0]
 
 
 @pytest.mark.parametrize("denser", [False, True])
@@ -160,7 +160,7 @@ def test_restore_compares_with_lower_density_by_default():
 
 def test_restore_biases_all_keys_in_prefill_only_and_layer_zero_uniformly():
     rule = create_method("restore-holov").attention_rule(image().decoder)
-    assert rule.distance is not None and rule.distance_keys == "all" and not rule.distance_in_decoding
+    assert rule.distances is not None and rule.distance_keys == "all" and not rule.distance_in_decoding
     assert rule.uniform_first_layer and rule.weights and rule.scale.unique().tolist() == [1.0]
     assert available_methods()["restore-holov"].default_positions == "keep"
 

@@ -241,7 +241,7 @@ def test_tops_inside_the_decoder(kv_heads, count, weight):
 def test_tops_covers_more_at_small_budgets(budget, weight, counts):
     method = TOPS(counts=counts)
     for depth, count in method.schedule(32, budget, 576).stages[1:]:
-        view = SimpleNamespace(depth=depth, decoder=SimpleNamespace(layers=32))
+        view = SimpleNamespace(depth=depth, decoder=SimpleNamespace(layers=32, reads=lambda layer: True))
         assert method.coverage_weight(view, count, 576) == weight
 
 

@@ -16,6 +16,7 @@ from covist.api.setup import Setup
 from covist.config import CovistConfig
 from covist.contract.method import Method
 from covist.contract.pixels import Preprocessing
+from covist.contract.reading import check_method
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.instruction import InstructionReader
 from covist.engine.settings import Settings
@@ -113,10 +114,12 @@ def compress(
         raise CovistError("reselect= needs the processor (or the tokenizer) to find the latest question")
     if instruction is not None and processor is None and text_tower is None:
         raise CovistError("instruction= needs the processor (or clip=) to read it")
+    decoder = FrozenDecoder(family.decoder, family.rotary_axes())
+    check_method(chosen, decoder)
     settings = Settings(
         family=family,
         method=chosen,
-        decoder=FrozenDecoder(family.decoder, family.rotary_axes()),
+        decoder=decoder,
         reader=InstructionReader(family, processor, instruction, turn_markers),
         text_tower=text_tower,
         budget=wanted,

@@ -15,7 +15,7 @@ from covist.engine.decoder import FrozenDecoder
 from covist.engine.prefill import Prefill
 from covist.engine.sequence import ImageInPrompt
 from covist.errors import CovistError
-from covist.schedule import decoder_flops, kv_bytes
+from covist.schedule import decoder_flops
 from covist.units import counted, milliseconds, number, operations, share, size
 
 if TYPE_CHECKING:
@@ -214,7 +214,6 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
     settings = prefill.settings
     images, texts = [], []
     flops = flops_before = cache = cache_before = 0.0
-    element = decoder.module.dtype.itemsize
     for index, sample in enumerate(prefill.batch.samples):
         images += [_image_report(index, image, settings.preprocessing) for image in sample.images]
         text = len(sample.rows) - sum(image.state.count + len(image.markers) for image in sample.images)
@@ -226,8 +225,8 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
         before = [text + sum(image.length for image in sample.images)] * decoder.layers
         flops += decoder_flops(lengths, decoder.hidden, decoder.intermediate)
         flops_before += decoder_flops(before, decoder.hidden, decoder.intermediate)
-        cache += kv_bytes(cached, decoder.kv_heads, decoder.head_width, element)
-        cache_before += kv_bytes(before, decoder.kv_heads, decoder.head_width, element)
+        cache += decoder.kv_bytes(cached)
+        cache_before += decoder.kv_bytes(before)
     return Report(
         tuple(images),
         tuple(texts),

@@ -22,7 +22,8 @@ NEEDS = {
     "clip-text": "CLIP's text space, where the model has one",
     "question": "input embeddings of the text in the decoder",
     "decoder-attention": "queries and keys of a decoder layer",
-    "decoder-states": "hidden states, keys or values of a decoder layer",
+    "decoder-keys": "keys or values of a decoder layer",
+    "decoder-states": "hidden states of a decoder layer",
 }
 """Signals that a method reads if the model has them."""
 

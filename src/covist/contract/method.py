@@ -48,13 +48,21 @@ class Outcome:
 class AttentionRule:
     """The additive attention bias `scale[layer, head] * (log m + log(2 - D))` and where it applies."""
 
-    scale: Tensor  # [layers, heads]
+    scale: Tensor  # [layers, heads], or [layers, 1] for all heads
     weights: bool = True  # add log m of visual keys
-    distance: DistanceTable | None = None
+    distances: tuple[DistanceTable | None, ...] | None = None  # for each layer, None where D is 1; None: for all
     distance_keys: Literal["visual", "all"] = "visual"
     distance_in_decoding: bool = True
-    layers_without_distance: frozenset[int] = frozenset()  # layers without rotary positions: D = 1 there
     uniform_first_layer: bool = False  # in prefill, layer 0 sees the mean weight of each image, not the recorded ones
+
+    def distance(self, layer: int) -> DistanceTable | None:
+        """log(2 - D) in a layer; None if D is 1 there."""
+        return None if self.distances is None else self.distances[layer]
+
+    @property
+    def tables(self) -> tuple[DistanceTable | None, ...]:
+        """What `distance` may return, each once; layers without a distance factor count as one."""
+        return (None,) if self.distances is None else tuple(dict.fromkeys(self.distances))
 
 
 @dataclass(frozen=True)
@@ -144,6 +152,12 @@ class Method(ABC):
         if positions not in (None, "keep", "reindex"):
             raise CovistError(f"positions={positions!r}: choose 'keep' or 'reindex'")
         self.positions: Positions = positions or self.default_positions
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Signals that the method reads, words of `kinds.NEEDS`; none if it does not say."""
+        info: MethodInfo | None = getattr(self, "info", None)
+        return () if info is None else info.needs or ()
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         """Tokens of one image in each decoder layer, for a layer-mean `budget` of `tokens`, counted in the cache."""

@@ -100,8 +100,9 @@ class DecoderView:
 
     def attention(self, rows: Tensor) -> Tensor:
         """The plain causal attention of `observed_layer` for some queries [heads, rows, n], without covist's bias."""
-        keys = self.keys().repeat_interleave(self.decoder.heads // self.decoder.kv_heads, dim=0)
-        logits = self.queries(rows) @ keys.transpose(1, 2) * self.decoder.scale(self.observed_layer)
+        queries, keys = self.queries(rows), self.keys()
+        keys = keys.repeat_interleave(len(queries) // len(keys), dim=0)
+        logits = queries @ keys.transpose(1, 2) * self.decoder.scale(self.observed_layer)
         future = torch.arange(len(self.observed), device=rows.device)[None] > rows[:, None]
         return logits.masked_fill(future, float("-inf")).softmax(-1)
 

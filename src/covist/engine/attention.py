@@ -12,9 +12,10 @@ from covist.contract.method import AttentionRule
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.interface import AttentionSwitch, takes_no_mask
 from covist.engine.ledger import Ledger
-from covist.engine.mask import ChunkedMask, StageMask, distance_of, is_plainly_causal, queries_at_once
+from covist.engine.mask import ChunkedMask, StageMask, is_plainly_causal, queries_at_once
 from covist.engine.step import StepMask
 from covist.engine.wide_attention import WideBias, WideStage, codec_of
+from covist.formulas.attention import DistanceTable
 from covist.formulas.wide_heads import WideHeads
 
 
@@ -36,7 +37,7 @@ class BiasedAttention:
     def follow(self, rule: AttentionRule | None) -> None:
         """Continue with another rule, for example after the weights have changed."""
         self.rule = rule
-        vars(self).pop("_codec", None)
+        vars(self).pop("_codecs", None)
 
     def remove(self) -> None:
         """Restore the decoder's own attention."""
@@ -48,7 +49,7 @@ class BiasedAttention:
         rule = self.rule if ledger.reduced else None
         if takes_no_mask(backend):
             self._switch.turn_on()
-            return WideStage(ledger, None if rule is None else WideBias(ledger, queries, rule, self._codec, prefill))
+            return WideStage(ledger, None if rule is None else WideBias(ledger, queries, rule, self._codecs, prefill))
         chunk = queries_at_once(ledger, heads if rule is not None else 1)
         if backend == "sdpa" and chunk < queries and not (rule is None and is_plainly_causal(ledger, queries)):
             self._switch.turn_on()
@@ -68,14 +69,15 @@ class BiasedAttention:
         rule = self.rule
         uneven = (
             rule is not None
-            and distance_of(rule, prefill=False) is not None
-            and (rule.distance_keys != "visual" or bool(rule.layers_without_distance))
+            and rule.distance_in_decoding
+            and any(rule.tables)
+            and (rule.distance_keys != "visual" or len(rule.tables) > 1)
         )
         if uneven or takes_no_mask(self._decoder.check_backend()):
             return None
         return StepMask(ledger, query, rule, layers, self._decoder, dtype)
 
     @cached_property
-    def _codec(self) -> WideHeads:
+    def _codecs(self) -> dict[DistanceTable | None, WideHeads]:
         assert self.rule is not None
-        return codec_of(self.rule)
+        return {table: codec_of(table) for table in self.rule.tables}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from covist.contract.method import Outcome
+from covist.contract.reading import readable_schedule
 from covist.contract.views import ImageContext
 from covist.engine.settings import Settings
 from covist.schedule import CoverageBudget, Schedule, resolve_budget
@@ -35,7 +36,7 @@ def begin_image(settings: Settings, image: ImageContext) -> Beginning:
 
 
 def _begin(settings: Settings, image: ImageContext, budget: int) -> Beginning:
-    schedule = settings.method.schedule(settings.decoder.layers, budget, image.grid.size)
+    schedule = readable_schedule(settings.method, settings.decoder, budget, image.grid.size)
     return Beginning(budget, schedule, settings.method.begin(image, schedule.tokens_per_layer[0]))
 
 

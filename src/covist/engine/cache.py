@@ -13,6 +13,7 @@ from covist.contract.method import AttentionRule
 from covist.engine.conversation import Conversation
 from covist.engine.ledger import Ledger
 from covist.errors import CovistError
+from covist.formulas.attention import DistanceTable
 
 
 class StageLayer(DynamicLayer):
@@ -114,16 +115,16 @@ def same_rule(one: AttentionRule | None, other: AttentionRule | None) -> bool:
         return one is other
     if one.scale.shape != other.scale.shape or not torch.equal(one.scale.cpu(), other.scale.cpu()):
         return False
-    first, second = one.distance, other.distance
-    if first is not second and (
-        first is None
-        or second is None
-        or not torch.equal(first.inverse_frequencies, second.inverse_frequencies)
-        or not torch.equal(first.axes, second.axes)
-    ):
+    if not all(_same_distances(one.distance(layer), other.distance(layer)) for layer in range(len(one.scale))):
         return False
-    flags = [item.name for item in fields(AttentionRule) if item.name not in ("scale", "distance")]
+    flags = [item.name for item in fields(AttentionRule) if item.name not in ("scale", "distances")]
     return all(getattr(one, name) == getattr(other, name) for name in flags)
+
+
+def _same_distances(first: DistanceTable | None, second: DistanceTable | None) -> bool:
+    if first is None or second is None or first is second:
+        return first is second
+    return torch.equal(first.inverse_frequencies, second.inverse_frequencies) and torch.equal(first.axes, second.axes)
 
 
 def adopt(cache: Cache | None, decoder: Any) -> DynamicCache:

@@ -25,20 +25,22 @@ def bound_of(settings: Settings, sample: Sample, image: ImageInPrompt) -> float 
     outcome, asked = image.outcomes[0][1], image.instruction.last
     if not image.reduced:
         return 0.0
+    decoder, state = settings.decoder, outcome.state
     if outcome.assignment is None or asked < image.end or settings.method.positions != "keep":
         return None
-    decoder, state = settings.decoder, outcome.state
+    if not decoder.reads(LAYER):
+        return None
     own, text = image.rows, _text_before(sample, asked)
 
     def read(features: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of tokens in every head, [heads, n, width] each."""
         hidden = decoder.first_input(features)
-        cos, sin = decoder.rotary(hidden[None], positions[None])
+        cos, sin = decoder.rotary(hidden[None], positions[None], LAYER)
         keys, values = decoder.keys(LAYER, hidden, (cos[0], sin[0])), decoder.values(LAYER, hidden)
-        return share_groups(keys, decoder.heads), share_groups(values, decoder.heads)
+        return share_groups(keys, len(query)), share_groups(values, len(query))
 
     hidden, place = decoder.first_input(sample.embeddings[asked : asked + 1]), sample.positions[asked : asked + 1]
-    cos, sin = decoder.rotary(hidden[None], place[None])
+    cos, sin = decoder.rotary(hidden[None], place[None], LAYER)
     query = decoder.queries(LAYER, hidden, (cos[0], sin[0])) * decoder.scale(LAYER)  # [heads, 1, width]
     keys, values = read(sample.embeddings[own], sample.positions[own])
     kept_keys, kept_values = read(state.features.to(sample.embeddings), state.positions)
@@ -61,6 +63,7 @@ def _bias(rule: AttentionRule | None, weights: Tensor, query: Tensor, keys: Tens
     if rule is None:
         return torch.zeros_like(weights)[None]
     added = weights.log() if rule.weights else torch.zeros_like(weights)
-    if rule.distance is not None and LAYER not in rule.layers_without_distance:
-        added = added + rule.distance.log_factor(query, keys)[0]
+    distance = rule.distance(LAYER)
+    if distance is not None:
+        added = added + distance.log_factor(query, keys)[0]
     return rule.scale[LAYER].to(added)[:, None] * added

@@ -1,58 +1,130 @@
-"""Access to a frozen decoder: projections of chosen tokens, rotary embeddings, and the closed-form head gains."""
+"""Access to a frozen decoder: projections of chosen tokens, rotary embeddings, and the closed-form head gains.
+
+Nothing here decides whether a model runs. A layer that cannot be read has gains of 1, no distance factor, and a reason;
+only a method that reads this very layer is refused (`covist.contract.reading`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import DynamicCache
 
 from covist.contract.decoder import Decoder, Rotary
-from covist.engine.attention_reader import AttentionReader, Recipe, learn_recipe
-from covist.engine.capture import PROJECTIONS, Capture, LayerInput, capturing, execution_device
+from covist.engine.attention_reader import AttentionReader, learn_recipe, norms_of
+from covist.engine.capture import (
+    PROJECTIONS,
+    Capture,
+    LayerInput,
+    attention_name,
+    capturing,
+    execution_device,
+    has_projections,
+)
+from covist.engine.geometry import kv_numbers, mlp_width, query_heads
 from covist.engine.interface import backend_of, takes_no_mask
 from covist.engine.projections import weights_stamp
+from covist.engine.rotation import FrequencySource, Rotation, find_source
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable, head_gains
 from covist.formulas.wide_heads import COLUMNS
-from covist.schedule import decoder_flops
 
 BACKENDS = ("eager", "sdpa", "flex_attention")
 TRIAL_TOKENS = 5
 WIDEST_HEAD = 256  # of flash attention
 
 
+@dataclass
+class _LayerReading:
+    """What a trial run showed about one layer."""
+
+    reader: AttentionReader | None = None
+    source: FrequencySource | None = None
+    heads: int | None = None
+    cached: int | None = None  # numbers that its cache holds per token; None if unknown
+    unread: str | None = None  # why its attention cannot be read
+
+
+@dataclass
+class _Reading:
+    """What a trial run showed about a decoder."""
+
+    layers: list[_LayerReading]
+    width: int  # of hidden states
+    entry_scale: float = 1.0
+    heads: int = 1  # of every layer; 1 if they differ
+    without_gains: dict[int, str] = field(default_factory=dict)
+
+    @cached_property
+    def energies(self) -> list[Tensor | None]:
+        """E of Eq. 10 for every layer, [heads, head width / 2] each; None where there is none."""
+        return [self._energy(index, layer.reader) for index, layer in enumerate(self.layers)]
+
+    def _energy(self, index: int, reader: AttentionReader | None) -> Tensor | None:
+        try:
+            return None if reader is None else reader.energy(self.width)
+        except Exception as error:  # quantised projections may raise anything
+            reason = " ".join(str(error).split())
+            self.without_gains[index] = f"its projections cannot be probed ({type(error).__name__}: {reason:.120})"
+            return None
+
+    @property
+    def sources(self) -> list[FrequencySource | None]:
+        """Where the frequencies of each layer that rotates are."""
+        return [layer.source if layer.reader is not None and layer.reader.rotates else None for layer in self.layers]
+
+    @property
+    def widths(self) -> list[int]:
+        return [0 if layer.reader is None else layer.reader.recipe.head_width for layer in self.layers]
+
+
 class FrozenDecoder(Decoder):
     """A decoder-only text model, accessed through its modules so that wrapped and sharded projections keep working."""
 
     def __init__(self, module: Any, rotary_axes: Sequence[int] | None = None):
-        _require_plain_attention(module)
+        if not hasattr(module, "layers"):
+            raise CovistError(
+                f"{type(module).__name__} is not a decoder-only text model with `layers`; only such text models can be "
+                "compressed"
+            )
         self.module = module
         self.layers = len(module.layers)
         self.hidden: int = module.config.hidden_size
-        self.intermediate: int = _mlp_width(module.config)
+        self.intermediate: int = mlp_width(module.config, self.layers)
         self._axes = rotary_axes
         self.refresh()
 
     def refresh(self) -> None:
         """Read the model again, after its weights may have changed."""
-        for name in ("projection_energies", "distance_table"):
-            vars(self).pop(name, None)
-        self._stamp = self._weights_stamp()
+        stamp = self._weights_stamp()
         with torch.no_grad(), torch.autocast(execution_device(self.module).type, enabled=False):
-            recipes = self._learn_recipes()
-        self._readers = [
-            AttentionReader(layer, recipe) for layer, recipe in zip(self.module.layers, recipes, strict=True)
-        ]
-        first = recipes[0]
-        self.heads, self.kv_heads, self.head_width = first.heads, first.kv_heads, first.head_width
+            reading = self._try_layers()
+        rotation = Rotation.read(reading.sources, reading.widths, self._axes)
+        # Other threads see the old state or the new one, never a mixture.
+        self._state = (reading, rotation)
+        self._stamp = stamp
 
     def weights_changed(self) -> bool:
         """Whether the weights behind the gains have changed since the last `refresh` (see `weights_stamp`)."""
         return self._weights_stamp() != self._stamp
+
+    def rotation_changed(self) -> bool:
+        """Whether the rotary frequencies have changed since the last look; distances and gains then follow them.
+
+        Dynamic RoPE replaces its frequencies while a decoder runs, before the first layer. Unless a buffer was replaced
+        or written to, nothing is read from a device.
+        """
+        reading, known = self._state
+        if known.is_current(reading.sources):
+            return False
+        rotation = Rotation.read(reading.sources, reading.widths, self._axes, known)
+        self._state = (reading, rotation)
+        return rotation.distances != known.distances
 
     def check_backend(self) -> str:
         """The attention backend in use; refused if it supports neither a bias nor wide heads."""
@@ -66,24 +138,57 @@ class FrozenDecoder(Decoder):
             "model.set_attn_implementation({'text_config': 'sdpa'})"
         )
 
+    # -- what can be read ----------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return type(self.module).__name__
+
+    def reads(self, layer: int) -> bool:
+        """Whether queries, keys and values of a layer can be read as the layer computes them."""
+        return self._state[0].layers[layer].unread is None
+
+    @property
+    def unread(self) -> Mapping[int, str]:
+        """The layers that cannot be read, or whose gains cannot, and why."""
+        reading = self._state[0]
+        return {index: layer.unread for index, layer in enumerate(reading.layers) if layer.unread is not None} | {
+            index: reason for index, reason in reading.without_gains.items() if reading.layers[index].unread is None
+        }
+
+    # -- shapes --------------------------------------------------------------------------------------------------------
+
+    @property
+    def heads(self) -> int:
+        """Query heads of every layer; 1 if layers differ, since gains then broadcast over the heads."""
+        return self._state[0].heads
+
+    @property
+    def head_width(self) -> int:
+        """The widest head."""
+        widths = [width for width in self._state[0].widths if width]
+        return max(widths, default=self.hidden // max(1, query_heads(self.module.config, 0) or 1))
+
+    def kv_numbers(self, layer: int) -> int:
+        """How many numbers the cache of a layer holds per token; 0 for layers without keys."""
+        measured = self._state[0].layers[layer].cached
+        return kv_numbers(self.module.config, layer, self.layers) if measured is None else measured
+
+    def kv_bytes(self, lengths: Iterable[float]) -> float:
+        """Bytes of the key/value cache, given the cached length of each layer."""
+        element = self.module.dtype.itemsize
+        return float(sum(n * self.kv_numbers(layer) * element for layer, n in enumerate(lengths)))
+
     # -- positions -----------------------------------------------------------------------------------------------------
 
-    @property
-    def inverse_frequencies(self) -> Tensor:
-        """The host model's RoPE frequencies after its scaling [head width / 2]; 0 for pairs that do not rotate."""
-        turning = self.module.rotary_emb.inv_freq.float()
-        return torch.cat([turning, turning.new_zeros(self.head_width // 2 - len(turning))])
+    def frequencies(self, layer: int) -> Tensor | None:
+        """RoPE frequencies of a layer after the model's scaling [head width / 2]; 0 for pairs that do not rotate."""
+        return self._state[1].frequencies[layer]
 
     @property
-    def rotary_axes(self) -> Sequence[int] | None:
-        """The axis of each frequency for multidimensional RoPE; otherwise None."""
-        if self._axes is None:
-            return None
-        return [*self._axes, *[0] * (self.head_width // 2 - len(self._axes))]  # any axis: those pairs do not rotate
-
-    @cached_property
-    def distance_table(self) -> DistanceTable:
-        return DistanceTable(self.inverse_frequencies, self.rotary_axes)
+    def distances(self) -> tuple[DistanceTable | None, ...]:
+        """log(2 - D) of Eq. 9 for each layer; None where D is 1."""
+        return self._state[1].distances
 
     def per_axis(self, positions: Tensor) -> Tensor:
         """Positions as the model receives them -> [batch, tokens], or [batch, tokens, axes] for multidimensional RoPE.
@@ -96,149 +201,177 @@ class FrozenDecoder(Decoder):
         axes = max(self._axes) + 1
         return positions.reshape(-1, *positions.shape[-2:])[-axes:].expand(axes, -1, -1).permute(1, 2, 0)
 
-    def rotary(self, hidden: Tensor, positions: Tensor) -> Rotary:
-        """cos and sin [batch, tokens, rotary width] for positions [batch, tokens] or [batch, tokens, axes]."""
-        positions = positions.to(hidden.device)
-        return self.module.rotary_emb(hidden, positions if positions.ndim == 2 else positions.permute(2, 0, 1))
+    def rotary(self, hidden: Tensor, positions: Tensor, layer: int | None = None) -> Rotary:
+        """cos and sin [batch, tokens, rotary width] for positions [batch, tokens] or [batch, tokens, axes].
 
-    @property
-    def layers_without_positions(self) -> frozenset[int]:
-        """Layers whose attention does not rotate: there D of Eq. 9 is 1."""
-        return frozenset(index for index, reader in enumerate(self._readers) if not reader.rotates)
+        layer: whose angles; by default those of the first layer that rotates
+        """
+        positions = positions.to(hidden.device)
+        sources = self._state[0].sources
+        source = next(filter(None, sources), None) if layer is None else sources[layer]
+        angles = None
+        if source is not None:
+            angles = source.angles(hidden, positions if positions.ndim == 2 else positions.permute(2, 0, 1))
+        if angles is None:  # a layer that does not rotate
+            shape = (*positions.shape[:2], self.head_width)
+            return hidden.new_ones(shape), hidden.new_zeros(shape)
+        return angles
 
     # -- what layers read ----------------------------------------------------------------------------------------------
 
     def first_input(self, embeddings: Tensor) -> Tensor:
         """Embeddings as the first layer receives them; some decoders scale them on the way."""
-        return embeddings if self._entry_scale == 1 else embeddings * self._entry_scale
+        scale = self._state[0].entry_scale
+        return embeddings if scale == 1 else embeddings * scale
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         """Hidden states [tokens, d] after the decoder's final norm."""
-        norm = getattr(self.module, "norm", None) or getattr(self.module, "final_layernorm", None)
+        norms = (getattr(self.module, name, None) for name in ("norm", "final_layernorm", "final_layer_norm", "norm_f"))
+        norm = next(filter(None, norms), None)
         if norm is None:
-            raise CovistError(f"{type(self.module).__name__} has no final norm (`norm` or `final_layernorm`)")
+            raise CovistError(f"{self.name} has no final norm (`norm` or `final_layernorm`)")
         return norm(hidden)
 
     def queries(self, layer: int, hidden: Tensor, rotary: Rotary | None = None) -> Tensor:
         """[heads, tokens, head width] in float32, rotated if `rotary` is given."""
-        return self._readers[layer].queries(hidden, rotary)
+        return self._reader(layer).queries(hidden, rotary)
 
     def keys(self, layer: int, hidden: Tensor, rotary: Rotary | None = None) -> Tensor:
         """[kv heads, tokens, head width] in float32, rotated if `rotary` is given."""
-        return self._readers[layer].keys(hidden, rotary)
+        return self._reader(layer).keys(hidden, rotary)
 
     def values(self, layer: int, hidden: Tensor) -> Tensor:
         """[kv heads, tokens, value width] in float32."""
-        return self._readers[layer].values(hidden)
+        return self._reader(layer).values(hidden)
 
     def rotate(self, layer: int, states: Tensor, rotary: Rotary) -> Tensor:
         """States [..., tokens, head width] as a layer rotates its queries and keys."""
-        return self._readers[layer].recipe.rotate(states, rotary)
+        return self._reader(layer).recipe.rotate(states, rotary)
 
     def scale(self, layer: int) -> float:
         """The factor of a layer's attention logits."""
-        return self._readers[layer].recipe.scale
+        return self._reader(layer).recipe.scale
+
+    def _reader(self, layer: int) -> AttentionReader:
+        found = self._state[0].layers[layer]
+        if found.reader is None:
+            raise CovistError(f"layer {layer} of {self.name} cannot be read: {found.unread}")
+        return found.reader
 
     # -- head gains ----------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def projection_energies(self) -> list[Tensor | None]:
-        """E of Eq. 10 for every layer, [heads, head width / 2] each; None for layers without rotary."""
-        return [reader.energy(self.hidden) for reader in self._readers]
-
     def head_gains(self, gain_range: tuple[float, float]) -> Tensor:
-        """Closed-form gains of Eq. 10 over all layers and heads, [layers, heads]."""
-        return head_gains(self.projection_energies, self.inverse_frequencies.cpu(), gain_range)
+        """Closed-form gains of Eq. 10, [layers, heads]; 1 where they cannot be read."""
+        reading, rotation = self._state
+        frequencies = [None if one is None else one.cpu() for one in rotation.frequencies]
+        energies = [
+            energy if theta is not None else None for energy, theta in zip(reading.energies, frequencies, strict=True)
+        ]
+        heads = {len(energy) for energy in energies if energy is not None}
+        if heads != {self.heads}:
+            return torch.ones(self.layers, self.heads, dtype=torch.float32)
+        return head_gains(energies, frequencies, gain_range)
 
     # -- the trial run -------------------------------------------------------------------------------------------------
 
     def _weights_stamp(self) -> tuple:
-        attentions = [layer.self_attn for layer in self.module.layers]
-        return weights_stamp(getattr(attention, name) for attention in attentions for name in PROJECTIONS[:2])
+        """Of the query and key projections and the norms after them."""
+        parts = []
+        for layer in self.module.layers:
+            attention = getattr(layer, attention_name(layer) or "", None)
+            if attention is not None and has_projections(attention):
+                parts += [getattr(attention, name) for name in PROJECTIONS[:2]]
+                parts += [norm for norm in norms_of(attention) if norm is not None]
+        return weights_stamp(parts)
 
-    def _learn_recipes(self) -> list[Recipe]:
-        """The recipe of every layer, learned from one layer of each kind."""
-        learned: dict[Hashable, Recipe] = {}
+    def _try_layers(self) -> _Reading:
+        """Learn what can be read, from one layer of each kind; what fails is not read."""
+        reading = _Reading([_LayerReading() for _ in range(self.layers)], self.hidden)
+        learned: dict[Hashable, tuple[_LayerReading, Any]] = {}
         with capturing(self.module) as capture:
-            given = self._enter(capture)
-            for index, layer in enumerate(self.module.layers):
-                kind = _kind(layer)
+            try:
+                embeddings, positions = self._trial_tokens()
+                axes = self._axes and max(self._axes) + 1
+                positions = positions.expand(axes, -1, -1) if axes else positions
+                inputs, twin = capture.enter(embeddings, positions)
+            except Exception as error:  # models outside covist's control may raise anything
+                for layer in reading.layers:
+                    layer.unread = _in_words(error)
+                return reading
+            for index, (layer, given) in enumerate(zip(self.module.layers, inputs, strict=True)):
+                source = find_source(self.module, twin, given, positions)
+                kind = (_kind(layer), None if source is None else (id(source.module), source.name))
                 if kind not in learned:
-                    rotary = (given.rotary[0][0], given.rotary[1][0])
-                    learned[kind] = learn_recipe(layer, given.hidden[0], rotary, capture.attend(index, given))
-        shapes = {(recipe.heads, recipe.kv_heads, recipe.head_width) for recipe in learned.values()}
-        if len(shapes) > 1:
-            raise CovistError(
-                f"the layers of {type(self.module).__name__} differ in number or width of heads, which is not supported"
-            )
-        return [learned[_kind(layer)] for layer in self.module.layers]
+                    learned[kind] = self._try_layer(capture, index, given)
+                found, dtype = learned[kind]
+                reading.layers[index] = one = replace(found, reader=None, source=source)
+                if found.reader is not None:
+                    one.reader = AttentionReader(layer, attention_name(layer) or "", found.reader.recipe, dtype)
+        self._read_entry(reading, embeddings, inputs[0].hidden)
+        attending = [index for index, layer in enumerate(reading.layers) if layer.cached != 0]
+        counts = {reading.layers[index].heads or query_heads(self.module.config, index) for index in attending}
+        if len(counts) == 1 and any(layer.reader is not None for layer in reading.layers):
+            reading.heads = counts.pop() or 1
+        return reading
 
-    def _enter(self, capture: Capture) -> LayerInput:
-        """The first layer's input for random tokens."""
-        name, weight = type(self.module).__name__, self.module.get_input_embeddings().weight
-        device = execution_device(self.module)
+    def _try_layer(self, capture: Capture, index: int, given: LayerInput) -> tuple[_LayerReading, Any]:
+        """What a layer's attention receives, as a recipe if there is one; also the dtype of its projections' input."""
+        layer, found = self.module.layers[index], _LayerReading()
+        name, dtype = attention_name(layer), given.hidden.dtype
+        if name is None:
+            return _LayerReading(cached=0, unread=f"this {type(layer).__name__} has no attention"), dtype
+        attention, cache = getattr(layer, name), None
+        try:
+            cache = DynamicCache(config=self.module.config)
+            received = capture.attend(index, given, cache)
+            found.heads = len(received.queries)
+            if not received.normed:
+                raise CovistError(f"{type(attention).__name__} has no {', '.join(PROJECTIONS)} of its own")
+            dtype = received.normed[0].dtype
+            recipe = learn_recipe(layer, attention, given.hidden[0], given.rotary, received)
+            found.reader, found.unread = AttentionReader(layer, name, recipe, dtype), recipe.further
+        except Exception as error:
+            found.unread = _in_words(error)
+        found.cached = _cached_numbers(cache)
+        return found, dtype
+
+    def _trial_tokens(self) -> tuple[Tensor, Tensor]:
+        """Random embeddings [tokens, d] and their positions [1, tokens], which begin with 1."""
+        weight, device = self.module.get_input_embeddings().weight, execution_device(self.module)
         embeddings = torch.randn(TRIAL_TOKENS, self.hidden, generator=torch.Generator().manual_seed(0))
-        embeddings = embeddings.to(device, weight.dtype)
-        positions = torch.arange(3, 3 + TRIAL_TOKENS, device=device)[None]  # [1, tokens]
-        axes = self._axes and max(self._axes) + 1
-        given = capture.enter(embeddings, positions.expand(axes, -1, -1) if axes else positions)
-        ours = self.rotary(given.hidden, positions[..., None].expand(-1, -1, axes) if axes else positions)
-        theirs = given.rotary
-        if not isinstance(theirs, tuple) or not all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True)):
-            raise CovistError(
-                f"{name} does not pass the angles of its rotary_emb to its layers; use another text model"
-            )
-        ratio = given.hidden[0].float() / embeddings.float()
-        self._entry_scale = float(ratio.median())
-        if not torch.allclose(ratio, ratio.median(), rtol=0.02):
-            raise CovistError(f"{name} changes its input before the first layer; use another text model")
-        return given
+        dtype = weight.dtype if weight.is_floating_point() else self.module.dtype
+        return embeddings.to(device, dtype), torch.arange(1, 1 + TRIAL_TOKENS, device=device)[None]
+
+    def _read_entry(self, reading: _Reading, embeddings: Tensor, hidden: Tensor) -> None:
+        """How the decoder changes its input before the first layer; more than a scale is not known."""
+        first = reading.layers[0]
+        if hidden.shape[-2:] == embeddings.shape:
+            ratio = hidden.reshape(-1, *embeddings.shape)[0].float() / embeddings.float()
+            reading.entry_scale = float(ratio.median())
+            if torch.allclose(ratio, ratio.median(), rtol=0.02):
+                return
+        first.unread = first.unread or f"{self.name} changes its input before the first layer"
 
 
-def _require_plain_attention(module: Any) -> None:
-    """Refuse decoders whose layers cannot be read or whose caches cannot be shortened."""
-    name = type(module).__name__
-    if not hasattr(module, "layers") or not hasattr(getattr(module, "rotary_emb", None), "inv_freq"):
-        raise CovistError(
-            f"{name} is not a decoder-only text model with rotary positions (`layers` and `rotary_emb.inv_freq`); "
-            "only such text models can be compressed"
-        )
-    for index, layer in enumerate(module.layers):
-        if not hasattr(layer, "self_attn"):
-            raise CovistError(
-                f"layer {index} of {name} has no self_attn; linear attention and fused projections are not supported"
-            )
-        missing = [projection for projection in PROJECTIONS if not hasattr(layer.self_attn, projection)]
-        if missing:
-            attention = type(layer.self_attn).__name__
-            raise CovistError(f"{attention} has no {', '.join(missing)}: fused projections are not supported")
-    caches = {type(layer).__name__ for layer in DynamicCache(config=module.config).layers} - {DynamicLayer.__name__}
-    if caches:
-        raise CovistError(
-            f"{name} keeps its keys in {', '.join(sorted(caches))}, which cannot hold a compressed prompt; "
-            "to switch off a sliding window, load the model with text_config.sliding_window=None"
-        )
+def _cached_numbers(cache: Any) -> int | None:
+    """How many numbers per token a trial run has put in a cache; None if it has put none."""
+    for layer in getattr(cache, "layers", ()):
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if isinstance(keys, Tensor) and isinstance(values, Tensor) and keys.numel():
+            return sum(states.shape[1] * states.shape[3] for states in (keys, values))
+    return None
 
 
-def plain_flops(module: Any, length: int) -> float:
-    """Eq. 19 for an uncompressed prefill of `length` tokens; this works for decoders that covist cannot read, too."""
-    config = module.config
-    return decoder_flops([length] * len(module.layers), config.hidden_size, _mlp_width(config))
-
-
-def _mlp_width(config: Any) -> int:
-    """Width of the MLP that a token passes through; in a mixture, of its active experts and the shared one together."""
-    dense, experts = getattr(config, "intermediate_size", None), getattr(config, "num_experts_per_tok", None)
-    own = (experts and getattr(config, "moe_intermediate_size", None)) or dense
-    if own is None:
-        raise CovistError(f"{type(config).__name__} has no intermediate_size, so FLOPs cannot be counted")
-    shared = (experts and getattr(config, "shared_expert_intermediate_size", None)) or 0
-    return (experts or 1) * own + shared
+def _in_words(error: Exception) -> str:
+    words = " ".join(str(error).split())
+    return words if isinstance(error, CovistError) else f"{type(error).__name__}: {words:.160}"
 
 
 def _kind(layer: Any) -> Hashable:
     """A key that is equal for layers whose attention modules differ only in their weights and their number."""
-    attention = layer.self_attn
+    attention = getattr(layer, attention_name(layer) or "", None)
+    if attention is None:
+        return (type(layer),)
     settings = {name: value for name, value in vars(attention).items() if isinstance(value, (bool, int, float, str))}
     settings.pop("layer_idx", None)
     present = [name for name, child in attention.named_children() if child is not None]

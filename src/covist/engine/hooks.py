@@ -71,6 +71,9 @@ class Hooks:
     def refresh(self) -> None:
         """Compute everything that depends on the decoder's weights again."""
         self.default.settings.decoder.refresh()
+        self._follow_rules()
+
+    def _follow_rules(self) -> None:
         for variant in self._variants:
             variant.attention.follow(variant.settings.method.attention_rule(variant.settings.decoder))
 
@@ -350,10 +353,20 @@ class Hooks:
         """Attention and rotary embeddings of the layers from `depth` on, for the last tokens of the ledger."""
         queries = hidden.shape[1]
         decoder = self._settings.decoder
-        attention = self._attention.of_stage(ledger, queries, prefill)
         positions = ledger.positions[:, -queries:]
-        self.call.stages[depth] = stage = Stage(attention, decoder.rotary(hidden, positions), positions)
+        rotary = decoder.rotary(hidden, positions)
+        self._follow_rotation()
+        attention = self._attention.of_stage(ledger, queries, prefill)
+        self.call.stages[depth] = stage = Stage(attention, rotary, positions)
         return stage
+
+    def _follow_rotation(self) -> None:
+        """Dynamic RoPE may have replaced its frequencies: distances and gains follow, also for keys in the cache."""
+        if self._settings.decoder.rotation_changed():
+            self._follow_rules()
+            for layer in self.call.cache_layers:
+                if layer.rule is not None:
+                    layer.rule = self._attention.rule
 
     def _continue_stage(
         self, layers: range, ledger: Ledger, hidden: Tensor, positions: Tensor, placed: Tensor | None

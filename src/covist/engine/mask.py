@@ -40,16 +40,15 @@ class StageMask:
         end = ledger.length if end is None else end
         self._rule = rule if ledger.reduced else None
         self._is_flex, self._heads = backend == "flex_attention", heads
-        self._biases: dict[int | None, Tensor] = {}  # None: every layer without its own
+        self._biases: dict[DistanceTable | None, Tensor] = {}
+        self._first_bias: Tensor | None = None  # of layer 0, if it has its own
         if self._rule is not None:
-            self._biases[None] = _bias(ledger, queries, end, self._rule, prefill)
-            without_distance = replace(self._rule, distance=None)
-            if self._rule.layers_without_distance:
-                weights = _bias(ledger, queries, end, without_distance, prefill)
-                self._biases |= dict.fromkeys(self._rule.layers_without_distance, weights)
+            in_use = prefill or self._rule.distance_in_decoding
+            for table in self._rule.tables:
+                self._biases[table] = _bias(ledger, queries, end, self._rule, table if in_use else None)
             if self._rule.uniform_first_layer and prefill:
-                first = without_distance if 0 in self._rule.layers_without_distance else self._rule
-                self._biases[0] = _bias(with_mean_weights(ledger), queries, end, first, prefill)
+                own = self._rule.distance(0)
+                self._first_bias = _bias(with_mean_weights(ledger), queries, end, self._rule, own)
         implicit = backend == "sdpa" and self._rule is None and is_plainly_causal(ledger, queries)
         self._blocked = None if implicit else _blocked(ledger, queries, end)
 
@@ -57,7 +56,8 @@ class StageMask:
         """Keyword arguments of a layer that carry its mask, in the form its attention backend takes."""
         mask = self._blocked
         if self._rule is not None and mask is not None:
-            bias = self._biases.get(layer, self._biases[None])
+            first = self._first_bias if layer == 0 else None
+            bias = self._biases[self._rule.distance(layer)] if first is None else first
             mask = attention_bias(self._rule.scale[layer], bias, mask)
         if mask is None:
             return {"attention_mask": None}
@@ -136,20 +136,14 @@ def _blocked(ledger: Ledger, queries: int, end: int) -> Tensor:
     return torch.zeros(visible.shape, dtype=torch.float32, device=key.device).masked_fill_(~visible, BLOCKED)[:, None]
 
 
-def _bias(ledger: Ledger, queries: int, end: int, rule: AttentionRule, prefill: bool) -> Tensor:
+def _bias(ledger: Ledger, queries: int, end: int, rule: AttentionRule, table: DistanceTable | None) -> Tensor:
     """[batch, 1, queries or 1, end]: the bias of Eq. 9 before the gains of layer and head."""
     factor: Tensor | float = 0.0
-    table = distance_of(rule, prefill)
     if table is not None:
         factor = table.log_factor(ledger.positions[:, end - queries : end], ledger.positions[:, :end], ledger.reach)
         factor = factor.masked_fill_(~biased_keys(ledger, rule)[:, None, :end], 0.0)
     weights = ledger.log_weight if rule.weights else torch.zeros_like(ledger.log_weight)
     return log_contribution(weights[:, None, :end], factor)[:, None]
-
-
-def distance_of(rule: AttentionRule, prefill: bool) -> DistanceTable | None:
-    """The distance factor of a rule in prefill or in decoding, if it has one there."""
-    return rule.distance if prefill or rule.distance_in_decoding else None
 
 
 def biased_keys(ledger: Ledger, rule: AttentionRule) -> Tensor:

@@ -16,7 +16,6 @@ from torch.nn.functional import pad
 from covist.contract.method import AttentionRule
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.ledger import Ledger
-from covist.engine.mask import distance_of
 from covist.formulas.attention import log_contribution
 
 MASK_ELEMENTS = 1 << 24
@@ -114,7 +113,7 @@ class StepMask:
         """[batch, 1, joined keys]: Eq. 9 before the gains; text keys, and so all keys fed since, have no bias."""
         prepared = self._prepared
         weights = prepared.log_weight if rule.weights else torch.zeros_like(prepared.log_weight)
-        table = distance_of(rule, prefill=False)
+        table = rule.distance(self._layers.start) if rule.distance_in_decoding else None
         if table is None:
             return weights
         factor = table.log_factor(query, self._ledger.joined.positions, self._ledger.reach)

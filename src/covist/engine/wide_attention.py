@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,14 +13,15 @@ from torch import Tensor
 from covist.contract.method import AttentionRule
 from covist.engine.interface import CARRIER, Attended, Carrier
 from covist.engine.ledger import Ledger
-from covist.engine.mask import biased_keys, distance_of, with_mean_weights
+from covist.engine.mask import biased_keys, with_mean_weights
+from covist.formulas.attention import DistanceTable
 from covist.formulas.cosine_series import CosineSeries, fit_series
 from covist.formulas.wide_heads import COLUMNS, WideHeads, terms_in, widen
 
 
-def codec_of(rule: AttentionRule) -> WideHeads:
-    """The extra columns that carry the bias of a rule."""
-    return WideHeads(CosineSeries.zero() if rule.distance is None else fit_series(rule.distance, terms_in(COLUMNS)))
+def codec_of(table: DistanceTable | None) -> WideHeads:
+    """The extra columns that carry the bias of layers with a distance table."""
+    return WideHeads(CosineSeries.zero() if table is None else fit_series(table, terms_in(COLUMNS)))
 
 
 class WideStage:
@@ -53,27 +55,34 @@ class WideStage:
 class WideBias:
     """Eq. 9 of one stage as extra columns of queries and keys; layers share all but the gains."""
 
-    def __init__(self, ledger: Ledger, queries: int, rule: AttentionRule, codec: WideHeads, prefill: bool):
-        self._rule, self._codec = rule, codec
+    def __init__(
+        self,
+        ledger: Ledger,
+        queries: int,
+        rule: AttentionRule,
+        codecs: Mapping[DistanceTable | None, WideHeads],
+        prefill: bool,
+    ):
+        self._rule, self._codecs = rule, codecs
         positions = ledger.positions if ledger.positions.ndim == 3 else ledger.positions[..., None]
-        self._waves = codec.query_waves(positions[:, -queries:], ledger.reach)  # [batch, queries, columns]
-        distance = distance_of(rule, prefill) is not None
-        self._keys = self._key_columns(ledger, positions, distance)  # [batch, keys, columns]
-        self._own_keys: dict[int, Tensor] = {}  # of the layers that differ
-        if rule.layers_without_distance:
-            weights = self._key_columns(ledger, positions, distance=False)
-            self._own_keys |= dict.fromkeys(rule.layers_without_distance, weights)
+        in_use = prefill or rule.distance_in_decoding
+        # [batch, queries, columns] and [batch, keys, columns]
+        own = positions[:, -queries:]
+        self._waves = {table: codec.query_waves(own, ledger.reach) for table, codec in codecs.items()}
+        self._keys = {table: self._key_columns(table, ledger, positions, in_use) for table in codecs}
+        self._first_keys: Tensor | None = None  # of layer 0, if it has its own
         if rule.uniform_first_layer and prefill:
-            first = distance and 0 not in rule.layers_without_distance
-            self._own_keys[0] = self._key_columns(with_mean_weights(ledger), positions, first)
+            self._first_keys = self._key_columns(rule.distance(0), with_mean_weights(ledger), positions, True)
 
     def widen(self, layer: int, query: Tensor, key: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
         """Queries and keys of a layer whose kernel multiplies their products by `scaling`."""
-        columns = self._codec.query_columns(self._rule.scale[layer], self._waves.to(query.device), scaling)
-        keys = self._own_keys.get(layer, self._keys)
-        return widen(query, columns), widen(key, keys[:, None])
+        table = self._rule.distance(layer)
+        waves = self._waves[table].to(query.device)
+        columns = self._codecs[table].query_columns(self._rule.scale[layer], waves, scaling)
+        first = self._first_keys if layer == 0 else None
+        return widen(query, columns), widen(key, (self._keys[table] if first is None else first)[:, None])
 
-    def _key_columns(self, ledger: Ledger, positions: Tensor, distance: bool) -> Tensor:
+    def _key_columns(self, table: DistanceTable | None, ledger: Ledger, positions: Tensor, in_use: bool) -> Tensor:
         weights = ledger.log_weight if self._rule.weights else torch.zeros_like(ledger.log_weight)
-        biased = biased_keys(ledger, self._rule).expand_as(weights) & distance
-        return self._codec.key_columns(weights, positions, biased, ledger.reach)
+        biased = biased_keys(ledger, self._rule).expand_as(weights) & (in_use and table is not None)
+        return self._codecs[table].key_columns(weights, positions, biased, ledger.reach)

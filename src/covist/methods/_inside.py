@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from covist.contract.method import Counts, Method, Outcome
+from covist.contract.reading import readable_depth
 from covist.contract.views import DecoderView
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
@@ -99,9 +100,10 @@ def staged(layers: int, tokens: int, depths: Sequence[int], counts: Sequence[int
     return Schedule(layers, tuple(stages.items()))
 
 
-def at_first_cut(view: DecoderView, cuts: Sequence[int]) -> bool:
-    """Whether this depth is that of the first of the `cuts`, which may have moved forward but never back."""
-    return view.depth <= scaled_depths(view.decoder.layers, cuts)[0]
+def at_first_cut(method: Proportioned, view: DecoderView) -> bool:
+    """Whether this depth is that of the method's first cut, which a small budget may have moved forward."""
+    first = scaled_depths(view.decoder.layers, method.cuts)[0]
+    return view.depth <= readable_depth(method, view.decoder, first)
 
 
 class NominalCounts(Method):

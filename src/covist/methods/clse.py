@@ -70,7 +70,7 @@ class CLSE(NominalCounts, ScoreInside):
 
     def score(self, view: DecoderView) -> Tensor:
         attention = attention_to_image(view, last_prompt_row(view))
-        return attention * evolution(view) if at_first_cut(view, self.cuts) else attention
+        return attention * evolution(view) if at_first_cut(self, view) else attention
 
 
 def evolution(view: DecoderView) -> Tensor:

@@ -56,6 +56,10 @@ class Combined(Method):
         if options.get("positions") is None:
             self.positions = "keep" if ATTENTION in parts else base.positions
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return self._base.needs
+
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         return self._base.schedule(layers, budget, tokens)
 

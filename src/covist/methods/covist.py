@@ -11,10 +11,10 @@ from torch import Tensor
 from covist.config import CovistConfig
 from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome
+from covist.contract.reading import nearest_frequencies, readable_depth
 from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.adaptive import smallest_selection
-from covist.formulas.attention import DistanceTable
 from covist.formulas.composition import Composition, compose, drop, forget_history
 from covist.formulas.concentration import ConcentrationTracker
 from covist.formulas.coverage import affinity
@@ -116,9 +116,9 @@ class Covist(Method):
         if image.text_features is not None and image.patch_text_features is not None:
             distribution = instruction_distribution(image.text_features, image.patch_text_features, self.config)
             return InstructionEvidence(distribution.to(device), True, self.config.instruction_weight)
-        if image.text_tower is not None or not len(image.instruction.embeddings):
-            return None
         decoder, text = image.decoder, image.instruction.embeddings
+        if image.text_tower is not None or not len(text) or not decoder.reads(0):
+            return None
         queries = decoder.queries(0, decoder.first_input(text))
         keys = decoder.keys(0, decoder.first_input(image.signals.embeddings.to(text)))
         distribution = first_layer_distribution(queries, keys, decoder.scale(0))
@@ -134,9 +134,9 @@ class Covist(Method):
         if not self.config.inheritance:
             state = forget_history(state, self.config.epsilon)
         first_cut, _ = progressive_cuts(view.decoder.layers, self.config)
-        if view.depth == first_cut:
-            score = self._score(view)
-            selection = internal_selection(state, score, count, view.decoder.inverse_frequencies, self.config)
+        if view.depth == readable_depth(self, view.decoder, first_cut):
+            score, frequencies = self._score(view), nearest_frequencies(view.decoder, view.depth)
+            selection = internal_selection(state, score, count, frequencies, self.config)
         else:
             selection = spatial_subsample(state, count, self.config)
         selected = perf_counter()
@@ -151,9 +151,10 @@ class Covist(Method):
         """Relevance of the representatives to the instruction at the current depth [K]."""
         last = torch.tensor([view.last_instruction_row], device=view.visual.device)
         decoder = view.decoder
-        factor = decoder.distance_table.log_factor(view.positions[last], view.positions[view.visual])[0]
-        if not self.config.distance or view.depth in decoder.layers_without_positions:
-            factor = torch.zeros_like(factor)
+        table = decoder.distances[view.depth] if self.config.distance else None
+        factor = torch.zeros(len(view.visual), dtype=torch.float32, device=view.visual.device)
+        if table is not None:
+            factor = table.log_factor(view.positions[last], view.positions[view.visual])[0]
         gains = self._head_gains(decoder)[view.depth].to(factor.device)
         attention = attention_score(
             view.queries(last)[:, 0], view.keys(view.visual), factor, gains, decoder.scale(view.observed_layer)
@@ -166,11 +167,9 @@ class Covist(Method):
     def attention_rule(self, decoder: Decoder) -> AttentionRule | None:
         if not self.config.attention:
             return None
-        distance: DistanceTable | None = decoder.distance_table if self.config.distance else None
         return AttentionRule(
-            scale=self._head_gains(decoder) * self._strategy_gain(decoder.layers),
-            distance=distance,
-            layers_without_distance=decoder.layers_without_positions,
+            scale=self._head_gains(decoder) * self._strategy_gain(decoder),
+            distances=decoder.distances if self.config.distance else None,
         )
 
     def _head_gains(self, decoder: Decoder) -> Tensor:
@@ -179,9 +178,9 @@ class Covist(Method):
             return torch.ones(decoder.layers, decoder.heads, dtype=torch.float32)
         return decoder.head_gains(self.config.gain_range)
 
-    def _strategy_gain(self, layers: int) -> Tensor:
+    def _strategy_gain(self, decoder: Decoder) -> Tensor:
         """u_l [layers, 1]."""
-        return torch.ones(layers, 1, dtype=torch.float32)
+        return torch.ones(decoder.layers, 1, dtype=torch.float32)
 
     def position_span(self, length: int, budget: int) -> int:
         return resolve_span(self.config, length, budget)
@@ -217,7 +216,7 @@ class CovistPro(Covist):
         signals="those of covist-fixed, and queries, keys and values of the decoder",
         budget="layer average K: 1.5 K, then less, then K/4",
         goes_by="coverage",
-        needs=(*NEEDS, "decoder-states"),
+        needs=(*NEEDS, "decoder-keys"),
         published=PUBLISHED,
         ours=OURS,
         checked=CHECKED,
@@ -226,10 +225,10 @@ class CovistPro(Covist):
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         return progressive_schedule(layers, budget, tokens, self.config)
 
-    def _strategy_gain(self, layers: int) -> Tensor:
-        gain = torch.ones(layers, 1, dtype=torch.float32)
-        first_cut, _ = progressive_cuts(layers, self.config)
-        gain[:first_cut] = self.config.first_stage_gain
+    def _strategy_gain(self, decoder: Decoder) -> Tensor:
+        gain = torch.ones(decoder.layers, 1, dtype=torch.float32)
+        first_cut, _ = progressive_cuts(decoder.layers, self.config)
+        gain[: readable_depth(self, decoder, first_cut)] = self.config.first_stage_gain
         return gain
 
 

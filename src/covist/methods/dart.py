@@ -28,7 +28,7 @@ class Dart(DropInside):
         signals="keys of the preceding layer, decoder states after the final norm",
         budget="layer average K: all tokens, then a solved count, including the pivots",
         goes_by="diversity",
-        needs=("decoder-states",),
+        needs=("decoder-keys", "decoder-states"),
         licence="Apache-2.0",
         published=(
             "Tokens are dropped before layer 2 of 32. Pivots are the 4 image and the 4 text tokens with the largest L1 "

@@ -81,7 +81,7 @@ def text_logits(view: DecoderView) -> Tensor:
     """Logits of the text after the image for each representative, before the softmax, mean over tokens [heads, K]."""
     rows = view.text if len(view.text) else last_prompt_row(view)
     query = view.queries(rows).mean(1)[..., None]  # [heads, head width, 1]
-    keys = share_groups(view.keys(view.visual), view.decoder.heads)
+    keys = share_groups(view.keys(view.visual), len(query))
     return (keys @ query)[..., 0] * view.decoder.scale(view.observed_layer)
 
 

@@ -46,7 +46,7 @@ class FlowCut(Stepped, ChooseInside):
         budget="exactly K in every layer; tiles=twice has a layer average of K: 2.3 K, then 0.9 K; tiles=nominal keeps "
         "2.5 K, then K",
         goes_by="attention",
-        needs=("class-attention", "encoder-layers"),
+        needs=("class-attention", "encoder-layers", "decoder-attention"),
         licence="Apache-2.0",
         published=(
             "After every layer of a CLIP tower, class attention and the softmax of value products with the class "
@@ -108,9 +108,10 @@ class FlowCut(Stepped, ChooseInside):
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
         asking = torch.tensor([view.last_instruction_row], device=view.visual.device)
-        keys = share_groups(view.keys(view.visual).float(), view.decoder.heads)  # [heads, K, w]
+        queries = view.queries(asking).float()
+        keys = share_groups(view.keys(view.visual).float(), len(queries))  # [heads, K, w]
         root = math.sqrt(keys.shape[-1])
-        attention = (view.queries(asking).float() @ keys.transpose(1, 2) / root).softmax(-1).mean((0, 1))
+        attention = (queries @ keys.transpose(1, 2) / root).softmax(-1).mean((0, 1))
         own, values = view.values(asking).float()[:, 0], view.values(view.visual).float()  # [kv heads, (K,) w]
         return largest(_flow(attention, own / root, values, of_class=False), count)
 

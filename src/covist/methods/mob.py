@@ -27,7 +27,7 @@ class MoB(NominalCounts, DropInside):
         signals="keys of the preceding layer, decoder states after the final norm",
         budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
         goes_by="instruction",
-        needs=("decoder-states",),
+        needs=("decoder-keys", "decoder-states"),
         licence="MIT",
         published=(
             "Tokens are dropped before layer 2 of 32. Anchors are the 8 text tokens after the image with the largest "

@@ -55,8 +55,7 @@ class Restore(Method):
         return plain_rule(
             decoder.layers,
             decoder.heads,
-            distance=decoder.distance_table,
-            layers_without_distance=decoder.layers_without_positions,
+            distances=decoder.distances,
             distance_keys="all",
             distance_in_decoding=False,
             uniform_first_layer=True,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from covist.contract.method import MethodInfo
+from covist.contract.reading import readable_depth
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import mass_norm, round_half_up
 from covist.methods._inside import ChooseInside, NominalCounts, Stepped, attention_to_image, scaled_depths
@@ -75,7 +76,9 @@ class TOPS(NominalCounts, Stepped, ChooseInside):
 
     def coverage_weight(self, view: DecoderView, count: int, tokens: int) -> float:
         """Lambda at this depth; the stage's share of the published counts shows which budget `count` belongs to."""
-        stages = dict(zip(scaled_depths(view.decoder.layers, self.cuts), self.shape, strict=True))
+        decoder = view.decoder
+        cuts = scaled_depths(decoder.layers, self.cuts)
+        stages = dict(zip((cut and readable_depth(self, decoder, cut) for cut in cuts), self.shape, strict=True))
         return COVERAGE if count >= stages.get(view.depth, 1.0) * FEW * tokens else MORE_COVERAGE
 
 

@@ -38,7 +38,7 @@ class VLMPruner(NominalCounts, DropInside):
         signals="keys of the preceding layer, decoder states, places in the image",
         budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
         goes_by="diversity",
-        needs=("decoder-states",),
+        needs=("decoder-keys", "decoder-states"),
         licence="Apache-2.0",
         published=(
             "Tokens are dropped before layer 2 of 32. There are 4 pivots: the image token with the largest L1 norm of "
