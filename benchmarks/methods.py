@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from transformers import CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaModel
 
 from covist.contract.encoder import EncoderRead, Tower
+from covist.contract.instruction import Instruction
 from covist.contract.method import Method
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.contract.views import DecoderView, ImageContext
 from covist.engine.decoder import FrozenDecoder
-from covist.engine.instruction import Instruction
 from covist.families.clip_tower import run_layer
 from covist.families.patch_attention import PatchAttention
 from covist.families.reads import Placing

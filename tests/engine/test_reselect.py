@@ -6,7 +6,7 @@ from support.llava import ask, processor
 from support.requests import assert_same, greedy, step_logits
 from support.slow_llava import SlowLlava
 
-from covist.engine.instruction import InstructionReader
+from covist.engine.question import InstructionReader
 from covist.errors import CovistError
 from covist.families.registry import family_for
 
@@ -140,5 +140,5 @@ def test_the_latest_question_is_found(multi_head, text, latest):
     reader = InstructionReader(family_for(multi_head), processor(), None)
     ids = processor().tokenizer(text.replace("<image> ", ""), return_tensors="pt")["input_ids"][0]
     is_text = torch.ones_like(ids, dtype=torch.bool)
-    begins = reader.latest_turn(ids, is_text)
+    begins = reader.latest_turn(ids, reader.turns(ids, is_text))
     assert processor().tokenizer.decode(ids[begins:], skip_special_tokens=True).startswith(latest.removesuffix(" ?"))

@@ -250,9 +250,12 @@ def test_other_threads_can_use_the_model_during_the_trial(compress):
 def test_one_layer_of_each_kind_is_tried(monkeypatch):
     tried = []
     attend = Capture.attend
-    monkeypatch.setattr(
-        Capture, "attend", lambda self, index, *given: tried.append(index) or attend(self, index, *given)
-    )
+
+    def watch(self, index, *given):
+        tried.append(index)
+        return attend(self, index, *given)
+
+    monkeypatch.setattr(Capture, "attend", watch)
     FrozenDecoder(readable("llama").model.language_model)
     assert tried == [0]
     FrozenDecoder(readable("smollm3: layers without rotary").model.language_model)

@@ -44,6 +44,7 @@ class Recorded(DecoderView):
         self.text = torch.arange(start + TOKENS, length)
         self.hidden = self.observed = recorded.get("hidden", torch.zeros(length, 1))
         self.decoder, self.observed_layer, self.rotary = recorded.get("decoder"), 0, recorded.get("rotary")
+        self.depth = 0
         self.text_embeddings = recorded.get("text_embeddings")
         self.signals = SimpleNamespace(embeddings=recorded.get("visual_embeddings"))
         self._recorded = recorded

@@ -18,7 +18,7 @@ from covist.contract.method import Method
 from covist.contract.pixels import Preprocessing
 from covist.contract.reading import check_method
 from covist.engine.decoder import FrozenDecoder
-from covist.engine.instruction import InstructionReader
+from covist.engine.question import InstructionReader
 from covist.engine.settings import Settings
 from covist.errors import CovistError
 from covist.families.registry import family_for

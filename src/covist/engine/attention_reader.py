@@ -48,6 +48,7 @@ class Recipe:
     norm: NormPlace
     rotation: Rotation
     input_norm: str | None = None  # the layer's norm before the projections
+    value_norm: bool = False  # whether values have a norm too
     further: str | None = None  # what else the attention does to its logits
 
     def rotate(self, states: Tensor, rotary: Rotary) -> Tensor:
@@ -74,6 +75,13 @@ class Recipe:
             states = self.normalise(states.transpose(0, 1).to(projected.dtype), norm).transpose(0, 1)
         return states.float()
 
+    def form_values(self, projected: Tensor, attention: Any) -> Tensor:
+        """Values [kv heads, tokens, value width] in float32, from a projection's output [tokens, out]."""
+        states = projected.unflatten(-1, (self.kv_heads, -1))
+        if self.value_norm:
+            states = attention.v_norm(states)
+        return states.transpose(0, 1).float()
+
     def normalise(self, states: Tensor, norm: Any) -> Tensor:
         """Apply the layer's own norm to queries or keys [tokens, heads, head width]."""
         if self.norm == "none":
@@ -85,11 +93,11 @@ class AttentionReader:
     """Queries, keys, values and projection energies of one decoder layer, which computes in `dtype`."""
 
     def __init__(self, layer: Any, attention: str, recipe: Recipe, dtype: torch.dtype):
-        self._layer, self._name, self.recipe, self._dtype = layer, attention, recipe, dtype
+        self._layer, self.name, self.recipe, self._dtype = layer, attention, recipe, dtype
 
     @property
     def _attention(self) -> Any:
-        return getattr(self._layer, self._name)
+        return getattr(self._layer, self.name)
 
     @property
     def rotates(self) -> bool:
@@ -106,7 +114,7 @@ class AttentionReader:
 
     def values(self, hidden: Tensor) -> Tensor:
         """[kv heads, tokens, value width] in float32."""
-        return split_heads(self._project(2, hidden), self.recipe.kv_heads).to(hidden.device)
+        return self.recipe.form_values(self._project(2, hidden), self._attention).to(hidden.device)
 
     def energy(self, width: int) -> Tensor | None:
         """E of Eq. 10 [heads, head width / 2] for hidden states of `width`; None in a layer without rotary."""
@@ -132,11 +140,6 @@ class AttentionReader:
         return self.recipe.form(projected, heads, norms_of(self._attention)[number], here).to(hidden.device)
 
 
-def split_heads(projected: Tensor, heads: int) -> Tensor:
-    """[tokens, heads x width] -> [heads, tokens, width] in float32."""
-    return projected.unflatten(-1, (heads, -1)).transpose(0, 1).float()
-
-
 def learn_recipe(layer: Any, attention: Any, hidden: Tensor, rotary: Rotary | None, received: Received) -> Recipe:
     """The recipe by which a layer turned hidden states [tokens, d] into what its attention `received`."""
     name = type(attention).__name__
@@ -147,7 +150,8 @@ def learn_recipe(layer: Any, attention: Any, hidden: Tensor, rotary: Rotary | No
     norms = norms_of(attention)
     candidates = ((recipe, _error(recipe, norms, rotary, received)) for recipe in _candidates(norms, rotary, received))
     recipe, error = min(candidates, key=lambda found: found[1])
-    error = max(error, _apart(split_heads(received.projected[2], received.keys.shape[0]), received.values))
+    recipe = replace(recipe, value_norm=getattr(attention, "v_norm", None) is not None)
+    error = max(error, _apart(recipe.form_values(received.projected[2], attention), received.values))
     if not error <= tolerance:
         raise CovistError(
             f"{name} computes its queries, keys or values in a way that covist does not know (a trial run differs by "

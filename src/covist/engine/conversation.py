@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from covist.contract.signals import ImageSignals
-from covist.engine.instruction import InstructionReader
 from covist.engine.prompt import Prompt
+from covist.engine.question import InstructionReader
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Conversation:
         """Whether new tokens [batch, n] hold a question to answer; the cache holds `seen` tokens before them."""
         if ids is None or ids.shape[1] == 1 or self.length != seen:
             return False
-        return any(reader.has_assistant(row, 0, len(row)) for row in ids)
+        return any(reader.has_assistant(row) for row in ids)
 
     def continued(
         self, ids: Tensor, embeddings: Tensor, positions: Tensor, mask: Tensor | None, embed: Callable[[Tensor], Tensor]

@@ -6,81 +6,26 @@ only a method that reads this very layer is refused (`covist.contract.reading`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
 
 from covist.contract.decoder import Decoder, Rotary
-from covist.engine.attention_reader import AttentionReader, learn_recipe, norms_of
-from covist.engine.capture import (
-    PROJECTIONS,
-    Capture,
-    LayerInput,
-    attention_name,
-    capturing,
-    execution_device,
-    has_projections,
-)
+from covist.engine.attention_reader import AttentionReader, norms_of
+from covist.engine.capture import PROJECTIONS, attention_name, execution_device, has_projections
 from covist.engine.geometry import kv_numbers, mlp_width, query_heads
 from covist.engine.interface import backend_of, takes_no_mask
 from covist.engine.projections import weights_stamp
-from covist.engine.rotation import FrequencySource, Rotation, find_source
+from covist.engine.rotation import Rotation
+from covist.engine.trial import Trial
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable, head_gains
 from covist.formulas.wide_heads import COLUMNS
 
 BACKENDS = ("eager", "sdpa", "flex_attention")
-TRIAL_TOKENS = 5
 WIDEST_HEAD = 256  # of flash attention
-
-
-@dataclass
-class _LayerReading:
-    """What a trial run showed about one layer."""
-
-    reader: AttentionReader | None = None
-    source: FrequencySource | None = None
-    heads: int | None = None
-    cached: int | None = None  # numbers that its cache holds per token; None if unknown
-    unread: str | None = None  # why its attention cannot be read
-
-
-@dataclass
-class _Reading:
-    """What a trial run showed about a decoder."""
-
-    layers: list[_LayerReading]
-    width: int  # of hidden states
-    entry_scale: float = 1.0
-    heads: int = 1  # of every layer; 1 if they differ
-    without_gains: dict[int, str] = field(default_factory=dict)
-
-    @cached_property
-    def energies(self) -> list[Tensor | None]:
-        """E of Eq. 10 for every layer, [heads, head width / 2] each; None where there is none."""
-        return [self._energy(index, layer.reader) for index, layer in enumerate(self.layers)]
-
-    def _energy(self, index: int, reader: AttentionReader | None) -> Tensor | None:
-        try:
-            return None if reader is None else reader.energy(self.width)
-        except Exception as error:  # quantised projections may raise anything
-            reason = " ".join(str(error).split())
-            self.without_gains[index] = f"its projections cannot be probed ({type(error).__name__}: {reason:.120})"
-            return None
-
-    @property
-    def sources(self) -> list[FrequencySource | None]:
-        """Where the frequencies of each layer that rotates are."""
-        return [layer.source if layer.reader is not None and layer.reader.rotates else None for layer in self.layers]
-
-    @property
-    def widths(self) -> list[int]:
-        return [0 if layer.reader is None else layer.reader.recipe.head_width for layer in self.layers]
 
 
 class FrozenDecoder(Decoder):
@@ -103,7 +48,7 @@ class FrozenDecoder(Decoder):
         """Read the model again, after its weights may have changed."""
         stamp = self._weights_stamp()
         with torch.no_grad(), torch.autocast(execution_device(self.module).type, enabled=False):
-            reading = self._try_layers()
+            reading = Trial(self.module, self._axes).run()
         rotation = Rotation.read(reading.sources, reading.widths, self._axes)
         # Other threads see the old state or the new one, never a mixture.
         self._state = (reading, rotation)
@@ -272,7 +217,7 @@ class FrozenDecoder(Decoder):
             return torch.ones(self.layers, self.heads, dtype=torch.float32)
         return head_gains(energies, frequencies, gain_range)
 
-    # -- the trial run -------------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------
 
     def _weights_stamp(self) -> tuple:
         """Of the query and key projections and the norms after them."""
@@ -283,96 +228,3 @@ class FrozenDecoder(Decoder):
                 parts += [getattr(attention, name) for name in PROJECTIONS[:2]]
                 parts += [norm for norm in norms_of(attention) if norm is not None]
         return weights_stamp(parts)
-
-    def _try_layers(self) -> _Reading:
-        """Learn what can be read, from one layer of each kind; what fails is not read."""
-        reading = _Reading([_LayerReading() for _ in range(self.layers)], self.hidden)
-        learned: dict[Hashable, tuple[_LayerReading, Any]] = {}
-        with capturing(self.module) as capture:
-            try:
-                embeddings, positions = self._trial_tokens()
-                axes = self._axes and max(self._axes) + 1
-                positions = positions.expand(axes, -1, -1) if axes else positions
-                inputs, twin = capture.enter(embeddings, positions)
-            except Exception as error:  # models outside covist's control may raise anything
-                for layer in reading.layers:
-                    layer.unread = _in_words(error)
-                return reading
-            for index, (layer, given) in enumerate(zip(self.module.layers, inputs, strict=True)):
-                source = find_source(self.module, twin, given, positions)
-                kind = (_kind(layer), None if source is None else (id(source.module), source.name))
-                if kind not in learned:
-                    learned[kind] = self._try_layer(capture, index, given)
-                found, dtype = learned[kind]
-                reading.layers[index] = one = replace(found, reader=None, source=source)
-                if found.reader is not None:
-                    one.reader = AttentionReader(layer, attention_name(layer) or "", found.reader.recipe, dtype)
-        self._read_entry(reading, embeddings, inputs[0].hidden)
-        attending = [index for index, layer in enumerate(reading.layers) if layer.cached != 0]
-        counts = {reading.layers[index].heads or query_heads(self.module.config, index) for index in attending}
-        if len(counts) == 1 and any(layer.reader is not None for layer in reading.layers):
-            reading.heads = counts.pop() or 1
-        return reading
-
-    def _try_layer(self, capture: Capture, index: int, given: LayerInput) -> tuple[_LayerReading, Any]:
-        """What a layer's attention receives, as a recipe if there is one; also the dtype of its projections' input."""
-        layer, found = self.module.layers[index], _LayerReading()
-        name, dtype = attention_name(layer), given.hidden.dtype
-        if name is None:
-            return _LayerReading(cached=0, unread=f"this {type(layer).__name__} has no attention"), dtype
-        attention, cache = getattr(layer, name), None
-        try:
-            cache = DynamicCache(config=self.module.config)
-            received = capture.attend(index, given, cache)
-            found.heads = len(received.queries)
-            if not received.normed:
-                raise CovistError(f"{type(attention).__name__} has no {', '.join(PROJECTIONS)} of its own")
-            dtype = received.normed[0].dtype
-            recipe = learn_recipe(layer, attention, given.hidden[0], given.rotary, received)
-            found.reader, found.unread = AttentionReader(layer, name, recipe, dtype), recipe.further
-        except Exception as error:
-            found.unread = _in_words(error)
-        found.cached = _cached_numbers(cache)
-        return found, dtype
-
-    def _trial_tokens(self) -> tuple[Tensor, Tensor]:
-        """Random embeddings [tokens, d] and their positions [1, tokens], which begin with 1."""
-        weight, device = self.module.get_input_embeddings().weight, execution_device(self.module)
-        embeddings = torch.randn(TRIAL_TOKENS, self.hidden, generator=torch.Generator().manual_seed(0))
-        dtype = weight.dtype if weight.is_floating_point() else self.module.dtype
-        return embeddings.to(device, dtype), torch.arange(1, 1 + TRIAL_TOKENS, device=device)[None]
-
-    def _read_entry(self, reading: _Reading, embeddings: Tensor, hidden: Tensor) -> None:
-        """How the decoder changes its input before the first layer; more than a scale is not known."""
-        first = reading.layers[0]
-        if hidden.shape[-2:] == embeddings.shape:
-            ratio = hidden.reshape(-1, *embeddings.shape)[0].float() / embeddings.float()
-            reading.entry_scale = float(ratio.median())
-            if torch.allclose(ratio, ratio.median(), rtol=0.02):
-                return
-        first.unread = first.unread or f"{self.name} changes its input before the first layer"
-
-
-def _cached_numbers(cache: Any) -> int | None:
-    """How many numbers per token a trial run has put in a cache; None if it has put none."""
-    for layer in getattr(cache, "layers", ()):
-        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-        if isinstance(keys, Tensor) and isinstance(values, Tensor) and keys.numel():
-            return sum(states.shape[1] * states.shape[3] for states in (keys, values))
-    return None
-
-
-def _in_words(error: Exception) -> str:
-    words = " ".join(str(error).split())
-    return words if isinstance(error, CovistError) else f"{type(error).__name__}: {words:.160}"
-
-
-def _kind(layer: Any) -> Hashable:
-    """A key that is equal for layers whose attention modules differ only in their weights and their number."""
-    attention = getattr(layer, attention_name(layer) or "", None)
-    if attention is None:
-        return (type(layer),)
-    settings = {name: value for name, value in vars(attention).items() if isinstance(value, (bool, int, float, str))}
-    settings.pop("layer_idx", None)
-    present = [name for name, child in attention.named_children() if child is not None]
-    return type(layer), type(attention), tuple(sorted(settings.items())), tuple(present)

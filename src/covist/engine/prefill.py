@@ -195,14 +195,17 @@ class _ImageFinder:
         is_text[len(is_text) - generated :] = False
         for image in images:
             is_text[image.start : image.end] = False
-        latest = self._settings.reader.latest_turn(ids, is_text) if self._settings.reselect else 0
+        reader = self._settings.reader
+        turns = reader.turns(ids, is_text)
+        latest = reader.latest_turn(ids, turns) if self._settings.reselect else 0
+        instructions: dict[int, Instruction] = {}  # by the row after which the question begins
         for number, image in enumerate(images):
             if not bool(seen[image.rows[image.signals.content_rows]].any()):
                 continue  # a fully masked image is ignored
-            first = images[self._settings.reader.first_of_turn(ids, images, number)]
-            asked = max(first.end, latest)
-            instruction = self._settings.reader.read(ids, is_text, asked, prompt.embeddings[row])
-            sample.images.append(self._begin(row, image, seen, instruction))
+            asked = max(images[turns.first_of_turn(images, number)].end, latest)
+            if asked not in instructions:
+                instructions[asked] = reader.read(ids, is_text, asked, prompt.embeddings[row], turns)
+            sample.images.append(self._begin(row, image, seen, instructions[asked]))
         return sample
 
     def _generated(self, row: int, images: list[PlacedSignals]) -> int:

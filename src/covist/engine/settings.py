@@ -9,7 +9,7 @@ from covist.contract.instruction import TextSpace
 from covist.contract.method import Method
 from covist.contract.pixels import Preprocessing
 from covist.engine.decoder import FrozenDecoder
-from covist.engine.instruction import InstructionReader
+from covist.engine.question import InstructionReader
 
 
 @dataclass

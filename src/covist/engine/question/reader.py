@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from covist.contract.family import Family
 from covist.contract.instruction import Instruction
-from covist.engine.turns import TurnMarkers
+from covist.engine.question.markers import TurnMarkers
+from covist.engine.question.turns import Turns
 from covist.errors import CovistError
-
-
-class Span(Protocol):
-    """Prompt rows [start, end) of an image."""
-
-    @property
-    def start(self) -> int: ...
-
-    @property
-    def end(self) -> int: ...
 
 
 class InstructionReader:
@@ -45,17 +35,19 @@ class InstructionReader:
         self._family = family
         self._override = override
 
-    def read(self, ids: Tensor | None, is_text: Tensor, first_image_end: int, embeddings: Tensor) -> Instruction:
+    def read(
+        self, ids: Tensor | None, is_text: Tensor, first_image_end: int, embeddings: Tensor, turns: Turns | None = None
+    ) -> Instruction:
         """Read the instruction of images of which the first ends before row `first_image_end`.
 
         `ids` [n] are the sample's prompt tokens (None if only embeddings are known), `is_text` [n] marks its valid
-        text tokens. The instruction is the text after the image up to the assistant turn; if that is empty, it is the
-        turn's text before the image.
+        text tokens, `turns` are those of the prompt if they are known already. The instruction is the text after the
+        image up to the assistant turn; if that is empty, it is the turn's text before the image.
         """
-        rows = is_text.nonzero().squeeze(1)
-        after = self._until_assistant(ids, rows[rows >= first_image_end])
-        before = self._since_turn_began(ids, rows[rows < first_image_end])
-        chosen = next((part for part in (after, before) if self._says_something(ids, part)), rows[:0])
+        turns = self.turns(ids, is_text) if turns is None else turns
+        rows, border = turns.rows, turns.text_before(first_image_end)
+        parts = (rows[turns.until_assistant(border)], rows[turns.since_turn_began(border)])
+        chosen = next((part for part in parts if self._says_something(ids, part)), rows[:0])
         last = int(chosen[-1]) if len(chosen) else int(rows[-1]) if len(rows) else first_image_end - 1
         if self._override is None:
             known = [] if ids is None else ids[chosen].tolist()
@@ -66,6 +58,13 @@ class InstructionReader:
             embeddings
         )
         return Instruction(chosen, last, self._override, embedded, partial(self._pieces, tokens))
+
+    def turns(self, ids: Tensor | None, is_text: Tensor) -> Turns:
+        """The turns of a prompt `ids` [n] whose valid text tokens `is_text` [n] marks, for all of its images."""
+        rows = is_text.nonzero().squeeze(1)
+        known = ids is not None and self._tokenizer is not None
+        tokens = ids[rows.to(ids.device)].tolist() if ids is not None and known else None
+        return Turns(rows, tokens, self._markers, self._decode)
 
     def _tokens(self, text: str) -> list[int]:
         """Tokens [J] of a text that is not in the prompt; none without a tokenizer."""
@@ -78,55 +77,13 @@ class InstructionReader:
         grown = [self._decode(tokens[:count], special=False) for count in range(len(tokens) + 1)]
         return [later[len(earlier) :] for earlier, later in zip(grown, grown[1:], strict=False)]
 
-    def has_assistant(self, ids: Tensor | None, start: int, end: int) -> bool:
-        """Whether an assistant turn begins between two prompt rows."""
-        return self._find(self._markers.assistant_pattern, ids, torch.arange(start, end), first=True) is not None
+    def has_assistant(self, ids: Tensor) -> bool:
+        """Whether an assistant turn begins in a text."""
+        return bool(self.turns(ids, torch.ones_like(ids, dtype=torch.bool)).assistant)
 
-    def first_of_turn(self, ids: Tensor | None, images: Sequence[Span], number: int) -> int:
-        """The first image of the turn that image `number` belongs to: images of one turn share its instruction."""
-        first = number
-        while first > 0 and not self.has_assistant(ids, images[first - 1].end, images[first].start):
-            first -= 1
-        return first
-
-    def latest_turn(self, ids: Tensor | None, is_text: Tensor) -> int:
+    def latest_turn(self, ids: Tensor | None, turns: Turns) -> int:
         """The prompt row where the words of the latest question begin; 0 if no marker precedes them."""
-        rows = is_text.nonzero().squeeze(1)
-        answer = self._find(self._markers.assistant_pattern, ids, rows, first=False)
-        if answer is not None and not self._says_something(ids, rows[answer[1] :]):
-            rows = rows[: answer[0]]  # the marker that the answer will follow
-        began = self._find(self._markers.turn_pattern, ids, rows, first=False)
-        return 0 if began is None or began[1] >= len(rows) else int(rows[began[1]])
-
-    def _until_assistant(self, ids: Tensor | None, rows: Tensor) -> Tensor:
-        found = self._find(self._markers.assistant_pattern, ids, rows, first=True)
-        return rows if found is None else rows[: found[0]]
-
-    def _since_turn_began(self, ids: Tensor | None, rows: Tensor) -> Tensor:
-        found = self._find(self._markers.turn_pattern, ids, rows, first=False)
-        return rows if found is None else rows[found[1] :]
-
-    def _find(self, pattern: str, ids: Tensor | None, rows: Tensor, first: bool) -> tuple[int, int] | None:
-        """Token range [start, end) of the first or last match of a pattern among `rows`."""
-        if ids is None or self._tokenizer is None or not len(rows):
-            return None
-        tokens = ids[rows.to(ids.device)].tolist()
-        hits = list(re.finditer(pattern, self._decode(tokens)))
-        if not hits:
-            return None
-        hit = hits[0] if first else hits[-1]
-        return self._token_at(tokens, hit.start() + 1) - 1, self._token_at(tokens, hit.end())
-
-    def _token_at(self, tokens: list[int], characters: int) -> int:
-        """The smallest number of leading tokens whose text has at least `characters` characters."""
-        low, high = 0, len(tokens)
-        while low < high:
-            middle = (low + high) // 2
-            if len(self._decode(tokens[:middle])) >= characters:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return turns.latest_turn(partial(self._says_something, ids))
 
     def _says_something(self, ids: Tensor | None, rows: Tensor) -> bool:
         """Whether tokens hold words; without a tokenizer, any token counts."""
