@@ -27,6 +27,9 @@ class Counting:
     def __getattr__(self, name):
         return getattr(self._tokenizer, name)
 
+    def __call__(self, *args, **options):
+        return self._tokenizer(*args, **options)
+
     def decode(self, tokens, **options):
         self.calls, self.tokens = self.calls + 1, self.tokens + len(tokens)
         return self._tokenizer.decode(tokens, **options)

@@ -149,10 +149,8 @@ class Trial:
         if given.rotary is None:
             return False
         angles: Any = given.options["position_embeddings"]
-        complex_numbers = isinstance(angles, Tensor)
-        still = (
-            torch.ones_like(angles) if complex_numbers else (torch.ones_like(angles[0]), torch.zeros_like(angles[1]))
-        )
+        is_complex = isinstance(angles, Tensor)
+        still = torch.ones_like(angles) if is_complex else (torch.ones_like(angles[0]), torch.zeros_like(angles[1]))
         try:
             options = {**given.options, "position_embeddings": still}
             cache = DynamicCache(config=self._module.config)
