@@ -20,20 +20,14 @@ class Decoder(Protocol):
     """
 
     layers: int
+    heads: int  # of every layer; 1 if layers differ, since gains then broadcast over the heads
+    head_width: int  # of the widest head
     hidden: int
     intermediate: int
 
     @property
     def name(self) -> str:
         """The model's class, for messages."""
-
-    @property
-    def heads(self) -> int:
-        """Query heads of every layer; 1 if layers differ, since gains then broadcast over the heads."""
-
-    @property
-    def head_width(self) -> int:
-        """The widest head."""
 
     def reads(self, layer: int) -> bool:
         """Whether queries, keys and values of a layer can be read as the layer computes them."""

@@ -53,6 +53,8 @@ class FrozenDecoder(Decoder):
         # Other threads see the old state or the new one, never a mixture.
         self._state = (reading, rotation)
         self._stamp = stamp
+        self.heads = reading.heads
+        self.head_width = max(reading.widths) or self.hidden // (query_heads(self.module.config, 0) or 1)
 
     def weights_changed(self) -> bool:
         """Whether the weights behind the gains have changed since the last `refresh` (see `weights_stamp`)."""
@@ -102,17 +104,6 @@ class FrozenDecoder(Decoder):
         }
 
     # -- shapes --------------------------------------------------------------------------------------------------------
-
-    @property
-    def heads(self) -> int:
-        """Query heads of every layer; 1 if layers differ, since gains then broadcast over the heads."""
-        return self._state[0].heads
-
-    @property
-    def head_width(self) -> int:
-        """The widest head."""
-        widths = [width for width in self._state[0].widths if width]
-        return max(widths, default=self.hidden // max(1, query_heads(self.module.config, 0) or 1))
 
     def kv_numbers(self, layer: int) -> int:
         """How many numbers the cache of a layer holds per token; 0 for layers without keys."""
