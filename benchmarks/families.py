@@ -89,7 +89,9 @@ class Bench:
     def compressed(self, handle: covist.Compression, encoded: dict[str, Any]) -> object:
         # Every repetition builds the state again, so cached data about the image is cleared first.
         for signals in handle._hooks.call.encoded.all():
-            signals.memo.clear()
+            signals.references.clear()
+            signals.prompts.clear()
+            signals.joins.clear()
             for name in ("attention", "keys", "hidden", "embeddings"):
                 signals.__dict__.pop(name, None)
         return self.prefill(encoded)

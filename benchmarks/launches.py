@@ -10,6 +10,7 @@ limit is missed.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -124,8 +125,7 @@ def state_building() -> bool:
         context, method = image(size), create_method("covist-fixed")
 
         def build(context: ImageContext = context, method: Method = method, count: int = count) -> None:
-            context.notes.clear()  # what the warm-up computed; the signals that it read are the input
-            method.begin(context, count)
+            method.begin(copy(context), count)  # nothing known from the warm-up; the signals that it read are the input
 
         with path(name):
             found = counted(build)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -21,11 +22,11 @@ from torch import Tensor, nn
 from transformers import CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlamaModel
 
 from covist.contract.encoder import EncoderRead, Tower
+from covist.contract.instruction import Instruction
 from covist.contract.method import Method
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.contract.views import DecoderView, ImageContext
 from covist.engine.decoder import FrozenDecoder
-from covist.engine.instruction import Instruction
 from covist.families.clip_tower import run_layer
 from covist.families.patch_attention import PatchAttention
 from covist.families.reads import Placing
@@ -120,8 +121,8 @@ def build_reads(tiles: int, generator: torch.Generator) -> dict[EncoderRead, Cal
         states=lambda per_patch: per_patch.flatten(0, 1),
         class_tokens=1,
     )
-    wishes = (wish for method in available_methods().values() for wish in method.encoder_layers)
-    reads = {wish for wish in wishes if isinstance(wish, EncoderRead) and wish.what in seen}
+    requests = (request for method in available_methods().values() for request in method.encoder_requests)
+    reads = {wish for wish in requests if isinstance(wish, EncoderRead) and wish.what in seen}
     return placing.reads({read: seen[read.what] for read in reads})
 
 
@@ -152,9 +153,9 @@ class Journey:
         self.rotary = [part[0] for part in image.decoder.rotary(self.states[None], positions[None])]
 
     def __call__(self) -> None:
-        self.image.notes.clear()  # what a method cached the last time
-        state = self.method.begin(self.image, self.schedule.tokens_per_layer[0]).state
-        change = torch.zeros(self.image.grid.size)
+        image = copy(self.image)  # the method knows nothing about it from the last time
+        state = self.method.begin(image, self.schedule.tokens_per_layer[0]).state
+        change, memory = torch.zeros(image.grid.size), self.method.memory(image)
         before = self.schedule.stages[1][0] - 1 if len(self.schedule.stages) > 1 else 0
         for depth, count in self.schedule.stages[1:]:
             for _ in range(2 * (depth - before) if self.method.follows_blocks else 0):  # attention and feed-forward
@@ -162,7 +163,8 @@ class Journey:
                 change[state.indices] += self.method.change(own, own)
             before = depth
             if count < state.count:
-                view = replace(self.view(depth, BEFORE + state.indices), change=change[state.indices])
+                seen = change[state.indices]
+                view = replace(self.view(depth, BEFORE + state.indices), change=seen, memory=memory)
                 state = self.method.reduce(state.with_features(view.hidden[view.visual]), view, count).state
 
     def view(self, depth: int, kept: Tensor) -> DecoderView:

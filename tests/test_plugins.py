@@ -42,8 +42,8 @@ small = covist.tiny.build_random(size=covist.tiny.Size(vision_layers=2, text_lay
 image, question, _ = covist.tiny.demo()
 loaded = LoadedModel("small", *small)
 answer = ask(loaded, prepare(loaded, [image], question), Configuration("loudest+sca", 16), 1)
-scores = evaluate("loudest", "16", limit=1, model=loaded).scores
-print(json.dumps([answer.mean_tokens, [score.method for score in scores]]))
+scores = evaluate("loudest,loudest-twice,growing", "16", limit=1, model=loaded).scores
+print(json.dumps([answer.mean_tokens, {score.method: score.mean_tokens for score in scores}]))
 
 model, processor, clip = small
 class MyLlavaForConditionalGeneration(type(model)):
@@ -58,7 +58,8 @@ print(json.dumps([covist.available_families()["my-llava"], handle.report.mean_to
     assert "loudest" in [entry["name"] for entry in json.loads(listed.stdout)["methods"]], listed.stderr
     ran = python(installed, "-c", program)
     method, family = map(json.loads, ran.stdout.splitlines())
-    assert method == [16.0, ["vanilla", "loudest"]], ran.stderr
+    counts = {"vanilla": 576.0, "loudest": 16.0, "loudest-twice": 16.0, "growing": 16.0}
+    assert method == [16.0, counts], ran.stderr
     assert family == [["MyLlavaForConditionalGeneration"], 16.0], ran.stderr
 
 

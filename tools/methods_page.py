@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from covist.contract.kinds import GOES_BY
+from covist.contract.kinds import CRITERIA
 from covist.methods.absent import WHY, absent_systems
 from covist.methods.catalogue import WHERE, describe, grouped, setting_text
 from covist.methods.registry import available_methods
@@ -59,7 +59,7 @@ def page() -> str:
         parts.append(f"## {heading.capitalize()}")
         for (place, kind), entries in groups.items():
             if place == where:
-                parts.append(f"### By {kind}: {GOES_BY[kind]}")
+                parts.append(f"### By {kind}: {CRITERIA[kind]}")
                 parts += (part for entry in entries for part in _section(entry))
     parts += [MISSING, *_missing()]
     return "\n\n".join(parts) + "\n"
@@ -70,7 +70,7 @@ def _overview(groups: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
         [WHERE[where].removesuffix(" the decoder"), kind, ", ".join(_link(entry["name"]) for entry in entries)]
         for (where, kind), entries in groups.items()
     ]
-    return _table(["removes tokens", "goes by", "methods"], rows)
+    return _table(["removes tokens", "criterion", "methods"], rows)
 
 
 def _link(name: str) -> str:

@@ -10,13 +10,15 @@ if TYPE_CHECKING:
     from covist.api.report import Report
     from covist.api.setup import Setup
     from covist.config import CovistConfig
-    from covist.contract.method import Method, MethodInfo
-    from covist.contract.views import ImageContext
+    from covist.contract.encoder import EncoderRead
+    from covist.contract.method import Method, MethodInfo, Outcome
+    from covist.contract.views import DecoderView, ImageContext
     from covist.errors import CovistError
-    from covist.families.registry import available_families
+    from covist.families.registry import available_families, register_family
     from covist.formulas.concentration import ConcentrationTracker
     from covist.methods.create import create_method
     from covist.methods.registry import available_methods, register_method
+    from covist.schedule import Schedule
     from covist.state import VisualState
 
 __version__ = "0.2.0"
@@ -25,10 +27,14 @@ __all__ = [
     "ConcentrationTracker",
     "CovistConfig",
     "CovistError",
+    "DecoderView",
+    "EncoderRead",
     "ImageContext",
     "Method",
     "MethodInfo",
+    "Outcome",
     "Report",
+    "Schedule",
     "Setup",
     "VisualState",
     "available_families",
@@ -36,6 +42,7 @@ __all__ = [
     "compress",
     "create_method",
     "eval",
+    "register_family",
     "register_method",
     "tiny",
     "viz",
@@ -47,16 +54,21 @@ _MODULES = {
     "ConcentrationTracker": "covist.formulas.concentration",
     "CovistConfig": "covist.config",
     "CovistError": "covist.errors",
+    "DecoderView": "covist.contract.views",
+    "EncoderRead": "covist.contract.encoder",
     "ImageContext": "covist.contract.views",
     "Method": "covist.contract.method",
     "MethodInfo": "covist.contract.method",
+    "Outcome": "covist.contract.method",
     "Report": "covist.api.report",
+    "Schedule": "covist.schedule",
     "Setup": "covist.api.setup",
     "VisualState": "covist.state",
     "available_families": "covist.families.registry",
     "available_methods": "covist.methods.registry",
     "compress": "covist.api.compress",
     "create_method": "covist.methods.create",
+    "register_family": "covist.families.registry",
     "register_method": "covist.methods.registry",
 }
 _SUBMODULES = ("eval", "tiny", "viz")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from covist.errors import CovistError
+from covist.files import as_tuples, load_settings, save_settings
 
 COVERAGE_RESERVE = 0.05
 
@@ -132,7 +133,7 @@ class CovistConfig:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value = _as_tuples(getattr(self, item.name))  # JSON and users write lists
+            value = as_tuples(getattr(self, item.name))  # JSON and users write lists, numpy arrays
             object.__setattr__(self, item.name, value)
             _check_field(item.name, value, item.metadata)
         _check_structured(self)
@@ -173,11 +174,12 @@ class CovistConfig:
 
     def save(self, path: str | Path) -> None:
         """Write the configuration as JSON."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+        save_settings(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> "CovistConfig":
-        return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        """Read a configuration; any error in the file is a `CovistError` of one line."""
+        return load_settings(path, cls.from_dict)
 
     @classmethod
     def fields_of(cls, parts: Iterable[str]) -> list[str]:
@@ -193,10 +195,6 @@ class CovistConfig:
     def describe(cls) -> str:
         """One line per field: name, default and meaning."""
         return "\n".join(f"{item.name} = {item.default!r}: {item.metadata['doc']}" for item in fields(cls))
-
-
-def _as_tuples(value: Any) -> Any:
-    return tuple(_as_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 def _reject(name: str, value: Any, allowed: str) -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any
 
@@ -21,6 +22,10 @@ class Schedule:
 
     cache_cut_from: first layer whose cache is cut to the last count after prefill; None leaves in every cache the
         tokens that its layer saw
+
+    >>> schedule = covist.Schedule(layers=4, stages=((0, 64), (3, 16)))
+    >>> schedule.tokens_per_layer, schedule.mean
+    ((64, 64, 64, 16), 52.0)
     """
 
     layers: int
@@ -63,16 +68,17 @@ def progressive_schedule(layers: int, budget: int, tokens: int, config: CovistCo
     config = config or CovistConfig()
     if budget >= tokens:
         return fixed_schedule(layers, budget, tokens)
-    first_cut, second_cut = progressive_cuts(layers, config)
+    cuts = (0, *progressive_cuts(layers, config), layers)
+    sizes = [end - start for start, end in pairwise(cuts)]  # layers of each stage; in a short decoder some have none
     first = min(round_half_up(config.first_stage_ratio * budget), tokens)
-    last = max(1, round_half_up(config.last_stage_ratio * budget))
-    remaining = layers * budget - first_cut * first - (layers - second_cut) * last
-    middle = round_half_up(remaining / (second_cut - first_cut)) if second_cut > first_cut else last
-    middle = min(max(middle, last), first)
-    cuts = (0, first_cut, second_cut, layers)
-    counts = (first, middle, last)
-    # In a very shallow decoder a stage may have no layer; it is then dropped.
-    return Schedule(layers, tuple((cuts[i], counts[i]) for i in range(3) if cuts[i] < cuts[i + 1]))
+    counts = [first, first, max(1, round_half_up(config.last_stage_ratio * budget))]
+    # The middle stage makes the layer average the budget; without layers, the last one that has some does.
+    solved = 1 if sizes[1] else max(place for place in (0, 2) if sizes[place])
+    others = sum(sizes[place] * counts[place] for place in range(3) if place != solved)
+    middle = round_half_up((layers * budget - others) / sizes[solved])  # of the solved stage
+    least = counts[2] if solved == 1 and sizes[2] else 1
+    counts[solved] = min(max(middle, least), first if sizes[0] and solved else tokens)
+    return Schedule(layers, tuple((cuts[place], counts[place]) for place in range(3) if sizes[place]))
 
 
 def progressive_cuts(layers: int, config: CovistConfig) -> tuple[int, int]:

@@ -29,7 +29,6 @@ class VisualState:
     grid:      layout of the original tokens, which gives their coordinates
     companions: features that later decoder layers add (DeepStack): decoder layer -> [K, d], added to the hidden
                states before that layer; they are selected together with the features
-    carried:   what a method remembers about the representatives from one reduction to the next: name -> [K, ...]
 
     >>> import torch
     >>> from covist.grid import Grid
@@ -46,7 +45,6 @@ class VisualState:
     anchors: Tensor
     grid: Grid
     companions: Mapping[int, Tensor] = field(default_factory=dict)
-    carried: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if VALIDATE:
@@ -106,8 +104,7 @@ class VisualState:
             affinity=None if self.affinity is None else self.affinity.index_select(0, kept).index_select(1, kept),
             anchors=self.anchors.index_select(0, kept),
             grid=self.grid,
-            companions={layer: own.index_select(0, kept) for layer, own in self.companions.items()},
-            carried={name: own.index_select(0, kept) for name, own in self.carried.items()},
+            companions={layer: features.index_select(0, kept) for layer, features in self.companions.items()},
         )
 
     def with_features(self, features: Tensor) -> "VisualState":
@@ -116,7 +113,7 @@ class VisualState:
 
     def entering(self, layer: int, hidden: Tensor) -> "VisualState":
         """The same representatives with the hidden states [K, d] that enter a layer, its companions already added."""
-        ahead = {later: own for later, own in self.companions.items() if later > layer}
+        ahead = {later: features for later, features in self.companions.items() if later > layer}
         return replace(self, features=hidden, companions=ahead)
 
     def replace(self, **changes: Any) -> "VisualState":
@@ -127,8 +124,7 @@ class VisualState:
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         moved: dict[str, Any] = {name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)}
         moved["features"] = moved["features"].to(dtype)
-        moved["companions"] = {layer: own.to(device, dtype) for layer, own in self.companions.items()}
-        moved["carried"] = {name: own.to(device) for name, own in self.carried.items()}
+        moved["companions"] = {layer: features.to(device, dtype) for layer, features in self.companions.items()}
         return replace(self, **moved)
 
     def validate(self) -> "VisualState":
@@ -136,10 +132,8 @@ class VisualState:
         where, count = "VisualState", self.count
         require(count >= 1, where, "at least one representative is needed")
         require_shape(where, "features", self.features, (count, None))
-        for layer, own in self.companions.items():
-            require_shape(where, f"companions of layer {layer}", own, tuple(self.features.shape))
-        for name, own in self.carried.items():
-            require_shape(where, f"carried {name}", own, (count,) + (None,) * (own.dim() - 1))
+        for layer, features in self.companions.items():
+            require_shape(where, f"companions of layer {layer}", features, tuple(self.features.shape))
         for name in ("indices", "weights", "anchors"):
             require_shape(where, name, getattr(self, name), (count,))
         require_shape(where, "positions", self.positions, (count,) + (None,) * (self.positions.dim() - 1))
@@ -151,7 +145,7 @@ class VisualState:
             floats["affinity"] = self.affinity
         for name, values in floats.items():
             require(values.dtype == torch.float32, where, f"{name} must be float32, got {values.dtype}")
-        companions = {f"companions of layer {layer}": own for layer, own in self.companions.items()}
+        companions = {f"companions of layer {layer}": features for layer, features in self.companions.items()}
         require_finite(where, features=self.features, **companions, **floats)
         require(bool((self.weights >= 1).all()), where, "weights must be at least 1")
         require(bool((self.indices.diff() > 0).all()), where, "indices must increase strictly")

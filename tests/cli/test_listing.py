@@ -17,7 +17,7 @@ def test_methods_lists_every_registered_method(covist):
     assert [entry["name"] for entry in listed] == list(available_methods())
     for entry in listed:
         described = {field.name for field in fields(MethodInfo)}
-        assert {"goes_by", "needs", "licence"} < described
+        assert {"criterion", "needs", "licence"} < described
         assert set(entry) == {"name", "where", "positions", "settings", *described}
         assert entry["paper"] and entry["acts"] and entry["settings"]
 
@@ -37,7 +37,7 @@ def test_methods_are_grouped_by_where_they_act_and_what_they_go_by(covist):
     order = [name for name in firsts if name in available_methods()]
     by_name = {entry["name"]: entry for entry in covist("methods", "--json").json["methods"]}
     assert set(order) == set(by_name)
-    groups = [(by_name[name]["where"], by_name[name]["goes_by"]) for name in order]
+    groups = [(by_name[name]["where"], by_name[name]["criterion"]) for name in order]
     assert len(list(groupby(groups))) == len(set(groups)), "a group is torn apart"
     assert [where for where, _ in groupby(where for where, _ in groups)] == ["before", "inside", "both"]
     assert firsts.index("divprune") < firsts.index("inside") < firsts.index("fastv")
@@ -85,7 +85,7 @@ def test_methods_with_a_name_says_everything(covist):
     text = covist("methods", "vispruner").stdout
     for part in (
         "class-attention, encoder-features",
-        "goes by",
+        "criterion",
         "Beyond Text-Visual Attention",
         "before the decoder",
         "reindex",

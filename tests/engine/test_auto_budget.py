@@ -5,8 +5,8 @@ import torch
 from support.llava import TOKENS, ask
 from support.requests import assert_same, greedy, kept_keys, sample_of, step_logits
 
-from covist.contract.certificate import Certificate
 from covist.errors import CovistError
+from covist.report.certificate import Certificate
 
 AUTO = "auto:0.9:4:72"
 PROMPTS = (

@@ -3,12 +3,11 @@
 import pytest
 import torch
 from support.conversations import padded_conversation
-from transformers import MistralConfig, MistralModel, Phi3Config, Phi3Model
+from support.masks import added_by
 
 from covist.contract.method import AttentionRule
-from covist.engine.decoder import FrozenDecoder
-from covist.engine.ledger import Keys, Ledger
-from covist.engine.mask import StageMask
+from covist.engine.attention.mask import StageAttention
+from covist.engine.sequence.ledger import Keys, Ledger
 from covist.formulas.attention import DistanceTable
 
 
@@ -39,25 +38,13 @@ def test_flex_attention_agrees_with_sdpa(model, strategy, budget, compress, back
     torch.testing.assert_close(padded_conversation(model), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "decoder, config, reason",
-    [
-        (MistralModel, MistralConfig, "DynamicSlidingWindowLayer.*text_config.sliding_window=None"),
-        (Phi3Model, Phi3Config, "Phi3Attention has no q_proj, k_proj, v_proj"),
-    ],
-)
-def test_decoders_that_cannot_be_followed_say_why(decoder, config, reason):
-    small = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "pad_token_id": 0}
-    with pytest.raises(ValueError, match=reason):
-        FrozenDecoder(decoder(config(**small, num_attention_heads=2, num_key_value_heads=2)))
-
-
 # -- masks in the form of each backend ---------------------------------------------------------------------------------
 
 
 def small_ledger(reduced):
     """Two samples of five keys; the second has one key of padding, both two keys of an image."""
     keys = Keys(
+        rows=torch.tensor([[0, 1, 5, 9, 10], [0, 6, 8, 13, 14]]),
         positions=torch.tensor([[0, 1, 5, 9, 10], [0, 0, 2, 7, 8]]),
         valid=torch.tensor([[True] * 5, [False] + [True] * 4]),
         image=torch.tensor([[-1, 0, 0, -1, -1], [-1, -1, 0, 0, -1]]),
@@ -70,19 +57,9 @@ def small_ledger(reduced):
         padded=True,
         reduced=reduced,
         reach=10,
+        given=15,
         images=1,
     )
-
-
-def total_bias(arguments, heads, queries, keys):
-    """What a backend adds to its logits, [batch, heads, queries, keys], indexed as the backend does it."""
-    added = torch.zeros(2, heads, queries, keys)
-    if arguments["attention_mask"] is not None:
-        added += arguments["attention_mask"]
-    if "position_bias" in arguments:  # flex indexes every dimension, without broadcasting
-        assert arguments["position_bias"].shape == (2, heads, queries, keys)
-        added += arguments["position_bias"]
-    return added
 
 
 @pytest.mark.parametrize("backend_name", ["eager", "sdpa", "flex_attention"])
@@ -90,28 +67,27 @@ def total_bias(arguments, heads, queries, keys):
 @pytest.mark.parametrize("queries", [5, 2, 1])
 def test_every_backend_gets_the_same_bias(backend_name, reduced, queries):
     ledger, scale = small_ledger(reduced), torch.tensor([[1.0, 2.0, 0.5], [0.1, 0.2, 0.3]])
-    mask = StageMask(ledger, queries, AttentionRule(scale), backend_name, heads=3, prefill=True)
+    attention = StageAttention(ledger, queries, AttentionRule(scale))
     for layer in (0, 1):
-        added = total_bias(mask.for_layer(layer, torch.zeros(1)), 3, queries, 5)
+        added = added_by(attention, layer, queries, heads=3, backend=backend_name)
         for sample in (0, 1):
             for query in range(queries):
                 own = 5 - queries + query
                 for key in range(5):
-                    visible = key == own or (key < own and bool(ledger.valid[sample, key]))
+                    visible = key == own or (key < own and bool(ledger.keys.valid[sample, key]))
                     values = added[sample, :, query, key]
                     if visible:
-                        expected = scale[layer] * ledger.log_weight[sample, key] * reduced
-                        torch.testing.assert_close(values, expected)
+                        expected = scale[layer] * ledger.keys.log_weight[sample, key] * reduced
+                        torch.testing.assert_close(values.expand(3), expected)
                     else:
                         assert (values < -1e30).all()
 
 
 def test_masks_know_the_largest_distance_without_asking_the_device(monkeypatch):
     ledger, table = small_ledger(True), DistanceTable(torch.tensor([1.0, 0.1]))
-    table.log_factor(ledger.positions, ledger.positions)  # builds the table
+    table.log_factor(ledger.keys.positions, ledger.keys.positions)  # builds the table
     monkeypatch.setattr(torch.Tensor, "max", None)
-    mask = StageMask(ledger, 5, AttentionRule(torch.ones(1, 1), distance=table), "sdpa", heads=1, prefill=True)
-    added = mask.for_layer(0, torch.zeros(1))["attention_mask"]
+    added = added_by(StageAttention(ledger, 5, AttentionRule(torch.ones(1, 1), distances=(table,))), 0, 5)
     distance = torch.tensor(9.0)  # from the last query of the first sample to its first visual key
     factor = torch.log(2 - (distance.cos() + (0.1 * distance).cos()) / 2)
     torch.testing.assert_close(added[0, 0, 4, 1], factor + 0.5)
@@ -119,17 +95,16 @@ def test_masks_know_the_largest_distance_without_asking_the_device(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_masks_stay_finite_in_half_precision(dtype):
-    mask = StageMask(small_ledger(True), 5, AttentionRule(torch.ones(1, 2)), "sdpa", heads=2, prefill=True)
-    values = mask.for_layer(0, torch.zeros(1, dtype=dtype))["attention_mask"]
+    attention = StageAttention(small_ledger(True), 5, AttentionRule(torch.ones(1, 2)))
+    values = added_by(attention, 0, 5, heads=2, dtype=dtype)
     assert values.dtype == dtype and values.isfinite().all()
-    assert mask.for_layer(0, torch.zeros(1))["attention_mask"].isfinite().all()
+    assert added_by(attention, 0, 5, heads=2).isfinite().all()
 
 
 def test_sdpa_without_bias_or_padding_needs_no_mask():
     ledger = Ledger.of_text(torch.arange(4)[None], torch.ones(1, 4, dtype=torch.bool))
     for queries, implicit in ((4, True), (1, True), (2, False)):
-        arguments = StageMask(ledger, queries, None, "sdpa", heads=2, prefill=True).for_layer(0, torch.zeros(1))
-        assert (arguments["attention_mask"] is None) == implicit
+        assert (added_by(StageAttention(ledger, queries, None), 0, queries, heads=2) is None) == implicit
 
 
 @pytest.mark.parametrize("uniform", [False, True])
@@ -137,13 +112,11 @@ def test_layers_without_positions_get_the_weights_alone(uniform):
     ledger, table = small_ledger(True), DistanceTable(torch.tensor([1.0, 0.1]))
 
     def added(layer, **options):
-        rule = AttentionRule(torch.ones(3, 1), uniform_first_layer=uniform, **options)
-        return StageMask(ledger, 5, rule, "sdpa", heads=1, prefill=True).for_layer(layer, torch.zeros(1))[
-            "attention_mask"
-        ]
+        rule = AttentionRule(torch.ones(3, 1), mean_weights=frozenset({0} if uniform else {}), **options)
+        return added_by(StageAttention(ledger, 5, rule), layer, 5)
 
     for layer in (0, 1, 2):
-        expected = added(layer) if layer < 2 else added(layer, distance=table)
-        found = added(layer, distance=table, layers_without_distance=frozenset({0, 1}))
+        expected = added(layer) if layer < 2 else added(layer, distances=(table,) * 3)
+        found = added(layer, distances=(None, None, table))
         assert torch.equal(found, expected)
-    assert not torch.equal(added(1), added(1, distance=table))
+    assert not torch.equal(added(1), added(1, distances=(table,) * 3))

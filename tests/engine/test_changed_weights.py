@@ -82,10 +82,10 @@ def test_refresh_follows_writes_that_leave_no_trace(grouped_query, compress, str
 def test_refresh_reads_the_distances_again(grouped_query, compress):
     model = copy.deepcopy(grouped_query)
     handle = compress(model, budget=24)
-    before = handle.settings.decoder.distance_table.inverse_frequencies
+    before = handle.settings.decoder.distances[0].inverse_frequencies
     model.model.language_model.rotary_emb.inv_freq.mul_(0.5)
     handle.refresh()
-    assert torch.equal(handle._hooks._attention.rule.distance.inverse_frequencies, before / 2)
+    assert torch.equal(handle.settings.rule.distances[0].inverse_frequencies, before / 2)
 
 
 def test_a_removed_handle_cannot_be_refreshed(grouped_query, compress):

@@ -7,13 +7,18 @@ from support.cases import first_of
 from support.conversations import padded_conversation, single_conversation
 from support.requests import greedy, step_logits
 
-from covist.engine import mask
+from covist.engine.attention import mask, step
 
 
 @pytest.fixture
 def limit(monkeypatch):
     """Sets how many elements a mask may have."""
-    return lambda elements: monkeypatch.setattr(mask, "ELEMENTS_AT_ONCE", elements)
+
+    def set_limit(elements):
+        for file in (mask, step):
+            monkeypatch.setattr(file, "ELEMENTS_AT_ONCE", elements)
+
+    return set_limit
 
 
 @pytest.fixture
@@ -69,9 +74,3 @@ def test_the_attention_of_the_model_comes_back(model, compress, limit):
     handle.remove()
     assert config._attn_implementation == "sdpa"
     assert torch.equal(single_conversation(model), plain)
-
-
-def test_short_prompts_leave_the_attention_of_the_model_alone(model, compress):
-    compress(model, budget=24)
-    single_conversation(model)
-    assert model.config.text_config._attn_implementation == "sdpa"

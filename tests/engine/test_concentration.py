@@ -6,6 +6,7 @@ from support.llava import ask
 from support.requests import greedy, step_logits
 
 from covist.formulas.concentration import ConcentrationTracker
+from covist.methods.covist import CovistFixed
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 
@@ -34,6 +35,31 @@ def test_value_of_the_reference_matters(multi_head, compress):
         chosen.append(indices(handle))
         handle.remove()
     assert not torch.equal(*chosen)
+
+
+@pytest.mark.parametrize("given", [lambda value: {"concentration": value}, lambda value: {}], ids=["using", "freeze"])
+def test_an_encoding_meets_the_reference_of_each_call(multi_head, compress, given):
+    """Encoded once and asked under two references: the same tokens as with fresh pixels under each."""
+    handle, inputs = compress(multi_head, budget=40), ask(PROMPT)
+    encoded = multi_head.get_image_features(inputs["pixel_values"], return_dict=True)
+    for value in (1e-4, 0.9):
+        handle.settings.method.tracker.freeze(value)
+        kept = []
+        for visual in ({"mm_encoder_outputs": {"image": encoded}}, {"pixel_values": inputs["pixel_values"]}):
+            with handle.using(**given(value)) as run:
+                multi_head(inputs["input_ids"], **visual)
+            kept.append(run.report.images[0].kept)
+        assert torch.equal(*kept)
+
+
+def test_an_encoding_counts_once_for_each_reference(multi_head, compress):
+    handle, inputs = compress(multi_head, budget=40, concentration=None), ask(PROMPT)
+    encoded = multi_head.get_image_features(inputs["pixel_values"], return_dict=True)
+    other = CovistFixed()
+    for method in (None, other, None, other):
+        with handle.using(method=method):
+            multi_head(inputs["input_ids"], mm_encoder_outputs={"image": encoded})
+    assert [tracker.samples for tracker in (handle.settings.method.tracker, other.tracker)] == [1, 1]
 
 
 @pytest.fixture

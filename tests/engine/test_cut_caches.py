@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.cut_caches import CutCaches
+from support.ledgers import keys_at, ledgers
 from support.llava import IMAGE, LAYERS, TOKEN_ID, TOKENS, ask
 from support.requests import greedy, kept_keys
 
@@ -165,7 +166,7 @@ def test_cut_caches_hold_the_survivors(multi_head, compress, whole, opening):
         stays = torch.zeros_like(mask[row], dtype=torch.bool)
         stays[survivors(ids[row])] = True
         expected = plain.layers[2].keys[row][:, stays & mask[row].bool()]
-        torch.testing.assert_close(cut.layers[2].keys[row][:, cut.layers[2].ledger.valid[row]], expected)
+        torch.testing.assert_close(cut.layers[2].keys[row][:, keys_at(cut, 2).valid[row]], expected)
     assert kept_keys(run(3)) == [earlier + text + count + 2 for count in visual]
 
 
@@ -183,4 +184,4 @@ def test_a_cache_of_several_stages_continues_under_a_method_that_cuts(model, com
     cache = greedy(model, given, 3, past_key_values=first.past_key_values).past_key_values
     text = later["input_ids"].shape[1] - TOKENS + 1 + 2
     assert kept_keys(cache) == [n + text + (TOKENS if depth == 0 else BUDGET) for depth, n in enumerate(held)]
-    assert all(layer.ledger.length == layer.kept for layer in cache.layers)
+    assert [ledger.length for ledger in ledgers(cache)] == kept_keys(cache)

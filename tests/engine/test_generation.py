@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.families import smooth_image
+from support.ledgers import keys_at
 from support.llava import IMAGE, PATCH, SIDE, TOKEN_ID, ask, build_llava, processor
 from support.requests import assert_same, greedy, step_logits
 from transformers import DynamicCache, pipeline
@@ -144,7 +145,7 @@ def test_generated_image_token_is_text(multi_head, strategy, compress):
     first = greedy(multi_head, ask(PROMPT), 1)
     spoken = torch.tensor([[TOKEN_ID[IMAGE]]])
     output = multi_head(spoken, past_key_values=first.past_key_values)
-    assert output.logits.shape[1] == 1 and output.past_key_values.layers[0].ledger.visual[:, -1].eq(False).all()
+    assert output.logits.shape[1] == 1 and keys_at(output.past_key_values).visual[:, -1].eq(False).all()
 
 
 def test_forward_with_labels(model, strategy, compress):
@@ -208,8 +209,8 @@ def test_prompt_embeddings_in_place_of_ids(multi_head, strategy, compress):
     embeddings = multi_head.get_input_embeddings()(inputs["input_ids"])
     given = {"inputs_embeds": embeddings, "pixel_values": inputs["pixel_values"]}
     ours, expected = greedy(multi_head, given, 3), greedy(multi_head, inputs, 3)
-    first, expected_first = (output.past_key_values.layers[0] for output in (ours, expected))
-    assert torch.equal(first.ledger.positions, expected_first.ledger.positions)
+    first, expected_first = (keys_at(output.past_key_values) for output in (ours, expected))
+    assert torch.equal(first.positions, expected_first.positions)
     if strategy == "fixed":  # pro scores by the instruction's rows, which only ids can tell from the assistant turn
         torch.testing.assert_close(step_logits(ours), step_logits(expected))
 

@@ -6,7 +6,7 @@ from support.llava import IMAGE, TOKEN_ID, ask, processor
 from support.requests import greedy
 
 import covist
-from covist.engine.instruction import InstructionReader
+from covist.engine.question import InstructionReader
 from covist.families.registry import family_for
 from covist.tiny.text import END
 

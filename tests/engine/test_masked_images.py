@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.cases import first_of
+from support.ledgers import keys_at
 from support.llava import IMAGE, TOKEN_ID, TOKENS, ask
 from support.requests import assert_same, greedy, step_logits
 from support.slow_llava import SlowLlava, _Image
@@ -96,8 +97,8 @@ def test_text_around_a_masked_image_is_untouched(multi_head, strategy, compress)
     is_text = inputs["input_ids"][0] != TOKEN_ID[IMAGE]
     plain = greedy(multi_head, inputs, 1).past_key_values.layers[0].keys[0][:, is_text]
     compress(multi_head, budget=24, strategy=strategy)
-    layer = greedy(multi_head, inputs, 1).past_key_values.layers[0]
-    torch.testing.assert_close(layer.keys[0][:, layer.ledger.image[0] < 0], plain)
+    cache = greedy(multi_head, inputs, 1).past_key_values
+    torch.testing.assert_close(cache.layers[0].keys[0][:, ~keys_at(cache).visual[0]], plain)
 
 
 def test_image_that_is_hidden_altogether_is_not_there(model, strategy, compress):
@@ -123,7 +124,7 @@ def test_shortened_span_of_a_masked_image_counts_its_positions(multi_head, compr
     """72 tokens are left on 72 positions; the rule gives them min(72, round(4.5 x 12)) = 54, and the text follows."""
     inputs = hide(ask("what <image> color"), HIDDEN["second half"])
     compress(multi_head, budget=12, config=CovistConfig.cumulative_row("a"))
-    ledger = greedy(multi_head, inputs, 2).past_key_values.layers[0].ledger
+    ledger = keys_at(greedy(multi_head, inputs, 2).past_key_values)
     positions, image = ledger.positions[0], ledger.image[0]
     assert positions[image < 0].tolist() == [0, 1, 56, 57]
     own = positions[image == 0]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from accelerate import cpu_offload, dispatch_model
 from peft import LoraConfig, get_peft_model
+from support.ledgers import ledgers
 from support.llava import HEADS, TOKENS, ask, build_llava
 from support.requests import assert_same, greedy
 from torch import nn
@@ -32,8 +33,8 @@ def test_dtype_is_unchanged_and_arithmetic_is_float32(half, strategy, compress):
     handle = compress(half, budget=24, strategy=strategy)
     output = half(**in_dtype(ask(PROMPT), half), use_cache=True)
     assert output.logits.dtype == half.dtype and output.logits.isfinite().all()
-    for layer in output.past_key_values.layers:
-        assert layer.keys.dtype == half.dtype and layer.ledger.log_weight.dtype == torch.float32
+    for layer, ledger in zip(output.past_key_values.layers, ledgers(output.past_key_values), strict=True):
+        assert layer.keys.dtype == half.dtype and ledger.keys.log_weight.dtype == torch.float32
     for stage in handle.report.images[0].stages:
         assert stage.weights.dtype == torch.float32
         assert all(values.dtype == torch.float32 for values in stage.maps.values())

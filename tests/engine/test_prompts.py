@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from support.ledgers import keys_at, ledgers
 from support.llava import IMAGE, TOKEN_ID, TOKENS, ask
 from support.requests import greedy, kept_keys
 
 import covist
 from covist.config import CovistConfig
+from covist.engine.sequence.cache import book_of
 
 PLACES = {
     "start": "<image> what color is this ?",
@@ -17,9 +19,9 @@ PLACES = {
 }
 
 
-def rotary_positions(handle):
-    """Rotary positions of the cached keys per stage, recovered from the ledgers of the last cache."""
-    return [layer.ledger.positions for layer in handle.layers if layer.owns_ledger]
+def rotary_positions(cache):
+    """Rotary positions of the cached keys per stage, from the ledgers of a cache."""
+    return [ledger.keys.positions for ledger in book_of(cache).stages.values()]
 
 
 @pytest.mark.parametrize("prompt", PLACES.values(), ids=PLACES.keys())
@@ -45,8 +47,8 @@ def test_keys_are_rotated_to_the_positions_of_the_ledger(multi_head, strategy, c
     is_text = inputs["input_ids"][0] != TOKEN_ID[IMAGE]
     plain = greedy(multi_head, inputs, 1).past_key_values.layers[0].keys[0][:, is_text]
     compress(multi_head, budget=24, strategy=strategy)
-    layer = greedy(multi_head, inputs, 1).past_key_values.layers[0]
-    torch.testing.assert_close(layer.keys[0][:, layer.ledger.image[0] < 0], plain)
+    cache = greedy(multi_head, inputs, 1).past_key_values
+    torch.testing.assert_close(cache.layers[0].keys[0][:, ~keys_at(cache).visual[0]], plain)
 
 
 @pytest.mark.parametrize("positions", ["keep", "reindex"])
@@ -70,9 +72,9 @@ def test_every_layer_is_handed_the_positions_of_its_stage(multi_head, strategy, 
     for tokens, given, (cos, sin) in seen:
         assert given.shape == (1, tokens)
         torch.testing.assert_close(decoder.rotary_emb(cos, given), (cos, sin))
-    for depth, layer in enumerate(cache.layers):  # all calls together are what the layer's keys are
+    for depth, ledger in enumerate(ledgers(cache)):  # all calls together are what the layer's keys are
         fed = torch.cat([given[0] for _, given, _ in seen[depth :: len(decoder.layers)]])
-        assert torch.equal(fed, layer.ledger.positions[0])
+        assert torch.equal(fed, ledger.keys.positions[0])
 
 
 def test_each_image_has_its_own_budget(multi_head, compress):
@@ -99,7 +101,7 @@ def test_reindexed_positions_have_no_gaps(multi_head, compress, prompt):
     images = int((inputs["input_ids"] == TOKEN_ID[IMAGE]).sum()) // TOKENS
     compress(multi_head, budget=24, positions="reindex")
     output = greedy(multi_head, inputs, 3)
-    ledger = output.past_key_values.layers[0].ledger
+    ledger = keys_at(output.past_key_values)
     text = inputs["input_ids"].shape[1] - images * TOKENS
     assert ledger.positions[0].tolist() == list(range(images * 24 + text + 2))
 
@@ -108,7 +110,7 @@ def test_shortened_span_moves_the_text_behind_it(multi_head, compress):
     """Row (a) of the cumulative study: an image of 144 tokens occupies min(144, round(4.5 x 24)) = 108 positions."""
     compress(multi_head, budget=24, config=CovistConfig.cumulative_row("a"))
     output = greedy(multi_head, ask("what <image> color <image> is"), 2)
-    ledger = output.past_key_values.layers[0].ledger
+    ledger = keys_at(output.past_key_values)
     positions, image = ledger.positions[0], ledger.image[0]
     # <s> what | 2..109 | color | 111..218 | is, generated
     assert positions[image < 0].tolist() == [0, 1, 110, 219, 220]
@@ -120,8 +122,8 @@ def test_shortened_span_moves_the_text_behind_it(multi_head, compress):
 def test_removed_history_numbers_the_image_contiguously(multi_head, compress):
     compress(multi_head, budget=24, strategy="pro", config=CovistConfig.cumulative_row("g"))
     output = greedy(multi_head, ask("what <image> color"), 1)
-    last = output.past_key_values.layers[-1].ledger
-    start = int(output.past_key_values.layers[0].ledger.positions[0, 2])
+    last = keys_at(output.past_key_values, -1)
+    start = int(keys_at(output.past_key_values).positions[0, 2])
     visual = last.positions[0][last.image[0] >= 0]
     assert visual.diff().eq(1).all() and visual[0] >= start
     assert last.positions[0][last.image[0] < 0].tolist() == [0, 1, 2 + TOKENS]

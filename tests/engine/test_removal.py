@@ -8,31 +8,18 @@ import weakref
 
 import pytest
 import torch
+from support.leftovers import fingerprint
 from support.llava import ask, build_llava, processor
 from support.requests import assert_same, greedy, step_logits
-from torch import nn
 
 import covist
 from covist.contract.signals import ImageSignals
 from covist.engine.prefill import Prefill
-from covist.engine.sequence import Batch
+from covist.engine.running import current
+from covist.engine.sequence.images import Batch
 from covist.methods.covist import CovistFixed, CovistPro
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
-HOOKS = [name for name in vars(nn.Module()) if "hooks" in name]
-
-
-def fingerprint(model):
-    """Everything that hangs on the modules and configs, by identity."""
-    modules = {
-        name: {
-            **{key: id(value) for key, value in vars(module).items() if key not in HOOKS},
-            **{key: tuple(getattr(module, key).items()) for key in HOOKS if isinstance(getattr(module, key), dict)},
-        }
-        for name, module in model.named_modules()
-    }
-    configs = [c._attn_implementation for c in (model.config, model.config.text_config, model.config.vision_config)]
-    return modules, configs, {name: value.data_ptr() for name, value in model.state_dict().items()}
 
 
 def test_removal_restores_everything(model, strategy, compress):
@@ -59,15 +46,17 @@ def test_with_block_removes_also_after_an_error(multi_head):
     assert fingerprint(multi_head) == before
 
 
-def test_attention_backends_are_never_changed(multi_head, strategy, compress):
+def test_only_the_text_model_runs_through_covists_attention_until_removal(multi_head, strategy, compress):
     text, vision = multi_head.config.text_config, multi_head.config.vision_config
     seen = []
-    compress(multi_head, budget=24, strategy=strategy)
+    handle = compress(multi_head, budget=24, strategy=strategy)
     layer = multi_head.model.vision_tower.encoder.layers[0].self_attn
     hook = layer.register_forward_hook(lambda *_: seen.append(vision._attn_implementation))
     greedy(multi_head, ask(PROMPT), 1)
     hook.remove()
-    assert seen == ["sdpa"] and text._attn_implementation == "sdpa"
+    assert seen == ["sdpa"] and text._attn_implementation == "covist:sdpa"
+    handle.remove()
+    assert text._attn_implementation == "sdpa"
 
 
 def test_wrapped_method_that_was_wrapped_before(multi_head, compress):
@@ -111,7 +100,7 @@ def test_copies_of_a_compressed_model_are_refused(multi_head, compress, tmp_path
 
 def test_failed_compression_leaves_no_hooks(multi_head, compress):
     class Deep(CovistFixed):
-        encoder_layers = (99,)
+        encoder_requests = (99,)
 
     before = fingerprint(multi_head)
     with pytest.raises(IndexError):
@@ -170,8 +159,7 @@ def test_error_in_the_middle_leaves_the_model_usable(multi_head, strategy, compr
     with pytest.raises(Failure):
         greedy(multi_head, ask(PROMPT, seeds=(8,)), 2)
     hook.remove()
-    call = handle._hooks.call
-    assert call.prefill is None and not call.stages and call.is_image is None and not call.cache_layers
+    assert current() is None
     assert_same(greedy(multi_head, text, 2), plain_text, 0)
     assert_same(greedy(multi_head, inputs, 2), expected, 0)
     handle.remove()

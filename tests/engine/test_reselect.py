@@ -6,7 +6,8 @@ from support.llava import ask, processor
 from support.requests import assert_same, greedy, step_logits
 from support.slow_llava import SlowLlava
 
-from covist.engine.instruction import InstructionReader
+from covist.engine.question import InstructionReader
+from covist.engine.sequence.cache import book_of
 from covist.errors import CovistError
 from covist.families.registry import family_for
 
@@ -85,7 +86,7 @@ def test_without_it_the_first_question_decides(multi_head, compress, clip):
     greedy(multi_head, {"input_ids": continued(first, SECOND), "pixel_values": inputs["pixel_values"]}, 1)
     assert torch.equal(handle.report.images[0].kept, kept)
     assert handle.report.host_bytes == 0
-    assert first.past_key_values.layers[0].conversation is None
+    assert book_of(first.past_key_values).conversation is None
 
 
 def test_a_padded_batch_of_conversations_equals_each_alone(multi_head, compress):
@@ -105,7 +106,7 @@ def test_a_padded_batch_of_conversations_equals_each_alone(multi_head, compress)
 def test_what_is_kept_on_the_host_is_stated(multi_head, compress):
     handle = compress(multi_head, budget=24, reselect=True)
     output = greedy(multi_head, ask(FIRST), 1)
-    known = output.past_key_values.layers[0].conversation
+    known = book_of(output.past_key_values).conversation
     assert handle.report.host_bytes == known.host_bytes > 0
     assert "kept on the host" in repr(handle.report)
     assert all(one.keys.device.type == "cpu" for one in known.signals)
@@ -140,5 +141,5 @@ def test_the_latest_question_is_found(multi_head, text, latest):
     reader = InstructionReader(family_for(multi_head), processor(), None)
     ids = processor().tokenizer(text.replace("<image> ", ""), return_tensors="pt")["input_ids"][0]
     is_text = torch.ones_like(ids, dtype=torch.bool)
-    begins = reader.latest_turn(ids, is_text)
+    begins = reader.latest_turn(ids, reader.turns(ids, is_text))
     assert processor().tokenizer.decode(ids[begins:], skip_special_tokens=True).startswith(latest.removesuffix(" ?"))

@@ -4,8 +4,8 @@ import torch
 
 from covist.config import CovistConfig
 from covist.contract.method import Outcome
-from covist.engine.ledger import Keys, Ledger
-from covist.engine.sequence import Batch, ImageInPrompt, Sample
+from covist.engine.sequence.images import Batch, ImageInPrompt, Sample
+from covist.engine.sequence.ledger import Keys, Ledger
 from covist.grid import Grid
 from covist.methods.covist import CovistFixed
 from covist.state import VisualState
@@ -14,6 +14,7 @@ from covist.state import VisualState
 def ledger(positions, image, shift=0, images=1, valid=None):
     positions, image = torch.tensor(positions), torch.tensor(image)
     keys = Keys(
+        rows=torch.arange(image.shape[1]).expand_as(image),
         positions=positions,
         valid=torch.ones_like(positions, dtype=torch.bool) if valid is None else torch.tensor(valid),
         image=image,
@@ -26,6 +27,7 @@ def ledger(positions, image, shift=0, images=1, valid=None):
         padded=valid is not None,
         reduced=True,
         reach=int(positions.max()),
+        given=image.shape[1],
         images=images,
     )
 
@@ -33,33 +35,48 @@ def ledger(positions, image, shift=0, images=1, valid=None):
 def test_later_keys_are_shifted_and_their_images_numbered_on():
     earlier = ledger([[0, 1, 4, 6]], [[-1, 0, 0, -1]], shift=3)
     joined = earlier.concat(ledger([[10, 12, 15]], [[-1, 0, -1]], shift=2))
-    assert joined.positions.tolist() == [[0, 1, 4, 6, 7, 9, 12]]
-    assert joined.image.tolist() == [[-1, 0, 0, -1, -1, 1, -1]]
+    assert joined.keys.positions.tolist() == [[0, 1, 4, 6, 7, 9, 12]]
+    assert joined.keys.image.tolist() == [[-1, 0, 0, -1, -1, 1, -1]]
     assert joined.shift.tolist() == [5] and joined.images == 2
     assert joined.reach >= 12
     assert earlier.length == 4  # the earlier ledger did not grow
 
 
 def test_appended_padding_is_remembered():
-    grown = ledger([[0, 1]], [[-1, 0]])
-    grown.feed(torch.tensor([[2, 2]]), torch.tensor([[1, 1, 1, 1, 1, 0, 1]]), bound=2)
-    assert grown.valid.tolist() == [[True, True, False, True]]
-    assert grown.reduced and grown.log_weight.tolist() == [[0, 1, 0, 0]]
+    grown = ledger([[0, 1]], [[-1, 0]]).grown(torch.tensor([[2, 2]]), torch.tensor([[1, 1, 1, 1, 1, 0, 1]]), bound=2)
+    assert grown.keys.valid.tolist() == [[True, True, False, True]]
+    assert grown.reduced and grown.keys.log_weight.tolist() == [[0, 1, 0, 0]]
+    assert grown.keys.rows.tolist() == [[0, 1, 2, 3]] and grown.given == 4
+
+
+def test_an_interrupted_call_leaves_the_ledger_as_it_was():
+    before = ledger([[0, 1]], [[-1, 0]]).grown(torch.tensor([[2]]), None, bound=2)
+    before.grown(torch.tensor([[7]]), None, bound=7)  # the call that never ended
+    assert before.keys.positions.tolist() == [[0, 1, 2]]
+    assert before.grown(torch.tensor([[3]]), None, bound=3).keys.positions.tolist() == [[0, 1, 2, 3]]
+
+
+def test_the_last_keys_are_known_without_joining_them():
+    grown = ledger([[0, 1, 4]], [[-1, 0, 0]])
+    for position in (5, 6):
+        grown = grown.grown(torch.tensor([[position]]), torch.tensor([[1, 1, 1, 1, 1]]), bound=position)
+    for count in (1, 2, 3, 5):
+        rows, valid = grown.last(count)
+        assert torch.equal(rows, grown.keys.rows[:, -count:]) and torch.equal(valid, grown.keys.valid[:, -count:])
 
 
 def test_no_two_keys_are_farther_apart_than_the_reach():
     """Padding of a later turn may stand before the shift of the earlier ones."""
     grown = ledger([[0, 1, 9]], [[-1, 0, -1]], shift=5)
-    grown.feed(torch.tensor([[1, 15, 16]]), torch.tensor([[0, 1, 1]]), bound=16)
-    assert grown.positions.tolist() == [[0, 1, 9, 0, 10, 11]] and 11 <= grown.reach <= 16
+    grown = grown.grown(torch.tensor([[1, 15, 16]]), torch.tensor([[0, 1, 1]]), bound=16)
+    assert grown.keys.positions.tolist() == [[0, 1, 9, 0, 10, 11]] and 11 <= grown.reach <= 16
 
 
 def test_ledger_follows_the_samples():
     both = ledger([[0, 1], [5, 6]], [[-1, 0], [0, -1]])
-    both.rearrange(torch.tensor([1, 1, 0]))
-    assert both.positions.tolist() == [[5, 6], [5, 6], [0, 1]] and len(both.shift) == 3
-    both.repeat(2)
-    assert both.image.tolist() == [[0, -1]] * 4 + [[-1, 0]] * 2
+    three = both.select(torch.tensor([1, 1, 0]))
+    assert three.keys.positions.tolist() == [[5, 6], [5, 6], [0, 1]] and len(three.shift) == 3
+    assert three.repeat(2).keys.image.tolist() == [[0, -1]] * 4 + [[-1, 0]] * 2
 
 
 def image(start, tokens, kept, markers=(), budget=2):

@@ -7,8 +7,7 @@ from support.requests import greedy
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from covist.engine.instruction import InstructionReader
-from covist.engine.turns import TurnMarkers
+from covist.engine.question import InstructionReader, TurnMarkers
 from covist.errors import CovistError
 from covist.families.registry import family_for
 

@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from support.ledgers import ledgers
 from support.llava import IMAGE, TOKEN_ID, TOKENS, ask
 from support.requests import greedy, kept_keys, step_logits
 from support.slow_llava import SlowLlava
 from transformers import DynamicCache
+
+from covist.engine.sequence.cache import book_of
 
 FIRST = "USER: <image> what color is this ? ASSISTANT:"
 
@@ -66,7 +69,7 @@ def test_image_after_a_turn_of_text_equals_the_whole_prompt(model, strategy, com
         model, {"input_ids": ids, "pixel_values": later["pixel_values"]}, 3, past_key_values=first.past_key_values
     )
     cache = second.past_key_values
-    assert len({id(layer.ledger) for layer in cache.layers}) == (3 if strategy == "pro" else 1)
+    assert len(book_of(cache).stages) == (3 if strategy == "pro" else 1)
     handle.remove()
     slow = SlowLlava(model, strategy == "pro")
     for step in range(3):
@@ -120,12 +123,13 @@ def test_ledger_of_a_longer_conversation(multi_head, compress):
     assert [b - a for a, b in zip(*lengths[:2], strict=True)] == [1 + 4 + 1] * 8
     grown = [b - a for a, b in zip(*lengths[1:], strict=True)]
     assert [growth - count for growth, count in zip(grown, visual, strict=True)] == [grown[0] - 36] * 8
-    ledger = output.past_key_values.layers[0].ledger
-    assert [(ledger.image == number).sum().item() for number in (0, 1)] == [36, 36]
+    ledger = ledgers(output.past_key_values)[0]
+    keys = ledger.keys
+    assert [(keys.image == number).sum().item() for number in (0, 1)] == [36, 36]
     ids = output.sequences[0, : output.past_key_values.get_seq_length()]
     text = (ids != TOKEN_ID[IMAGE]).nonzero().squeeze(1)
-    assert torch.equal(ledger.positions[0][ledger.image[0] < 0], text)
-    assert ledger.reach == ledger.positions.max()
+    assert torch.equal(keys.positions[0][keys.image[0] < 0], text)
+    assert ledger.reach == keys.positions.max()
     assert output.past_key_values.get_seq_length() == len(text) + 2 * TOKENS
 
 

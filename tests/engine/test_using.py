@@ -100,7 +100,7 @@ def test_a_named_method_remembers_what_it_has_seen(multi_head, compress):
     for seed in (1, 2):
         with handle.using(strategy="pro"):
             multi_head(**ask(PROMPT, seeds=(seed,)))
-            references.append(handle._hooks.choice.variant.settings.method.tracker.samples)
+            references.append(handle._hooks._choice.settings.method.tracker.samples)
     assert references == [1, 2]
 
 

@@ -12,10 +12,10 @@ from support.requests import greedy, step_logits
 from transformers import LlamaConfig, LlamaModel
 
 from covist.contract.method import AttentionRule
+from covist.engine.attention.interface import backend_of
+from covist.engine.attention.wide import WideStage
 from covist.engine.decoder import FrozenDecoder
-from covist.engine.interface import backend_of
-from covist.engine.ledger import Ledger
-from covist.engine.wide_attention import WideBias, codec_of
+from covist.engine.sequence.ledger import Ledger
 from covist.formulas.attention import DistanceTable
 from covist.formulas.cosine_series import fit_series
 
@@ -82,15 +82,15 @@ TABLE = DistanceTable(torch.tensor([1.0, 0.1]))
 def added_by(rule, log_weight):
     """What wide heads add in two layers to the logits of the last of three tokens, the first two of an image."""
     ledger = Ledger.of_text(torch.tensor([[0, 5, 9]]), torch.ones(1, 3, dtype=torch.bool))
-    ledger.joined = replace(ledger.joined, image=torch.tensor([[0, 0, -1]]), log_weight=torch.tensor([log_weight]))
-    bias = WideBias(ledger, 1, rule, codec_of(rule), prefill=True)
+    keys = replace(ledger.joined, image=torch.tensor([[0, 0, -1]]), log_weight=torch.tensor([log_weight]))
+    bias = WideStage(replace(ledger, joined=keys), 1, rule)
     queries, keys = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 3, 8)
     wide = [bias.widen(layer, queries, keys, scaling=0.5) for layer in (0, 1)]
     return [(0.5 * query @ key.mT)[0, 0, 0] for query, key in wide]
 
 
 def test_layers_without_rotary_positions_take_the_weights_alone():
-    rule = AttentionRule(torch.tensor([[1.0], [2.0]]), distance=TABLE, layers_without_distance=frozenset({1}))
+    rule = AttentionRule(torch.tensor([[1.0], [2.0]]), distances=(TABLE, None))
     first, second = added_by(rule, [0.2, 0.7, 0.0])
     factor = fit_series(TABLE, 3)(torch.tensor([[9], [4]])).float()
     torch.testing.assert_close(first, torch.tensor([0.2 + factor[0], 0.7 + factor[1], 0.0]))
@@ -99,9 +99,8 @@ def test_layers_without_rotary_positions_take_the_weights_alone():
 
 @pytest.mark.parametrize("without_distance", [frozenset(), frozenset({0}), frozenset({0, 1})])
 def test_a_uniform_first_layer_has_mean_weights_with_and_without_rotary_positions(without_distance):
-    rule = AttentionRule(
-        torch.ones(2, 1), distance=TABLE, layers_without_distance=without_distance, uniform_first_layer=True
-    )
+    tables = tuple(None if layer in without_distance else TABLE for layer in range(2))
+    rule = AttentionRule(torch.ones(2, 1), distances=tables, mean_weights=frozenset({0}))
     mean = float(torch.tensor([0.2, 0.8]).exp().mean().log())
     factor = fit_series(TABLE, 3)(torch.tensor([[9], [4]])).float()
     for layer, (added, weights) in enumerate(
@@ -143,7 +142,6 @@ def test_the_attention_of_the_model_comes_back(model, compress, flash_on):
     config = model.config.text_config
     plain = single_conversation(model)
     handle = compress(model, budget=24)
-    assert config._attn_implementation == flash.FLASH
     single_conversation(model)
     assert config._attn_implementation == f"covist:{flash.FLASH}"
     assert backend_of(model.model.language_model) == flash.FLASH

@@ -1,4 +1,4 @@
-"""Incoming attention: exact in chunks, bounded in memory, and on large images asked of a checkerboard."""
+"""Incoming attention: exact in chunks, bounded in memory, and on large images for queries of a checkerboard."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from covist.families import incoming
-from covist.families.incoming import incoming_attention, patches_that_ask, rows_at_a_time
+from covist.families.incoming import choose_query_patches, incoming_attention, rows_at_a_time
 
 MERGE, HEADS, WIDTH = 2, 4, 8
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def dense(queries, keys, rotary):
 
 
 def all_of(patches):
-    return patches_that_ask(patches, MERGE, exact=True, device=CPU)
+    return choose_query_patches(patches, MERGE, exact=True, device=CPU)
 
 
 def test_an_encoder_without_rotary_positions_compares_queries_and_keys_as_they_are():
@@ -67,9 +67,9 @@ def test_memory_grows_with_the_patches_and_not_with_their_square(patches, monkey
             largest = max(largest, output.numel() if is_new else 0)
             return output
 
-    arguments, asking = block(patches), all_of(patches)
+    arguments, query_patches = block(patches), all_of(patches)
     with Watch():
-        incoming_attention(*arguments, asking)
+        incoming_attention(*arguments, query_patches)
     assert 0 < largest <= max(1 << 16, incoming.LEAST_ROWS * patches)
 
 
@@ -77,8 +77,8 @@ def test_memory_grows_with_the_patches_and_not_with_their_square(patches, monkey
 def test_black_and_white_patches_take_turns_over_the_heads(groups, seed):
     patches = groups * MERGE**2
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(incoming, "ALL_ASK_UP_TO", 0)
-        asking = patches_that_ask(patches, MERGE, exact=False, device=CPU)
+        patch.setattr(incoming, "ALL_QUERY_UP_TO", 0)
+        query_patches = choose_query_patches(patches, MERGE, exact=False, device=CPU)
     probabilities = dense(*block(patches, seed))
     expected = torch.zeros(patches)
     for head in range(HEADS):
@@ -86,23 +86,23 @@ def test_black_and_white_patches_take_turns_over_the_heads(groups, seed):
             row, column = divmod(patch_number % MERGE**2, MERGE)
             if (row + column) % 2 == head % 2:
                 expected += probabilities[head, patch_number] / (HEADS * patches / 2)
-    torch.testing.assert_close(incoming_attention(*block(patches, seed), asking), expected)
+    torch.testing.assert_close(incoming_attention(*block(patches, seed), query_patches), expected)
 
 
 def test_both_colours_together_are_exact(monkeypatch):
-    monkeypatch.setattr(incoming, "ALL_ASK_UP_TO", 0)
+    monkeypatch.setattr(incoming, "ALL_QUERY_UP_TO", 0)
     arguments = block(48)
-    black, white = patches_that_ask(48, MERGE, exact=False, device=CPU)
+    black, white = choose_query_patches(48, MERGE, exact=False, device=CPU)
     one, other = incoming_attention(*arguments, [black, white]), incoming_attention(*arguments, [white, black])
     assert not torch.allclose(one, other, rtol=0.01)
     torch.testing.assert_close((one + other) / 2, incoming_attention(*arguments, all_of(48)))
 
 
 def test_all_patches_ask_in_small_images_and_on_request():
-    few, many = incoming.ALL_ASK_UP_TO, incoming.ALL_ASK_UP_TO + MERGE**2
+    few, many = incoming.ALL_QUERY_UP_TO, incoming.ALL_QUERY_UP_TO + MERGE**2
     for count, exact in ((few, False), (many, True)):
-        (asking,) = patches_that_ask(count, MERGE, exact, CPU)
-        assert asking.tolist() == list(range(count))
-    halves = patches_that_ask(many, MERGE, exact=False, device=CPU)
+        (query_patches,) = choose_query_patches(count, MERGE, exact, CPU)
+        assert query_patches.tolist() == list(range(count))
+    halves = choose_query_patches(many, MERGE, exact=False, device=CPU)
     assert [len(half) for half in halves] == [many // 2] * 2
     assert sorted(torch.cat(halves).tolist()) == list(range(many))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.captures import captured
 from support.families import smooth_image
+from support.ledgers import ledgers
 from support.matrix.llava_next import PATCH, PINPOINTS, TILE, llava_next, llava_next_inputs, llava_next_processor
 from transformers.image_processing_utils import select_best_resolution
 
@@ -126,9 +127,10 @@ def test_newlines_survive_every_stage_unbiased_and_in_place(strategy):
     # In the first layer the newline embedding is what the model packed; the composition left it alone.
     same = (entering[0][0] == MODEL.model.image_newline).all(-1)
     assert int(same.sum()) == 4
-    for layer, ledger in enumerate(item.ledger for item in cache.layers):
-        rows = torch.isin(ledger.positions[0], newline_rows)
+    for layer, ledger in enumerate(ledgers(cache)):
+        keys = ledger.keys
+        rows = torch.isin(keys.positions[0], newline_rows)
         assert int(rows.sum()) == 4  # still at their original positions
-        assert (ledger.image[0, rows] == -1).all() and (ledger.log_weight[0, rows] == 0).all()
+        assert (keys.image[0, rows] == -1).all() and (keys.log_weight[0, rows] == 0).all()
         assert ledger.length == text + 4 + image.tokens_per_layer[layer]
-        assert (ledger.positions[0].diff() > 0).all()  # order kept
+        assert (keys.positions[0].diff() > 0).all()  # order kept

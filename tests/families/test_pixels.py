@@ -11,7 +11,7 @@ from support.matrix.llava_next import PATCH, PINPOINTS, TILE
 from transformers.models.llava_next.modeling_llava_next import unpad_image
 
 import covist
-from covist.contract.pixels import Preprocessing, patches_of_tiles
+from covist.report.pixels import Preprocessing, patches_of_tiles
 
 NEXT, QWEN = first_of("llava-next"), first_of("qwen2.5-vl")
 

@@ -6,6 +6,7 @@ from support.captures import captured
 from support.case import SIZES
 from support.cases import CASES
 from support.families import smooth_image
+from support.ledgers import ledgers
 from support.matrix.pixtral import TOKENS
 from support.requests import greedy
 from support.towers import eager_attention
@@ -49,7 +50,7 @@ def test_evidence_is_the_attention_that_the_patches_of_a_token_receive(case):
 
 def test_large_images_are_asked_in_a_checkerboard_unless_exact_attention_is_requested(case, monkeypatch):
     inputs = case.ask(ONE)
-    monkeypatch.setattr(incoming, "ALL_ASK_UP_TO", 0)
+    monkeypatch.setattr(incoming, "ALL_QUERY_UP_TO", 0)
     (signals,) = captured(case.model, inputs)
     exact = received(case, inputs)
     assert not torch.allclose(signals.attention[0, 0], exact, rtol=1e-3)
@@ -82,8 +83,8 @@ def test_row_breaks_stay_in_every_layer_at_their_positions_and_are_never_biased(
     assert breaks and set(breaks) <= set(text)
     for image in handle.report.images:
         assert image.markers == image.grid.views[0][0] - 1  # the mark after the last row is text after the image
-    for layer in cache.layers:
-        keys = layer.ledger.keys
+    for ledger in ledgers(cache):
+        keys = ledger.keys
         visual, positions = keys.image[0] >= 0, keys.positions[0]
         assert positions[~visual].tolist() == text
         assert visual.any() and bool((keys.log_weight[0][~visual] == 0).all())

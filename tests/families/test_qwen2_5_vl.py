@@ -4,6 +4,7 @@ import pytest
 import torch
 from support.captures import captured
 from support.families import smooth_image
+from support.ledgers import ledgers
 from support.matrix.qwen2_5_vl import qwen, qwen_inputs, qwen_processor
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
@@ -58,12 +59,12 @@ def _dense_block(monkeypatch, inputs):
 
 def test_large_images_are_asked_in_a_checkerboard_unless_exact_attention_is_requested(monkeypatch):
     inputs = qwen_inputs([PROMPT], [smooth_image(300, 60)])
-    monkeypatch.setattr(incoming, "ALL_ASK_UP_TO", 0)
+    monkeypatch.setattr(incoming, "ALL_QUERY_UP_TO", 0)
 
     def attention(**options):
         with covist.compress(MODEL, qwen_processor(), budget=8, **options) as handle, torch.no_grad():
             MODEL.get_image_features(inputs.pixel_values, inputs.image_grid_thw, return_dict=True)
-            return handle._hooks.call.encoded.all()[0].attention[0, 0]
+            return handle._hooks._encoded.all()[0].attention[0, 0]
 
     probabilities, _ = _dense_block(monkeypatch, inputs)  # [heads, patches, patches] in window order
     order = modeling_qwen2_5_vl.get_vision_window_index(inputs.image_grid_thw, 2, 56, 14)[0]
@@ -124,8 +125,8 @@ def test_kept_tokens_and_text_keep_their_uncompressed_positions(strategy):
         output = MODEL.generate(**inputs, max_new_tokens=3, return_dict_in_generate=True, do_sample=False)
     for stage in handle.report.images[0].stages:
         assert torch.equal(stage.positions, native[is_image][stage.indices])
-    for layer in output.past_key_values.layers:
-        positions, visual = layer.ledger.positions[0], layer.ledger.visual[0]
+    for ledger in ledgers(output.past_key_values):
+        positions, visual = ledger.keys.positions[0], ledger.keys.visual[0]
         text = native[~is_image]
         generated = native.max() + torch.tensor([[1] * 3, [2] * 3])  # the last token is not fed back
         assert torch.equal(positions[~visual], torch.cat([text, generated]))

@@ -13,7 +13,8 @@ from support.videos import ask_about
 
 import covist
 from covist.api import handle
-from covist.engine.decoder import FrozenDecoder, plain_flops
+from covist.engine.decoder import FrozenDecoder
+from covist.engine.geometry import plain_flops
 from covist.errors import CovistError
 from covist.families.registry import family_for
 from covist.methods import sparsevlm

@@ -17,10 +17,10 @@ READS = (RECEIVED, VALUES, EARLY, STATES, ENTRY)
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 
 
-def read(model, inputs, reads=READS, wanted=None):
+def read(model, inputs, reads=READS, requested_now=None):
     """The signals of every piece that the encoder made."""
     seen = []
-    hooks = family_for(model).capture(seen.extend, reads, wanted)
+    hooks = family_for(model).capture(seen.extend, reads, requested_now)
     model(**inputs)
     for hook in hooks:
         hook.remove()
@@ -67,7 +67,7 @@ def test_frames_of_videos(case):
     (signals,) = read(case.model, ask_about(case, 3))
     frames, tokens = signals.grid.frames, signals.grid.size
     assert frames == 3 and all(
-        len(own) == tokens for wanted in (RECEIVED, VALUES, STATES) for own in signals.read(wanted)
+        len(own) == tokens for requested in (RECEIVED, VALUES, STATES) for own in signals.read(requested)
     )
     shares = signals.read(RECEIVED)[0].view(frames, -1)
     assert not torch.equal(shares[0], shares[1]) and signals.tower is None
@@ -79,17 +79,17 @@ def llava():
     return build_llava()
 
 
-@pytest.mark.parametrize(("wanted", "layer"), [(RECEIVED, 2), (EARLY, 0), (EncoderRead("received", 0.3), 1)])
-def test_received_attention_of_a_clip_tower_is_that_of_its_layer(llava, wanted, layer):
+@pytest.mark.parametrize(("requested", "layer"), [(RECEIVED, 2), (EARLY, 0), (EncoderRead("received", 0.3), 1)])
+def test_received_attention_of_a_clip_tower_is_that_of_its_layer(llava, requested, layer):
     inputs = ask(PROMPT)
-    (signals,) = read(llava, inputs, (wanted,))
+    (signals,) = read(llava, inputs, (requested,))
     tower = llava.model.vision_tower
     states = tower(inputs["pixel_values"], output_hidden_states=True).hidden_states[layer]
     block = tower.encoder.layers[layer]
     normed = block.layer_norm1(states)[0]
     queries, keys = (part(normed).double().numpy() for part in (block.self_attn.q_proj, block.self_attn.k_proj))
     expected = literal.received(queries, keys, block.self_attn.num_heads, class_tokens=1)
-    found = torch.stack(signals.read(wanted)).double()
+    found = torch.stack(signals.read(requested)).double()
     torch.testing.assert_close(found, torch.from_numpy(expected), atol=1e-6, rtol=1e-4)
 
 
@@ -125,17 +125,17 @@ def test_a_walk_with_all_tokens_is_the_tower(name):
 
 
 def test_nothing_is_kept_that_the_running_method_does_not_want(llava):
-    (signals,) = read(llava, ask(PROMPT), wanted=lambda: (VALUES,))
-    assert set(signals.asked) == {VALUES} and signals.tower is None
+    (signals,) = read(llava, ask(PROMPT), requested_now=lambda: (VALUES,))
+    assert set(signals.requested) == {VALUES} and signals.tower is None
 
 
 def test_reads_survive_masks_and_devices(llava):
     (signals,) = read(llava, ask(PROMPT))
     visible = torch.arange(signals.grid.size) % 3 > 0
     moved = signals.on(torch.device("cpu"))
-    for wanted in (RECEIVED, VALUES, STATES):
+    for requested in (RECEIVED, VALUES, STATES):
         for whole, part, copy in zip(
-            signals.read(wanted), signals.restricted(visible).read(wanted), moved.read(wanted), strict=True
+            signals.read(requested), signals.restricted(visible).read(requested), moved.read(requested), strict=True
         ):
             assert torch.equal(whole[visible], part) and torch.equal(whole, copy)
     assert torch.equal(moved.tower.entry, signals.tower.entry)
@@ -155,12 +155,12 @@ def test_windowed_towers_are_read_where_a_patch_sees_the_whole_image():
 def test_shares_are_those_of_the_whole_attention(parts):
     generator = torch.Generator().manual_seed(parts)
     queries, keys = torch.randn(2, 40, 3, 4, generator=generator)
-    asking = list(torch.arange(40).view(-1, parts).T)
-    received, own = attention_shares(queries, keys, None, asking)
-    torch.testing.assert_close(received, incoming_attention(queries, keys, None, asking))
+    query_patches = list(torch.arange(40).view(-1, parts).T)
+    received, own = attention_shares(queries, keys, None, query_patches)
+    torch.testing.assert_close(received, incoming_attention(queries, keys, None, query_patches))
     attention = torch.einsum("qhw,khw->hqk", queries, keys).div(2).softmax(-1)
     diagonal = torch.zeros(40)
     for head in range(3):
-        rows = asking[head % parts]
+        rows = query_patches[head % parts]
         diagonal[rows] += attention[head].diagonal()[rows] / len(rows) / 3
     torch.testing.assert_close(own, diagonal)

@@ -100,7 +100,7 @@ def projections(layers=3, heads=4, kv_heads=4, seed=0):
 
 def gains(queries, keys, gain_range=(0.6, 1.4)):
     energies = [projection_energy(q.norm(dim=-1), k.norm(dim=-1)) for q, k in zip(queries, keys, strict=True)]
-    return head_gains(energies, THETA, gain_range)
+    return head_gains(energies, [THETA] * len(energies), gain_range)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])

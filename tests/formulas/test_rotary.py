@@ -67,14 +67,14 @@ def test_dimensions_that_do_not_turn_count_as_frequency_zero():
     norms = torch.ones(2, 8)
     norms[1, 4:] = 5.0
     energy = projection_energy(in_halves(norms, 4, "halves"), in_halves(norms, 4, "halves"))
-    gains = head_gains([energy], torch.tensor([1.0, 0.1, 0.0, 0.0]))
+    gains = head_gains([energy], [torch.tensor([1.0, 0.1, 0.0, 0.0])])
     close(gains[0], [1.4, 0.6], 1e-6)
 
 
 def test_layers_without_rotary_have_unit_gains_and_do_not_stretch_the_others():
     energies = list(torch.rand(3, 4, 3, generator=generator()))
-    expected = head_gains(energies, THETA)
-    found = head_gains([energies[0], None, energies[1], energies[2]], THETA)
+    expected = head_gains(energies, [THETA] * len(energies))
+    found = head_gains([energies[0], None, energies[1], energies[2]], [THETA] * 4)
     assert torch.equal(found[[0, 2, 3]], expected) and torch.equal(found[1], torch.ones(4))
     with pytest.raises(ValueError, match="no layer has rotary positions"):
-        head_gains([None], THETA)
+        head_gains([None], [THETA])

@@ -38,14 +38,6 @@ def test_companions_go_where_the_features_go():
     assert state.to(dtype=torch.float16).companions[3].dtype == torch.float16
 
 
-def test_what_a_method_carries_goes_from_reduction_to_reduction_with_its_tokens():
-    kept = torch.tensor([1, 4, 7])
-    state = random_state(10).replace(carried={"opinion": torch.randn(10, 3)})
-    assert torch.equal(state.restrict(kept).carried["opinion"], state.carried["opinion"][kept])
-    assert torch.equal(state.entering(3, torch.randn(10, 16)).carried["opinion"], state.carried["opinion"])
-    assert state.to(dtype=torch.float16).carried["opinion"].dtype == torch.float32
-
-
 def test_a_layer_has_added_the_companions_that_were_due_before_it():
     state = random_state(4).replace(companions={layer: torch.randn(4, 16) for layer in (1, 2, 3)})
     hidden = torch.randn(4, 16)
@@ -93,7 +85,6 @@ def test_composing_without_affinities_is_refused():
         ({"indices": torch.tensor([0, 1, 2, 3, 63])}, "indices must lie in the grid of 63"),
         ({"positions": torch.zeros(4)}, "positions must have shape"),
         ({"companions": {2: torch.zeros(4, 16)}}, r"companions of layer 2 must have shape \[5, 16\]"),
-        ({"carried": {"opinion": torch.zeros(4, 3)}}, r"carried opinion must have shape \[5, any\]"),
         ({"companions": {2: torch.full((5, 16), torch.inf)}}, "companions of layer 2 contains"),
         ({"positions": torch.zeros(5, 2, 2)}, r"positions must be \[K\] or \[K, axes\]"),
     ],

@@ -6,7 +6,7 @@ import pytest
 from support import golden
 
 from covist import CovistConfig, MethodInfo, available_methods, create_method
-from covist.contract.kinds import GOES_BY, NEEDS
+from covist.contract.kinds import CRITERIA, NEEDS
 from covist.errors import CovistError
 from covist.methods.catalogue import describe, grouped, matching
 from covist.methods.covist import Covist
@@ -77,27 +77,27 @@ def test_every_golden_file_is_used_by_a_test(file):
     assert f'"{file}"' in tests
 
 
-def test_a_method_need_not_say_how_it_was_checked_nor_what_it_goes_by():
+def test_a_method_need_not_say_how_it_was_checked_nor_its_criterion():
     info = MethodInfo(paper="none", acts="before the decoder", signals="none", budget="exactly K in every layer")
-    assert (info.published, info.ours, info.checked, info.goes_by, info.needs) == ("", "", "", "", None)
+    assert (info.published, info.ours, info.checked, info.criterion, info.needs) == ("", "", "", "", None)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_every_method_of_ours_says_what_it_goes_by_and_what_it_needs(name):
+def test_every_method_of_ours_says_its_criterion_and_what_it_needs(name):
     info = BUILT_IN[name].info
-    words = f"give its MethodInfo goes_by= (one of {', '.join(GOES_BY)}) and needs= (a tuple of {', '.join(NEEDS)})"
-    assert info.goes_by and info.needs is not None, f"{name}: {words}; contract/kinds.py says what they mean"
+    words = f"give its MethodInfo criterion= (one of {', '.join(CRITERIA)}) and needs= (a tuple of {', '.join(NEEDS)})"
+    assert info.criterion and info.needs is not None, f"{name}: {words}; contract/kinds.py says what they mean"
     assert len(set(info.needs)) == len(info.needs)
 
 
-@pytest.mark.parametrize("words", [{"goes_by": "magic"}, {"needs": ("magic",)}])
+@pytest.mark.parametrize("words", [{"criterion": "magic"}, {"needs": ("magic",)}])
 def test_words_outside_the_vocabulary_are_refused(words):
     with pytest.raises(CovistError, match="magic.*choose"):
         MethodInfo("none", "before the decoder", "none", "exactly K in every layer", **words)
 
 
 def test_what_a_method_leaves_unsaid_is_a_group_of_its_own_and_matches_no_need():
-    silent = {**describe("uniform"), "goes_by": "", "needs": None}
+    silent = {**describe("uniform"), "criterion": "", "needs": None}
     assert list(grouped([silent, describe("uniform")])) == [("before", "nothing"), ("before", "")]
     assert matching([silent], needs=["none"]) == [] and matching([silent], needs=["embeddings"]) == []
     assert matching([silent]) == [silent]

@@ -44,7 +44,7 @@ def test_composition_inside_the_decoder_inherits_weights():
     context = image(seed=1)
     method = create_method("fastv+csc")
     state = method.begin(context, context.grid.size).state
-    _, view = inside(context, 2, method.observed_layer(2))
+    _, view = inside(context, 2, method)
     state = state.with_features(view.hidden[view.visual]).replace(weights=torch.full((context.grid.size,), 1.5))
     reduced = method.reduce(state, view, 10).state
     expected = compose(state, reduced.indices, torch.ones(35) / 35, CovistConfig()).state
@@ -54,7 +54,7 @@ def test_composition_inside_the_decoder_inherits_weights():
 def test_attention_is_covists_own():
     decoder = image().decoder
     rule, ours = create_method("divprune+sca").attention_rule(decoder), CovistFixed().attention_rule(decoder)
-    assert torch.equal(rule.scale, ours.scale) and rule.distance is ours.distance
+    assert torch.equal(rule.scale, ours.scale) and rule.distances is not None and rule.distances == ours.distances
     assert create_method("divprune+csc").attention_rule(decoder) is None
 
 

@@ -1,5 +1,8 @@
 """CoViST-Max against its literal version, and what it promises."""
 
+import gc
+import pickle
+
 import pytest
 import reference.covist_max as literal
 import torch
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 from support.images import image
 
 from covist.formulas.greedy import greedy_coverage
-from covist.methods.covist_max import CovistMax, look, represent
+from covist.methods.covist_max import CovistMax, coverage_inputs, represent
 from covist.state import VisualState
 
 
@@ -62,22 +65,24 @@ def test_every_token_counts_once(seed, count):
 
 def test_a_wide_ground_weighs_no_more_than_a_few_small_things():
     kinds = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
-    seen = look(kinds[torch.tensor([0] * 96 + [1, 2, 3, 4])])
-    assert seen.omega[:96].sum() < 4 * seen.omega[96]  # 96 times as many tokens
-    chosen = greedy_coverage(seen.affinity, seen.omega, torch.empty(0, dtype=torch.long), 5)
+    inputs = coverage_inputs(kinds[torch.tensor([0] * 96 + [1, 2, 3, 4])])
+    assert inputs.omega[:96].sum() < 4 * inputs.omega[96]  # 96 times as many tokens
+    chosen = greedy_coverage(inputs.affinity, inputs.omega, torch.empty(0, dtype=torch.long), 5)
     assert chosen.nonzero()[:, 0].tolist() == [0, 96, 97, 98, 99]
 
 
 @given(scale=st.floats(0.01, 100))
 def test_the_scale_of_the_features_does_not_matter(scale):
     hidden = torch.randn(30, 16, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(look(scale * hidden).omega, look(hidden).omega, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(
+        coverage_inputs(scale * hidden).omega, coverage_inputs(hidden).omega, rtol=1e-4, atol=1e-7
+    )
 
 
 def test_rounding_is_not_taken_for_a_difference():
-    seen = look(torch.ones(16, 8) * torch.linspace(1, 3, 16)[:, None])
-    torch.testing.assert_close(seen.omega, torch.full((16,), 1 / 16), rtol=0.01, atol=0)
-    assert seen.affinity.min() > 0.99
+    inputs = coverage_inputs(torch.ones(16, 8) * torch.linspace(1, 3, 16)[:, None])
+    torch.testing.assert_close(inputs.omega, torch.full((16,), 1 / 16), rtol=0.01, atol=0)
+    assert inputs.affinity.min() > 0.99
 
 
 def test_companions_move_with_the_features():
@@ -85,7 +90,7 @@ def test_companions_move_with_the_features():
     state = context.initial_state()
     both = state.replace(companions={3: state.features.clone()})
     kept = torch.tensor([0, 5, 9])
-    reduced, _ = represent(both, kept, look(context.signals.hidden).affinity[:, kept])
+    reduced, _ = represent(both, kept, coverage_inputs(context.signals.hidden).affinity[:, kept])
     assert isinstance(reduced, VisualState) and torch.equal(reduced.companions[3], reduced.features)
 
 
@@ -104,3 +109,12 @@ def test_bounds_of_a_count_are_kept():
     method = CovistMax()
     assert method.count_for(image(seed=1), 0.01, 5, 9) == 5
     assert method.count_for(image(seed=1), 1.0, 5, 9) == 9
+
+
+def test_what_is_known_about_an_image_goes_with_it_and_is_not_pickled():
+    method, context = CovistMax(), image()
+    method.enter(context, context.initial_state(), 5)
+    assert len(method._known) == 1 and not pickle.loads(pickle.dumps(method))._known
+    del context
+    gc.collect()
+    assert not method._known

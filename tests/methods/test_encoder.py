@@ -11,12 +11,12 @@ from support.images import FakeText, image
 from covist.contract.encoder import EncoderRead, LayerRun, Tower
 from covist.errors import CovistError
 from covist.grid import Grid
-from covist.methods._layout import NO_TOKEN, allot, even_cells, neighbours
-from covist.methods._shared import received_attention
 from covist.methods.create import create_method
 from covist.methods.evocut import STATES, EvoCut, cluster_centres, evolution_scores
 from covist.methods.hiprune import BESIDE, OBJECTS, WHOLE, HiPrune
+from covist.methods.layout import NO_TOKEN, allot, even_cells, neighbours
 from covist.methods.prunesid import PruneSID, choose, groups, quotas, survivors
+from covist.methods.shared import received_attention
 from covist.methods.visiontrim import RECEIVED, VisionTrim
 
 COUNTS = [1, 2, 7, 18, 34]  # of 35 tokens, odd on purpose
@@ -75,7 +75,7 @@ def test_global_random_state_does_not_matter(name):
 
 def test_what_was_not_encoded_for_a_method_is_refused():
     context = image()
-    bare = replace(context, signals=replace(context.signals, asked={}, tower=None))
+    bare = replace(context, signals=replace(context.signals, requested={}, tower=None))
     for name in ("hiprune", "visiontrim", "flowcut", "evocut"):
         with pytest.raises(CovistError, match="encode it in a call that runs this method"):
             create_method(name).begin(bare, 9)
@@ -151,8 +151,8 @@ def test_prunesid_quotas_as_described():
 @pytest.mark.parametrize("count", COUNTS)
 def test_hiprune(seed, alpha, count):
     context = image(seed=seed)
-    context.signals.asked[WHOLE] = lambda: [torch.rand(35, generator=torch.Generator().manual_seed(seed))]
-    objects, whole = (double(context.signals.read(wanted)[0]) for wanted in (OBJECTS, WHOLE))
+    context.signals.requested[WHOLE] = lambda: [torch.rand(35, generator=torch.Generator().manual_seed(seed))]
+    objects, whole = (double(context.signals.read(requested)[0]) for requested in (OBJECTS, WHOLE))
     expected = literal.hiprune(objects, whole, 5, 7, count, alpha)
     assert begun(HiPrune(alpha), context, count).indices.tolist() == expected
 
@@ -165,7 +165,7 @@ def test_hiprune_anchors_of_the_published_budgets(budget, anchors):
     objects[strongest] = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0])
     whole[:400] = 1.0
     whole[strongest] = -1.0
-    context.signals.asked.update({OBJECTS: lambda: [objects], WHOLE: lambda: [whole]})
+    context.signals.requested.update({OBJECTS: lambda: [objects], WHOLE: lambda: [whole]})
     kept = begun(HiPrune(), context, budget).indices.tolist()
     assert [token in kept for token in strongest.tolist()] == [number < anchors for number in range(5)]
 
@@ -289,7 +289,7 @@ def test_evocut_centres_are_of_unit_length_and_an_empty_cluster_keeps_its_own():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "count", "has_class", "expected"),
+    ("requested", "count", "has_class", "expected"),
     [
         (OBJECTS, 24, True, 8),  # object layer 9 of CLIP ViT-L
         (OBJECTS, 32, False, 15),  # object layer 16 of Qwen2.5-VL
@@ -298,8 +298,8 @@ def test_evocut_centres_are_of_unit_length_and_an_empty_cluster_keeps_its_own():
         (WHOLE, 24, True, 22),
     ],
 )
-def test_published_layers(wanted, count, has_class, expected):
-    assert wanted.layer(count, count - 2 if has_class else count - 1, has_class) == expected
+def test_published_layers(requested, count, has_class, expected):
+    assert requested.layer(count, count - 2 if has_class else count - 1, has_class) == expected
 
 
 def test_a_read_never_lies_beyond_the_layer_that_feeds_the_projector():

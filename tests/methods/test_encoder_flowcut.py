@@ -9,9 +9,9 @@ import torch
 from support.images import ENCODER_WIDTH, image, inside, tower_of
 
 from covist.contract.encoder import EncoderRead, LayerRun
-from covist.methods._layout import allot
-from covist.methods._shared import received_attention
 from covist.methods.flowcut import FlowCut, flow, flow_without_class, leaving_after, walk
+from covist.methods.layout import allot
+from covist.methods.shared import received_attention
 
 COUNTS = [1, 2, 7, 18, 34]  # of 35 tokens, odd on purpose
 SEEDS = [0, 1, 2]
@@ -125,7 +125,7 @@ def test_flowcut_without_a_class_token_reads_the_score_of_one_layer():
 
 @pytest.mark.parametrize("kv_heads", [2, 4])
 def test_flowcut_drops_tokens_of_tiles_again_by_the_last_instruction_token(kv_heads):
-    state, view = inside(image(), depth=2, observed_layer=1, kv_heads=kv_heads)
+    state, view = inside(image(), 2, FlowCut(tiles="twice"), kv_heads=kv_heads)
     row = torch.tensor([view.last_instruction_row])
     queries, keys = double(view.queries(row)), double(view.keys(view.visual).repeat_interleave(4 // kv_heads, 0))
     values, own = double(view.values(view.visual)), double(view.values(row))

@@ -7,6 +7,7 @@ from zlib import crc32
 import pytest
 import torch
 from support.cases import FAMILIES
+from support.ledgers import ledgers
 from support.llava import LAYERS, TOKENS, ask, build_clip, build_llava, processor
 from support.requests import assert_same, greedy, kept_keys, sample_of
 
@@ -143,8 +144,8 @@ def test_position_policies(model, name, positions):
     with compressed(model, name, positions=positions) as handle:
         cache = greedy(model, inputs, 2).past_key_values
     (image,) = handle.report.images
-    for layer, saw, holds in zip(cache.layers, image.tokens_per_layer, image.cached_tokens_per_layer, strict=True):
-        placed = layer.ledger.positions[0]
+    for ledger, saw, holds in zip(ledgers(cache), image.tokens_per_layer, image.cached_tokens_per_layer, strict=True):
+        placed = ledger.keys.positions[0]
         if positions == "reindex" and saw == holds:  # keys that were cut afterwards stay where they were rotated
             assert placed.tolist() == list(range(len(placed)))
         else:

@@ -13,8 +13,6 @@ from covist.contract.instruction import Instruction
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.contract.views import ImageContext
 from covist.grid import Grid
-from covist.methods._relevance import clip_relevance, spread
-from covist.methods._shared import cosine
 from covist.methods.anchorprune import AnchorPrune, anchors
 from covist.methods.cdpruner import CDPruner, question_relevance
 from covist.methods.divprune import DivPrune
@@ -22,7 +20,9 @@ from covist.methods.fastervlm import FasterVLM
 from covist.methods.holov import HoloV, chunk_score, quotas
 from covist.methods.mmtok import MMTok, text_rows, visual_rows
 from covist.methods.prumerge import PruMerge, PruMergePlus, last_layer, merge_neighbours, with_grid
+from covist.methods.relevance import clip_relevance, spread
 from covist.methods.scope import Scope
+from covist.methods.shared import cosine
 from covist.methods.tome import ToMe, merge, merges_per_round
 from covist.methods.visionzip import VisionZip
 from covist.methods.vispruner import VisPruner

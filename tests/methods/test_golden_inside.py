@@ -10,18 +10,18 @@ from transformers import LlamaConfig, LlamaModel
 from covist.config import CovistConfig
 from covist.contract.views import DecoderView
 from covist.engine.decoder import FrozenDecoder
-from covist.engine.sequence import Batch, ImageInPrompt, Sample
+from covist.engine.sequence.images import Batch, ImageInPrompt, Sample
 from covist.formulas.attention import DistanceTable
 from covist.formulas.internal import coordinate_signals
 from covist.grid import Grid
-from covist.methods._inside import last_prompt_row
 from covist.methods._raters import pointed_at, raters
-from covist.methods._shared import cluster_means, largest
 from covist.methods.create import create_method
 from covist.methods.dart import Dart, pivots, similarity_to, spread_from
 from covist.methods.fastv import FastV
+from covist.methods.inside import last_prompt_row
 from covist.methods.ivcprune import IVCPrune, closeness, foreground
 from covist.methods.pyramiddrop import PyramidDrop
+from covist.methods.shared import cluster_means, largest
 from covist.methods.sparsevlm import SparseVLM, density_peaks, recycled, split_places
 from covist.methods.sparsevlm_plus import SparseVLMPlus, rotation_logits, strongest_heads
 from covist.state import VisualState
@@ -44,6 +44,7 @@ class Recorded(DecoderView):
         self.text = torch.arange(start + TOKENS, length)
         self.hidden = self.observed = recorded.get("hidden", torch.zeros(length, 1))
         self.decoder, self.observed_layer, self.rotary = recorded.get("decoder"), 0, recorded.get("rotary")
+        self.depth = 0
         self.text_embeddings = recorded.get("text_embeddings")
         self.signals = SimpleNamespace(embeddings=recorded.get("visual_embeddings"))
         self._recorded = recorded
@@ -71,7 +72,7 @@ def places_of_all(method, kept, start, length):
     image.outcomes.append((0, SimpleNamespace(state=initial_state(start=start).restrict(kept))))
     sample = Sample(rows, rows, torch.zeros(length, 1), [image])
     sample.drop_removed()
-    return Batch([sample]).ledger(method).positions[0]
+    return Batch([sample]).ledger(method).keys.positions[0]
 
 
 def causal_softmax(case):
@@ -272,7 +273,8 @@ def test_dart(case, budget):
 
 def question_view(case):
     width = int(case["rotary_dim"])
-    decoder = SimpleNamespace(inverse_frequencies=10000 ** (-torch.arange(0, width, 2).double() / width))
+    theta = 10000 ** (-torch.arange(0, width, 2).double() / width)
+    decoder = SimpleNamespace(layers=1, frequencies=lambda layer: theta)
     return Recorded(int(case["start"]), case["values"].shape[1], values=case["values"], decoder=decoder)
 
 
@@ -280,7 +282,7 @@ def question_view(case):
 def test_ivc_prune_coordinates_and_foreground(case):
     view, state = question_view(case), initial_state(start=int(case["start"]))
     for name, signal in zip(
-        ("cosine", "sine"), coordinate_signals(state, view.decoder.inverse_frequencies, CovistConfig()), strict=True
+        ("cosine", "sine"), coordinate_signals(state, view.decoder.frequencies(0), CovistConfig()), strict=True
     ):
         torch.testing.assert_close(signal, case[f"{name}_mean"])
         tokens = case[f"{name}_tokens"]

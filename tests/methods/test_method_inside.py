@@ -6,10 +6,10 @@ import torch
 from reference.ops import ranking
 from support.images import image, inside
 
-from covist.methods._inside import DropInside
 from covist.methods.create import create_method
 from covist.methods.dart import Dart
 from covist.methods.fastv import FastV
+from covist.methods.inside import DropInside
 from covist.methods.ivcprune import IVCPrune
 from covist.methods.pyramiddrop import PyramidDrop
 from covist.methods.registry import available_methods
@@ -26,7 +26,7 @@ def kv_heads(request):
 
 
 def reduced(method, kv_heads, count, seed=0, depth=2, views=((5, 7),), copies=1):
-    state, view = inside(image(views, seed), depth, method.observed_layer(depth), seed, kv_heads, copies)
+    state, view = inside(image(views, seed), depth, method, seed, kv_heads, copies)
     outcome = method.reduce(state, view, count)
     assert outcome.state.count == count
     return state, view, outcome.state

@@ -32,7 +32,7 @@ def kv_heads(request):
 
 
 def looked_at(method, kv_heads=4, seed=0, depth=2, views=((5, 7),), copies=1):
-    return inside(image(views, seed), depth, method.observed_layer(depth), seed, kv_heads, copies)
+    return inside(image(views, seed), depth, method, seed, kv_heads, copies)
 
 
 def kept(method, state, view, count):
@@ -112,7 +112,7 @@ def test_clse_first_multiplies_attention_with_the_change_of_structure(kv_heads, 
     assert kept(method, state, view, count) == sorted(ranking(score)[:count])
 
 
-def test_clse_later_goes_by_attention_alone(kv_heads):
+def test_clse_later_criterion_attention_alone(kv_heads):
     method = CLSE()
     state, view = looked_at(method, kv_heads, depth=2)
     score = literal.layer_attention(view).mean(0)[len(view.hidden) - 1][view.visual]

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from reference.selectors import class_attention
 from support.images import ENCODER_HEADS, image
 
-from covist.methods._shared import layer_attention, received_attention
 from covist.methods.catalogue import describe
 from covist.methods.create import create_method
 from covist.methods.divprune import DivPrune
 from covist.methods.downsample import Downsample
 from covist.methods.prumerge import PruMerge, fit_grid, with_grid
 from covist.methods.registry import available_methods
+from covist.methods.shared import layer_attention, received_attention
 from covist.methods.tome import ToMe, merges_per_round
 from covist.methods.visionzip import VisionZip
 from covist.methods.vispruner import VisPruner
@@ -131,7 +131,7 @@ def test_tome_merges_the_same_number_in_every_round_up_to_half_of_the_tokens(siz
 def test_tome_attention_is_proportional_to_size():
     context = image()
     rule = ToMe().attention_rule(context.decoder)
-    assert rule.weights and rule.distance is None and rule.scale.unique().tolist() == [1.0]
+    assert rule.weights and rule.distances is None and rule.scale.unique().tolist() == [1.0]
 
 
 @pytest.mark.parametrize("denser", [False, True])
@@ -160,8 +160,9 @@ def test_restore_compares_with_lower_density_by_default():
 
 def test_restore_biases_all_keys_in_prefill_only_and_layer_zero_uniformly():
     rule = create_method("restore-holov").attention_rule(image().decoder)
-    assert rule.distance is not None and rule.distance_keys == "all" and not rule.distance_in_decoding
-    assert rule.uniform_first_layer and rule.weights and rule.scale.unique().tolist() == [1.0]
+    assert rule.distances is not None and rule.distance_keys == "all" and rule.mean_weights == {0}
+    assert rule.while_decoding.distances is None and not rule.while_decoding.mean_weights
+    assert rule.weights and rule.while_decoding.weights and rule.scale.unique().tolist() == [1.0]
     assert available_methods()["restore-holov"].default_positions == "keep"
 
 

@@ -7,8 +7,6 @@ import torch
 from support.images import FakeText, image
 
 from covist.errors import CovistError
-from covist.methods._relevance import bare_question
-from covist.methods._shared import received_attention
 from covist.methods.anchorprune import AnchorPrune
 from covist.methods.cdpruner import CDPruner, most_probable_subset
 from covist.methods.create import create_method
@@ -17,7 +15,9 @@ from covist.methods.fastervlm import FasterVLM
 from covist.methods.holov import HoloV
 from covist.methods.mmtok import MMTok, content_words
 from covist.methods.random import Random
+from covist.methods.relevance import bare_question
 from covist.methods.scope import Scope
+from covist.methods.shared import received_attention
 from covist.methods.uniform import Uniform
 from covist.methods.vispruner import VisPruner
 

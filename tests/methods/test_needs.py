@@ -21,7 +21,7 @@ WATCHED = {
         "attention": "class-attention",
         "hidden": "encoder-features",
         "keys": "encoder-features",
-        "asked": "encoder-layers",
+        "requested": "encoder-layers",
         "tower": "encoder-layers",
     },
     EncoderLayer: {"class_query": "class-attention"},

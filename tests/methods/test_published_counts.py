@@ -5,7 +5,7 @@ import pytest
 from covist import create_method
 from covist.contract.method import Method
 from covist.errors import CovistError
-from covist.methods._inside import NominalCounts, published_schedule
+from covist.methods.inside import NominalCounts, published_schedule
 from covist.methods.registry import available_methods
 from covist.request.budgets import reach
 

@@ -13,7 +13,6 @@ from torch import nn
 
 from covist.errors import CovistError
 from covist.grid import Grid, PartialGrid
-from covist.methods._shared import received_attention
 from covist.methods.cdpruner import most_probable_subset
 from covist.methods.cdpruner import question_relevance as cdpruner_relevance
 from covist.methods.cen_prune import CenPruneCDPruner, CenPruneDivPrune, CenPruneZooPrune, centre
@@ -21,6 +20,7 @@ from covist.methods.create import create_method
 from covist.methods.eadp import EADP, gaussian, segment_relevance
 from covist.methods.fsr import FSR, leading
 from covist.methods.score import SCoRe
+from covist.methods.shared import received_attention
 from covist.methods.trim import TRIM
 from covist.methods.zoo_prune import ZooPrune, step_in
 

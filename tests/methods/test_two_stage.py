@@ -11,14 +11,14 @@ from support.images import BEFORE, image, inside
 
 from covist.errors import CovistError
 from covist.grid import Grid
-from covist.methods._layout import windows
 from covist.methods._raters import pointing
-from covist.methods._shared import cosine, received_attention
 from covist.methods.apet import ApET, approximation_errors
 from covist.methods.create import create_method
 from covist.methods.dart import Dart
-from covist.methods.e2s_pruner import OPINION, E2SPruner, combined, head_opinion, retained
+from covist.methods.e2s_pruner import E2SPruner, combined, head_opinion, retained
+from covist.methods.layout import windows
 from covist.methods.mob import MoB
+from covist.methods.shared import cosine, received_attention
 from covist.methods.tops import TOPS, balanced
 from covist.methods.vlm_pruner import VLMPruner, diagonals_apart, grown, liveliest_channels
 from covist.methods.wtr import WtrDart, WtrDivPrune
@@ -34,7 +34,7 @@ def kv_heads(request):
 
 
 def looked_at(method, kv_heads=4, seed=0, depth=2, views=((5, 7),), copies=1):
-    return inside(image(views, seed), depth, method.observed_layer(depth), seed, kv_heads, copies)
+    return inside(image(views, seed), depth, method, seed, kv_heads, copies)
 
 
 def indices(outcome):
@@ -241,7 +241,7 @@ def test_tops_inside_the_decoder(kv_heads, count, weight):
 def test_tops_covers_more_at_small_budgets(budget, weight, counts):
     method = TOPS(counts=counts)
     for depth, count in method.schedule(32, budget, 576).stages[1:]:
-        view = SimpleNamespace(depth=depth, decoder=SimpleNamespace(layers=32))
+        view = SimpleNamespace(depth=depth, decoder=SimpleNamespace(layers=32, reads=lambda layer: True))
         assert method.coverage_weight(view, count, 576) == weight
 
 
@@ -284,7 +284,7 @@ def test_e2s_pruner_accumulates_evidence_from_cut_to_cut(kv_heads):
         rest, known = [rest[i] for i in kept], [masses[i] for i in kept]
         assert state.indices.tolist() == rest
         expected = torch.tensor([[m[0], m[1], conflicts[i]] for m, i in zip(known, kept, strict=True)])
-        torch.testing.assert_close(state.carried[OPINION], expected.float(), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(view.memory[state.indices], expected.float(), atol=1e-5, rtol=1e-4)
 
 
 def test_e2s_evidence_is_undecided_where_heads_disagree_or_see_nothing_special():
@@ -311,24 +311,23 @@ def test_e2s_finds_undecided_tokens_more_plausible_than_those_with_some_support(
 def test_e2s_opinions_stay_with_their_image():
     """Two images under one method, in turns, as each alone."""
     method, alone, states = E2SPruner(), [], []
-    views = [looked_at(method, seed=seed) for seed in (0, 1)]
-    for state, view in views:
+    for state, view in (looked_at(method, seed=seed) for seed in (0, 1)):
         first = method.reduce(state, view, 20).state
         alone.append(indices(method.reduce(first, shorter(view, first), 6)))
+    views = [looked_at(method, seed=seed) for seed in (0, 1)]
     for state, view in views:
         states.append(method.reduce(state, view, 20).state)
     assert [indices(method.reduce(s, shorter(v, s), 6)) for s, (_, v) in zip(states, views, strict=True)] == alone
-    assert all(OPINION not in view.signals.memo and not state.carried for state, view in views)
 
 
-def test_a_combination_carries_the_opinions_on():
-    method = create_method("e2s-pruner+csc")
-    context = image()
-    state = method.begin(context, 35).state
-    _, view = looked_at(E2SPruner())
-    plain = E2SPruner().reduce(state, view, 20).state
-    composed = method.reduce(state, view, 20).state
-    assert torch.equal(composed.carried[OPINION], plain.carried[OPINION])
+def test_a_combination_keeps_the_opinions_of_its_method():
+    opinions = []
+    for method in (E2SPruner(), create_method("e2s-pruner+csc")):
+        state, (_, view) = method.begin(image(), 35).state, looked_at(method)
+        state = method.reduce(state, view, 20).state
+        method.reduce(state, shorter(view, state), 6)
+        opinions.append(view.memory)
+    assert torch.equal(*opinions) and opinions[0].any()
 
 
 # -- what all of them promise -----------------------------------------------------------------------------------------
@@ -363,7 +362,7 @@ def test_partly_masked_images_and_prompts_without_text(name):
     context.positions = context.positions[visible]
     if name in BEFORE_TOO:
         assert method.begin(context, 10).state.count == 10
-    state, view = inside(context, 2, method.observed_layer(2))
+    state, view = inside(context, 2, method)
     view.text = view.text[:0]
     assert method.reduce(state, view, 6).state.count == 6
 

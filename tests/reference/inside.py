@@ -112,7 +112,7 @@ def ivc(view, positions, count):
         mean = np.mean(tables, axis=(0, 1))
         return [mean[row] for row in visual]
 
-    theta = view.decoder.inverse_frequencies.double().numpy()
+    theta = view.decoder.frequencies(0).double().numpy()
     by_cos = ranking([float(np.mean(np.cos(p * theta))) for p in positions])
     by_sin = ranking([float(np.mean(np.sin(p * theta))) for p in positions])
     question = view.text.tolist()[2:]

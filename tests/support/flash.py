@@ -16,8 +16,6 @@ from transformers import AttentionInterface, AttentionMaskInterface, modeling_fl
 from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.masking_utils import flash_attention_mask
 
-from covist.contract.method import AttentionRule
-from covist.engine import mask, step
 from covist.formulas.attention import DistanceTable
 from covist.formulas.cosine_series import fit_series
 from covist.formulas.wide_heads import COLUMNS, terms_in
@@ -79,31 +77,22 @@ def switch_on(patch: pytest.MonkeyPatch, model: Any, name: str = FLASH) -> None:
     patch.setattr(model.config.text_config, "_attn_implementation", name)
 
 
-class SeriesTable(DistanceTable):
-    """A distance table that answers with the cosine series that stands in for it."""
-
-    def __init__(self, table: DistanceTable, columns: int):
-        super().__init__(table.inverse_frequencies, table.axes if table.multidimensional else None)
-        self._series = fit_series(table, terms_in(columns))
-
-    def log_factor(self, query_positions: Tensor, key_positions: Tensor, limit: int | None = None) -> Tensor:
-        if not self.multidimensional:
-            query_positions, key_positions = query_positions[..., None], key_positions[..., None]
-        return self._series((query_positions[..., :, None, :] - key_positions[..., None, :, :]).abs()).float()
-
-
 def put_series_into_masks(patch: pytest.MonkeyPatch, columns: int = COLUMNS) -> None:
-    """Explicit masks with the series in place of the exact factor, to compare all the rest exactly.
+    """Distance factors from the series in place of the exact ones, to compare all the rest exactly.
 
     columns: further dimensions of the heads that are compared with.
     """
-    series, plain = {}, mask.distance_of
+    fitted: dict[int, Any] = {}
+    exact = DistanceTable.log_factor
 
-    def distance_of(rule: AttentionRule, prefill: bool) -> DistanceTable | None:
-        table = plain(rule, prefill)
-        if table is not None and id(table) not in series:
-            series[id(table)] = SeriesTable(table, columns)
-        return None if table is None else series[id(table)]
+    def log_factor(self: DistanceTable, queries: Tensor, keys: Tensor, limit: int | None = None) -> Tensor:
+        if id(self) not in fitted:
+            fitted[id(self)] = None  # while the series is fitted, the table itself answers
+            fitted[id(self)] = fit_series(self, terms_in(columns))
+        if fitted[id(self)] is None:
+            return exact(self, queries, keys, limit)
+        if not self.multidimensional:
+            queries, keys = queries[..., None], keys[..., None]
+        return fitted[id(self)]((queries[..., :, None, :] - keys[..., None, :, :]).abs()).float()
 
-    for module in (mask, step):  # of a prefill, of a decoding step
-        patch.setattr(module, "distance_of", distance_of)
+    patch.setattr(DistanceTable, "log_factor", log_factor)

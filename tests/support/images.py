@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from covist.contract.encoder import EncoderRead, LayerRun, Tower
 from covist.contract.instruction import Instruction
+from covist.contract.method import Method
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.contract.views import DecoderView, ImageContext
 from covist.engine.decoder import FrozenDecoder
@@ -99,7 +100,7 @@ def image(
         text_space=lambda features: features,
         feeding=feeding if class_token else None,
         layers=further,
-        asked=random_reads(torch.arange(tokens) // copies, seed, class_token),
+        requested=random_reads(torch.arange(tokens) // copies, seed, class_token),
         tower=tower_of(hidden, seed) if class_token else None,
     )
     words = torch.arange(BEFORE + tokens, BEFORE + tokens + len(QUESTION))
@@ -112,18 +113,18 @@ def image(
 def random_reads(place: Tensor, seed: int, class_token: bool) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
     """All that any method asks of the encoder, for tokens whose content is that of token `place` [N]."""
 
-    def read(wanted: EncoderRead) -> list[Tensor]:
+    def read(request: EncoderRead) -> list[Tensor]:
         generator = torch.Generator().manual_seed(1000 + seed)
         tokens = len(place)
-        if wanted.what == "received":
+        if request.what == "received":
             share = torch.rand(3, tokens, generator=generator)[:, place] / tokens
             return [share[0] + share[1] + class_token * share[2], share[1], class_token * share[2]]
-        if wanted.what == "values":
+        if request.what == "values":
             return [torch.randn(tokens, ENCODER_HEADS, ENCODER_WIDTH // ENCODER_HEADS, generator=generator)[place]]
         return [torch.randn(tokens, ENCODER_WIDTH, generator=generator)[place] for _ in range(4)]
 
-    wishes = (wish for method in available_methods().values() for wish in method.encoder_layers)
-    return {wish: partial(read, wish) for wish in wishes if isinstance(wish, EncoderRead)}
+    requests = (request for method in available_methods().values() for request in method.encoder_requests)
+    return {wish: partial(read, wish) for wish in requests if isinstance(wish, EncoderRead)}
 
 
 def tower_of(patches: Tensor, seed: int, layers: int = 6, feature_layers: tuple[int, ...] = (4,)) -> Tower:
@@ -143,9 +144,9 @@ def tower_of(patches: Tensor, seed: int, layers: int = 6, feature_layers: tuple[
 
 
 def inside(
-    context: ImageContext, depth: int, observed_layer: int, seed: int = 0, kv_heads: int = HEADS, copies: int = 1
+    context: ImageContext, depth: int, method: Method, seed: int = 0, kv_heads: int = HEADS, copies: int = 1
 ) -> tuple[VisualState, DecoderView]:
-    """The image before layer `depth` of a decoder, uncompressed, with random states."""
+    """The image before layer `depth` of a decoder, uncompressed, with random states, as a method views it."""
     generator = torch.Generator().manual_seed(seed)
     tokens = context.grid.size
     total = BEFORE + tokens + BEHIND
@@ -161,7 +162,7 @@ def inside(
         decoder=frozen,
         hidden=hidden,
         observed=observed,
-        observed_layer=observed_layer,
+        observed_layer=method.observed_layer(depth),
         positions=torch.arange(total),
         rotary=(cos[0], sin[0]),
         visual=visual,
@@ -170,6 +171,7 @@ def inside(
         instruction_rows=text[:-1],
         last_instruction_row=int(text[-2]),
         signals=context.signals,
+        memory=method.memory(context),
         change=torch.rand(tokens, generator=generator)[torch.arange(tokens) // copies],
     )
     return context.initial_state().with_features(hidden[visual]), view

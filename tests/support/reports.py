@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from covist.contract.stages import ImageReport, StageReport
 from covist.grid import Grid
+from covist.report.stages import ImageReport, StageReport
 
 SQUARE, WIDE, TALL = Grid(((6, 6),)), Grid(((3, 9),)), Grid(((25, 7),))
 TILED, TALL_TILES = Grid(((6, 6), (4, 12))), Grid(((6, 6), (18, 5)))

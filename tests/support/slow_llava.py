@@ -15,7 +15,7 @@ import torch
 from reference import attention, composition
 from torch import Tensor, nn
 
-from covist.contract.stages import ImageReport
+from covist.report.stages import ImageReport
 
 
 class _Image:

@@ -75,35 +75,9 @@ READABLE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "phi3": ("Phi3Config", GROUPED, "Phi3Attention has no q_proj, k_proj, v_proj: fused projections"),
-    "persimmon": ("PersimmonConfig", {}, "PersimmonAttention has no q_proj, k_proj, v_proj: fused projections"),
-    "gpt-neox": ("GPTNeoXConfig", {}, "layer 0 of GPTNeoXModel has no self_attn"),
-    "hybrid": (
-        "Qwen3NextConfig",
-        {
-            **GROUPED,
-            "head_dim": 16,
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 16,
-            "linear_num_value_heads": 4,
-            "linear_num_key_heads": 2,
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 8,
-        },
-        "layer 0 of Qwen3NextModel has no self_attn; linear attention",
-    ),
     "encoder-decoder": ("T5Config", {"d_kv": 8, "num_heads": 4}, "T5Model is not a decoder-only text model"),
     "learned positions": ("OPTConfig", {"ffn_dim": 64, "word_embed_proj_dim": 32}, "OPTModel is not a decoder-only"),
     "alibi": ("BloomConfig", {}, "BloomModel is not a decoder-only text model"),
-    "sliding window": ("MistralConfig", GROUPED, "DynamicSlidingWindowLayer, which cannot hold"),
-    "capped logits": ("Gemma2Config", {**GROUPED, "head_dim": 8}, "DynamicSlidingWindowLayer"),
-    "capped logits in full attention": (
-        "Gemma2Config",
-        {**GROUPED, "head_dim": 8, "layer_types": ["full_attention"] * 8},
-        "Gemma2Attention caps its attention logits",
-    ),
-    "differential": ("DiffLlamaConfig", GROUPED, "DiffLlamaAttention computes its queries, keys or values in a way"),
 }
 
 

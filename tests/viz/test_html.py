@@ -10,8 +10,8 @@ from PIL import Image
 from support.families import smooth_image
 from support.reports import SQUARE, TALL_TILES, TILED, WIDE, image_report, stage
 
-from covist.contract.stages import ImageReport
 from covist.grid import Grid
+from covist.report.stages import ImageReport
 from covist.viz import draw_html, save_page, seen_views
 from covist.viz.svg import VIEW_GAP
 

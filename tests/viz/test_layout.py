@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from support.reports import stage
 
-from covist.contract.pixels import Preprocessing
-from covist.contract.stages import ImageReport
 from covist.grid import Grid
+from covist.report.pixels import Preprocessing
+from covist.report.stages import ImageReport
 from covist.viz.layout import BLANK, outline, owners, rebuilt, seen_views
 
 TWO_BY_THREE = Grid(((2, 3),))

@@ -95,7 +95,7 @@ def explicit(query, key, value, positions, side, contribution) -> torch.Tensor:
     ("table", "axes"), [(None, 1), (TABLE, 1), (AXES_TABLE, 3)], ids=["weights", "one axis", "three"]
 )
 def test_wide_heads_give_what_the_bias_gives(wide, steps, columns, table, axes):
-    rule = AttentionRule(GAINS[None], distance=table)
+    rule = AttentionRule(GAINS[None], distances=(table,))
     step, layer = wide(rule, columns)
     query, key, value, positions, side = a_prompt(axes)
     series = None if table is None else fit_series(table, terms_in(columns))
@@ -115,7 +115,7 @@ def test_wide_heads_give_what_the_bias_gives(wide, steps, columns, table, axes):
 
 
 def test_a_rule_without_weights_leaves_them_out(wide):
-    rule = AttentionRule(GAINS[None], weights=False, distance=TABLE)
+    rule = AttentionRule(GAINS[None], weights=False, distances=(TABLE,))
     step, layer = wide(rule, 8)
     query, key, value, positions, side = a_prompt(1)
     step.write(positions, side)
@@ -127,7 +127,7 @@ def test_a_rule_without_weights_leaves_them_out(wide):
 
 
 def test_text_alone_is_as_without_wide_heads(wide):
-    step, layer = wide(AttentionRule(GAINS[None], distance=TABLE), 8)
+    step, layer = wide(AttentionRule(GAINS[None], distances=(TABLE,)), 8)
     query, key, value, positions, side = a_prompt(1)
     step.write(positions, side)  # leaves columns behind that the next step must not see
     text = Side(side.visual & False, side.log_weight * 0, side.offsets)
@@ -136,7 +136,7 @@ def test_text_alone_is_as_without_wide_heads(wide):
 
 
 def test_columns_stay_where_they_are(wide):
-    step, _ = wide(AttentionRule(GAINS[None], distance=TABLE), 8)
+    step, _ = wide(AttentionRule(GAINS[None], distances=(TABLE,)), 8)
     before = step.queries.data_ptr(), step.keys.data_ptr()
     *_, positions, side = a_prompt(1)
     step.write(positions, side)

@@ -162,7 +162,7 @@ def test_every_served_method_fills_the_places_of_the_prompt(method):
     made = compressor(loaded, {"budget": 40, "method": method})
     family = family_for(loaded.model)
     found = []
-    hooks = family.capture(found.extend, available_methods()[method].encoder_layers)
+    hooks = family.capture(found.extend, available_methods()[method].encoder_requests)
     request.encode(loaded.model)
     for hook in hooks:
         hook.remove()

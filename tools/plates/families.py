@@ -21,9 +21,9 @@ from transformers.models.auto.image_processing_auto import (
 import covist
 from covist.bench.random_models import RandomModel, build_random
 from covist.contract.family import Family
-from covist.contract.pixels import Preprocessing
-from covist.contract.stages import ImageReport
 from covist.families.registry import families
+from covist.report.pixels import Preprocessing
+from covist.report.stages import ImageReport
 from covist.viz.layout import View, seen_views
 from covist.viz.panels import show_image
 from covist.viz.sheet import Sheet

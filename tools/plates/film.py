@@ -13,7 +13,7 @@ from transformers import LlavaNextVideoConfig, LlavaNextVideoForConditionalGener
 
 import covist
 from covist import tiny
-from covist.contract.stages import ImageReport
+from covist.report.stages import ImageReport
 from covist.viz.layout import seen_views
 from covist.viz.panels import show_image
 from covist.viz.sheet import Sheet

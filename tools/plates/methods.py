@@ -1,4 +1,4 @@
-"""What every method keeps of one image, in groups by what the methods go by."""
+"""What every method keeps of one image, in groups by their criterion."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from PIL import Image
 
 import covist
 from covist import tiny
-from covist.contract.kinds import GOES_BY
-from covist.contract.stages import ImageReport
+from covist.contract.kinds import CRITERIA
 from covist.methods.catalogue import describe
+from covist.report.stages import ImageReport
 from covist.viz.layout import seen_views
 from covist.viz.panels import show_image
 from covist.viz.sheet import Sheet
@@ -41,9 +41,9 @@ def kept_by(methods: Sequence[str], still: Still) -> dict[str, ImageReport]:
 
 
 def by_what_decides(methods: Sequence[str], where: Sequence[str]) -> Groups:
-    """What decides -> the methods that act in one of these places and mainly go by it."""
+    """What decides -> the methods that act in one of these places and have this criterion."""
     entries = [entry for entry in map(describe, methods) if entry["where"] in where]
-    groups = {word: [entry["name"] for entry in entries if entry["goes_by"] == word] for word in GOES_BY}
+    groups = {word: [entry["name"] for entry in entries if entry["criterion"] == word] for word in CRITERIA}
     return {word: names for word, names in groups.items() if names}
 
 
@@ -100,7 +100,7 @@ def draw(still: Still, reports: Mapping[str, ImageReport], groups: Groups, theme
         left, top = places.heading(start)
         sheet.write(word, top, left, fontsize=BOLD, weight="bold")
         if len(names) > 1:  # a single panel is too narrow for more than the word
-            sheet.write(GOES_BY[word], top, left + 0.12 + 0.09 * len(word), fontsize=TEXT, color=theme.soft)
+            sheet.write(CRITERIA[word], top, left + 0.12 + 0.09 * len(word), fontsize=TEXT, color=theme.soft)
         for cell, name in enumerate(names, start):
             _show(sheet, *places.panel(cell), name, reports[name], still.image)
     return sheet.figure

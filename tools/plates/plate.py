@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covist.contract.stages import ImageReport
+from covist.report.stages import ImageReport
 from covist.viz.layout import View, owners
 from covist.viz.panels import WeightScale, show_representatives
 from covist.viz.sheet import Sheet, disc, thread

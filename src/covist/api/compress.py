@@ -15,14 +15,15 @@ from covist.api.handle import Compression
 from covist.api.setup import Setup
 from covist.config import CovistConfig
 from covist.contract.method import Method
-from covist.contract.pixels import Preprocessing
+from covist.contract.reading import check_method
 from covist.engine.decoder import FrozenDecoder
-from covist.engine.instruction import InstructionReader
-from covist.engine.settings import Settings
+from covist.engine.question import InstructionReader
+from covist.engine.settings import Rules, Settings
 from covist.errors import CovistError
 from covist.families.registry import family_for
 from covist.families.text_tower import Home, TextTower
 from covist.methods.registry import available_methods
+from covist.report.pixels import Preprocessing
 
 
 def compress(
@@ -113,11 +114,14 @@ def compress(
         raise CovistError("reselect= needs the processor (or the tokenizer) to find the latest question")
     if instruction is not None and processor is None and text_tower is None:
         raise CovistError("instruction= needs the processor (or clip=) to read it")
+    decoder = FrozenDecoder(family.decoder, family.rotary_axes())
+    check_method(chosen, decoder)
     settings = Settings(
         family=family,
         method=chosen,
-        decoder=FrozenDecoder(family.decoder, family.rotary_axes()),
+        decoder=decoder,
         reader=InstructionReader(family, processor, instruction, turn_markers),
+        rules=Rules(decoder),
         text_tower=text_tower,
         budget=wanted,
         min_coverage=least,
@@ -125,5 +129,5 @@ def compress(
         certify=certify,
         preprocessing=Preprocessing.of(processor),
     )
-    others = [other.encoder_layers for other in available_methods().values()] if per_call else []
-    return Compression(family, settings, encoder_layers=list(dict.fromkeys(chain(chosen.encoder_layers, *others))))
+    others = [other.encoder_requests for other in available_methods().values()] if per_call else []
+    return Compression(family, settings, encoder_requests=list(dict.fromkeys(chain(chosen.encoder_requests, *others))))

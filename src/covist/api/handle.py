@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,14 +17,18 @@ from torch import nn
 from covist.api.choose import PLAIN, check_budget_of, choose_method
 from covist.api.report import Report, build_report
 from covist.api.setup import Setup
-from covist.contract.encoder import EncoderWish
+from covist.contract.encoder import EncoderRequest
 from covist.contract.family import Family, unwrap
 from covist.contract.method import Method
-from covist.engine.choice import Variant
+from covist.contract.reading import check_method
 from covist.engine.hooks import Hooks
 from covist.engine.prefill import Prefill
 from covist.engine.settings import Settings
 from covist.errors import CovistError
+from covist.files import as_tuples
+
+REMEMBERED = 32
+"""Methods that `using` keeps with what they remember, such as a running concentration reference."""
 
 # Weak on both sides: a model that is dropped while it is compressed is freed with its handle.
 _ACTIVE: WeakKeyDictionary[nn.Module, ReferenceType[Compression]] = WeakKeyDictionary()
@@ -48,19 +53,19 @@ class Compression:
     >>> handle.remove()
     """
 
-    def __init__(self, family: Family, settings: Settings, encoder_layers: Sequence[EncoderWish]):
+    def __init__(self, family: Family, settings: Settings, encoder_requests: Sequence[EncoderRequest]):
         if Compression.of(family.model) is not None:
             raise CovistError(
                 "this model is already compressed; call .remove() on its handle first "
                 "(covist.Compression.of(model) finds it)"
             )
-        self.settings = settings
+        self.settings = settings = replace(settings, finished=self._write_report)
         self.report: Report | None = None
         """What the last prefill with images did."""
         self._model = family.model
-        self._encoder_layers = frozenset(encoder_layers)
-        self._hooks = Hooks(family, Variant.of(settings, self._write_report), encoder_layers)
-        self._methods: dict[Hashable, Variant] = {}  # those that `using` has built
+        self._encoder_requests = frozenset(encoder_requests)
+        self._hooks = Hooks(settings, encoder_requests)
+        self._methods: OrderedDict[Hashable, Method] = OrderedDict()  # those that `using` has built, latest last
         self._building = Lock()
         _ACTIVE[family.model] = ref(self)
 
@@ -104,34 +109,43 @@ class Compression:
         """
         self._require_active()
         run = Run()
-        variant = None
+        settings = None
         if budget != PLAIN:
-            base = self._hooks.default
+            chosen = self.settings.method
             if method is not None or strategy is not None or concentration is not None or options:
-                base = self._variant(strategy, method, concentration, options)
+                chosen = self._method(strategy, method, concentration, options)
             wanted = self.settings.budget if budget is None else budget
             least = self.settings.min_coverage if min_coverage is None else min_coverage
-            check_budget_of(base.settings.method, wanted, least)
-            settings = replace(base.settings, budget=wanted, min_coverage=least)
-            variant = replace(base, settings=settings, finished=partial(self._write, run))
-        with self._hooks.choice.using(variant):
+            check_budget_of(chosen, wanted, least)
+            settings = replace(
+                self.settings, method=chosen, budget=wanted, min_coverage=least, finished=partial(self._write, run)
+            )
+        with self._hooks.using(settings):
             yield run
 
-    def _variant(
+    def _method(
         self, strategy: str | None, method: str | Method | None, concentration: float | None, options: dict[str, Any]
-    ) -> Variant:
-        """The variant of a method; a variant that was used before is reused, with what it remembers."""
+    ) -> Method:
+        """A method for `using`; one that was used before is used again, with what it remembers."""
+        options = {name: as_tuples(value) for name, value in options.items()}
         key = (strategy, method, concentration, tuple(sorted(options.items())))
+        if not _is_hashable(key):
+            choose_method(strategy, method, Setup(), concentration, options)  # says which option is wrong
+            raise CovistError("using() takes options that are numbers, texts or tuples")
         with self._building:
             if key not in self._methods:
                 chosen = choose_method(strategy, method, Setup(), concentration, options)
-                if not self._encoder_layers.issuperset(chosen.encoder_layers):
+                if not self._encoder_requests.issuperset(chosen.encoder_requests):
                     raise CovistError(
                         f"{chosen.name} reads encoder layers that this handle does not record; "
                         "pass per_call=True to compress()"
                     )
-                settings = replace(self.settings, method=chosen)
-                self._methods[key] = self._hooks.add(Variant.of(settings, self._write_report))
+                check_method(chosen, self.settings.decoder)
+                self._hooks.follow_blocks(chosen)
+                self._methods[key] = chosen
+            self._methods.move_to_end(key)
+            while len(self._methods) > REMEMBERED:
+                self._methods.popitem(last=False)
             return self._methods[key]
 
     def refresh(self) -> None:
@@ -148,7 +162,7 @@ class Compression:
         ...     handle.refresh()
         """
         self._require_active()
-        self._hooks.refresh()
+        self.settings.rules.refresh()
 
     def _require_active(self) -> None:
         if not self.is_active:
@@ -183,3 +197,11 @@ class Compression:
 
     def _write(self, run: Run, prefill: Prefill) -> None:
         run.report = build_report(prefill, self.settings.decoder)
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covist.contract.films import whole_videos
-from covist.contract.pixels import Preprocessing
-from covist.contract.stages import ImageReport, StageReport
+import torch
+from torch import Tensor
+
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.prefill import Prefill
-from covist.engine.sequence import ImageInPrompt
+from covist.engine.sequence.images import ImageInPrompt
 from covist.errors import CovistError
-from covist.schedule import decoder_flops, kv_bytes
+from covist.report.films import whole_videos
+from covist.report.pixels import Preprocessing
+from covist.report.stages import ImageReport, StageReport
+from covist.schedule import decoder_flops
 from covist.units import counted, milliseconds, number, operations, share, size
 
 if TYPE_CHECKING:
@@ -191,11 +194,12 @@ class Report:
         """The lines of a summary, by name."""
         stages = {}
         for place, image in enumerate(self.visuals[:_LISTED]):
-            line, own = ", ".join(image.describe_stage(stage) for stage in range(len(image.stages))), image.certificate
+            line = ", ".join(image.describe_stage(stage) for stage in range(len(image.stages)))
+            certificate = image.certificate
             if len(self.visuals) == 1:
-                stages = {"stages": line, **({} if own is None else {"certificate": str(own)})}
+                stages = {"stages": line, **({} if certificate is None else {"certificate": str(certificate)})}
             else:
-                covered = "" if own is None else f"; {share(own.coverage, 1)} covered"
+                covered = "" if certificate is None else f"; {share(certificate.coverage, 1)} covered"
                 stages[f"{image.kind} {place}"] = line + covered
         if len(self.visuals) > _LISTED:
             stages["images"] = f"{len(self.visuals) - _LISTED} more in .visuals"
@@ -214,7 +218,6 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
     settings = prefill.settings
     images, texts = [], []
     flops = flops_before = cache = cache_before = 0.0
-    element = decoder.module.dtype.itemsize
     for index, sample in enumerate(prefill.batch.samples):
         images += [_image_report(index, image, settings.preprocessing) for image in sample.images]
         text = len(sample.rows) - sum(image.state.count + len(image.markers) for image in sample.images)
@@ -226,8 +229,8 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
         before = [text + sum(image.length for image in sample.images)] * decoder.layers
         flops += decoder_flops(lengths, decoder.hidden, decoder.intermediate)
         flops_before += decoder_flops(before, decoder.hidden, decoder.intermediate)
-        cache += kv_bytes(cached, decoder.kv_heads, decoder.head_width, element)
-        cache_before += kv_bytes(before, decoder.kv_heads, decoder.head_width, element)
+        cache += decoder.kv_bytes(cached)
+        cache_before += decoder.kv_bytes(before)
     return Report(
         tuple(images),
         tuple(texts),
@@ -248,7 +251,7 @@ def _lengths(others: int, images: Sequence[Sequence[int]], layers: int) -> list[
 
 
 def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessing) -> ImageReport:
-    """Refers to small tensors of the states and to the pixels, so that states and signals can be freed."""
+    """Refers to small tensors of the states, so that states and signals can be freed."""
     stages = tuple(
         StageReport(
             depth=depth,
@@ -272,12 +275,20 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
         image.actual_schedule.tokens_per_layer,
         image.actual_schedule.cached_tokens_per_layer,
         stages,
-        image.signals.read_pixels,
+        _copied(image.signals.read_pixels),
         preprocessing,
         image.signals.continues,
         missed=image.missed,
         attention_bound=image.attention_bound,
     )
+
+
+def _copied(read_pixels: Callable[[], list[Tensor]] | None) -> Callable[[], list[Tensor]] | None:
+    """The pixels of one image, precise enough to be shown: the original would hold those of its whole batch."""
+    if read_pixels is None:
+        return None
+    views = [view.detach().to(torch.float16, copy=True) for view in read_pixels()]
+    return partial(list, views)
 
 
 def _seconds(prefill: Prefill) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from covist.config import CovistConfig
 from covist.errors import CovistError
+from covist.files import as_json, load_settings, plain, save_settings
 from covist.formulas.concentration import ConcentrationTracker
 from covist.methods.create import create_method, reads_constants, takes_calibration
 from covist.methods.grammar import is_vanilla
@@ -54,7 +54,9 @@ class Setup:
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
-        """Refuse invalid settings before a model is loaded."""
+        """Refuse invalid settings before a model is loaded. Numbers of numpy become plain ones."""
+        for name in ("budget", "concentration", "min_coverage"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
         if not isinstance(self.method, str | None):
             raise CovistError(f"method must be a method's name, got {self.method!r}")
         if self.budget is not None:
@@ -95,7 +97,7 @@ class Setup:
             "constants": constants,
             "min_coverage": self.min_coverage,
             "calibration": None if self.calibration is None else self.calibration.to_dict(),
-            "origin": self.origin,
+            "origin": as_json("origin", self.origin),
         }
 
     @classmethod
@@ -123,18 +125,9 @@ class Setup:
 
     def save(self, path: str | Path) -> None:
         """Write the file."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+        save_settings(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> Setup:
         """Read a file; any error in it is a `CovistError` of one line."""
-        try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise CovistError(f"config {path} cannot be read ({error})") from None
-        except json.JSONDecodeError as error:
-            raise CovistError(f"config {path} is not JSON ({error.msg} in line {error.lineno})") from None
-        try:
-            return cls.from_dict(values)
-        except CovistError as error:
-            raise CovistError(f"config {path}: {error}") from None
+        return load_settings(path, cls.from_dict)

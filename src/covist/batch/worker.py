@@ -25,7 +25,6 @@ from covist.request.answer import Configuration, compressed
 from covist.request.identity import identity
 from covist.request.loading import LoadedModel, load_model
 from covist.request.together import Together
-from covist.schedule import kv_bytes
 
 WINDOW_ROWS, WINDOW_BYTES = 64, 2**27
 """Prepared together, so that rows of similar length can share batches: up to so many rows or bytes of pixels."""
@@ -60,8 +59,7 @@ def look_at(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
         reference = bundled_concentration(loaded)
     family = family_for(loaded.model)
     decoder = FrozenDecoder(family.decoder, family.rotary_axes())
-    per_token = kv_bytes([1] * decoder.layers, decoder.kv_heads, decoder.head_width, family.decoder.dtype.itemsize)
-    return Facts(identity(loaded), reference, per_token)
+    return Facts(identity(loaded), reference, decoder.kv_bytes([1] * decoder.layers))
 
 
 class Worker:

@@ -17,7 +17,7 @@ from covist.contract.kinds import NEEDS, NO_NEED
 from covist.errors import CovistError
 
 FACTS = (
-    *("paper", "acts", "goes_by", "signals", "needs", "budget", "positions"),
+    *("paper", "acts", "criterion", "signals", "needs", "budget", "positions"),
     *("licence", "published", "ours", "checked"),
 )
 """What is shown about one method, in this order."""
@@ -82,7 +82,7 @@ def methods(
 def _print_all(entries: list[dict[str, Any]]) -> None:
     from covist.methods.catalogue import WHERE, grouped
 
-    listed = table("method", "goes by", "checked", "paper", "")
+    listed = table("method", "criterion", "checked", "paper", "")
     for column in listed.columns:
         column.justify, column.no_wrap = "left", True
     listed.columns[3].no_wrap = False  # the only column that may shrink: long titles are cut
@@ -97,7 +97,7 @@ def _print_all(entries: list[dict[str, Any]]) -> None:
     console = out()
     console.print(listed)
     console.print("[dim]before, inside: where tokens are removed, relative to the decoder[/]")
-    console.print("[dim]goes by: what mainly decides which tokens are kept[/]")
+    console.print("[dim]criterion: what mainly decides which tokens are kept[/]")
     console.print("[dim]checked: against golden outputs of the authors' code, or a literal reference[/]")
     console.print(
         f"{len(entries)} methods. [bold]covist methods NAME[/] describes one; [bold]--method NAME[/] uses it."
@@ -108,7 +108,7 @@ def _print_all(entries: list[dict[str, Any]]) -> None:
 def _line(entry: dict[str, Any]) -> tuple[str | Text, ...]:
     title, venue = _title_and_venue(entry["paper"])
     short = Text(title, no_wrap=True, overflow="ellipsis")
-    return f"[{ACCENT}]{entry['name']}[/]", entry["goes_by"] or "-", _kind_of_check(entry), short, f"[dim]{venue}[/]"
+    return f"[{ACCENT}]{entry['name']}[/]", entry["criterion"] or "-", _kind_of_check(entry), short, f"[dim]{venue}[/]"
 
 
 def _kind_of_check(entry: dict[str, Any]) -> str:

@@ -9,8 +9,4 @@ kinds.py        the words by which methods are classified         methods  -> li
 views.py        what a method may read before and in the decoder  engine   -> methods
 decoder.py      the parts of a frozen decoder that methods read   engine   -> methods
 instruction.py  what the user asked about an image                engine   -> methods
-pixels.py       the image as the encoder saw it, for display      families -> report, drawings
-stages.py       what happened to an image, stage by stage         engine   -> report, drawings
-certificate.py  how well the kept tokens represent an image       report   -> users
-films.py        whole videos, joined from their segments          report   -> drawings
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from torch import Tensor
@@ -13,26 +14,40 @@ Rotary = tuple[Tensor, Tensor]
 
 
 class Decoder(Protocol):
-    """Shape, rotary frequencies, projections and head gains of a decoder-only text model."""
+    """Shape, rotary frequencies, projections and head gains of a decoder-only text model.
+
+    Not every layer can be read: `reads` tells which. A method may read only such layers; elsewhere gains are 1.
+    """
 
     layers: int
-    heads: int
-    kv_heads: int
-    head_width: int
+    heads: int  # of every layer; 1 if layers differ, since gains then broadcast over the heads
+    head_width: int  # of the widest head
     hidden: int
     intermediate: int
 
     @property
-    def inverse_frequencies(self) -> Tensor:
-        """RoPE frequencies after the model's scaling [head width / 2]; 0 for pairs that do not rotate."""
+    def name(self) -> str:
+        """The model's class, for messages."""
+
+    def reads(self, layer: int) -> bool:
+        """Whether queries, keys and values of a layer can be read as the layer computes them."""
 
     @property
-    def distance_table(self) -> DistanceTable:
-        """log(2 - D) of Eq. 9 for these frequencies."""
+    def unread(self) -> Mapping[int, str]:
+        """The layers that cannot be read, or whose gains cannot, and why."""
+
+    def frequencies(self, layer: int) -> Tensor | None:
+        """RoPE frequencies of a layer after the model's scaling [head width / 2]; 0 for pairs that do not rotate.
+
+        None if the layer does not rotate or cannot be read.
+        """
 
     @property
-    def layers_without_positions(self) -> frozenset[int]:
-        """Layers whose attention does not rotate: there D of Eq. 9 is 1."""
+    def distances(self) -> tuple[DistanceTable | None, ...]:
+        """log(2 - D) of Eq. 9 for each layer; None where D is 1, since the layer does not rotate or cannot be read.
+
+        Layers with equal frequencies share one table.
+        """
 
     def first_input(self, embeddings: Tensor) -> Tensor:
         """Embeddings as the first layer receives them; some decoders scale them on the way."""
@@ -56,4 +71,4 @@ class Decoder(Protocol):
         """Hidden states [tokens, d] after the decoder's final norm."""
 
     def head_gains(self, gain_range: tuple[float, float]) -> Tensor:
-        """Gains of Eq. 10 over all layers and heads, [layers, heads]."""
+        """Gains of Eq. 10, [layers, heads]; 1 where they cannot be read."""

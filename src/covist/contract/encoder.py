@@ -26,6 +26,16 @@ class EncoderRead:
     depth: of the layer, as an index or as a fraction of the tower's depth, capped at the layer that feeds the
         projector; None means that layer.
     without_class: the depth in a tower without a class token, if it differs.
+
+    >>> class Growing(covist.Method):
+    ...     name = "growing"
+    ...     second_half = covist.EncoderRead("states", 0.5)
+    ...     encoder_requests = (second_half,)
+    ...     def select(self, image, count):
+    ...         before, *_, after = image.signals.read(self.second_half)
+    ...         return (after.norm(dim=-1) - before.norm(dim=-1)).topk(count).indices
+    >>> Growing.second_half.layer(count=24, feeding=22, has_class=True)
+    12
     """
 
     what: Literal["received", "values", "states", "entry"]
@@ -40,7 +50,7 @@ class EncoderRead:
         return min(round_half_up(depth * count) if isinstance(depth, float) else range(count)[depth], feeding)
 
 
-EncoderWish = int | float | EncoderRead
+EncoderRequest = int | float | EncoderRead
 """What a method requests from the encoder: a number (a layer's index, or a fraction of the depth) stands for that
 layer's class queries and keys."""
 

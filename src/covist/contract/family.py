@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from covist.contract.encoder import EncoderWish
+from covist.contract.encoder import EncoderRequest
 from covist.contract.profile import FamilyProfile
 from covist.contract.signals import ImageSignals, PlacedSignals
 
 SignalSink = Callable[[list[ImageSignals]], None]
-Wanted = Callable[[], Collection[EncoderWish]]
+RequestedNow = Callable[[], Collection[EncoderRequest]]
 """Returns what the running method requests from the encoder."""
 
 
@@ -100,22 +100,18 @@ class Family(FamilyProfile, ABC):
         raw = (arguments.get(name) for name in ("pixel_values", "pixel_values_videos"))
         return any(value is not None for value in (*self.encoded(arguments).values(), *raw))
 
-    def passthrough_reason(self, input_ids: Tensor | None, kwargs: dict) -> str | None:
-        """Why this call must run uncompressed (for example video input), or None."""
-        return None
-
     def rotary_axes(self) -> Sequence[int] | None:
         """The axis of each frequency for multidimensional RoPE; otherwise None."""
         return None
 
     @abstractmethod
     def capture(
-        self, sink: SignalSink, encoder_layers: Sequence[EncoderWish] = (), wanted: Wanted | None = None
+        self, sink: SignalSink, requests: Sequence[EncoderRequest] = (), requested_now: RequestedNow | None = None
     ) -> list[Removable]:
         """Install removable hooks that pass the signals of every encoded image to `sink`, in prompt order.
 
-        `encoder_layers` are what methods request from further layers of the tower (`Method.encoder_layers`). A read is
-        recorded only while `wanted` returns it, or always if `wanted` is None.
+        `requests` is all that methods may request from further layers of the tower (`Method.encoder_requests`). A read
+        is recorded only while `requested_now` returns it, or always if `requested_now` is None.
         """
 
 

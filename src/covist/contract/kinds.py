@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from covist.errors import CovistError
 
-GOES_BY = {
+CRITERIA = {
     "attention": "how much attention it receives",
     "diversity": "how little it resembles the kept tokens",
     "coverage": "how well the kept tokens represent all tokens",
@@ -22,7 +22,8 @@ NEEDS = {
     "clip-text": "CLIP's text space, where the model has one",
     "question": "input embeddings of the text in the decoder",
     "decoder-attention": "queries and keys of a decoder layer",
-    "decoder-states": "hidden states, keys or values of a decoder layer",
+    "decoder-keys": "keys or values of a decoder layer",
+    "decoder-states": "hidden states of a decoder layer",
 }
 """Signals that a method reads if the model has them."""
 
@@ -30,10 +31,10 @@ NO_NEED = "none"
 """The filter word for methods that read no signal."""
 
 
-def check_words(goes_by: str, needs: tuple[str, ...] | None) -> None:
+def check_words(criterion: str, needs: tuple[str, ...] | None) -> None:
     """Refuse words outside the vocabulary; a method may leave both unspecified."""
-    if goes_by not in ("", *GOES_BY):
-        raise CovistError(f"goes_by={goes_by!r}: choose one of {', '.join(GOES_BY)}")
+    if criterion not in ("", *CRITERIA):
+        raise CovistError(f"criterion={criterion!r}: choose one of {', '.join(CRITERIA)}")
     for need in needs or ():
         if need not in NEEDS:
             raise CovistError(f"needs={need!r}: choose from {', '.join(NEEDS)}")

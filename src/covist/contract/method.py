@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from covist.contract.decoder import Decoder
-from covist.contract.encoder import EncoderWish
+from covist.contract.encoder import EncoderRequest
 from covist.contract.kinds import check_words
 from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
@@ -33,7 +33,14 @@ Counts = Literal["average", "nominal"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a reduction: the new state, and what reports and drawings show."""
+    """The result of a reduction: the new state, and what reports and drawings show.
+
+    >>> class HalfOfThem(covist.Method):
+    ...     name = "half-of-them"
+    ...     def reduce(self, state, view: covist.DecoderView, count):
+    ...         half = view.visual.argsort()[: state.count // 2]
+    ...         return covist.Outcome(state.restrict(half))
+    """
 
     state: VisualState
     withheld: float = 0.0  # evidence-weighted contribution withheld by the weight limit, Eq. 15
@@ -48,13 +55,25 @@ class Outcome:
 class AttentionRule:
     """The additive attention bias `scale[layer, head] * (log m + log(2 - D))` and where it applies."""
 
-    scale: Tensor  # [layers, heads]
+    scale: Tensor  # [layers, heads], or [layers, 1] for all heads
     weights: bool = True  # add log m of visual keys
-    distance: DistanceTable | None = None
+    distances: tuple[DistanceTable | None, ...] | None = None  # for each layer, None where D is 1; None: for all
     distance_keys: Literal["visual", "all"] = "visual"
-    distance_in_decoding: bool = True
-    layers_without_distance: frozenset[int] = frozenset()  # layers without rotary positions: D = 1 there
-    uniform_first_layer: bool = False  # in prefill, layer 0 sees the mean weight of each image, not the recorded ones
+    mean_weights: frozenset[int] = frozenset()  # layers in which every key of an image has the mean of their weights
+    decoding: AttentionRule | None = None  # the rule for later text, if another than this one, which is for prompts
+
+    @property
+    def while_decoding(self) -> AttentionRule:
+        return self.decoding or self
+
+    def distance(self, layer: int) -> DistanceTable | None:
+        """log(2 - D) in a layer; None if D is 1 there."""
+        return None if self.distances is None else self.distances[layer]
+
+    @property
+    def tables(self) -> tuple[DistanceTable | None, ...]:
+        """What `distance` may return, each once; layers without a distance factor count as one."""
+        return (None,) if self.distances is None else tuple(dict.fromkeys(self.distances))
 
 
 @dataclass(frozen=True)
@@ -70,7 +89,7 @@ class MethodInfo:
     ours: what differs from it or is added, and why
     checked: how the implementation was checked: "golden: ..." against the authors' code, "reference: ..." against a
         literal copy of the formulas
-    goes_by: what mainly decides which tokens stay, a word of `kinds.GOES_BY`
+    criterion: what mainly decides which tokens stay, a word of `kinds.CRITERIA`
     needs: signals that the method reads, words of `kinds.NEEDS`; None if unspecified
 
     >>> covist.available_methods()["divprune"].info.acts
@@ -85,11 +104,11 @@ class MethodInfo:
     published: str = ""
     ours: str = ""
     checked: str = ""
-    goes_by: str = ""
+    criterion: str = ""
     needs: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_words(self.goes_by, self.needs)
+        check_words(self.criterion, self.needs)
 
 
 class Method(ABC):
@@ -113,7 +132,7 @@ class Method(ABC):
     }
     """What each option of this class's own constructor means; base classes describe their own."""
     default_positions: ClassVar[Positions] = "keep"
-    encoder_layers: tuple[EncoderWish, ...] = ()
+    encoder_requests: tuple[EncoderRequest, ...] = ()
     """What to record from the encoder in addition to the layer that feeds the projector. A number (a layer's index, or
     a fraction of the tower's depth) stands for that layer's class queries and keys, which exist only with a class
     token; an `EncoderRead` works with every family."""
@@ -145,6 +164,12 @@ class Method(ABC):
             raise CovistError(f"positions={positions!r}: choose 'keep' or 'reindex'")
         self.positions: Positions = positions or self.default_positions
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Signals that the method reads, words of `kinds.NEEDS`; none if it does not say."""
+        info: MethodInfo | None = getattr(self, "info", None)
+        return () if info is None else info.needs or ()
+
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         """Tokens of one image in each decoder layer, for a layer-mean `budget` of `tokens`, counted in the cache."""
         return fixed_schedule(layers, budget, tokens)
@@ -173,6 +198,14 @@ class Method(ABC):
     def select(self, image: ImageContext, count: int) -> Tensor:
         """Indices [count] of the content tokens to keep before the decoder."""
         raise TypeError(f"{self.name} does not select before the decoder")
+
+    def memory(self, image: ImageContext) -> object | None:
+        """Something that `reduce` finds in `view.memory` at every stage of this image in this prompt, and may change.
+
+        The engine makes it once, when the image enters the decoder, and drops it with the prefill. What concerns
+        single tokens is best stored by their index in the image, [N, ...], and looked up with `state.indices`.
+        """
+        return None
 
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
         """Reduce a state inside the decoder to `count` tokens, before layer `view.depth`."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from covist.contract.encoder import EncoderRead, Tower
 from covist.errors import CovistError
+from covist.formulas.concentration import ConcentrationTracker
 from covist.grid import Grid, PartialGrid
 
 
@@ -45,6 +47,14 @@ class EncoderLayer:
 
 
 @dataclass
+class KnownPrompt:
+    """A prompt that an image has come with."""
+
+    tokens: Tensor  # [n] ids, or [n, d] embeddings if only they are known
+    seen: int  # its length when it last came, with the tokens generated since
+
+
+@dataclass(eq=False)
 class ImageSignals:
     """Encoder signals of one image.
 
@@ -67,14 +77,20 @@ class ImageSignals:
     text_space: Callable[[Tensor], Tensor] | None = None  # encoder features [*, v] -> input of CLIP's visual projection
     feeding: EncoderLayer | None = None  # the encoder layer that feeds the projector; None without a class token
     layers: dict[int, EncoderLayer] = field(default_factory=dict)  # further encoder layers that a method requested
-    asked: dict[EncoderRead, Callable[[], list[Tensor]]] = field(default_factory=dict)
+    requested: dict[EncoderRead, Callable[[], list[Tensor]]] = field(default_factory=dict)
     """What else the running method requested, [N, ...] each; see `read`."""
     tower: Tower | None = None  # the encoder itself, if a method requested its entry and it has a class token
     companions: dict[int, Tensor] = field(default_factory=dict)
     """Decoder layer -> features [N, d] that are added to the content tokens before that layer, in addition to the
     embeddings with which they enter the decoder (DeepStack)."""
     read_pixels: Callable[[], list[Tensor]] | None = None  # -> [3, h, w] per view, as the encoder saw it
-    memo: dict[str, Any] = field(default_factory=dict)  # what a method remembers about this image
+    references: WeakKeyDictionary[ConcentrationTracker, float | None] = field(default_factory=WeakKeyDictionary)
+    """The concentration reference that this image met first, for every tracker that has counted it. A forward call
+    without a cache meets the same image at every step: its reference must not move, and it must count once."""
+    prompts: list[KnownPrompt] = field(default_factory=list)  # with which it has come
+    joins: dict[tuple[int, ...], ImageSignals] = field(default_factory=dict)
+    """Images that begin with this tile, by the identities of their tiles; `PlacedSignals.joined` writes and reads it.
+    Held here and not by the family, because an image refers to its tiles: both go together."""
 
     @cached_property
     def attention(self) -> Tensor:
@@ -102,14 +118,14 @@ class ImageSignals:
         """Projected embeddings of the content tokens [N, d]."""
         return self.span[self.content_rows]
 
-    def read(self, wanted: EncoderRead) -> list[Tensor]:
-        """What a method requested from the encoder (`Method.encoder_layers`), in the order of the content tokens."""
-        if wanted not in self.asked:
+    def read(self, request: EncoderRead) -> list[Tensor]:
+        """What a method requested from the encoder (`Method.encoder_requests`), in the order of the content tokens."""
+        if request not in self.requested:
             raise CovistError(
-                f"this image was encoded without recording the {wanted.what} that the method reads from the encoder; "
+                f"this image was encoded without recording the {request.what} that the method reads from the encoder; "
                 "encode it in a call that runs this method"
             )
-        return self.asked[wanted]()
+        return self.requested[request]()
 
     @property
     def modality(self) -> Literal["image", "video"]:
@@ -132,22 +148,21 @@ class ImageSignals:
             read_keys=lambda: self.keys[kept],
             read_hidden=lambda: self.hidden[kept],
             pack=self.pack[kept],
-            asked=self._each_read(lambda own: own[kept]),
-            companions={layer: own[kept] for layer, own in self.companions.items()},
+            requested=self._each_read(lambda tensor: tensor[kept]),
+            companions={layer: features[kept] for layer, features in self.companions.items()},
         )
 
     def _each_read(self, change: Callable[[Tensor], Tensor]) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
         """The requested reads, with `change` applied to every tensor when it is read."""
         return {
-            wanted: lambda read=read: [change(own) for own in read()]  # type: ignore[misc]
-            for wanted, read in self.asked.items()
+            request: lambda read=read: [change(tensor) for tensor in read()]  # type: ignore[misc]
+            for request, read in self.requested.items()
         }
 
     def on(self, device: torch.device) -> ImageSignals:
-        """The same signals on a device, all of them read. Of the memo, only the concentration reference is kept."""
-        attention, keys, hidden = (own.to(device) for own in (self.attention, self.keys, self.hidden))
-        asked = {wanted: [own.to(device) for own in read()] for wanted, read in self.asked.items()}
-        known = {name: value for name, value in self.memo.items() if name in ("reference", "counted")}
+        """The same signals on a device, all of them read; prompts and joined images are forgotten."""
+        attention, keys, hidden = (signal.to(device) for signal in (self.attention, self.keys, self.hidden))
+        requested = {request: [tensor.to(device) for tensor in read()] for request, read in self.requested.items()}
         return replace(
             self,
             span=self.span.to(device),
@@ -160,19 +175,20 @@ class ImageSignals:
             class_features=None if self.class_features is None else self.class_features.to(device),
             feeding=None if self.feeding is None else self.feeding.on(device),
             layers={number: layer.on(device) for number, layer in self.layers.items()},
-            asked={wanted: partial(list, tensors) for wanted, tensors in asked.items()},
+            requested={request: partial(list, tensors) for request, tensors in requested.items()},
             tower=None if self.tower is None else self.tower.on(device),
-            companions={layer: own.to(device) for layer, own in self.companions.items()},
-            memo=known,
+            companions={layer: features.to(device) for layer, features in self.companions.items()},
+            prompts=[],
+            joins={},
         )
 
     @property
     def nbytes(self) -> int:
         """Bytes of the signals that every method may read, of the companions, and of what a method requested."""
-        own = [self.span, self.attention, self.keys, self.hidden, *self.companions.values()]
-        own += [tensor for read in self.asked.values() for tensor in read()]
-        own += [] if self.tower is None else [self.tower.entry]
-        return sum(tensor.nbytes for tensor in own)
+        tensors = [self.span, self.attention, self.keys, self.hidden, *self.companions.values()]
+        tensors += [tensor for read in self.requested.values() for tensor in read()]
+        tensors += [] if self.tower is None else [self.tower.entry]
+        return sum(tensor.nbytes for tensor in tensors)
 
     def stands_in(self, embeddings: Tensor, rows: Tensor) -> bool:
         """Whether the rows [n] of a prompt [length, d] hold this image's embeddings (a few of them are compared)."""
@@ -214,15 +230,17 @@ class ImageSignals:
             read_keys=lambda: joined([tile.keys for tile in tiles]),
             read_hidden=lambda: joined([tile.hidden for tile in tiles]),
             pack=joined([tile.pack + number * len(tile.pack) for number, tile in enumerate(tiles)]),
-            asked={
-                wanted: lambda wanted=wanted: [  # type: ignore[misc]
-                    joined(own) for own in zip(*(tile.read(wanted) for tile in tiles), strict=True)
+            requested={
+                request: lambda request=request: [  # type: ignore[misc]
+                    joined(parts) for parts in zip(*(tile.read(request) for tile in tiles), strict=True)
                 ]
-                for wanted in tiles[0].asked
+                for request in tiles[0].requested
             },
             companions={layer: joined([tile.companions[layer] for tile in tiles]) for layer in tiles[0].companions},
             read_pixels=read_pixels or tile_pixels,
-            memo={},
+            references=WeakKeyDictionary(),
+            prompts=[],
+            joins={},
         )
 
 
@@ -248,8 +266,7 @@ class PlacedSignals:
     def joined(self, others: Sequence[PlacedSignals], make: Callable[[], ImageSignals]) -> PlacedSignals:
         """This image and those that follow it as one image, which `make` builds once for all prompts."""
         parts = (self, *others)
-        known = self.signals.memo.setdefault("joined", {})
-        key = tuple(id(part.signals) for part in parts)
+        known, key = self.signals.joins, tuple(id(part.signals) for part in parts)
         if key not in known:
             known[key] = make()
         return PlacedSignals(known[key], torch.cat([part.rows for part in parts]), self.start, parts[-1].end)

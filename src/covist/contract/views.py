@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from covist.grid import Grid
 from covist.state import VisualState
 
 
-@dataclass
+@dataclass(eq=False)
 class ImageContext:
     """One image on its way into the decoder, with everything that `Method.select` may read.
 
@@ -25,7 +26,6 @@ class ImageContext:
     instruction: the question about the image
     decoder: shape, projections and rotary frequencies of the text model
     text_tower: CLIP's text space, if there is one
-    notes: what a method notes about the image until it is reduced
     seconds: time that finding the count took before the reduction
 
     >>> class Loudest(covist.Method):
@@ -39,7 +39,6 @@ class ImageContext:
     instruction: Instruction
     decoder: Decoder
     text_tower: TextSpace | None = None
-    notes: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -66,9 +65,28 @@ class ImageContext:
         return self.text_tower.encode(self.instruction.text)
 
 
+Known = TypeVar("Known")
+
+
+class PerImage(WeakKeyDictionary[ImageContext, Known]):
+    """What a method knows about images until they are reduced; it goes with the image, and pickles leave it behind."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
+
+
 @dataclass
 class DecoderView:
-    """One image inside the decoder, just before layer `depth`; rows are indices into the current sequence."""
+    """One image inside the decoder, just before layer `depth`; rows are indices into the current sequence.
+
+    >>> from covist.methods.inside import ScoreInside
+    >>> class Attended(ScoreInside):
+    ...     name, cuts = "attended", (16,)  # of 32 layers
+    ...     def score(self, view: covist.DecoderView):
+    ...         return view.attention(view.instruction_rows).mean((0, 1))[view.visual]
+    >>> Attended().schedule(layers=32, budget=400, tokens=576).tokens_per_layer[15:17]
+    (576, 224)
+    """
 
     depth: int
     decoder: Decoder
@@ -76,13 +94,14 @@ class DecoderView:
     observed: Tensor  # [n, d] the hidden states that entered `observed_layer`
     observed_layer: int
     positions: Tensor  # [n] or [n, axes]
-    rotary: Rotary  # cos and sin [n, head width]
+    rotary: Rotary | None  # cos and sin [n, head width]; None if the decoder does not rotate
     visual: Tensor  # [K] rows of the image's representatives
     text: Tensor  # [T] rows of the text tokens after the image
     text_embeddings: Tensor  # [T, d] their input embeddings before the first layer
     instruction_rows: Tensor  # [I]
     last_instruction_row: int
     signals: ImageSignals
+    memory: Any = None  # what `Method.memory` made for this image in this prompt; the method owns it
     change: Tensor | None = None  # [K] sum of `Method.change` over the blocks that the image has passed, if followed
 
     def queries(self, rows: Tensor, rotate: bool = True) -> Tensor:
@@ -100,10 +119,11 @@ class DecoderView:
 
     def attention(self, rows: Tensor) -> Tensor:
         """The plain causal attention of `observed_layer` for some queries [heads, rows, n], without covist's bias."""
-        keys = self.keys().repeat_interleave(self.decoder.heads // self.decoder.kv_heads, dim=0)
-        logits = self.queries(rows) @ keys.transpose(1, 2) * self.decoder.scale(self.observed_layer)
+        queries, keys = self.queries(rows), self.keys()
+        keys = keys.repeat_interleave(len(queries) // len(keys), dim=0)
+        logits = queries @ keys.transpose(1, 2) * self.decoder.scale(self.observed_layer)
         future = torch.arange(len(self.observed), device=rows.device)[None] > rows[:, None]
         return logits.masked_fill(future, float("-inf")).softmax(-1)
 
-    def _rotary(self, rows: Tensor) -> Rotary:
-        return self.rotary[0][rows], self.rotary[1][rows]
+    def _rotary(self, rows: Tensor) -> Rotary | None:
+        return None if self.rotary is None else (self.rotary[0][rows], self.rotary[1][rows])

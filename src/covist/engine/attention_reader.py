@@ -1,21 +1,20 @@
 """How a decoder layer turns hidden states into queries and keys: norms, head split, rotary pairing and width, scale.
 
 Models differ here in ways that their configuration does not reveal. So a reader runs the layer on a few tokens, records
-what its attention function receives, and keeps the recipe that reproduces it. If none does, the model is refused.
+what its attention function receives, and keeps the recipe that reproduces it. If none does, the layer is not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from covist.contract.decoder import Rotary
-from covist.engine.capture import PROJECTIONS, Received
+from covist.engine.capture import PROJECTIONS, Received, execution_device
 from covist.engine.projections import row_norms
 from covist.errors import CovistError
 from covist.formulas.attention import projection_energy
@@ -25,11 +24,16 @@ NormPlace = Literal["none", "per head", "full width", "after rotation"]
 Rotation = Literal["halves", "neighbours", "neighbours of halves", "none"]
 """How a layer rotates; "neighbours of halves" receives angles laid out for halves and rotates neighbours."""
 
-NORM_NAMES = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ("query_layernorm", "key_layernorm"))
+NORM_NAMES = (
+    ("q_norm", "k_norm"),
+    ("q_layernorm", "k_layernorm"),
+    ("query_layernorm", "key_layernorm"),
+    ("qk_norm", "qk_norm"),
+)
 NORM_PLACES: tuple[NormPlace, ...] = ("none", "per head", "full width", "after rotation")
 ROTATIONS: tuple[Rotation, ...] = ("halves", "neighbours", "neighbours of halves", "none")
-REFUSED_OPTIONS = {"softcap": "caps its attention logits", "s_aux": "has attention sinks"}
-"""Options of an attention function that change the logits beyond q, k and scale, and what they mean."""
+FURTHER_OPTIONS = {"softcap": "caps its attention logits", "s_aux": "has attention sinks"}
+"""Options of an attention function that change the attention beyond q, k and scale, and what they mean."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,9 @@ class Recipe:
     scale: float
     norm: NormPlace
     rotation: Rotation
+    input_norm: str | None = None  # the layer's norm before the projections
+    value_norm: bool = False  # whether values have a norm too
+    further: str | None = None  # what else the attention does to its logits
 
     def rotate(self, states: Tensor, rotary: Rotary) -> Tensor:
         """States [..., tokens, head width] in float32, as the layer rotates them."""
@@ -68,6 +75,13 @@ class Recipe:
             states = self.normalise(states.transpose(0, 1).to(projected.dtype), norm).transpose(0, 1)
         return states.float()
 
+    def form_values(self, projected: Tensor, attention: Any) -> Tensor:
+        """Values [kv heads, tokens, value width] in float32, from a projection's output [tokens, out]."""
+        states = projected.unflatten(-1, (self.kv_heads, -1))
+        if self.value_norm:
+            states = attention.v_norm(states)
+        return states.transpose(0, 1).float()
+
     def normalise(self, states: Tensor, norm: Any) -> Tensor:
         """Apply the layer's own norm to queries or keys [tokens, heads, head width]."""
         if self.norm == "none":
@@ -76,10 +90,14 @@ class Recipe:
 
 
 class AttentionReader:
-    """Queries, keys, values and projection energies of one decoder layer."""
+    """Queries, keys, values and projection energies of one decoder layer, which computes in `dtype`."""
 
-    def __init__(self, layer: Any, recipe: Recipe):
-        self._layer, self.recipe = layer, recipe
+    def __init__(self, layer: Any, attention: str, recipe: Recipe, dtype: torch.dtype):
+        self._layer, self.name, self.recipe, self._dtype = layer, attention, recipe, dtype
+
+    @property
+    def _attention(self) -> Any:
+        return getattr(self._layer, self.name)
 
     @property
     def rotates(self) -> bool:
@@ -96,80 +114,82 @@ class AttentionReader:
 
     def values(self, hidden: Tensor) -> Tensor:
         """[kv heads, tokens, value width] in float32."""
-        return split_heads(self._project(2, hidden), self.recipe.kv_heads).to(hidden.device)
+        return self.recipe.form_values(self._project(2, hidden), self._attention).to(hidden.device)
 
     def energy(self, width: int) -> Tensor | None:
         """E of Eq. 10 [heads, head width / 2] for hidden states of `width`; None in a layer without rotary."""
         if not self.rotates:
             return None
-        recipe, attention = self.recipe, self._layer.self_attn
+        recipe, attention, device = self.recipe, self._attention, execution_device(self._layer)
         norms = []
-        for name, heads, norm in zip(PROJECTIONS, (recipe.heads, recipe.kv_heads), _norms(attention), strict=False):
-            rows = row_norms(getattr(attention, name), width).view(heads, -1)[:, : recipe.head_width]
+        for name, heads, norm in zip(PROJECTIONS, (recipe.heads, recipe.kv_heads), norms_of(attention), strict=False):
+            rows = row_norms(getattr(attention, name), width, device, self._dtype)
+            rows = rows.view(heads, -1)[:, : recipe.head_width]
             norms.append(in_halves(rows * _gains(recipe, heads, norm), recipe.rotated, recipe.pairing))
         return projection_energy(*norms)
 
     def _project(self, number: int, hidden: Tensor) -> Tensor:
-        projection = getattr(self._layer.self_attn, PROJECTIONS[number])
-        return projection(input_norm(self._layer)(hidden))
+        norm = self.recipe.input_norm
+        normed = hidden if norm is None else getattr(self._layer, norm)(hidden)
+        return getattr(self._attention, PROJECTIONS[number])(normed)
 
     def _states(self, number: int, heads: int, hidden: Tensor, rotary: Rotary | None) -> Tensor:
         projected = self._project(number, hidden)
         # A layer may compute on another device; the method's arithmetic stays on the device of `hidden`.
         here = None if rotary is None else (rotary[0].to(projected.device), rotary[1].to(projected.device))
-        return self.recipe.form(projected, heads, _norms(self._layer.self_attn)[number], here).to(hidden.device)
+        return self.recipe.form(projected, heads, norms_of(self._attention)[number], here).to(hidden.device)
 
 
-def input_norm(layer: Any) -> Callable[[Tensor], Tensor]:
-    """The norm before a layer's attention; some layers have none."""
-    return getattr(layer, "input_layernorm", None) or nn.Identity()
-
-
-def split_heads(projected: Tensor, heads: int) -> Tensor:
-    """[tokens, heads x width] -> [heads, tokens, width] in float32."""
-    return projected.unflatten(-1, (heads, -1)).transpose(0, 1).float()
-
-
-def learn_recipe(layer: Any, hidden: Tensor, rotary: Rotary, received: Received) -> Recipe:
+def learn_recipe(layer: Any, attention: Any, hidden: Tensor, rotary: Rotary | None, received: Received) -> Recipe:
     """The recipe by which a layer turned hidden states [tokens, d] into what its attention `received`."""
-    name = type(layer.self_attn).__name__
-    for option, meaning in REFUSED_OPTIONS.items():
-        if received.options.get(option) is not None:
-            raise CovistError(f"{name} {meaning}, which compression does not support; use another text model")
+    name = type(attention).__name__
     tolerance = max(1e-4, 8 * torch.finfo(received.queries.dtype).eps)
-    normed = input_norm(layer)(hidden.to(received.queries.device))
-    values = split_heads(received.projected[2], received.keys.shape[0])
-    if not max(_apart(seen, normed) for seen in received.normed) <= tolerance:
-        raise CovistError(f"{name} does not read the layer's input after its norm; use another text model")
-    recipe, error = min(
-        ((recipe, _error(recipe, layer, rotary, received)) for recipe in _candidates(layer, rotary, received)),
-        key=lambda found: found[1],
-    )
-    error = max(error, _apart(values, received.values))
+    norm, error = _input_norm(layer, hidden.to(received.queries.device), received)
+    if not error <= tolerance:
+        raise CovistError(f"{name} does not read the layer's input after a norm")
+    norms = norms_of(attention)
+    candidates = ((recipe, _error(recipe, norms, rotary, received)) for recipe in _candidates(norms, rotary, received))
+    recipe, error = min(candidates, key=lambda found: found[1])
+    recipe = replace(recipe, value_norm=getattr(attention, "v_norm", None) is not None)
+    error = max(error, _apart(recipe.form_values(received.projected[2], attention), received.values))
     if not error <= tolerance:
         raise CovistError(
             f"{name} computes its queries, keys or values in a way that covist does not know (a trial run differs by "
-            f"{error:.0%}), so its attention cannot be read; use another text model"
+            f"{error:.0%})"
         )
-    return recipe
+    further = [meaning for option, meaning in FURTHER_OPTIONS.items() if received.options.get(option) is not None]
+    return replace(recipe, input_norm=norm, further=f"{name} {' and '.join(further)}" if further else None)
 
 
-def _candidates(layer: Any, rotary: Rotary, received: Received) -> list[Recipe]:
+def _input_norm(layer: Any, hidden: Tensor, received: Received) -> tuple[str | None, float]:
+    """The name of the layer's norm before its projections (None if there is none), and how far it is off."""
+    norms = [name for name, child in layer.named_children() if "norm" in name.lower() and child is not None]
+    found: list[tuple[str | None, float]] = []
+    for name in (*(norm for norm in norms if norm == "input_layernorm"), None, *norms):
+        try:
+            normed = hidden if name is None else getattr(layer, name)(hidden)
+        except RuntimeError:  # a norm of another width
+            continue
+        found.append((name, max(_apart(seen, normed) for seen in received.normed)))
+    return min(found, key=lambda one: one[1])
+
+
+def _candidates(norms: tuple[Any, Any], rotary: Rotary | None, received: Received) -> list[Recipe]:
     heads, _, width = received.queries.shape
-    norms = NORM_PLACES if _norms(layer.self_attn)[0] is not None else NORM_PLACES[:1]
+    places = NORM_PLACES if norms[0] is not None else NORM_PLACES[:1]
+    rotations, rotated = (ROTATIONS[-1:], 0) if rotary is None else (ROTATIONS, rotary[0].shape[-1])
     return [
-        Recipe(heads, received.keys.shape[0], width, rotary[0].shape[-1], received.scale, norm, rotation)
-        for norm, rotation in product(norms, ROTATIONS)
+        Recipe(heads, received.keys.shape[0], width, rotated, received.scale, norm, rotation)
+        for norm, rotation in product(places, rotations)
     ]
 
 
-def _error(recipe: Recipe, layer: Any, rotary: Rotary, received: Received) -> float:
+def _error(recipe: Recipe, norms: tuple[Any, Any], rotary: Rotary | None, received: Received) -> float:
     """Relative error of a recipe against what the attention received; infinite if it does not fit."""
-    norms = _norms(layer.self_attn)
     try:
         queries = recipe.form(received.projected[0], recipe.heads, norms[0], rotary)
         keys = recipe.form(received.projected[1], recipe.kv_heads, norms[1], rotary)
-    except RuntimeError:  # a norm for another layout, angles for another width
+    except (RuntimeError, ValueError):  # a norm for another layout, angles for another width
         return float("inf")
     return max(_apart(queries, received.queries), _apart(keys, received.keys))
 
@@ -183,7 +203,7 @@ def _apart(ours: Tensor, theirs: Tensor) -> float:
     return distance if distance == distance else float("inf")
 
 
-def _norms(attention: Any) -> tuple[Any, Any]:
+def norms_of(attention: Any) -> tuple[Any, Any]:
     """The norms of queries and keys, if the attention module has them."""
     for query, key in NORM_NAMES:
         if getattr(attention, query, None) is not None and getattr(attention, key, None) is not None:

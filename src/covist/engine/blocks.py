@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from covist.engine.prefill import Prefill
+from covist.engine.running import current
 from covist.errors import CovistError
 
 FEED_FORWARD = ("mlp", "feed_forward", "block_sparse_moe")
@@ -18,9 +19,7 @@ FEED_FORWARD = ("mlp", "feed_forward", "block_sparse_moe")
 class BlockWatch:
     """Reports every block that runs to the prefill of its thread, from construction until `remove()`."""
 
-    def __init__(self, layers: Iterable[nn.Module], running: Callable[[], Prefill | None]):
-        """`running` returns the prefill of this thread, if any."""
-        self._running = running
+    def __init__(self, layers: Iterable[nn.Module]):
         self._hooks = [
             block.register_forward_hook(partial(self._show, index), with_kwargs=True)
             for index, layer in enumerate(layers)
@@ -32,8 +31,8 @@ class BlockWatch:
             hook.remove()
 
     def _show(self, layer: int, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        prefill = self._running()
-        if prefill is None:
+        prefill = current()
+        if not isinstance(prefill, Prefill):
             return
         given: Tensor = args[0] if args else kwargs["hidden_states"]
         made: Tensor = output[0] if isinstance(output, tuple) else output

@@ -12,12 +12,14 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from covist.contract.decoder import Rotary
 from covist.errors import CovistError
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
@@ -25,11 +27,20 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 
 @dataclass(frozen=True)
 class LayerInput:
-    """What a decoder passes to its first layer."""
+    """What a decoder passes to one of its layers."""
 
-    hidden: Tensor  # [1, tokens, d]
-    rotary: Any  # cos and sin [1, tokens, rotary width] in a supported decoder
+    hidden: Tensor  # [1, tokens, d] of the first layer
+    args: tuple[Any, ...]  # further positional arguments
     options: dict[str, Any]
+
+    @property
+    def rotary(self) -> Rotary | None:
+        """cos and sin [tokens, rotary width] that the layer is given, if it is given any."""
+        given = cos_and_sin(self.options.get("position_embeddings"))
+        if given is None:
+            return None
+        cos, sin = (part.reshape(-1, *part.shape[-2:])[0] for part in given)
+        return cos, sin
 
 
 @dataclass(frozen=True)
@@ -41,37 +52,63 @@ class Received:
     values: Tensor  # [kv heads, tokens, value width]
     scale: float
     options: dict[str, Any]
-    normed: list[Tensor]  # [tokens, d] each, inputs of the projections
+    normed: list[Tensor]  # [tokens, d] each, inputs of the projections; empty if they are not separate modules
     projected: list[Tensor]  # [tokens, out] each, their outputs
 
 
 class Capture:
     """Runs tokens through twins of a decoder's modules; use it inside `capturing`."""
 
-    def __init__(self, module: Any, config: Any):
-        self._module, self._config = module, config
+    def __init__(self, module: Any, name: str):
+        self._module, self._name = module, name
 
     @torch.no_grad()
-    def enter(self, embeddings: Tensor, positions: Tensor) -> LayerInput:
-        """The input of the first layer for embeddings [tokens, d] at positions [..., 1, tokens]."""
-        first = _twin(self._module.layers[0])
-        first.forward = _stop
-        decoder = _twin(self._module, layers=nn.ModuleList([first]))
-        decoder.config = self._config
-        args, options = _run(decoder, inputs_embeds=embeddings[None], position_ids=positions, use_cache=False)
-        hidden = args[0] if args else options.pop("hidden_states")
-        return LayerInput(hidden, options.get("position_embeddings"), options)
+    def enter(self, embeddings: Tensor, positions: Tensor) -> tuple[list[LayerInput], Any]:
+        """What the layers receive for embeddings [tokens, d] at positions [..., 1, tokens] if they change nothing.
+
+        Also returns the twin of the decoder that ran, whose rotary modules are in the state in which they were used.
+        """
+        calls: list[tuple[tuple, dict[str, Any]]] = []
+
+        def record(*args: Any, **options: Any) -> Tensor:
+            calls.append((args, options))
+            return args[0] if args else options["hidden_states"]
+
+        layers = [_twin(layer) for layer in self._module.layers]
+        for layer in layers:
+            layer.forward = record
+        # Rotary modules replace their frequencies while they run; a twin keeps the model's own as they are.
+        rotary = {name: _twin(child) for name, child in self._module.named_children() if has_frequencies(child)}
+        decoder = _twin(self._module, layers=nn.ModuleList(layers), **rotary)
+        decoder.config = self._named(self._module.config)
+        try:
+            type(decoder).forward(decoder, inputs_embeds=embeddings[None], position_ids=positions, use_cache=False)
+        except Exception as error:  # after the last layer it does not matter
+            if len(calls) < len(layers):
+                raise _refusal(decoder, error) from error
+        if len(calls) != len(layers):
+            raise CovistError(f"{type(decoder).__name__} runs {len(calls)} of its {len(layers)} layers")
+        hidden = calls[0][0][0] if calls[0][0] else calls[0][1]["hidden_states"]
+        others = [{name: value for name, value in options.items() if name != "hidden_states"} for _, options in calls]
+        return [LayerInput(hidden, call[0][1:], options) for call, options in zip(calls, others, strict=True)], decoder
 
     @torch.no_grad()
-    def attend(self, index: int, given: LayerInput) -> Received:
-        """What the attention of layer `index` receives if that layer is given the first layer's input."""
+    def attend(self, index: int, given: LayerInput, cache: Any = None) -> Received:
+        """What the attention of layer `index` receives if that layer is given the first layer's hidden states."""
         layer = self._module.layers[index]
-        recorders = {name: _Recorder(getattr(layer.self_attn, name)) for name in PROJECTIONS}
-        attention = _twin(layer.self_attn, **recorders)
-        attention.config = self._config
+        name = attention_name(layer)
+        if name is None:
+            raise CovistError(f"{type(layer).__name__} has no attention")
+        own = getattr(layer, name)
+        recorders = {name: _Recorder(getattr(own, name)) for name in PROJECTIONS} if has_projections(own) else {}
+        attention = _twin(own, **recorders)
+        attention.config = self._named(getattr(own, "config", self._module.config))
         device = execution_device(layer)
+        options = _moved(given.options, device)
+        if "past_key_values" in options:
+            options["past_key_values"] = cache
         args, options = _run(
-            _twin(layer, self_attn=attention), given.hidden.to(device), **_moved(given.options, device)
+            _twin(layer, **{name: attention}), given.hidden.to(device), *_moved(given.args, device), **options
         )
         queries, keys, values = args
         scale = options.pop("scaling", None)
@@ -85,21 +122,57 @@ class Capture:
             projected=[recorder.made.flatten(0, -2) for recorder in recorders.values()],
         )
 
+    def _named(self, config: Any) -> Any:
+        """A copy of a configuration that names the attention function that ends a run."""
+        config = copy.copy(config)
+        # The public setter would also change sub-configurations, which are shared with the model.
+        config._attn_implementation_internal = self._name
+        return config
+
+
+def attention_name(layer: nn.Module) -> str | None:
+    """The name of a layer's attention module; None for linear attention, convolutions and the like."""
+    children = [(name, child) for name, child in layer.named_children() if child is not None]
+    for found in (
+        [name for name, _ in children if name == "self_attn"],
+        [name for name, child in children if has_projections(child)],
+        [name for name, child in children if "Attention" in type(child).__name__],
+    ):
+        if found:
+            return found[0]
+    return None
+
+
+def has_projections(attention: nn.Module) -> bool:
+    """Whether queries, keys and values have separate projections."""
+    return all(isinstance(getattr(attention, name, None), nn.Module) for name in PROJECTIONS)
+
+
+def has_frequencies(module: nn.Module) -> bool:
+    """Whether this is a rotary module."""
+    return any(name.endswith("inv_freq") for name in module._buffers)
+
+
+def cos_and_sin(given: Any) -> Rotary | None:
+    """cos and sin [..., tokens, rotary width] from what a rotary module returns; None if its form is unknown."""
+    if isinstance(given, Tensor) and given.is_complex():  # a rotation of neighbours, as a product of complex numbers
+        return given.real.repeat_interleave(2, dim=-1), given.imag.repeat_interleave(2, dim=-1)
+    if not isinstance(given, tuple) or len(given) != 2:
+        return None
+    return given if all(isinstance(part, Tensor) and part.ndim >= 2 for part in given) else None
+
 
 @contextmanager
 def capturing(module: Any) -> Iterator[Capture]:
     """Register the attention function that ends a run, and remove it afterwards."""
     name = f"covist-capture-{threading.get_ident()}"
-    config = copy.copy(module.config)
-    # The public setter would also change sub-configurations, which are shared with the model.
-    config._attn_implementation_internal = name
     ALL_ATTENTION_FUNCTIONS[name] = _stop_at_attention
     # Projections may draw random numbers (dropout of adapters in training).
     devices = [execution_device(layer) for layer in module.layers]
     accelerators = {device for device in devices if device.type not in ("cpu", "meta")}
     try:
         with torch.random.fork_rng(list(accelerators), device_type=next((d.type for d in accelerators), "cuda")):
-            yield Capture(module, config)
+            yield Capture(module, name)
     finally:
         del ALL_ATTENTION_FUNCTIONS[name]
 
@@ -108,8 +181,8 @@ def execution_device(module: nn.Module) -> torch.device:
     """The device on which a module computes; an offloaded module stores its weights elsewhere and has a hook."""
     hooks: Iterator[Any] = (getattr(part, "_hf_hook", None) for part in module.modules())
     device = next((hook.execution_device for hook in hooks if hasattr(hook, "execution_device")), None)
-    if device is None:
-        device = next((parameter.device for parameter in module.parameters()), "cpu")
+    if device is None:  # quantised projections may have buffers only
+        device = next((tensor.device for tensor in chain(module.parameters(), module.buffers())), "cpu")
     return torch.device(device)
 
 
@@ -150,6 +223,7 @@ def _twin(module: nn.Module, **children: nn.Module) -> Any:
     state = vars(twin)
     state.pop("forward", None)  # accelerate's wrapper, bound to the original
     state["_modules"] = {**module._modules, **children}
+    state["_buffers"] = dict(module._buffers)
     state["_forward_hooks"], state["_forward_pre_hooks"] = OrderedDict(), OrderedDict()
     return twin
 
@@ -162,9 +236,13 @@ def _run(twin: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple, dict[str, A
     except _Reached as reached:
         return reached.given
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise CovistError(f"{name} cannot be read: a trial run failed with {type(error).__name__}: {reason}") from error
-    raise CovistError(f"{name} cannot be read: its attention does not go through transformers' attention interface")
+        raise _refusal(twin, error) from error
+    raise CovistError(f"the attention of {name} does not go through transformers' attention interface")
+
+
+def _refusal(twin: nn.Module, error: Exception) -> CovistError:
+    reason = " ".join(str(error).split())
+    return CovistError(f"a trial run of {type(twin).__name__} failed with {type(error).__name__}: {reason:.160}")
 
 
 def _moved(value: Any, device: torch.device) -> Any:

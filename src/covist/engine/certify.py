@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from covist.contract.method import AttentionRule
-from covist.engine.sequence import ImageInPrompt, Sample
+from covist.engine.sequence.images import ImageInPrompt, Sample
 from covist.engine.settings import Settings
 from covist.formulas.bounds import attention_bound
 from covist.formulas.ops import share_groups
@@ -61,6 +61,7 @@ def _bias(rule: AttentionRule | None, weights: Tensor, query: Tensor, keys: Tens
     if rule is None:
         return torch.zeros_like(weights)[None]
     added = weights.log() if rule.weights else torch.zeros_like(weights)
-    if rule.distance is not None and LAYER not in rule.layers_without_distance:
-        added = added + rule.distance.log_factor(query, keys)[0]
+    distance = rule.distance(LAYER)
+    if distance is not None:
+        added = added + distance.log_factor(query, keys)[0]
     return rule.scale[LAYER].to(added)[:, None] * added

@@ -1,9 +1,9 @@
-"""One prefill under compression: images become states, and states shrink on their way through the decoder."""
+"""A prefill: images become states, and states shrink on their way through the decoder."""
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -11,53 +11,128 @@ import torch
 from torch import Tensor
 
 from covist.contract.decoder import Rotary
-from covist.contract.instruction import Instruction
-from covist.contract.signals import ImageSignals, PlacedSignals
-from covist.contract.views import DecoderView, ImageContext
-from covist.engine.beginning import Beginning, begin_image
+from covist.contract.signals import ImageSignals
+from covist.contract.views import DecoderView
+from covist.engine.attention.interface import Attended, AttentionCall
+from covist.engine.attention.mask import StageAttention
 from covist.engine.certify import bound_of
-from covist.engine.ledger import Ledger
-from covist.engine.prompt import Prompt
-from covist.engine.sequence import Batch, ImageInPrompt, Sample
+from covist.engine.passes import Pass, Stage, along_tokens, handed, without_autocast
+from covist.engine.sequence.cache import Book
+from covist.engine.sequence.conversation import Conversation
+from covist.engine.sequence.finder import ImageFinder
+from covist.engine.sequence.images import Batch, ImageInPrompt, Sample
+from covist.engine.sequence.ledger import Ledger
+from covist.engine.sequence.prompt import Prompt, packed_prompts, text_ledger
 from covist.engine.settings import Settings
-from covist.errors import CovistError
+
+NOT_GATHERED = ("inputs_embeds", "input_ids", "attention_mask", "position_ids", "past_key_values")
+"""Arguments of the text model that are not simply cut to the tokens that are left."""
 
 
-@dataclass
-class Prefill:
-    """Carries the batch from stage to stage; the handle's hooks call it at the decoder's entry and at each layer."""
+class Prefill(Pass):
+    """A call with images, or one that chooses the tokens of earlier images again."""
 
-    settings: Settings
-    batch: Batch
-    ledger: Ledger
-    rows: dict[int, list[Tensor]]  # first layer of a stage -> the prompt rows of each sample, in order of depth
-    right_padded: bool = False
-    observed: dict[int, Tensor] = field(default_factory=dict)  # layer -> the padded hidden states that entered it
-    seconds: float = 0.0
-    host_bytes: int = 0  # kept for later questions
-    asked_again: bool = False  # whether a later question chose the tokens of images of earlier turns
+    def __init__(self, settings: Settings, is_image: Tensor | None = None):
+        """`is_image` [batch, n] bool: visual tokens of the call; None if all images are of earlier turns."""
+        super().__init__(settings)
+        self._is_image = is_image
+        self.signals: Sequence[ImageSignals] = ()  # whose features the call may have brought
+        self.batch = Batch([])
+        self.seconds = 0.0
+        self.host_bytes = 0  # kept for later questions
+        self.asked_again = False  # whether a later question chose the tokens of images of earlier turns
+        self.right_padded = False
+        self._ledgers: dict[int, Ledger] = {}  # first layer of a stage -> the keys of its cache
+        self._rows: dict[int, list[Tensor]] = {}  # first layer of a stage -> the prompt rows of each sample
+        self._observed: dict[int, tuple[Tensor, Rotary | None]] = {}  # what entered a layer that a reduction reads
+        self._shown = 0  # number of last tokens whose states the caller expects; 0: all
 
-    @classmethod
-    def begin(cls, settings: Settings, prompt: Prompt, signals: list[ImageSignals]) -> tuple[Prefill, Tensor]:
-        """Reduce every image before the first layer; returns the compressed embeddings [batch, width, d]."""
+    # -- before the first layer ----------------------------------------------------------------------------------------
+
+    def prepare(self, module: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+        prompt = self._prompt(arguments)
+        known = None if self.book is None else self.book.conversation
+        if self._is_image is None:
+            assert known is not None, "only a known conversation is asked again"
+            prompt = self._whole_conversation(module, prompt, known, self.padding_mask(arguments))
+        self._remembered = prompt if self.settings.reselect else None
+        self._length = prompt.embeddings.shape[1]
+        self.right_padded = bool((prompt.valid.any(1) & ~prompt.valid[:, -1]).any())
+        self.settings.rules.follow()
         started = perf_counter()
-        finder = _ImageFinder(settings, prompt, signals)
-        batch = Batch([finder.sample(row, member) for row, member in prompt.members()])
-        for sample in batch.samples:
-            for image in sample.images if settings.certify else ():
-                image.attention_bound = bound_of(settings, sample, image)
-            sample.drop_removed()
-        rows = [sample.embeddings[sample.rows] for sample in batch.samples]
-        embeddings = batch.write_states(0, rows)
-        prefill = cls(
-            settings,
-            batch,
-            batch.ledger(settings.method),
-            rows={0: [sample.rows for sample in batch.samples]},
-            right_padded=not bool(prompt.valid[:, -1].all()),
+        with torch.no_grad(), without_autocast(prompt.embeddings):
+            self._reduce_images(prompt)
+        left = [prompt.embeddings[sample.source][sample.rows] for sample in self.batch.samples]
+        embeddings = self.batch.write_states(0, left)
+        self.seconds = perf_counter() - started
+        text = text_ledger(self.seen, prompt, self.padding_mask(arguments))
+        self._past = {
+            number: text if self.book is None else self.book.ledger(number) for number in range(len(module.layers))
+        }
+        stage = self._open_stage(0, embeddings)
+        positions, stage.positions = stage.positions, None  # the text model itself places what enters it
+        assert positions is not None
+        entering = {**self._gathered(arguments, prompt), "inputs_embeds": embeddings, "position_ids": handed(positions)}
+        if self.cache is None and entering.get("attention_mask") is None:
+            # Without a mask, transformers would take gaps between positions for borders of packed prompts.
+            entering["attention_mask"] = torch.ones_like(prompt.valid, dtype=torch.long)
+        return entering
+
+    def _prompt(self, arguments: dict[str, Any]) -> Prompt:
+        embeddings, mask = arguments["inputs_embeds"], self.padding_mask(arguments)
+        valid = torch.ones(embeddings.shape[:2], dtype=torch.bool, device=embeddings.device)
+        if mask is not None:
+            valid = mask[:, -embeddings.shape[1] :].to(embeddings.device) != 0
+        is_image = torch.zeros_like(valid) if self._is_image is None else self._is_image.to(embeddings.device)
+        return Prompt(
+            ids=self.ids,
+            is_image=is_image,
+            embeddings=embeddings,
+            positions=self.positions(arguments),
+            valid=valid,
+            blocks=packed_prompts(arguments),
         )
-        prefill.seconds = perf_counter() - started
-        return prefill, embeddings
+
+    def _whole_conversation(self, module: Any, new: Prompt, known: Conversation, mask: Tensor | None) -> Prompt:
+        """A new question about earlier images: empty the cache and run the conversation again."""
+        assert new.ids is not None, "a question has tokens"
+        embed = module.get_input_embeddings()
+        prompt, self.signals = known.continued(new.ids, new.embeddings, new.positions, mask, embed)
+        for layer in self.layers.values():
+            layer.reset()
+        self._shown, self.seen, self.book = new.embeddings.shape[1], 0, None
+        self.asked_again = True
+        return prompt
+
+    def _reduce_images(self, prompt: Prompt) -> None:
+        """Reduce every image before the first layer."""
+        self.batch = Batch(ImageFinder(self.settings, prompt, self.signals).samples())
+        for sample in self.batch.samples:
+            for image in sample.images if self.settings.certify else ():
+                image.attention_bound = bound_of(self.settings, sample, image)
+            sample.drop_removed()
+
+    def _gathered(self, arguments: Mapping[str, Any], prompt: Prompt) -> dict[str, Any]:
+        """Arguments that hold something for every token, for the tokens that are left; companions are taken out."""
+        width, taken = prompt.embeddings.shape[:2], self.settings.family.companion_arguments
+        rows, samples = self.batch.rows, self.batch.sources
+
+        def left(name: str, value: Any) -> Any:
+            if name in taken:
+                return None
+            per_token = isinstance(value, Tensor) and value.ndim >= 2 and value.shape[:2] == width
+            return along_tokens(value, rows, samples) if per_token and name not in NOT_GATHERED else value
+
+        return {name: left(name, value) for name, value in arguments.items()}
+
+    def begin_layers(self) -> None:
+        # The text model has computed its rotary embeddings by now, which may have changed the frequencies.
+        self.stages[0].attend = self._attention(self._ledgers[0], self.width[1])
+
+    def _attention(self, ledger: Ledger, queries: int) -> Callable[[AttentionCall], Attended]:
+        return StageAttention(ledger, queries, self.settings.rule, self.batch.sources).attend
+
+    # -- on the way through the layers ---------------------------------------------------------------------------------
 
     @property
     def images(self) -> list[ImageInPrompt]:
@@ -68,78 +143,86 @@ class Prefill:
         """Layers before which some image shrinks, the decoder's entry excluded."""
         return {depth for image in self.images for depth, _ in image.schedule.stages if depth > 0}
 
-    @property
-    def cache_cut_from(self) -> int | None:
-        """First layer whose cache is cut to the survivors; None leaves all caches unchanged."""
-        first = (image.schedule.cache_cut_from for image in self.images)
-        return min((layer for layer in first if layer is not None), default=None)
+    def before_layer(self, index: int, hidden: Tensor, rotary: Any) -> Tensor:
+        if index > 0:
+            hidden = self._add_companions(index, hidden)
+            due = index in self.depths
+            if due:
+                with without_autocast(hidden):
+                    hidden = self._reduce(index, hidden, self.rotary(index, hidden, rotary))
+            if due or self._past[index] is not self._past[index - 1]:
+                self._open_stage(index, hidden)
+        method = self.settings.method
+        if any(depth > index and method.observed_layer(depth) == index for depth in self.depths):
+            self._observed[index] = hidden, self.rotary(index, hidden, rotary)
+        return hidden
 
-    @property
-    def last_cut(self) -> int:
-        """The depth of the last reduction; 0 if there is none inside the decoder."""
-        return max(self.rows)
+    def _open_stage(self, depth: int, hidden: Tensor) -> Stage:
+        """The layers from `depth` on attend to this prefill's keys, after those that their cache held before."""
+        queries = hidden.shape[1]
+        made = self.batch.ledger(self.settings.method, self.seen)
+        past = self._past[depth]
+        self._ledgers[depth] = ledger = made if past is None else past.concat(made)
+        self._rows[depth] = [sample.rows for sample in self.batch.samples]
+        stage = self.stages[depth] = Stage(
+            self._attention(ledger, queries),
+            positions=ledger.joined.positions[:, ledger.length - queries :],
+            columns=self._columns(depth) if depth else None,
+            valid=made.joined.valid,
+            padded=made.padded,
+        )
+        return stage
 
-    def observe(self, layer: int, hidden: Tensor) -> None:
-        """Keep the input of a layer if a later reduction reads it."""
-        if any(depth > layer and self.settings.method.observed_layer(depth) == layer for depth in self.depths):
-            self.observed[layer] = hidden
+    def _columns(self, depth: int) -> Tensor:
+        """[batch, width]: the tokens of a stage as places among those that entered the decoder."""
+        width = self.width[1]
+        places = [
+            torch.searchsorted(entered, sample.rows) + width - len(entered)
+            for entered, sample in zip(self._rows[0], self.batch.samples, strict=True)
+        ]
+        return self.batch.pad(places)
 
-    def follow(self, layer: int, given: Tensor, made: Tensor) -> None:
-        """Record how a block of a layer changed its input [batch, width, d], if the method follows blocks."""
-        method, home = self.settings.method, self.ledger.positions.device
-        for index, sample in enumerate(self.batch.samples if method.follows_blocks else ()):
-            for image in sample.images:
-                if image.follows(layer):
-                    rows = sample.places(image.kept_rows)
-                    own = [self.batch.unpad(states.to(home), index)[rows] for states in (given, made)]
-                    image.add_change(method.change(*own))
-
-    def add_companions(self, layer: int, hidden: Tensor) -> Tensor:
+    def _add_companions(self, layer: int, hidden: Tensor) -> Tensor:
         """Hidden states [batch, width, d] with the companions that the representatives receive before `layer`."""
         if not any(layer in image.state.companions for image in self.images):
             return hidden
         hidden = hidden.clone()
         for index, sample in enumerate(self.batch.samples):
-            own = self.batch.unpad(hidden, index)
+            states = self.batch.unpad(hidden, index)
             for image in sample.images:
                 if layer in image.state.companions:
-                    own[sample.places(image.kept_rows).to(own.device)] += image.state.companions[layer].to(own)
+                    places = sample.places(image.kept_rows).to(states.device)
+                    states[places] += image.state.companions[layer].to(states)
         return hidden
 
-    def reduce(self, depth: int, hidden: Tensor, rotary: Rotary) -> Tensor:
+    def _reduce(self, depth: int, hidden: Tensor, rotary: Rotary | None) -> Tensor:
         """Reduce the images that are due before layer `depth`; returns the shorter hidden states."""
-        started = perf_counter()
-        layer = self.settings.method.observed_layer(depth)
-        observed = self.observed.pop(layer, hidden)
-        home, device = self.ledger.positions.device, hidden.device  # the decoder may be spread over devices
-        hidden, observed, rotary = hidden.to(home), observed.to(home), (rotary[0].to(home), rotary[1].to(home))
+        started, method = perf_counter(), self.settings.method
+        layer = method.observed_layer(depth)
+        observed, turned = self._observed.pop(layer, (hidden, rotary))
+        current = next(reversed(self._ledgers.values())).joined
+        positions = current.positions[:, current.count - hidden.shape[1] :]
+        home, device = positions.device, hidden.device  # the decoder may be spread over devices
+        hidden, observed = hidden.to(home), observed.to(home)
+        turned = None if turned is None else (turned[0].to(home), turned[1].to(home))
         shorter = []
         for index, sample in enumerate(self.batch.samples):
-            own = [self.batch.unpad(states, index) for states in (hidden, observed, *rotary, self.ledger.positions)]
+            states, seen, places = (self.batch.unpad(one, index) for one in (hidden, observed, positions))
+            angles = (
+                None if turned is None else (self.batch.unpad(turned[0], index), self.batch.unpad(turned[1], index))
+            )
             for image in sample.images:
                 count = dict(image.schedule.stages).get(depth, image.state.count)
-                if count < image.state.count or self.settings.method.measures_only:
-                    view = self._view(depth, layer, sample, image, *own)
-                    state = image.state.entering(depth, own[0][view.visual])
-                    image.outcomes.append((depth, self.settings.method.reduce(state, view, count)))
+                if count < image.state.count or method.measures_only:
+                    view = self._view(depth, layer, sample, image, states, seen, places, angles)
+                    state = image.state.entering(depth, states[view.visual])
+                    image.outcomes.append((depth, method.reduce(state, view, count)))
             before = sample.rows
             sample.drop_removed()
-            shorter.append(own[0][torch.searchsorted(before, sample.rows)])
-        states = self.batch.write_states(depth, shorter)
-        self.ledger = self.batch.ledger(self.settings.method)
-        self.rows[depth] = [sample.rows for sample in self.batch.samples]
+            shorter.append(states[torch.searchsorted(before, sample.rows)])
+        result = self.batch.write_states(depth, shorter)
         self.seconds += perf_counter() - started
-        return states.to(device)
-
-    def columns_of_survivors(self, layer: int, length: int) -> Tensor:
-        """[batch, kept]: survivors of the last stage, as columns of the `length` keys in the cache of `layer`."""
-        rows = self.rows[max(depth for depth in self.rows if depth <= layer)]
-        new = [
-            torch.searchsorted(then, sample.rows) + length - len(then)
-            for then, sample in zip(rows, self.batch.samples, strict=True)
-        ]
-        earlier_turns = torch.arange(length - max(len(then) for then in rows), device=new[0].device)
-        return torch.cat([earlier_turns.expand(len(new), -1), self.batch.pad(new)], dim=1)
+        return result.to(device)
 
     def _view(
         self,
@@ -149,9 +232,8 @@ class Prefill:
         image: ImageInPrompt,
         hidden: Tensor,
         observed: Tensor,
-        cos: Tensor,
-        sin: Tensor,
         positions: Tensor,
+        rotary: Rotary | None,
     ) -> DecoderView:
         text = sample.text_after(image)
         prompt = slice(len(hidden) - sample.generated)
@@ -162,7 +244,7 @@ class Prefill:
             observed=observed[prompt],
             observed_layer=layer,
             positions=positions[prompt],
-            rotary=(cos[prompt], sin[prompt]),
+            rotary=None if rotary is None else (rotary[0][prompt], rotary[1][prompt]),
             visual=sample.places(image.kept_rows),
             text=text,
             text_embeddings=sample.embeddings[sample.rows[text]],
@@ -170,127 +252,68 @@ class Prefill:
             last_instruction_row=int(sample.places(torch.tensor([image.instruction.last], device=sample.rows.device))),
             signals=image.signals,
             change=None if image.change is None else image.change[image.state.indices],
+            memory=image.memory,
         )
 
+    def follow(self, layer: int, given: Tensor, made: Tensor) -> None:
+        """Record how a block of a layer changed its input [batch, width, d], if the method follows blocks."""
+        method = self.settings.method
+        for index, sample in enumerate(self.batch.samples if method.follows_blocks else ()):
+            for image in sample.images:
+                if image.follows(layer):
+                    rows = sample.places(image.kept_rows).to(given.device)
+                    states = [self.batch.unpad(one, index)[rows] for one in (given, made)]
+                    image.add_change(method.change(*states).to(image.rows.device))
 
-class _ImageFinder:
-    """Finds the images of a prompt, pairs them with their signals and lets the method begin with each."""
+    # -- after the last layer ------------------------------------------------------------------------------------------
 
-    def __init__(self, settings: Settings, prompt: Prompt, signals: list[ImageSignals]):
-        self._settings, self._prompt, self._signals = settings, prompt, signals
-        self._begun: dict[Any, list[tuple[Tensor, Beginning]]] = {}
-        self._masked: dict[Any, ImageSignals] = {}
+    def finish(self, output: Any) -> Any:
+        if self.layers:
+            self._cut_caches()
+            book = Book(self._ledgers, self.seen + self._length, self.settings.rule, self.right_padded)
+            for layer in self.layers.values():
+                layer.book = book
+            self._remember(book)
+        restored = self.batch.restore_rows(output.last_hidden_state, self._length)
+        output.last_hidden_state = restored[:, -self._shown :]  # all of them if it is 0
+        if self.images and self.settings.finished is not None:
+            self.settings.finished(self)
+        return output
 
-    def sample(self, row: int, member: Tensor) -> Sample:
-        """The prompt whose tokens `member` [n] bool marks in a row of the batch."""
-        prompt = self._prompt
-        seen = prompt.valid[row] & member
-        ids = None if prompt.ids is None else prompt.ids[row]
-        images = self._images(row, member, ids)
-        generated = self._generated(row, images)
-        sample = Sample(
-            seen.nonzero().squeeze(1), prompt.positions[row], prompt.embeddings[row], generated=generated, source=row
-        )
-        is_text = seen & ~prompt.is_image[row]
-        is_text[len(is_text) - generated :] = False
-        for image in images:
-            is_text[image.start : image.end] = False
-        latest = self._settings.reader.latest_turn(ids, is_text) if self._settings.reselect else 0
-        for number, image in enumerate(images):
-            if not bool(seen[image.rows[image.signals.content_rows]].any()):
-                continue  # a fully masked image is ignored
-            first = images[self._settings.reader.first_of_turn(ids, images, number)]
-            asked = max(first.end, latest)
-            instruction = self._settings.reader.read(ids, is_text, asked, prompt.embeddings[row])
-            sample.images.append(self._begin(row, image, seen, instruction))
-        return sample
+    def _remember(self, book: Book) -> None:
+        """Keep what a later question needs in the cache."""
+        if self._remembered is not None:
+            signals = list({id(image.signals): image.signals for image in self.images}.values())
+            book.conversation = known = Conversation.of(self._remembered, signals, self.seen)
+            self.host_bytes = 0 if known is None else known.host_bytes
 
-    def _generated(self, row: int, images: list[PlacedSignals]) -> int:
-        """How many of the last tokens were generated; a forward call without a cache sees them as part of the prompt.
+    def _cut_caches(self) -> None:
+        """Remove what the last reduction dropped from the caches of the layers before it, where a method wants it."""
+        wanted = (image.schedule.cache_cut_from for image in self.images)
+        first = min((layer for layer in wanted if layer is not None), default=None)
+        last = max(self._rows)
+        if first is None or first >= last:
+            return
+        starts = [first, *(depth for depth in self._ledgers if first < depth < last), last]
+        before = {depth: ledger for depth, ledger in self._ledgers.items() if depth < first}
+        after = {depth: ledger for depth, ledger in self._ledgers.items() if depth >= last}
+        cut: dict[int, Ledger] = {}
+        made = self.batch.ledger(self.settings.method, self.seen)
+        for start, end in pairwise(starts):
+            seen = self._ledgers[max(depth for depth in self._ledgers if depth <= start)]
+            columns = self._columns_of_survivors(start, seen.length)
+            for number in range(start, end):
+                self.layers[number].take(columns)
+            past = self._past[start]
+            cut[start] = (made if past is None else past.concat(made)).rotated_as(seen, columns)
+        self._ledgers = {**before, **cut, **after}
 
-        Encoded images remember the prompts that they came with. Tokens that begin with such a prompt continue it; any
-        others are a new prompt about the same images.
-        """
-        prompt = self._prompt
-        own = prompt.embeddings[row] if prompt.ids is None else prompt.ids[row]
-        generated = []
-        for image in images:
-            known: list[Tensor] = image.signals.memo.setdefault("prompts", [])
-            before = [len(first) for first in known if torch.equal(first, own[: len(first)])]
-            if not before:
-                known.append(own.clone())
-            generated.append(len(own) - min(before, default=len(own)))
-        return max(generated, default=0)
-
-    def _images(self, row: int, member: Tensor, ids: Tensor | None) -> list[PlacedSignals]:
-        """The images of a prompt, in order. Each takes as many visual tokens as it has, even with text between them."""
-        tokens = (self._prompt.is_image[row] & member).nonzero().squeeze(1)
-        pieces: list[PlacedSignals] = []
-        place, waiting = 0, deque(self._signals)
-        while place < len(tokens):
-            signals = self._next(waiting, row, tokens[place:])
-            pieces.append(PlacedSignals.after(pieces, signals, tokens[place : place + len(signals.content)]))
-            place += len(signals.content)
-        return self._settings.family.images_in(pieces, ids)
-
-    def _next(self, waiting: deque[ImageSignals], row: int, tokens: Tensor) -> ImageSignals:
-        """The signals of the image that begins with the first of the visual `tokens`.
-
-        Signals mostly come in prompt order, so each one that was tried moves to the end and the next is tried first.
-        """
-        for _ in range(len(waiting)):
-            signals = waiting[0]
-            waiting.rotate(-1)
-            if signals.stands_in(self._prompt.embeddings[row], tokens[: len(signals.content)]):
-                return signals
-        raise CovistError(
-            "the image features in this prompt did not come from this model's vision tower in this call "
-            "(precomputed features and chunked prefill cannot be compressed); pass pixel_values to one call"
-        )
-
-    def _begin(self, row: int, placed: PlacedSignals, seen: Tensor, instruction: Instruction) -> ImageInPrompt:
-        """`seen` [n] bool: which tokens of the prompt the attention mask shows."""
-        signals = placed.signals
-        tokens = placed.rows[signals.content_rows.to(placed.rows.device)]  # [N]
-        visible = seen[tokens]
-        is_marker = seen.clone()
-        is_marker[: placed.start] = is_marker[placed.end :] = False
-        is_marker[tokens] = False
-        if not bool(visible.all()):
-            signals = self._restricted(signals, visible)
-        rows = tokens[visible]
-        begun = self._beginning(signals, instruction, self._prompt.positions[row][rows])
-        # Later stages read the rows; a copy of the embeddings would occupy memory until the prefill ends.
-        instruction = replace(instruction, embeddings=instruction.embeddings.new_empty(0, 0))
-        image = ImageInPrompt(
-            signals,
-            instruction,
-            begun.schedule,
-            begun.budget,
-            placed.start,
-            placed.end,
-            rows,
-            markers=is_marker.nonzero()[:, 0],
-            missed=begun.missed,
-        )
-        image.outcomes.append((0, begun.outcome))
-        return image
-
-    def _restricted(self, signals: ImageSignals, visible: Tensor) -> ImageSignals:
-        """Signals without the masked tokens; the same object for the same mask, so that beams share a state."""
-        key = (id(signals), tuple(visible.tolist()))
-        if key not in self._masked:
-            self._masked[key] = signals.restricted(visible.to(signals.content.device))
-        return self._masked[key]
-
-    def _beginning(self, signals: ImageSignals, instruction: Instruction, positions: Tensor) -> Beginning:
-        """Begin once per image and instruction: beams and repeated prompts share the state."""
-        key = (id(signals), instruction.text, tuple(positions[0].reshape(-1).tolist()))
-        for embeddings, begun in self._begun.get(key, []):
-            if embeddings.shape == instruction.embeddings.shape and torch.equal(embeddings, instruction.embeddings):
-                return begun
-        settings = self._settings
-        context = ImageContext(signals, positions, instruction, settings.decoder, settings.text_tower)
-        begun = begin_image(settings, context)
-        self._begun.setdefault(key, []).append((instruction.embeddings, begun))
-        return begun
+    def _columns_of_survivors(self, layer: int, length: int) -> Tensor:
+        """[batch, kept]: survivors of the last stage, as columns of the `length` keys in the cache of `layer`."""
+        rows = self._rows[max(depth for depth in self._rows if depth <= layer)]
+        new = [
+            torch.searchsorted(then, sample.rows) + length - len(then)
+            for then, sample in zip(rows, self.batch.samples, strict=True)
+        ]
+        earlier_turns = torch.arange(length - max(len(then) for then in rows), device=new[0].device)
+        return torch.cat([earlier_turns.expand(len(new), -1), self.batch.pad(new)], dim=1)

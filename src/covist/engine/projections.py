@@ -14,19 +14,27 @@ ADAPTER_STATE = ("active_adapters", "merged_adapters", "disable_adapters", "scal
 
 
 @torch.no_grad()
-def row_norms(projection: nn.Module, width: int) -> Tensor:
+def row_norms(
+    projection: nn.Module, width: int, device: torch.device | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
     """Euclidean norm of each row of a linear projection's weight, [out], on the CPU.
 
     A plain linear layer is read directly, offloaded or not. Any other (quantised, LoRA-wrapped) is probed by passing an
-    identity matrix through it and subtracting its response to zero, which removes a bias.
+    identity matrix through it and subtracting its response to zero, which removes a bias. A projection that has no
+    parameter to tell its input by is probed in the `dtype` and on the `device` in which its layer computes.
     """
     with _weight_at_hand(projection):
-        if type(projection) is nn.Linear and not projection.weight.is_meta:
-            return torch.linalg.vector_norm(projection.weight, dim=1, dtype=torch.float32).cpu()
+        weight = projection.weight if type(projection) is nn.Linear else torch.empty(0, dtype=torch.int)
+        # Quantised weights may be subclasses of a tensor inside a plain linear layer.
+        plain = type(weight) in (nn.Parameter, Tensor) and weight.is_floating_point() and not weight.is_meta
+        if plain:
+            return torch.linalg.vector_norm(weight, dim=1, dtype=torch.float32).cpu()
+    options: dict[str, Any] = {"device": device, "dtype": dtype}
     parameter = next((p for p in projection.parameters() if p.is_floating_point()), None)
-    options: dict[str, Any] = {} if parameter is None else {"dtype": parameter.dtype}
-    if parameter is not None and not parameter.is_meta:  # an offloaded module accepts input from any device
-        options["device"] = parameter.device
+    if parameter is not None:
+        options["dtype"] = parameter.dtype
+        # an offloaded module accepts input from any device
+        options["device"] = None if parameter.is_meta else parameter.device
     with _without_dropout(projection):
         offset = projection(torch.zeros(1, width, **options)).float()
         squares = torch.zeros(offset.shape[-1], dtype=torch.float32, device=offset.device)
@@ -72,9 +80,9 @@ def weights_stamp(modules: Iterable[nn.Module]) -> tuple:
     facts: list[Any] = []
     for part in (part for module in modules for part in module.modules()):
         facts.append(id(part))
-        for parameter in part._parameters.values():
-            if parameter is not None and not parameter.is_meta:  # offloaded weights come and go
-                facts += id(parameter), 0 if parameter.is_inference() else parameter._version
+        for tensor in (*part._parameters.values(), *part._buffers.values()):  # quantised weights may be buffers
+            if tensor is not None and not tensor.is_meta:  # offloaded weights come and go
+                facts += id(tensor), 0 if tensor.is_inference() else tensor._version
         if type(part) is not nn.Linear:  # looking up a missing attribute of a module is slow
             facts += [repr(getattr(part, name)) for name in ADAPTER_STATE if hasattr(part, name)]
     return tuple(facts)

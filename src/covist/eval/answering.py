@@ -15,11 +15,11 @@ from covist import __version__
 from covist.api.handle import Compression
 from covist.api.setup import Setup
 from covist.config import CovistConfig
-from covist.contract.stages import ImageReport
 from covist.eval.records import Answered, Records, Run
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite
 from covist.methods.create import create_method
+from covist.report.stages import ImageReport
 from covist.request.answer import compressed
 from covist.schedule import Calibration, CoverageBudget, resolve_budget
 

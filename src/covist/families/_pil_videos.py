@@ -56,7 +56,9 @@ class PilVideos(_Images):
     ) -> BatchFeature:
         batch: Any = make_batched_videos(videos)
         parts = [self.preprocess(list(frames), return_tensors="np") for frames in batch]
-        data: dict[str, Any] = {name: self.joined([part[own] for part in parts]) for own, name in self.inputs.items()}
+        data: dict[str, Any] = {
+            name: self.joined([part[source] for part in parts]) for source, name in self.inputs.items()
+        }
         made = BatchFeature(data, tensor_type=return_tensors)
         if return_metadata:
             made["video_metadata"] = make_batched_metadata(batch, video_metadata=video_metadata)

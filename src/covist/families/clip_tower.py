@@ -8,25 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from covist.contract.encoder import EncoderRead, EncoderWish, LayerRun, Tower
+from covist.contract.encoder import EncoderRead, EncoderRequest, LayerRun, Tower
 from covist.contract.family import Removable
-from covist.contract.pixels import lay_out, patches_of_tiles
 from covist.contract.profile import narrowed
 from covist.contract.signals import EncoderLayer
 from covist.families.hooks import Scratch
 from covist.families.projected import ProjectedTowerFamily, TowerOutput
-from covist.families.reads import Placing, Seen, of_entries
+from covist.families.reads import Placing, RecordedReads, of_entries
 from covist.grid import Grid
 from covist.plan import Geometry
+from covist.report.pixels import lay_out, patches_of_tiles
 
 CLIP_SIDE, CLIP_PATCH = 336, 14
 """Pixels along an image and along a patch of the published towers, CLIP ViT-L/14."""
 
-ClassTokenSeen = tuple[EncoderLayer, Tensor]
+ClassTokenRecord = tuple[EncoderLayer, Tensor]
 """Queries and keys of an encoder layer, and its output at the class token [tiles, v]."""
 
 
-class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
+class ClipTowerFamily(ProjectedTowerFamily[ClassTokenRecord]):
     """A family whose encoder is a CLIP vision tower and whose projector reads one of its hidden states."""
 
     tower_types = ("clip_vision_model",)
@@ -56,24 +56,24 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
     def tap(self, layer: Any) -> _LayerTap:
         return _LayerTap(layer)
 
-    def watched_layers(self, wanted: Sequence[EncoderWish]) -> list[int]:
+    def watched_layers(self, requests: Sequence[EncoderRequest]) -> list[int]:
         count = len(self.encoder_layers)
-        numbers = (depth for depth in wanted if not isinstance(depth, EncoderRead))
+        numbers = (depth for depth in requests if not isinstance(depth, EncoderRead))
         depths = (int(depth * count) if isinstance(depth, float) else depth for depth in numbers)
         return list(dict.fromkeys(range(count)[index] for index in (*self.feature_layers, *depths)))
 
-    def tower_signals(self, output: TowerOutput[ClassTokenSeen], tiles: slice, pack: Tensor) -> dict[str, Any]:
+    def tower_signals(self, output: TowerOutput[ClassTokenRecord], tiles: slice, pack: Tensor) -> dict[str, Any]:
         """The `ImageSignals` fields that come from the tower, for the tiles of one image, ordered by `pack`."""
         layers = {
             index: EncoderLayer(layer.class_query[tiles], layer.class_key[tiles], layer.keys[tiles], layer.heads)
             for index, (layer, _) in output.captured.items()
         }
         feeding = layers[self.feature_layers[-1]]
-        own = output.features[tiles]
+        features = output.features[tiles]
         tower = self.base.vision_tower
-        asked = of_entries(output.asked, tiles)
+        requested = of_entries(output.requested, tiles)
         placing = Placing(
-            asking=lambda: [torch.arange(1 + own.shape[1], device=own.device)],
+            query_patches=lambda: [torch.arange(1 + features.shape[1], device=features.device)],
             masses=lambda per_patch: per_patch.flatten()[pack],
             means=lambda per_patch: per_patch.flatten(0, 1)[pack],
             states=lambda per_patch: per_patch.flatten(0, 1)[pack],
@@ -83,20 +83,20 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenSeen]):
             "pack": pack,
             "read_attention": feeding.attention,
             "read_keys": lambda: feeding.keys.flatten(0, 1)[pack],
-            "read_hidden": lambda: own.flatten(0, 1)[pack],
+            "read_hidden": lambda: features.flatten(0, 1)[pack],
             "project": self.base.multi_modal_projector,
             "class_features": torch.cat([output.captured[index][1][tiles] for index in self.feature_layers], dim=-1),
             # if several layers feed the projector, their features lie side by side
             "text_space": lambda hidden: tower.post_layernorm(hidden[..., -tower.config.hidden_size :]),
             "feeding": feeding,
             "layers": layers,
-            "asked": placing.reads(asked),
-            "tower": self._walkable(asked),
+            "requested": placing.reads(requested),
+            "tower": self._walkable(requested),
         }
 
-    def _walkable(self, asked: Seen) -> Tower | None:
+    def _walkable(self, requested: RecordedReads) -> Tower | None:
         """The tower with its input for the tiles of an image, if a method requested it."""
-        entry = next((raw[0] for read, raw in asked.items() if read.what == "entry"), None)
+        entry = next((raw[0] for read, raw in requested.items() if read.what == "entry"), None)
         if entry is None:
             return None
         layers = self.encoder_layers
@@ -134,11 +134,11 @@ class _LayerTap:
 
         return hook
 
-    def take(self) -> ClassTokenSeen:
-        seen = self._scratch.take()
+    def take(self) -> ClassTokenRecord:
+        left = self._scratch.take()
         # The class rows are copied so that they do not keep the full projection outputs alive.
-        query, output = seen["query"][:, 0].clone(), seen["output"][:, 0].clone()
-        keys = seen["keys"]
+        query, output = left["query"][:, 0].clone(), left["output"][:, 0].clone()
+        keys = left["keys"]
         return EncoderLayer(query, keys[:, 0], keys[:, 1:], self._heads), output
 
 

@@ -15,12 +15,12 @@ from covist.undo import ReplacedMethod
 class Scratch(threading.local):
     """Values that the hooks of one call leave for each other; every thread has its own, so requests do not mix.
 
-    While `is_wanted` returns False, nothing is kept.
+    While `is_requested` returns False, nothing is kept.
     """
 
-    def __init__(self, is_wanted: Callable[[], bool] | None = None) -> None:
+    def __init__(self, is_requested: Callable[[], bool] | None = None) -> None:
         self._left: dict[str, Any] = {}
-        self._is_wanted = is_wanted
+        self._is_wanted = is_requested
 
     def leave(self, name: str, value: Any) -> None:
         if self._is_wanted is None or self._is_wanted():

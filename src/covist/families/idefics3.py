@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from covist.contract.family import Family
-from covist.contract.pixels import lay_out, patches_of_tiles
 from covist.contract.profile import FIRST_SPECIAL, narrowed
 from covist.contract.signals import ImageSignals, PlacedSignals
 from covist.families.registry import register_family
 from covist.families.tiles import TileFamily
 from covist.grid import Grid
 from covist.plan import Geometry
+from covist.report.pixels import lay_out, patches_of_tiles
 
 Place = tuple[int, int]
 """Row and column of a tile, counted from 1."""
@@ -207,7 +207,7 @@ def _as_views(tiles: list[ImageSignals], rows: int, columns: int) -> ImageSignal
     grid = Grid(((rows * side, columns * side), *((side, side) for _ in tiles[rows * columns :])))
 
     def pixels() -> list[Tensor]:
-        seen = torch.stack([view for tile in tiles if tile.read_pixels is not None for view in tile.read_pixels()])
-        return lay_out(patches_of_tiles(seen, side)[order.cpu()], grid)
+        shown = torch.stack([view for tile in tiles if tile.read_pixels is not None for view in tile.read_pixels()])
+        return lay_out(patches_of_tiles(shown, side)[order.cpu()], grid)
 
     return ImageSignals.join(tiles, grid, order, pixels)

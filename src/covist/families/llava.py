@@ -10,7 +10,7 @@ from torch import Tensor
 
 from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import ImageSignals
-from covist.families.clip_tower import CLIP_SIDE, ClassTokenSeen, ClipTowerFamily, patches_per_side, read_tiles
+from covist.families.clip_tower import CLIP_SIDE, ClassTokenRecord, ClipTowerFamily, patches_per_side, read_tiles
 from covist.families.projected import TowerOutput
 from covist.families.registry import register_family
 from covist.grid import Grid
@@ -27,7 +27,7 @@ class Llava(ClipTowerFamily):
         Geometry("llava-1.5-13b", 40, 5120, 13824, 40, 40, tokens=576, budgets=(192, 128, 64)),
     )
 
-    def images(self, output: TowerOutput[ClassTokenSeen]) -> list[ImageSignals]:
+    def images(self, output: TowerOutput[ClassTokenRecord]) -> list[ImageSignals]:
         side = patches_per_side(self.model)
         pack = torch.arange(side * side, device=output.features.device)
         everything = torch.ones(side * side, dtype=torch.bool, device=output.features.device)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import ImageSignals
-from covist.families.clip_tower import CLIP_SIDE, ClassTokenSeen, ClipTowerFamily, patches_per_side, read_tiles
+from covist.families.clip_tower import CLIP_SIDE, ClassTokenRecord, ClipTowerFamily, patches_per_side, read_tiles
 from covist.families.projected import TowerOutput
 from covist.families.registry import register_family
 from covist.grid import Grid
@@ -49,21 +49,21 @@ class LlavaNext(ClipTowerFamily):
         Geometry("llava-next-7b", 32, 4096, 11008, 32, 32, tokens=2880, markers=48, budgets=(640, 320, 160), tiles=5),
     )
 
-    def images(self, output: TowerOutput[ClassTokenSeen]) -> list[ImageSignals]:
+    def images(self, output: TowerOutput[ClassTokenRecord]) -> list[ImageSignals]:
         signals, first_tile = [], 0
         pixels, side = output.arguments["pixel_values"], patches_per_side(self.model)
         for number, (span, size) in enumerate(zip(output.spans, output.arguments["image_sizes"], strict=True)):
             tiles = self._tiles(size)
             layout = self.packed_layout(size, tiles, output.features.device)
-            own = slice(first_tile, first_tile + tiles)
-            seen = pixels[number, :tiles] if pixels.ndim == 5 else pixels[own]  # [tiles, 3, h, w]
+            of_image = slice(first_tile, first_tile + tiles)
+            shown = pixels[number, :tiles] if pixels.ndim == 5 else pixels[of_image]  # [tiles, 3, h, w]
             signals.append(
                 ImageSignals(
                     grid=layout.grid,
                     span=span.detach(),
                     content=layout.content,
-                    read_pixels=partial(read_tiles, seen, side, layout.pack, layout.grid),
-                    **self.tower_signals(output, own, layout.pack),
+                    read_pixels=partial(read_tiles, shown, side, layout.pack, layout.grid),
+                    **self.tower_signals(output, of_image, layout.pack),
                 )
             )
             first_tile += tiles

@@ -12,10 +12,10 @@ from torch.nn.functional import avg_pool2d
 
 from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import EncoderLayer, ImageSignals
-from covist.families.clip_tower import CLIP_SIDE, ClassTokenSeen
+from covist.families.clip_tower import CLIP_SIDE, ClassTokenRecord
 from covist.families.llava_next import LlavaNext
 from covist.families.projected import TowerOutput
-from covist.families.reads import Placing, Seen, of_entries
+from covist.families.reads import Placing, RecordedReads, of_entries
 from covist.families.registry import register_family
 from covist.families.video import film
 from covist.plan import Geometry
@@ -48,30 +48,32 @@ class LlavaNextVideo(LlavaNext):
     def visual_tokens(self) -> tuple[int, ...]:
         return (self.model.config.image_token_id, self.model.config.video_token_id)
 
-    def videos(self, output: TowerOutput[ClassTokenSeen]) -> list[ImageSignals]:
+    def videos(self, output: TowerOutput[ClassTokenRecord]) -> list[ImageSignals]:
         pixels = output.arguments["pixel_values_videos"]  # [videos, frames, 3, h, w]
         layer, _ = output.captured[self.feature_layers[-1]]
         side, frames = math.isqrt(output.features.shape[1]), pixels.shape[1]
         signals: list[ImageSignals] = []
         for number, span in enumerate(output.spans):
-            own = slice(number * frames, (number + 1) * frames)
-            seen = EncoderLayer(layer.class_query[own], layer.class_key[own], layer.keys[own], layer.heads)
-            asked = of_entries(output.asked, own)
-            part_of = partial(self._frames, pixels[number], seen, output.features[own], asked)
+            of_video = slice(number * frames, (number + 1) * frames)
+            feeding = EncoderLayer(
+                layer.class_query[of_video], layer.class_key[of_video], layer.keys[of_video], layer.heads
+            )
+            requested = of_entries(output.requested, of_video)
+            part_of = partial(self._frames, pixels[number], feeding, output.features[of_video], requested)
             signals += film(span.flatten(0, -2), (side, side), frames, part_of)
         return signals
 
     def _frames(
-        self, pixels: Tensor, layer: EncoderLayer, features: Tensor, asked: Seen, part: range
+        self, pixels: Tensor, layer: EncoderLayer, features: Tensor, requested: RecordedReads, part: range
     ) -> dict[str, Any]:
         """The `ImageSignals` fields for some frames of a video, given its pixels, layer, features and reads.
 
         A token is a square of patches, so methods that read single patches of the encoder find none, as in a tower
         without a class token. The attention is the class token's.
         """
-        own, tower = slice(part.start, part.stop), self.base.vision_tower
-        layer = EncoderLayer(layer.class_query[own], layer.class_key[own], layer.keys[own], layer.heads)
-        pixels, features, count = pixels[own], features[own], features.shape[1]
+        of_part, tower = slice(part.start, part.stop), self.base.vision_tower
+        layer = EncoderLayer(layer.class_query[of_part], layer.class_key[of_part], layer.keys[of_part], layer.heads)
+        pixels, features, count = pixels[of_part], features[of_part], features.shape[1]
         is_clip_space = features.shape[-1] == tower.config.hidden_size * len(self.feature_layers)
 
         def per_token(per_patch: Tensor) -> Tensor:
@@ -79,7 +81,7 @@ class LlavaNextVideo(LlavaNext):
             return squares(per_patch.float().transpose(1, 2), count).transpose(1, 2).flatten(0, 1)
 
         placing = Placing(
-            asking=lambda: [torch.arange(1 + layer.keys.shape[1], device=features.device)],
+            query_patches=lambda: [torch.arange(1 + layer.keys.shape[1], device=features.device)],
             masses=lambda per_patch: squares(per_patch[:, None], count).flatten(),
             means=per_token,
             states=per_token,
@@ -93,7 +95,7 @@ class LlavaNextVideo(LlavaNext):
             "text_space": (lambda hidden: tower.post_layernorm(hidden[..., -tower.config.hidden_size :]))
             if is_clip_space
             else None,
-            "asked": placing.reads(of_entries(asked, own)),
+            "requested": placing.reads(of_entries(requested, of_part)),
             "read_pixels": lambda: list(pixels.detach().cpu()),
         }
 

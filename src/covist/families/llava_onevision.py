@@ -18,18 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covist.contract.pixels import lay_out, patches_of_tiles
 from covist.contract.profile import FIRST_SPECIAL, narrowed
 from covist.contract.signals import ImageSignals
-from covist.families.incoming import patches_in_rows_that_ask
+from covist.families.incoming import choose_query_patches_in_rows
 from covist.families.patch_attention import PatchAttention
-from covist.families.patch_tower import PatchesSeen, PatchTowerFamily
+from covist.families.patch_tower import PatchRecords, PatchTowerFamily
 from covist.families.projected import TowerOutput
-from covist.families.reads import Placing, Seen, of_entries
+from covist.families.reads import Placing, RecordedReads, of_entries
 from covist.families.registry import register_family
 from covist.families.video import film
 from covist.grid import Grid
 from covist.plan import Geometry
+from covist.report.pixels import lay_out, patches_of_tiles
 
 TILE = 384
 """Pixels along a side of the published models' tiles."""
@@ -120,7 +120,7 @@ class LlavaOnevision(PatchTowerFamily):
     def encoder_layers(self) -> Sequence[Any]:
         return self.base.vision_tower.encoder.layers
 
-    def images(self, output: TowerOutput[PatchesSeen]) -> list[ImageSignals]:
+    def images(self, output: TowerOutput[PatchRecords]) -> list[ImageSignals]:
         arguments, sizes = output.arguments, output.arguments["image_sizes"]
         aspect_ratio = arguments.get("vision_aspect_ratio") or self.model.config.vision_aspect_ratio
         vision, pixels = self.model.config.vision_config, arguments["pixel_values"]
@@ -128,58 +128,58 @@ class LlavaOnevision(PatchTowerFamily):
         counts = self._tiles(sizes, arguments.get("batch_num_images"))
         for number, (span, size, tiles) in enumerate(zip(output.spans, sizes, counts, strict=True)):
             packing = Packing(self.base, size, aspect_ratio, vision.image_size // vision.patch_size)
-            own = slice(first, first + tiles)
-            asked = of_entries(output.asked, own)
-            image = self._image(span.detach(), packing, blocks[own], output.features[own], asked)
-            seen = pixels[number, :tiles] if pixels.ndim == 5 else pixels[own]  # [tiles, 3, h, w]
-            image.read_pixels = lambda seen=seen, packing=packing: _read_tiles(seen, packing)
+            of_image = slice(first, first + tiles)
+            requested = of_entries(output.requested, of_image)
+            image = self._image(span.detach(), packing, blocks[of_image], output.features[of_image], requested)
+            shown = pixels[number, :tiles] if pixels.ndim == 5 else pixels[of_image]  # [tiles, 3, h, w]
+            image.read_pixels = lambda shown=shown, packing=packing: _read_tiles(shown, packing)
             signals.append(image)
-            first = own.stop
+            first = of_image.stop
         return signals
 
     @property
     def visual_tokens(self) -> tuple[int, ...]:
         return (self.model.config.image_token_id, self.model.config.video_token_id)
 
-    def videos(self, output: TowerOutput[PatchesSeen]) -> list[ImageSignals]:
+    def videos(self, output: TowerOutput[PatchRecords]) -> list[ImageSignals]:
         pixels = output.arguments["pixel_values_videos"]  # [videos, frames, 3, h, w]
         (blocks,), frames = output.captured.values(), pixels.shape[1]
         vision = self.model.config.vision_config
         side = math.ceil(vision.image_size // vision.patch_size / 2)
         signals: list[ImageSignals] = []
         for number, span in enumerate(output.spans):
-            own = slice(number * frames, (number + 1) * frames)
-            asked = of_entries(output.asked, own)
-            part_of = partial(self._frames, pixels[number], blocks[own], output.features[own], asked)
+            of_video = slice(number * frames, (number + 1) * frames)
+            requested = of_entries(output.requested, of_video)
+            part_of = partial(self._frames, pixels[number], blocks[of_video], output.features[of_video], requested)
             signals += film(span, (side, side), frames, part_of)
         return signals
 
     def _frames(
-        self, pixels: Tensor, blocks: list[PatchAttention], features: Tensor, asked: Seen, part: range
+        self, pixels: Tensor, blocks: list[PatchAttention], features: Tensor, requested: RecordedReads, part: range
     ) -> dict[str, Any]:
         """The `ImageSignals` fields for some frames of a video, given its pixels, blocks, features and reads."""
-        own, shrunk, exact = slice(part.start, part.stop), self.base.apply_pooling, self.exact_attention
-        pixels, blocks, features = pixels[own], blocks[own], features[own]
+        of_part, shrunk, exact = slice(part.start, part.stop), self.base.apply_pooling, self.exact_attention
+        pixels, blocks, features = pixels[of_part], blocks[of_part], features[of_part]
 
-        def asking() -> list[Tensor]:
+        def query_patches() -> list[Tensor]:
             count = features.shape[1]
-            return patches_in_rows_that_ask(count, math.isqrt(count), exact, features.device)
+            return choose_query_patches_in_rows(count, math.isqrt(count), exact, features.device)
 
         def attention() -> Tensor:
-            patches = asking()
+            patches = query_patches()
             incoming = torch.stack([frame.incoming(patches) for frame in blocks])  # [frames, patches]
             return shrunk(incoming[..., None]).transpose(1, 2)
 
         def shrunk_row(per_patch: Tensor) -> Tensor:
             return shrunk(per_patch).flatten(0, 1)
 
-        placing = Placing(asking, lambda masses: shrunk(masses[..., None]).flatten(), shrunk_row, shrunk_row)
+        placing = Placing(query_patches, lambda masses: shrunk(masses[..., None]).flatten(), shrunk_row, shrunk_row)
         return {
             "read_attention": attention,
             "read_keys": lambda: shrunk_row(torch.stack([frame.keys.flatten(1) for frame in blocks]).float()),
             "read_hidden": lambda: shrunk_row(features),
             "project": self.base.multi_modal_projector,
-            "asked": placing.reads(of_entries(asked, own)),
+            "requested": placing.reads(of_entries(requested, of_part)),
             "read_pixels": lambda: list(pixels.detach().cpu()),
         }
 
@@ -198,20 +198,20 @@ class LlavaOnevision(PatchTowerFamily):
         ]
 
     def _image(
-        self, span: Tensor, packing: Packing, blocks: list[PatchAttention], features: Tensor, asked: Seen
+        self, span: Tensor, packing: Packing, blocks: list[PatchAttention], features: Tensor, requested: RecordedReads
     ) -> ImageSignals:
-        """The signals of an image, given `blocks`, `features` [tiles, patches, v] and reads (`asked`) of its tiles."""
+        """The signals of an image, given `blocks`, `features` [tiles, patches, v] and requested reads of its tiles."""
         grid, content = packing.layout(len(blocks), span.device)
 
-        def asking() -> list[Tensor]:
-            return patches_in_rows_that_ask(packing.side**2, packing.side, self.exact_attention, span.device)
+        def query_patches() -> list[Tensor]:
+            return choose_query_patches_in_rows(packing.side**2, packing.side, self.exact_attention, span.device)
 
         def attention() -> Tensor:
-            patches = asking()
+            patches = query_patches()
             incoming = torch.stack([tile.incoming(patches) for tile in blocks])  # [tiles, patches]
             return packing(incoming[..., None]).view(1, 1, -1)
 
-        placing = Placing(asking, lambda masses: packing(masses[..., None])[:, 0], packing, packing)
+        placing = Placing(query_patches, lambda masses: packing(masses[..., None])[:, 0], packing, packing)
 
         return ImageSignals(
             grid=grid,
@@ -222,7 +222,7 @@ class LlavaOnevision(PatchTowerFamily):
             read_hidden=lambda: packing(features),
             pack=torch.arange(grid.size, device=span.device),
             project=self.base.multi_modal_projector,
-            asked=placing.reads(asked),
+            requested=placing.reads(requested),
         )
 
 

@@ -33,20 +33,20 @@ class PatchAttention:
         length = len(self.keys) // count
         return [self.of(slice(first, first + length)) for first in range(0, count * length, length)]
 
-    def incoming(self, asking: Sequence[Tensor]) -> Tensor:
+    def incoming(self, query_patches: Sequence[Tensor]) -> Tensor:
         """Attention that each patch receives: [patches]."""
-        return incoming_attention(self.queries, self.keys, self.rotary, asking)
+        return incoming_attention(self.queries, self.keys, self.rotary, query_patches)
 
-    def shares(self, asking: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def shares(self, query_patches: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The same, and the part of it that each patch receives from itself: [patches] each."""
-        return attention_shares(self.queries, self.keys, self.rotary, asking)
+        return attention_shares(self.queries, self.keys, self.rotary, query_patches)
 
 
 class ProjectionTap:
     """Keeps the queries and keys of a block with separate projections until they are taken.
 
     `query`, `key` and `value` name the modules of `attention` whose outputs to keep: the projections, or the norms
-    after them. Values are kept only if `value` is given; nothing is kept while `is_wanted` returns False.
+    after them. Values are kept only if `value` is given; nothing is kept while `is_requested` returns False.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class ProjectionTap:
         query: str = "q_proj",
         key: str = "k_proj",
         value: str | None = None,
-        is_wanted: Callable[[], bool] | None = None,
+        is_requested: Callable[[], bool] | None = None,
     ):
-        self._heads, self._scratch = heads, Scratch(is_wanted)
+        self._heads, self._scratch = heads, Scratch(is_requested)
         parts = {"queries": query, "keys": key, **({} if value is None else {"values": value})}
         self.handles: list[Removable] = [
             attention.register_forward_pre_hook(self._keep_rotary, with_kwargs=True),
@@ -76,9 +76,9 @@ class ProjectionTap:
 
     def take(self) -> list[PatchAttention]:
         """One for each entry of the encoder's batch."""
-        seen = self._scratch.take()
-        values = seen.get("values", [None] * len(seen["keys"]))
+        left = self._scratch.take()
+        values = left.get("values", [None] * len(left["keys"]))
         return [
-            PatchAttention(queries, keys, seen["rotary"], own)
-            for queries, keys, own in zip(seen["queries"], seen["keys"], values, strict=True)
+            PatchAttention(queries, keys, left["rotary"], entry_values)
+            for queries, keys, entry_values in zip(left["queries"], left["keys"], values, strict=True)
         ]

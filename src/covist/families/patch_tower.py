@@ -7,11 +7,11 @@ from typing import Any
 from covist.families.patch_attention import PatchAttention, ProjectionTap
 from covist.families.projected import ProjectedTowerFamily
 
-PatchesSeen = list[PatchAttention]
+PatchRecords = list[PatchAttention]
 """Queries and keys of an encoder layer, for each entry of the tower's batch."""
 
 
-class PatchTowerFamily(ProjectedTowerFamily[PatchesSeen]):
+class PatchTowerFamily(ProjectedTowerFamily[PatchRecords]):
     """A family with such a tower: the evidence is the incoming attention of the last layer in use."""
 
     needs_clip_text = False

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from covist.contract.profile import FIRST_SPECIAL, narrowed
 from covist.contract.signals import ImageSignals
-from covist.families.incoming import patches_in_rows_that_ask
+from covist.families.incoming import choose_query_patches_in_rows
 from covist.families.patch_attention import PatchAttention
-from covist.families.patch_tower import PatchesSeen, PatchTowerFamily
+from covist.families.patch_tower import PatchRecords, PatchTowerFamily
 from covist.families.projected import TowerOutput
-from covist.families.reads import Placing, Seen, of_patches
+from covist.families.reads import Placing, RecordedReads, of_patches
 from covist.grid import Grid
 from covist.plan import Geometry
 
@@ -71,7 +71,7 @@ class PixtralTowerFamily(PatchTowerFamily):
         """Token features [*, patches x v] (the patches of a token side by side) -> decoder embeddings [*, d]."""
         return self.base.multi_modal_projector(features)
 
-    def images(self, output: TowerOutput[PatchesSeen]) -> list[ImageSignals]:
+    def images(self, output: TowerOutput[PatchRecords]) -> list[ImageSignals]:
         ((block,),), features = output.captured.values(), output.features.flatten(0, -2)  # one sequence for all images
         pixels, sizes = output.arguments["pixel_values"], output.arguments.get("image_sizes")
         if sizes is None:  # the images are not padded
@@ -80,27 +80,27 @@ class PixtralTowerFamily(PatchTowerFamily):
         signals, first_patch, first_token = [], 0, 0
         for image, size in zip(pixels, sizes, strict=True):
             rows, columns = (int(length) // side for length in size)
-            own = slice(first_patch, first_patch + rows * columns)
+            of_image = slice(first_patch, first_patch + rows * columns)
             grid = Grid(((rows // self.merge, columns // self.merge),))
             span = spans[first_token : first_token + grid.size]
-            asked = of_patches(output.asked, own)
-            signals.append(self._image(span, grid, columns, block.of(own), features[own], asked))
+            requested = of_patches(output.requested, of_image)
+            signals.append(self._image(span, grid, columns, block.of(of_image), features[of_image], requested))
             signals[-1].read_pixels = partial(_read_image, image, grid, side * self.merge)
-            first_patch, first_token = own.stop, first_token + grid.size
+            first_patch, first_token = of_image.stop, first_token + grid.size
         return signals
 
     def _image(
-        self, span: Tensor, grid: Grid, columns: int, block: PatchAttention, features: Tensor, asked: Seen
+        self, span: Tensor, grid: Grid, columns: int, block: PatchAttention, features: Tensor, requested: RecordedReads
     ) -> ImageSignals:
-        """The signals of an image, given its `block`, `features` [patches, v], reads (`asked`) and patches per row."""
+        """The signals of an image, given its `block`, `features` [patches, v], requested reads and patches per row."""
         count = len(features)
         members = self._members(count, columns).to(span.device)
 
-        def asking() -> list[Tensor]:
-            return patches_in_rows_that_ask(count, columns, self.exact_attention, span.device)
+        def query_patches() -> list[Tensor]:
+            return choose_query_patches_in_rows(count, columns, self.exact_attention, span.device)
 
         placing = Placing(
-            asking,
+            query_patches,
             masses=lambda per_patch: per_patch[0][members].sum(1),
             means=lambda per_patch: per_patch[0][members].float().mean(1),
             states=lambda per_patch: per_patch[0][members].flatten(1),
@@ -114,7 +114,7 @@ class PixtralTowerFamily(PatchTowerFamily):
             read_hidden=lambda: placing.states(features[None]),
             pack=torch.arange(grid.size, device=span.device),
             project=self.project,
-            asked=placing.reads(asked),
+            requested=placing.reads(requested),
         )
 
     def _members(self, count: int, columns: int) -> Tensor:

@@ -48,11 +48,11 @@ def without_torchvision(processor_class: Any) -> Any:
     """
     if not getattr(processor_class, "is_dummy", False):
         return processor_class
-    own = processor_class.__module__
-    for_torchvision, for_pil = (own.replace("processing_", f"image_processing_{kind}") for kind in ("", "pil_"))
+    module = processor_class.__module__
+    for_torchvision, for_pil = (module.replace("processing_", f"image_processing_{kind}") for kind in ("", "pil_"))
     sys.modules[for_torchvision] = import_module(for_pil)
     try:
-        return getattr(import_module(own), processor_class.__name__)
+        return getattr(import_module(module), processor_class.__name__)
     finally:
         del sys.modules[for_torchvision]
 

@@ -9,39 +9,38 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from covist.contract.encoder import EncoderWish
-from covist.contract.family import Family, Removable, SignalSink, Wanted
+from covist.contract.encoder import EncoderRequest
+from covist.contract.family import Family, Removable, RequestedNow, SignalSink
 from covist.contract.signals import ImageSignals
 from covist.errors import CovistError
 from covist.families.hooks import Running, Scratch, WrappedMethod
 from covist.families.patch_attention import ProjectionTap
-from covist.families.reads import ReadableTower, ReadTaps
-from covist.families.reads import Seen as SeenByReads
+from covist.families.reads import ReadableTower, ReadTaps, RecordedReads
 
-Seen = TypeVar("Seen")
-SeenNow = TypeVar("SeenNow", covariant=True)
+LayerRecord = TypeVar("LayerRecord")
+Taken = TypeVar("Taken", covariant=True)
 
 
-class Tap(Protocol[SeenNow]):
+class Tap(Protocol[Taken]):
     """Hooks at one encoder layer that keep what it computes until it is taken."""
 
     handles: list[Removable]
 
-    def take(self) -> SeenNow: ...
+    def take(self) -> Taken: ...
 
 
 @dataclass(frozen=True)
-class TowerOutput(Generic[Seen]):
+class TowerOutput(Generic[LayerRecord]):
     """Arguments of a call of `get_image_features` or `get_video_features`, and what the tower computed for it."""
 
     arguments: dict[str, Any]
     spans: Sequence[Tensor]  # [n, d] each, an image's embeddings as the prompt receives them
-    captured: dict[int, Seen]  # encoder layer -> what its tap recorded
+    captured: dict[int, LayerRecord]  # encoder layer -> what its tap recorded
     features: Tensor  # [entries of the tower's batch, patches, v] input of the projector
-    asked: SeenByReads = field(default_factory=dict)  # what the running method requested from further layers
+    requested: RecordedReads = field(default_factory=dict)  # what the running method requested from further layers
 
 
-class ProjectedTowerFamily(Family, Generic[Seen]):
+class ProjectedTowerFamily(Family, Generic[LayerRecord]):
     """A family whose configuration says which hidden states of the vision tower feed the projector."""
 
     select_strategy: ClassVar[str | None] = None
@@ -89,37 +88,37 @@ class ProjectedTowerFamily(Family, Generic[Seen]):
                 )
 
     @abstractmethod
-    def tap(self, layer: Any) -> Tap[Seen]:
+    def tap(self, layer: Any) -> Tap[LayerRecord]:
         """Hooks for one encoder layer."""
 
     @abstractmethod
-    def images(self, output: TowerOutput[Seen]) -> list[ImageSignals]:
+    def images(self, output: TowerOutput[LayerRecord]) -> list[ImageSignals]:
         """Split the tower's output into images."""
 
-    def videos(self, output: TowerOutput[Seen]) -> list[ImageSignals]:
+    def videos(self, output: TowerOutput[LayerRecord]) -> list[ImageSignals]:
         """Split the tower's output for the frames of videos into their segments."""
         raise NotImplementedError(f"{self.name} does not support videos")
 
-    def watched_layers(self, wanted: Sequence[EncoderWish]) -> list[int]:
-        """Indices of the encoder layers to tap, including those that methods request (`wanted`)."""
+    def watched_layers(self, requests: Sequence[EncoderRequest]) -> list[int]:
+        """Indices of the encoder layers to tap, including those that methods request (`requests`)."""
         return self.feature_layers[-1:]
 
-    def _attention_tap(self, layer: Any, is_wanted: Callable[[], bool]) -> ProjectionTap:
+    def _attention_tap(self, layer: Any, is_requested: Callable[[], bool]) -> ProjectionTap:
         attention = getattr(layer, self.attention_name)
-        return ProjectionTap(attention, attention.num_heads, value="v_proj", is_wanted=is_wanted)
+        return ProjectionTap(attention, attention.num_heads, value="v_proj", is_requested=is_requested)
 
     def capture(
-        self, sink: SignalSink, encoder_layers: Sequence[EncoderWish] = (), wanted: Wanted | None = None
+        self, sink: SignalSink, requests: Sequence[EncoderRequest] = (), requested_now: RequestedNow | None = None
     ) -> list[Removable]:
         tower = ReadableTower(self.encoder_layers, self.feature_layers[-1], self._attention_tap, self.has_class)
-        reads = ReadTaps(tower, encoder_layers, wanted)
-        taps = {index: self.tap(self.encoder_layers[index]) for index in self.watched_layers(encoder_layers)}
+        reads = ReadTaps(tower, requests, requested_now)
+        taps = {index: self.tap(self.encoder_layers[index]) for index in self.watched_layers(requests)}
         scratch, running = Scratch(), Running()
 
         def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             scratch.leave("features", inputs[0].detach())
 
-        def take(arguments: dict[str, Any], output: Any) -> TowerOutput[Seen]:
+        def take(arguments: dict[str, Any], output: Any) -> TowerOutput[LayerRecord]:
             self._require_configured_features(arguments)
             # The signals own what they need from here on; the taps keep nothing of this call.
             captured = {index: tap.take() for index, tap in taps.items()}

@@ -11,18 +11,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from covist.contract.encoder import EncoderWish
-from covist.contract.family import Family, Removable, SignalSink, Wanted
-from covist.contract.pixels import lay_out
+from covist.contract.encoder import EncoderRequest
+from covist.contract.family import Family, Removable, RequestedNow, SignalSink
 from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import ImageSignals
 from covist.families.hooks import Running, Scratch, WrappedMethod
-from covist.families.incoming import patches_that_ask
+from covist.families.incoming import choose_query_patches
 from covist.families.patch_attention import PatchAttention
-from covist.families.reads import Placing, ReadableTower, ReadTaps, Seen, of_patches
+from covist.families.reads import Placing, ReadableTower, ReadTaps, RecordedReads, of_patches
 from covist.families.video import segments
 from covist.grid import Grid
 from covist.plan import Geometry
+from covist.report.pixels import lay_out
 
 PLACEHOLDERS: dict[str, Any] = {
     "image_token_id": FIRST_SPECIAL,
@@ -91,18 +91,18 @@ class QwenTowerFamily(Family):
         return ()
 
     def capture(
-        self, sink: SignalSink, encoder_layers: Sequence[EncoderWish] = (), wanted: Wanted | None = None
+        self, sink: SignalSink, requests: Sequence[EncoderRequest] = (), requested_now: RequestedNow | None = None
     ) -> list[Removable]:
         blocks = self.base.visual.blocks
         tap = _TowerTap(self.base.visual, self.evidence_block)
         tower = ReadableTower(blocks, len(blocks) - 1, _BlockTap, global_layers=self.global_blocks)
-        reads = ReadTaps(tower, encoder_layers, wanted)
+        reads = ReadTaps(tower, requests, requested_now)
         running = Running()  # a tower may encode a video by calling `get_image_features`
 
         def assemble(pixels: str, grids: str, arguments: dict[str, Any], output: Any) -> None:
             spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
-            seen = Encoded(self, spans, output, arguments[pixels], *tap.take(), reads.take())
-            sink(list(seen.signals(arguments[grids], is_video=grids == "video_grid_thw")))
+            encoded = Encoded(self, spans, output, arguments[pixels], *tap.take(), reads.take())
+            sink(list(encoded.signals(arguments[grids], is_video=grids == "video_grid_thw")))
 
         of_images = partial(assemble, "pixel_values", "image_grid_thw")
         of_videos = partial(assemble, "pixel_values_videos", "video_grid_thw")
@@ -124,7 +124,7 @@ class Encoded:
     pixels: Tensor  # [patches, 3 * time * p * p]
     block: PatchAttention
     features: Tensor  # [patches, v] input of the merger
-    asked: Seen = field(default_factory=dict)  # what the running method requested from further blocks
+    requested: RecordedReads = field(default_factory=dict)  # what the running method requested from further blocks
 
     def signals(self, grids: Tensor, is_video: bool) -> Iterator[ImageSignals]:
         """Signals of every image, or of every segment of every video; `grids` [count, 3] holds their patch counts."""
@@ -136,10 +136,10 @@ class Encoded:
             order = self.family.order(grid).to(span.device)
             companions = self.family.companions(self.output, number)
             for part in segments(frames, tokens) if is_video else [range(frames)]:
-                own = slice(part.start * tokens, part.stop * tokens)
+                of_part = slice(part.start * tokens, part.stop * tokens)
                 patches = slice(first + part.start * height * width, first + part.stop * height * width)
-                signals = self._part(span[own], patches, order[own] - own.start, len(part), shape)
-                signals.companions = {layer: features[own] for layer, features in companions.items()}
+                signals = self._part(span[of_part], patches, order[of_part] - of_part.start, len(part), shape)
+                signals.companions = {layer: features[of_part] for layer, features in companions.items()}
                 if is_video:
                     signals.grid = Grid(signals.grid.views, "frames")
                     signals.continues = part.start > 0
@@ -155,11 +155,11 @@ class Encoded:
             """[patches, ...] in the tower's order -> [N, patches of a token, ...] in reading order."""
             return per_patch.unflatten(0, (len(order), -1))[order]
 
-        def asking() -> list[Tensor]:
-            return patches_that_ask(len(features) // frames, tower.spatial_merge_size, exact, span.device)
+        def query_patches() -> list[Tensor]:
+            return choose_query_patches(len(features) // frames, tower.spatial_merge_size, exact, span.device)
 
         placing = Placing(
-            asking,
+            query_patches,
             masses=lambda per_patch: grouped(per_patch.flatten()).sum(1),
             means=lambda per_patch: grouped(per_patch.flatten(0, 1)).float().mean(1),
             states=lambda per_patch: grouped(per_patch.flatten(0, 1)).flatten(1),
@@ -178,7 +178,7 @@ class Encoded:
             read_hidden=lambda: placing.states(features[None]),
             pack=torch.arange(len(order), device=span.device),
             project=partial(_merge, tower.merger, features.shape[-1]),
-            asked=placing.reads(of_patches(self.asked, patches, frames)),
+            requested=placing.reads(of_patches(self.requested, patches, frames)),
             read_pixels=partial(_read_patches, self.pixels[patches], self.family.model.config.vision_config, grid),
         )
 
@@ -198,12 +198,12 @@ def _merge(merger: nn.Module, width: int, features: Tensor) -> Tensor:
 
 
 class _BlockTap:
-    """Keeps queries, keys and values of a block until they are taken; nothing while `is_wanted` returns False."""
+    """Keeps queries, keys and values of a block until they are taken; nothing while `is_requested` returns False."""
 
-    def __init__(self, block: Any, is_wanted: Callable[[], bool] | None = None):
+    def __init__(self, block: Any, is_requested: Callable[[], bool] | None = None):
         attention = block.attn
         self._heads: int = attention.num_heads
-        self._scratch = Scratch(is_wanted)
+        self._scratch = Scratch(is_requested)
         self.handles: list[Removable] = [
             attention.register_forward_pre_hook(self._keep_rotary, with_kwargs=True),
             attention.qkv.register_forward_hook(self._keep_projections),
@@ -218,9 +218,9 @@ class _BlockTap:
 
     def take(self) -> list[PatchAttention]:
         """One, for all patches of all images."""
-        seen = self._scratch.take()
-        queries, keys, values = seen["projections"].unbind(1)
-        return [PatchAttention(queries, keys, seen["rotary"], values)]
+        left = self._scratch.take()
+        queries, keys, values = left["projections"].unbind(1)
+        return [PatchAttention(queries, keys, left["rotary"], values)]
 
 
 class _TowerTap:

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from covist.contract.encoder import EncoderRead, EncoderWish
-from covist.contract.family import Removable, Wanted
+from covist.contract.encoder import EncoderRead, EncoderRequest
+from covist.contract.family import Removable, RequestedNow
 from covist.families.hooks import Scratch
 from covist.families.patch_attention import PatchAttention
 
-Seen = dict[EncoderRead, list[Any]]
+RecordedReads = dict[EncoderRead, list[Any]]
 """Read -> a `PatchAttention` for each entry of the tower's batch (received, values), or the states
 [entries, patches, v] of each layer (states), or the input of the first layer (entry)."""
 
@@ -34,7 +34,7 @@ class ReadableTower:
 
     layers: Sequence[Any]
     feeding: int  # index of the layer whose output feeds the projector
-    tap: Callable[[Any, Callable[[], bool]], AttentionTap]  # (layer, whether it is wanted now)
+    tap: Callable[[Any, Callable[[], bool]], AttentionTap]  # (layer, whether a method requests it now)
     has_class: bool = False
     global_layers: Sequence[int] = ()  # layers in which a patch sees the whole image; empty means all
 
@@ -47,37 +47,37 @@ class ReadableTower:
 
 
 class ReadTaps:
-    """Hooks for all reads among the methods' wishes; a read is recorded only while it is `wanted`."""
+    """Hooks for all reads among the methods' requests; a read is recorded only while it is requested."""
 
-    def __init__(self, tower: ReadableTower, wishes: Iterable[EncoderWish], wanted: Wanted | None):
+    def __init__(self, tower: ReadableTower, requests: Iterable[EncoderRequest], requested_now: RequestedNow | None):
         self.handles: list[Removable] = []
         self._takers: dict[EncoderRead, tuple[Callable[[], bool], Callable[[], Any]]] = {}
-        for read in wishes:
+        for read in requests:
             if isinstance(read, EncoderRead):
-                is_wanted = partial(_is_among, read, wanted)
-                tap = self._tap(tower, read, is_wanted)
+                is_requested = partial(_is_among, read, requested_now)
+                tap = self._tap(tower, read, is_requested)
                 self.handles += tap.handles
-                self._takers[read] = is_wanted, tap.take
+                self._takers[read] = is_requested, tap.take
 
     @staticmethod
-    def _tap(tower: ReadableTower, read: EncoderRead, is_wanted: Callable[[], bool]) -> AttentionTap:
+    def _tap(tower: ReadableTower, read: EncoderRead, is_requested: Callable[[], bool]) -> AttentionTap:
         index = tower.index_of(read)
         if read.what == "states":
-            return _StatesTap(tower.layers[index : tower.feeding + 1], is_wanted)
+            return _StatesTap(tower.layers[index : tower.feeding + 1], is_requested)
         if read.what == "entry":
-            return _StatesTap(tower.layers[:1], is_wanted, outputs=False)
-        return tower.tap(tower.layers[index], is_wanted)
+            return _StatesTap(tower.layers[:1], is_requested, outputs=False)
+        return tower.tap(tower.layers[index], is_requested)
 
-    def take(self) -> Seen:
+    def take(self) -> RecordedReads:
         """Return the reads of the images that were just encoded, and forget them."""
-        return {read: take() for read, (is_wanted, take) in self._takers.items() if is_wanted()}
+        return {read: take() for read, (is_requested, take) in self._takers.items() if is_requested()}
 
 
-def _is_among(read: EncoderRead, wanted: Wanted | None) -> bool:
-    return wanted is None or read in wanted()
+def _is_among(read: EncoderRead, requested_now: RequestedNow | None) -> bool:
+    return requested_now is None or read in requested_now()
 
 
-def of_entries(seen: Seen, entries: slice, skip: int = 0) -> Seen:
+def of_entries(recorded: RecordedReads, entries: slice, skip: int = 0) -> RecordedReads:
     """The reads of some entries of the tower's batch, without their first `skip` rows."""
 
     def cut(raw: list[Any]) -> list[Any]:
@@ -85,10 +85,10 @@ def of_entries(seen: Seen, entries: slice, skip: int = 0) -> Seen:
             return [entry.of(slice(skip, None)) for entry in raw[entries]]
         return [states[entries, skip:] for states in raw]
 
-    return {read: cut(raw) for read, raw in seen.items()}
+    return {read: cut(raw) for read, raw in recorded.items()}
 
 
-def of_patches(seen: Seen, patches: slice, parts: int = 1) -> Seen:
+def of_patches(recorded: RecordedReads, patches: slice, parts: int = 1) -> RecordedReads:
     """The reads of some patches of a tower that packs all images into one row, in equal parts (frames)."""
 
     def cut(raw: list[Any]) -> list[Any]:
@@ -96,14 +96,14 @@ def of_patches(seen: Seen, patches: slice, parts: int = 1) -> Seen:
             return raw[0].of(patches).split(parts)
         return [states.flatten(0, -2)[patches].unflatten(0, (parts, -1)) for states in raw]
 
-    return {read: cut(raw) for read, raw in seen.items()}
+    return {read: cut(raw) for read, raw in recorded.items()}
 
 
 class _StatesTap:
     """Keeps the input of the first of some layers and, if `outputs`, the output of each of them."""
 
-    def __init__(self, layers: Sequence[nn.Module], is_wanted: Callable[[], bool], outputs: bool = True):
-        self._scratch = Scratch(is_wanted)
+    def __init__(self, layers: Sequence[nn.Module], is_requested: Callable[[], bool], outputs: bool = True):
+        self._scratch = Scratch(is_requested)
         self.handles: list[Removable] = [
             layers[0].register_forward_pre_hook(self._keep_input, with_kwargs=True),
             *(
@@ -131,29 +131,29 @@ class Placing:
     token of several patches, their total attention, their mean, and their states side by side.
     """
 
-    asking: Callable[[], list[Tensor]]  # which patches of an entry ask (serve as queries), head by head
+    query_patches: Callable[[], list[Tensor]]  # of an entry, head by head
     masses: Callable[[Tensor], Tensor]
     means: Callable[[Tensor], Tensor]
     states: Callable[[Tensor], Tensor]
     class_tokens: int = 0  # rows before the patches of an entry that take part in its attention
-    shown: Callable[[], Tensor] | None = None  # patches that are not padding; padding neither asks nor receives
+    shown: Callable[[], Tensor] | None = None  # patches that are not padding; padding neither attends nor receives
 
-    def reads(self, seen: Seen) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
-        """`ImageSignals.asked` of an image, from its recorded reads."""
+    def reads(self, recorded: RecordedReads) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
+        """`ImageSignals.requested` of an image, from its recorded reads."""
         made: dict[str, Callable[[list[Any]], list[Tensor]]] = {
             "received": self._received,
             "values": self._values,
             "states": self._states,
         }
-        return {read: partial(made[read.what], raw) for read, raw in seen.items() if read.what in made}
+        return {read: partial(made[read.what], raw) for read, raw in recorded.items() if read.what in made}
 
     def incoming(self, entry: PatchAttention) -> Tensor:
         """Attention that each patch of an entry receives, [patches]; padding receives none."""
         if self.shown is None:
-            return entry.incoming(self.asking())
+            return entry.incoming(self.query_patches())
         shown = self.shown()
-        seen = entry.of(shown).incoming(self.asking())
-        return seen.new_zeros(len(entry.keys)).index_copy(0, shown, seen)
+        received = entry.of(shown).incoming(self.query_patches())
+        return received.new_zeros(len(entry.keys)).index_copy(0, shown, received)
 
     def _received(self, raw: list[PatchAttention]) -> list[Tensor]:
         shares = [self._shares(entry) for entry in raw]
@@ -163,15 +163,15 @@ class Placing:
         """Attention that each patch receives from all tokens, from itself and from the class token, [patches] each."""
         if self.shown is not None:
             shown = self.shown()
-            seen = torch.stack(entry.of(shown).shares(self.asking()))
-            received, own = seen.new_zeros(2, len(entry.keys)).index_copy(1, shown, seen)
-            return received, own, torch.zeros_like(own)
-        received, own = entry.shares(self.asking())
+            shares = torch.stack(entry.of(shown).shares(self.query_patches()))
+            received, from_itself = shares.new_zeros(2, len(entry.keys)).index_copy(1, shown, shares)
+            return received, from_itself, torch.zeros_like(received)
+        received, from_itself = entry.shares(self.query_patches())
         of_class = torch.zeros_like(received)
         if self.class_tokens:
             first = torch.zeros(1, dtype=torch.long, device=received.device)
             of_class = entry.incoming([first]) / len(received)
-        return received[self.class_tokens :], own[self.class_tokens :], of_class[self.class_tokens :]
+        return received[self.class_tokens :], from_itself[self.class_tokens :], of_class[self.class_tokens :]
 
     def _values(self, raw: list[PatchAttention]) -> list[Tensor]:
         values = [entry.values[self.class_tokens :].float() for entry in raw if entry.values is not None]

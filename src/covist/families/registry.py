@@ -20,7 +20,15 @@ _FAMILIES: dict[tuple[str, str], type[Family]] = {}
 
 
 def register_family(family: type[Family]) -> type[Family]:
-    """Class decorator: register a family for each of its model classes."""
+    """Class decorator: register a family for each of its model classes.
+
+    >>> from covist.families.llava import Llava
+    >>> @covist.register_family
+    ... class MyLlava(Llava):
+    ...     name, model_classes = "my-llava", ("MyLlavaForConditionalGeneration",)
+    >>> covist.available_families()["my-llava"]
+    ('MyLlavaForConditionalGeneration',)
+    """
     keys = [(model, tower) for model in family.model_classes for tower in family.tower_types or (ANY_TOWER,)]
     for key in keys:
         if key in _FAMILIES:

@@ -99,11 +99,11 @@ class TextTower:
 
     def require_width(self, width: int) -> None:
         """Refuse a tower that belongs to a vision tower of another width."""
-        own = self.visual_projection.weight.shape[1]
-        if own != width:
+        expected = self.visual_projection.weight.shape[1]
+        if expected != width:
             raise CovistError(
-                f"clip= projects image features of width {own}, but the model's vision tower has {width}; pass the "
-                "CLIP checkpoint from which this vision tower was taken"
+                f"clip= projects image features of width {expected}, but the model's vision tower has {width}; pass "
+                "the CLIP checkpoint from which this vision tower was taken"
             )
 
     def encode(self, text: str) -> Tensor:

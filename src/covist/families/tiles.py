@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from covist.contract.encoder import EncoderWish
-from covist.contract.family import Family, Removable, SignalSink, Wanted
+from covist.contract.encoder import EncoderRequest
+from covist.contract.family import Family, Removable, RequestedNow, SignalSink
 from covist.contract.signals import ImageSignals
 from covist.families.hooks import Scratch, WrappedMethod
-from covist.families.incoming import patches_that_ask
+from covist.families.incoming import choose_query_patches
 from covist.families.patch_attention import PatchAttention, ProjectionTap
-from covist.families.reads import Placing, ReadableTower, ReadTaps, Seen, of_entries
+from covist.families.reads import Placing, ReadableTower, ReadTaps, RecordedReads, of_entries
 from covist.grid import Grid
 
 
@@ -57,21 +57,21 @@ class TileFamily(Family):
     def check(self, arguments: dict[str, Any]) -> None:
         """Refuse a call of `get_image_features` whose features do not come from the captured block."""
 
-    def _attention_tap(self, layer: Any, is_wanted: Callable[[], bool]) -> ProjectionTap:
+    def _attention_tap(self, layer: Any, is_requested: Callable[[], bool]) -> ProjectionTap:
         attention = self.attention_of(layer)
-        return ProjectionTap(attention, attention.num_heads, *self.queries_and_keys, "v_proj", is_wanted)
+        return ProjectionTap(attention, attention.num_heads, *self.queries_and_keys, "v_proj", is_requested)
 
     def capture(
-        self, sink: SignalSink, encoder_layers: Sequence[EncoderWish] = (), wanted: Wanted | None = None
+        self, sink: SignalSink, requests: Sequence[EncoderRequest] = (), requested_now: RequestedNow | None = None
     ) -> list[Removable]:
         layers, scratch = self.encoder_layers, Scratch()
         attention = self.attention_of(layers[-1])
         tap = ProjectionTap(attention, attention.num_heads, *self.queries_and_keys)
-        reads = ReadTaps(ReadableTower(layers, len(layers) - 1, self._attention_tap), encoder_layers, wanted)
+        reads = ReadTaps(ReadableTower(layers, len(layers) - 1, self._attention_tap), requests, requested_now)
 
         def keep_tiles(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
             scratch.leave("pixels", kwargs["pixel_values"].detach())
-            scratch.leave("seen", kwargs.get("patch_attention_mask"))
+            scratch.leave("unpadded", kwargs.get("patch_attention_mask"))
 
         def keep_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             scratch.leave("features", inputs[0].detach())
@@ -80,7 +80,7 @@ class TileFamily(Family):
             self.check(arguments)
             spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
             embeddings = torch.cat([span.detach() for span in spans])
-            sink(self._tiles(embeddings, tap.take(), asked=reads.take(), **scratch.take()))
+            sink(self._tiles(embeddings, tap.take(), requested=reads.take(), **scratch.take()))
 
         return [
             *tap.handles,
@@ -95,22 +95,22 @@ class TileFamily(Family):
         embeddings: Tensor,
         blocks: list[PatchAttention],
         pixels: Tensor,
-        seen: Tensor | None,
+        unpadded: Tensor | None,
         features: Tensor,
-        asked: Seen,
+        requested: RecordedReads,
     ) -> list[ImageSignals]:
         """Signals of every tile; `embeddings` [tiles x T, d], `pixels` [tiles, 3, h, w], `features` [tiles, T, v].
 
-        `seen` [tiles, rows, columns] bool is False for padding; None if there is no padding.
+        `unpadded` [tiles, rows, columns] bool is False for padding; None if there is no padding.
         """
         tokens = features.shape[1]
         count = blocks[0].keys.shape[0] - self.class_tokens
         patches = self._patches_of_tokens(count).to(features.device)
-        shown = features.new_ones(len(blocks), count, dtype=torch.bool) if seen is None else seen.flatten(1)
-        reads = (of_entries(asked, slice(tile, tile + 1), self.class_tokens) for tile in range(len(blocks)))
+        shown = features.new_ones(len(blocks), count, dtype=torch.bool) if unpadded is None else unpadded.flatten(1)
+        reads = (of_entries(requested, slice(tile, tile + 1), self.class_tokens) for tile in range(len(blocks)))
         return [
-            self._tile(span, block.of(slice(self.class_tokens, None)), own, patches, visible, image, of_tile)
-            for span, block, own, visible, image, of_tile in zip(
+            self._tile(span, block.of(slice(self.class_tokens, None)), tile_features, patches, visible, image, of_tile)
+            for span, block, tile_features, visible, image, of_tile in zip(
                 embeddings.split(tokens), blocks, features, shown, pixels, reads, strict=True
             )
         ]
@@ -130,7 +130,7 @@ class TileFamily(Family):
         patches: Tensor,
         visible: Tensor,
         pixels: Tensor,
-        asked: Seen,
+        requested: RecordedReads,
     ) -> ImageSignals:
         side, tokens, placing = isqrt(len(patches)), len(patches), self._placing(patches, visible)
         return ImageSignals(
@@ -142,7 +142,7 @@ class TileFamily(Family):
             read_hidden=lambda: features,
             pack=torch.arange(tokens, device=span.device),
             project=self.projector,
-            asked=placing.reads(asked),
+            requested=placing.reads(requested),
             read_pixels=lambda: [pixels.cpu()],
         )
 
@@ -153,13 +153,13 @@ class TileFamily(Family):
         def shown() -> Tensor:
             return order[visible[order]]
 
-        def asking() -> list[Tensor]:
+        def query_patches() -> list[Tensor]:
             count = len(shown())
             exact = self.exact_attention or count < len(order)
-            return patches_that_ask(count, merge, exact, patches.device)
+            return choose_query_patches(count, merge, exact, patches.device)
 
         return Placing(
-            asking,
+            query_patches,
             masses=lambda per_patch: per_patch[0][patches].sum(1),
             means=lambda per_patch: per_patch[0][patches].float().mean(1),
             states=lambda per_patch: per_patch[0][patches].flatten(1),

@@ -38,13 +38,13 @@ def film(
     tokens = shape[0] * shape[1]
     for part in segments(frames, tokens):
         end = None if part.stop == frames else part.stop * tokens
-        own = span[part.start * tokens : end]
-        content = torch.arange(len(own), device=own.device) < len(part) * tokens
+        rows = span[part.start * tokens : end]
+        content = torch.arange(len(rows), device=rows.device) < len(part) * tokens
         yield ImageSignals(
             grid=Grid((shape,) * len(part), "frames"),
-            span=own.detach(),
+            span=rows.detach(),
             content=content,
-            pack=torch.arange(len(part) * tokens, device=own.device),
+            pack=torch.arange(len(part) * tokens, device=rows.device),
             continues=part.start > 0,
             **part_of(part),
         )

@@ -63,6 +63,6 @@ def protected_tokens(
     """Core first, then anchors, truncated so that coverage keeps its free places -> distinct indices [any]."""
     protected = ranking(attention)[: core_size(count, concentration, config)]
     if anchors.shape[0]:
-        in_core = torch.zeros_like(attention, dtype=torch.bool).index_fill_(0, protected, True)
-        protected = torch.cat([protected, anchors[~in_core[anchors]]])
+        outside = torch.ones_like(attention, dtype=torch.bool).index_fill_(0, protected, False)
+        protected = torch.cat([protected, anchors[outside[anchors]]])
     return protected[: max(0, count - free_places(count))]

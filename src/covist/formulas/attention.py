@@ -47,15 +47,17 @@ class DistanceTable:
 
     def _covering(self, limit: int, device: torch.device) -> Tensor:
         """[axes, size]: the share of each axis in D, or log(2 - D) itself if there is only one axis."""
-        if device not in self._tables or self._tables[device].shape[1] <= limit:
-            if limit >= self._size:  # twice as far, so that a growing sequence rebuilds rarely
-                self._size = 2 * limit + 1
-            distances = torch.arange(self._size, dtype=torch.float64)
+        table = self._tables.get(device)
+        if table is None or table.shape[1] <= limit:
+            size = max(self._size, 2 * limit + 1 if limit >= self._size else 0)  # twice as far: growth is rare
+            distances = torch.arange(size, dtype=torch.float64)
             waves = torch.cos(distances[:, None] * self.inverse_frequencies) / self.inverse_frequencies.shape[0]
-            shares = torch.zeros(int(self.axes.max()) + 1, self._size, dtype=torch.float64)
+            shares = torch.zeros(int(self.axes.max()) + 1, size, dtype=torch.float64)
             shares.index_add_(0, self.axes, waves.T.contiguous())
-            self._tables[device] = (shares if self.multidimensional else torch.log(2 - shares)).float().to(device)
-        return self._tables[device]
+            table = (shares if self.multidimensional else torch.log(2 - shares)).float().to(device)
+            # Another thread may have built a larger one meanwhile; each uses its own, which covers what it needs.
+            self._size, self._tables[device] = size, table
+        return table
 
 
 def projection_energy(query_norms: Tensor, key_norms: Tensor) -> Tensor:
@@ -75,16 +77,18 @@ def head_frequency(energy: Tensor, inverse_frequencies: Tensor) -> Tensor:
 
 
 def head_gains(
-    energies: Sequence[Tensor | None], inverse_frequencies: Tensor, gain_range: tuple[float, float] = (0.6, 1.4)
+    energies: Sequence[Tensor | None],
+    inverse_frequencies: Sequence[Tensor | None],
+    gain_range: tuple[float, float] = (0.6, 1.4),
 ) -> Tensor:
-    """Eq. 10: gains [layers, heads] from the energies [heads, r] of all layers; extrema over all of them.
+    """Eq. 10: gains [layers, heads] from the energies [heads, r] and frequencies [r] of all layers; extrema over all.
 
     A layer without rotary has no energy (None): its gain is 1, and the extrema ignore it.
     """
     frequencies = {
-        layer: head_frequency(energy.double(), inverse_frequencies)
-        for layer, energy in enumerate(energies)
-        if energy is not None
+        layer: head_frequency(energy.double(), theta)
+        for layer, (energy, theta) in enumerate(zip(energies, inverse_frequencies, strict=True))
+        if energy is not None and theta is not None
     }
     require(len(frequencies) > 0, "head_gains", "no layer has rotary positions")
     rotated = torch.stack(list(frequencies.values()))  # [rotated layers, heads]

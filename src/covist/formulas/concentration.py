@@ -1,14 +1,16 @@
 """The running reference of the attention concentration, which adapts u of Eq. 4 over a stream of images."""
 
-import json
+import threading
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from covist.errors import CovistError
+from covist.files import load_settings, save_settings
 
 DECAY = 0.98
 WARM_UP = 16
+_UPDATING = threading.Lock()  # one for all trackers, which can then be copied
 
 
 class ConcentrationTracker:
@@ -42,9 +44,10 @@ class ConcentrationTracker:
         """Include one image in the mean; does nothing while frozen."""
         if self.frozen is not None:
             return
-        self.samples += 1
-        rate = 1 / self.samples if self.samples <= self.warm_up else 1 - self.decay
-        self.mean += rate * (concentration - self.mean)
+        with _UPDATING:
+            self.samples += 1
+            rate = 1 / self.samples if self.samples <= self.warm_up else 1 - self.decay
+            self.mean += rate * (concentration - self.mean)
 
     def freeze(self, value: float | None) -> None:
         """Fix the reference to `value`; None makes it a running mean again."""
@@ -56,19 +59,23 @@ class ConcentrationTracker:
         return {name: getattr(self, name) for name in ("decay", "warm_up", "mean", "samples", "frozen")}
 
     def load_state_dict(self, values: dict[str, Any]) -> None:
-        if set(values) != set(self.state_dict()):
-            raise CovistError(
-                f"ConcentrationTracker: expected the fields {sorted(self.state_dict())}, got {sorted(values)}"
-            )
+        if not isinstance(values, dict) or set(values) != set(self.state_dict()):
+            given = sorted(values) if isinstance(values, dict) else values
+            raise CovistError(f"ConcentrationTracker: expected the fields {sorted(self.state_dict())}, got {given}")
         for name, value in values.items():
             setattr(self, name, value)
 
     def save(self, path: str | Path) -> None:
         """Write the tracker as JSON."""
-        Path(path).write_text(json.dumps(self.state_dict(), indent=2) + "\n", encoding="utf-8")
+        save_settings(path, self.state_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> "ConcentrationTracker":
-        tracker = cls()
-        tracker.load_state_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        return tracker
+        """Read a tracker; any error in the file is a `CovistError` of one line."""
+
+        def restored(values: Any) -> "ConcentrationTracker":
+            tracker = cls()
+            tracker.load_state_dict(values)
+            return tracker
+
+        return load_settings(path, restored, "tracker")

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from covist.checks import require_affordable, require_shape
 from covist.config import CovistConfig
-from covist.formulas.ops import EPSILON, first_largest, gram, mass_norm, unit_rows
+from covist.formulas.ops import EPSILON, first_largest, first_smallest, gram, mass_norm, unit_rows
 
 CONCENTRATION_CLIP = (0.5, 1.5)
 KEY_SCALE, EMBEDDING_SCALE, COORDINATE_SCALE, TIME_SCALE = 0.425, 0.425, 0.15, 0.05
@@ -88,13 +88,12 @@ def descriptor_distances(key_cosines: Tensor, embedding_cosines: Tensor, coordin
 
 def assign_regions(weights: Tensor, distances: Tensor, regions: int) -> Tensor:
     """The nearest farthest-point centre of every token, [N]; the first centre is the token with the largest weight."""
-    nearest = distances.index_select(0, weights.argmax())  # [1, N]
-    rows = [nearest]
+    rows = [distances.index_select(0, weights.argmax())]  # [1, N] each
+    nearest = rows[0]
     for _ in range(1, min(regions, weights.shape[0])):
-        centre = first_largest(nearest, DISTANCE_TIE, dim=1)
-        rows.append(distances.index_select(0, centre))
-        nearest = torch.minimum(nearest, rows[-1])
-    return first_largest(-torch.cat(rows), DISTANCE_TIE)
+        nearest = torch.minimum(nearest, rows[-1]) if len(rows) > 1 else nearest
+        rows.append(distances.index_select(0, first_largest(nearest, DISTANCE_TIE, dim=1)))
+    return first_smallest(torch.cat(rows), DISTANCE_TIE)
 
 
 def coverage_share(affinity: Tensor, omega: Tensor, kept: Tensor) -> Tensor:
@@ -105,4 +104,4 @@ def coverage_share(affinity: Tensor, omega: Tensor, kept: Tensor) -> Tensor:
     """
     covered = affinity.index_select(1, kept).amax(1)  # [N]
     reached, whole = (torch.dot(omega, part.square()) for part in (covered, affinity.diagonal()))
-    return torch.where(whole > 0, reached / whole, torch.ones_like(whole)).clamp(max=1)
+    return torch.where(whole > 0, reached / whole, 1.0).clamp(max=1)

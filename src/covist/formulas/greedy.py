@@ -69,11 +69,11 @@ class Search:
         Gains have a common offset, which does not affect comparisons, and are -inf for chosen tokens.
         """
         covered = _largest(self.affinity, self.start)
-        # max(s, covered)^2 without subtracting covered^2, the first offset: a float32 difference would be rounded
-        blocks = [torch.maximum(rows, covered).square_().double() @ self.omega for rows in self.affinity.split(BLOCK)]
-        gains = torch.cat(blocks).masked_fill_(self.chosen, -torch.inf)
+        room = self.omega.new_empty(BLOCK, self.omega.shape[0])
+        gains = torch.cat([self._first_gains(rows, covered, room) for rows in self.affinity.split(BLOCK)])
+        gains.masked_fill_(self.chosen, -torch.inf)
         levels = covered.repeat(2, 1)[..., None]  # coverage before and after a step, alternating: [2, N, 1]
-        sides, room = levels.unbind(), gains.new_empty(BLOCK, gains.shape[0])
+        sides = levels.unbind()
         for step in range(gains.shape[0] - self.start.shape[0]):
             before, after = step % 2, 1 - step % 2
             pick = None if claim is None else claim(step, sides[before][:, 0])
@@ -85,6 +85,14 @@ class Search:
             for block in risen.split(BLOCK) if risen.shape[0] > BLOCK else (risen,):
                 bounds = levels.index_select(1, block).unbind()  # [r, 1] each
                 self._settle(gains, block, bounds[before], bounds[after], room[: block.shape[0]])
+
+    def _first_gains(self, rows: Tensor, covered: Tensor, room: Tensor) -> Tensor:
+        """What the tokens of some `rows` [r, N] cover together with those chosen, [r]; `room` is scratch.
+
+        covered^2, the first offset, is not subtracted: a float32 difference would be rounded.
+        """
+        raised = torch.maximum(rows, covered)
+        return torch.mul(raised, raised, out=room[: rows.shape[0]]) @ self.omega
 
     def _settle(self, gains: Tensor, risen: Tensor, low: Tensor, high: Tensor, kernel: Tensor) -> None:
         """Lower the `gains` [N] by what columns `risen` [r] gained from `low` to `high`; `kernel` [r, N] is scratch."""
@@ -140,10 +148,11 @@ def fill_reserve(affinity: Tensor, chosen: Tensor, count: int) -> Tensor:
 
     The kernel is the square of s, so the gap is largest where the largest affinity is smallest.
     """
-    picks = []
+    if not count:
+        return chosen
     largest = _largest(affinity, chosen.nonzero()[:, 0]).masked_fill_(chosen, torch.inf)[None]  # [1, N]
-    for _ in range(count):
-        pick = largest.argmin(1)
-        largest = torch.maximum(largest, affinity.index_select(0, pick)).index_fill_(1, pick, torch.inf)
-        picks.append(pick)
-    return chosen.index_fill(0, torch.cat(picks), True) if picks else chosen
+    picks = [largest.argmin(1)]
+    for _ in range(count - 1):
+        largest = torch.maximum(largest, affinity.index_select(0, picks[-1])).index_fill_(1, picks[-1], torch.inf)
+        picks.append(largest.argmin(1))
+    return chosen.index_fill(0, torch.cat(picks), True)

@@ -60,6 +60,11 @@ def first_largest(values: Tensor, tolerance: float | Tensor = 0.0, dim: int = 0)
     return values.clamp(max=values.amax(dim, keepdim=True) - tolerance).argmax(dim)
 
 
+def first_smallest(values: Tensor, tolerance: float, dim: int = 0) -> Tensor:
+    """Lowest index along `dim` whose value is within `tolerance` of the smallest, like `first_largest`."""
+    return values.clamp(min=values.amin(dim, keepdim=True) + tolerance).argmin(dim)
+
+
 def ranking(values: Tensor) -> Tensor:
     """Indices of non-negative `values` [N] from the largest to the smallest; ties in index order.
 

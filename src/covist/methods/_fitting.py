@@ -38,18 +38,18 @@ class Attended:
     """The attention that the tokens of some images receive from the text and from the image itself."""
 
     cross: Mass
-    own: Mass
+    internal: Mass
     there: Tensor  # [images, tokens] bool, False after an image's last token
 
     @classmethod
     def of(cls, images: Sequence[tuple[Tensor, Tensor]]) -> Attended:
-        """From (cross, own) of each image, [layers - 1, N] each."""
-        cross, own = (
+        """From (cross, internal) of each image, [layers - 1, N] each."""
+        cross, internal = (
             Mass(pad_sequence([image[side].double().T for image in images], batch_first=True).transpose(1, 2))
             for side in (0, 1)
         )
         sizes = torch.tensor([image[0].shape[1] for image in images])
-        return cls(cross, own, torch.arange(int(sizes.max())) < sizes[:, None])
+        return cls(cross, internal, torch.arange(int(sizes.max())) < sizes[:, None])
 
     @property
     def layers(self) -> int:
@@ -59,7 +59,7 @@ class Attended:
         """Share of the tokens that each layer sees [layers], mean over images; what both sides can spare is removed."""
         there, seen = self.there, [self.there]
         for layer in range(self.layers - 1):
-            there = there & ~(self.cross.spares(layer, there, alpha) & self.own.spares(layer, there, alpha))
+            there = there & ~(self.cross.spares(layer, there, alpha) & self.internal.spares(layer, there, alpha))
             seen.append(there)
         return torch.stack([(one.sum(1) / self.there.sum(1)).mean() for one in seen])
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from covist.contract.views import DecoderView
-from covist.methods._inside import ScoreInside, last_prompt_row
+from covist.methods.inside import ScoreInside, last_prompt_row
 
 PAPER = "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference (ICML 2025)"
 

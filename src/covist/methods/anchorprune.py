@@ -7,9 +7,9 @@ from torch import Tensor
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
 from covist.formulas.ops import mass_norm, round_half_up
-from covist.methods._relevance import clip_relevance, embedding_cosines
-from covist.methods._shared import cosine, distances, expand, largest, received_attention
 from covist.methods.registry import register_method
+from covist.methods.relevance import clip_relevance, embedding_cosines
+from covist.methods.shared import cosine, distances, expand, largest, received_attention
 
 FIRST_ANCHORS, ANCHOR_LIMIT = 5 / 32, 0.5
 NOVELTY, PATIENCE = 0.2, 3
@@ -25,7 +25,7 @@ class AnchorPrune(Method):
         acts="before the decoder",
         signals="class attention, encoder features, CLIP text or the question's input embeddings",
         budget="exactly K in every layer",
-        goes_by="instruction",
+        criterion="instruction",
         needs=("class-attention", "encoder-features", "clip-text", "question"),
         licence="Apache-2.0",
         published=(

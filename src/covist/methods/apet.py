@@ -10,10 +10,10 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView, ImageContext
-from covist.methods._inside import Stepped
-from covist.methods._shared import cosine, farthest_points, largest, without
+from covist.methods.inside import Stepped
 from covist.methods.random import Seeded
 from covist.methods.registry import register_method
+from covist.methods.shared import cosine, farthest_points, largest, without
 from covist.state import VisualState
 
 BASIS, RIDGE = 10, 1e-5
@@ -31,7 +31,7 @@ class ApET(Seeded, Stepped):
         acts="before the decoder and before layer 16/32",
         signals="encoder features and projector, decoder states",
         budget="layer average K: 1.5 K, then K / 2",
-        goes_by="diversity",
+        criterion="diversity",
         needs=("encoder-features", "decoder-states"),
         licence="MIT",
         published=(

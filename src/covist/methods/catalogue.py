@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from covist.config import CovistConfig
-from covist.contract.kinds import GOES_BY, NEEDS, NO_NEED
+from covist.contract.kinds import CRITERIA, NEEDS, NO_NEED
 from covist.contract.method import Method
 from covist.errors import CovistError
 from covist.methods.combined import ATTENTION, COMPOSITION, Combined, parts_read
@@ -47,18 +47,18 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def grouped(entries: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """The entries by where they act and what they go by, in the order of these vocabularies; no empty groups.
+    """The entries by where they act and their criterion, in the order of these vocabularies; no empty groups.
 
     >>> [entry["name"] for entry in grouped([describe("uniform"), describe("fastv")])["inside", "attention"]]
     ['fastv']
     """
     entries = list(entries)
     groups = {
-        (where, kind): [entry for entry in entries if (entry["where"], entry["goes_by"]) == (where, kind)]
+        (where, kind): [entry for entry in entries if (entry["where"], entry["criterion"]) == (where, kind)]
         for where in WHERE
-        for kind in (*GOES_BY, "")
+        for kind in (*CRITERIA, "")
     }
-    return {group: own for group, own in groups.items() if own}
+    return {group: members for group, members in groups.items() if members}
 
 
 def matching(

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import ImageContext
-from covist.methods._relevance import Sign, SignedRelevance, clip_relevance, embedding_cosines, spread
-from covist.methods._shared import cosine, first_best
 from covist.methods.registry import register_method
+from covist.methods.relevance import Sign, SignedRelevance, clip_relevance, embedding_cosines, spread
+from covist.methods.shared import cosine, first_best
 
 RELEVANCE_WEIGHT = 0.5  # theta of the exponential form
 
@@ -31,7 +31,7 @@ class CDPruner(SignedRelevance):
         acts="before the decoder",
         signals="projected embeddings, CLIP text or the question's input embeddings",
         budget="exactly K in every layer up to the width of the embeddings, fewer beyond",
-        goes_by="diversity",
+        criterion="diversity",
         needs=("encoder-features", "embeddings", "clip-text", "question"),
         licence="Apache-2.0",
         published=(

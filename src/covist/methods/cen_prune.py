@@ -11,10 +11,10 @@ from torch import Tensor
 from covist.contract.method import Method, MethodInfo
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
-from covist.methods._shared import TIE, cosine, distances, expand, first_best, largest, stretched
 from covist.methods.cdpruner import CDPruner, most_probable_subset, question_relevance
 from covist.methods.divprune import DivPrune, most_isolated
 from covist.methods.registry import register_method
+from covist.methods.shared import TIE, cosine, distances, expand, first_best, largest, stretched
 from covist.methods.zoo_prune import ZooPrune
 
 
@@ -85,7 +85,7 @@ def info_over(base: type[Method], published: str, ours: str) -> MethodInfo:
         acts="before the decoder",
         signals=f"those of {base.name}, and encoder features if a token merges several patches",
         budget="exactly K in every layer",
-        goes_by="diversity",
+        criterion="diversity",
         needs=("encoder-features", *(need for need in base.info.needs or () if need != "encoder-features")),
         licence="no code",
         published=(

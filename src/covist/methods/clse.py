@@ -11,7 +11,7 @@ from torch import Tensor
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.formulas.ops import round_half_up
-from covist.methods._inside import NominalCounts, ScoreInside, at_first_cut, attention_to_image, last_prompt_row
+from covist.methods.inside import NominalCounts, ScoreInside, at_first_cut, attention_to_image, last_prompt_row
 from covist.methods.registry import register_method
 from covist.schedule import Schedule
 
@@ -35,7 +35,7 @@ class CLSE(NominalCounts, ScoreInside):
             "layer average K of prefill: all tokens, then solved counts; the cache of every layer holds the last "
             "count; counts=nominal keeps 1.72 K, 1.09 K and 0.32 K"
         ),
-        goes_by="attention",
+        criterion="attention",
         needs=("decoder-attention", "decoder-states"),
         licence="Apache-2.0",
         published=(
@@ -70,7 +70,7 @@ class CLSE(NominalCounts, ScoreInside):
 
     def score(self, view: DecoderView) -> Tensor:
         attention = attention_to_image(view, last_prompt_row(view))
-        return attention * evolution(view) if at_first_cut(view, self.cuts) else attention
+        return attention * evolution(view) if at_first_cut(self, view) else attention
 
 
 def evolution(view: DecoderView) -> Tensor:

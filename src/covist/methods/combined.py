@@ -24,8 +24,8 @@ from covist.formulas.composition import Composition, compose
 from covist.formulas.coverage import affinity
 from covist.formulas.evidence import mix_evidence, mix_heads, visual_evidence
 from covist.formulas.ops import mass_norm
-from covist.methods._inside import DropInside
 from covist.methods.covist import Covist
+from covist.methods.inside import DropInside
 from covist.schedule import Schedule
 from covist.state import VisualState
 
@@ -50,11 +50,15 @@ class Combined(Method):
         self._base, self._parts = base, parts
         self._covist = Covist(config)
         self.uses_clip_text = base.uses_clip_text or "evidence" in parts_read(base, parts)
-        self.encoder_layers = base.encoder_layers
+        self.encoder_requests = base.encoder_requests
         self.counts, self.counts_prefill = base.counts, base.counts_prefill
         self.follows_blocks = base.follows_blocks
         if options.get("positions") is None:
             self.positions = "keep" if ATTENTION in parts else base.positions
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return self._base.needs
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         return self._base.schedule(layers, budget, tokens)
@@ -75,6 +79,9 @@ class Combined(Method):
             return Outcome(state)  # later reductions need the affinities
         composition = compose(state, outcome.state.indices, self._evidence(image), self._covist.config)
         return _composed(outcome, composition, started)
+
+    def memory(self, image: ImageContext) -> object | None:
+        return self._base.memory(image)
 
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
         outcome = self._base.reduce(state, view, count)
@@ -109,7 +116,7 @@ def parts_read(base: Method, parts: set[str]) -> tuple[str, ...]:
 def _composed(outcome: Outcome, composition: Composition, started: float) -> Outcome:
     return replace(
         outcome,
-        state=composition.state.replace(carried=outcome.state.carried),
+        state=composition.state,
         withheld=float(composition.withheld),
         assignment=composition.assignment,
         seconds={**outcome.seconds, "composition": perf_counter() - started},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -11,10 +12,10 @@ from torch import Tensor
 from covist.config import CovistConfig
 from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome
-from covist.contract.views import DecoderView, ImageContext
+from covist.contract.reading import nearest_frequencies, readable_depth
+from covist.contract.views import DecoderView, ImageContext, PerImage
 from covist.errors import CovistError
 from covist.formulas.adaptive import smallest_selection
-from covist.formulas.attention import DistanceTable
 from covist.formulas.composition import Composition, compose, drop, forget_history
 from covist.formulas.concentration import ConcentrationTracker
 from covist.formulas.coverage import affinity
@@ -31,6 +32,15 @@ PUBLISHED = "Every equation and constant of the paper."
 OURS = "Choices that the paper leaves open; docs/method.md lists them."
 CHECKED = "reference: slow literal versions of the equations, in tests/reference"
 NEEDS = ("class-attention", "encoder-features", "embeddings", "clip-text", "question", "decoder-attention")
+
+
+@dataclass
+class Weighing:
+    """What CoViST works out about an image before it chooses; the selections of all counts share it."""
+
+    image: WeighedImage
+    instruction: InstructionEvidence | None
+    selection: Selection | None = None  # of the count that a coverage needs
 
 
 class Covist(Method):
@@ -50,6 +60,7 @@ class Covist(Method):
             raise CovistError(f"config={type(config).__name__}: pass a CovistConfig")
         self.config = config or CovistConfig()
         self.tracker = tracker or ConcentrationTracker()
+        self._weighings: PerImage[Weighing] = PerImage()
 
     # -- initial stage: CSI, then CSC ----------------------------------------------------------------------------------
 
@@ -57,31 +68,31 @@ class Covist(Method):
         if count == image.grid.size:
             return Outcome(image.initial_state(), coverage=1.0)
         started = perf_counter() - image.seconds
-        weighed = self.weighed(image)
-        selection = image.notes.get("selection")
+        weighing = self.weigh(image)
+        selection = weighing.selection
         if selection is None or len(selection.kept) != count:
-            selection = weighed.select(count)
+            selection = weighing.image.select(count)
         selected = perf_counter()
-        composition = compose(
-            image.initial_state(weighed.affinity, selection.anchors), selection.kept, selection.evidence, self.config
-        )
-        return _outcome(selection, composition, started, selected, self._captions(image.notes["instruction"]))
+        state = image.initial_state(weighing.image.affinity, selection.anchors)
+        composition = compose(state, selection.kept, selection.evidence, self.config)
+        return _outcome(selection, composition, started, selected, self._captions(weighing.instruction))
 
     def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
         if least == image.grid.size:
             return least
-        selection = smallest_selection(self.weighed(image), level, least, most)
-        image.notes["selection"] = selection  # `begin` uses it, unless the first stage keeps another count
+        weighing = self.weigh(image)
+        selection = smallest_selection(weighing.image, level, least, most)
+        weighing.selection = selection  # `begin` uses it, unless the first stage keeps another count
         return len(selection.kept)
 
-    def weighed(self, image: ImageContext) -> WeighedImage:
+    def weigh(self, image: ImageContext) -> Weighing:
         """The part that the selections of all counts share, computed once."""
-        if "weighed" not in image.notes:
-            signals, memo = image.signals, image.signals.memo
-            # A forward call without a cache sees the same image again at every step: it must not count twice.
-            reference = memo.setdefault("reference", self.tracker.read())
-            instruction = image.notes["instruction"] = self.instruction_evidence(image)
-            image.notes["weighed"] = found = weigh(
+        if image not in self._weighings:
+            signals, tracker = image.signals, self.tracker
+            counted = tracker in signals.references
+            reference = signals.references[tracker] if counted and tracker.frozen is None else tracker.read()
+            instruction = self.instruction_evidence(image)
+            weighed = weigh(
                 mass_norm(signals.packed(mix_heads(signals.attention))),
                 signals.keys,
                 signals.embeddings,
@@ -90,23 +101,24 @@ class Covist(Method):
                 instruction,
                 reference,
             )
-            if not memo.setdefault("counted", False):
-                self.tracker.update(found.concentration)
-                memo["counted"] = True
-        return image.notes["weighed"]
+            if not counted:
+                tracker.update(weighed.concentration)
+                signals.references[tracker] = reference
+            self._weighings[image] = Weighing(weighed, instruction)
+        return self._weighings[image]
 
     def _captions(self, instruction: InstructionEvidence | None) -> dict[str, str]:
         """What bright means in the evidence maps."""
         if instruction is not None and instruction.anchors_allowed:  # only in CLIP's space
             negative = self.config.instruction_sign < 0
             alike, sign = ("unlike", "negative sign, as published") if negative else ("like", "positive sign")
-            asked = f"bright: {alike} the question\n({sign})"
+            caption = f"bright: {alike} the question\n({sign})"
         else:
-            asked = "bright: attended to by\nthe question in layer 0"
+            caption = "bright: attended to by\nthe question in layer 0"
         return {
             "attention": "bright: attended to",
             "distinctiveness": "bright: stands out",
-            "instruction": asked,
+            "instruction": caption,
             "combined": "bright: weighs most",
         }
 
@@ -116,9 +128,9 @@ class Covist(Method):
         if image.text_features is not None and image.patch_text_features is not None:
             distribution = instruction_distribution(image.text_features, image.patch_text_features, self.config)
             return InstructionEvidence(distribution.to(device), True, self.config.instruction_weight)
-        if image.text_tower is not None or not len(image.instruction.embeddings):
-            return None
         decoder, text = image.decoder, image.instruction.embeddings
+        if image.text_tower is not None or not len(text) or not decoder.reads(0):
+            return None
         queries = decoder.queries(0, decoder.first_input(text))
         keys = decoder.keys(0, decoder.first_input(image.signals.embeddings.to(text)))
         distribution = first_layer_distribution(queries, keys, decoder.scale(0))
@@ -134,9 +146,9 @@ class Covist(Method):
         if not self.config.inheritance:
             state = forget_history(state, self.config.epsilon)
         first_cut, _ = progressive_cuts(view.decoder.layers, self.config)
-        if view.depth == first_cut:
-            score = self._score(view)
-            selection = internal_selection(state, score, count, view.decoder.inverse_frequencies, self.config)
+        if view.depth == readable_depth(self, view.decoder, first_cut):
+            score, frequencies = self._score(view), nearest_frequencies(view.decoder, view.depth)
+            selection = internal_selection(state, score, count, frequencies, self.config)
         else:
             selection = spatial_subsample(state, count, self.config)
         selected = perf_counter()
@@ -151,9 +163,10 @@ class Covist(Method):
         """Relevance of the representatives to the instruction at the current depth [K]."""
         last = torch.tensor([view.last_instruction_row], device=view.visual.device)
         decoder = view.decoder
-        factor = decoder.distance_table.log_factor(view.positions[last], view.positions[view.visual])[0]
-        if not self.config.distance or view.depth in decoder.layers_without_positions:
-            factor = torch.zeros_like(factor)
+        table = decoder.distances[view.depth] if self.config.distance else None
+        factor = torch.zeros(len(view.visual), dtype=torch.float32, device=view.visual.device)
+        if table is not None:
+            factor = table.log_factor(view.positions[last], view.positions[view.visual])[0]
         gains = self._head_gains(decoder)[view.depth].to(factor.device)
         attention = attention_score(
             view.queries(last)[:, 0], view.keys(view.visual), factor, gains, decoder.scale(view.observed_layer)
@@ -166,11 +179,9 @@ class Covist(Method):
     def attention_rule(self, decoder: Decoder) -> AttentionRule | None:
         if not self.config.attention:
             return None
-        distance: DistanceTable | None = decoder.distance_table if self.config.distance else None
         return AttentionRule(
-            scale=self._head_gains(decoder) * self._strategy_gain(decoder.layers),
-            distance=distance,
-            layers_without_distance=decoder.layers_without_positions,
+            scale=self._head_gains(decoder) * self._strategy_gain(decoder),
+            distances=decoder.distances if self.config.distance else None,
         )
 
     def _head_gains(self, decoder: Decoder) -> Tensor:
@@ -179,9 +190,9 @@ class Covist(Method):
             return torch.ones(decoder.layers, decoder.heads, dtype=torch.float32)
         return decoder.head_gains(self.config.gain_range)
 
-    def _strategy_gain(self, layers: int) -> Tensor:
+    def _strategy_gain(self, decoder: Decoder) -> Tensor:
         """u_l [layers, 1]."""
-        return torch.ones(layers, 1, dtype=torch.float32)
+        return torch.ones(decoder.layers, 1, dtype=torch.float32)
 
     def position_span(self, length: int, budget: int) -> int:
         return resolve_span(self.config, length, budget)
@@ -196,7 +207,7 @@ class CovistFixed(Covist):
         acts="before the decoder",
         signals="class attention, encoder keys, embeddings, CLIP text or first decoder layer",
         budget="exactly K in every layer",
-        goes_by="coverage",
+        criterion="coverage",
         needs=NEEDS,
         published=PUBLISHED,
         ours=OURS,
@@ -216,8 +227,8 @@ class CovistPro(Covist):
         acts="before the decoder and before layers 14/32 and 24/32",
         signals="those of covist-fixed, and queries, keys and values of the decoder",
         budget="layer average K: 1.5 K, then less, then K/4",
-        goes_by="coverage",
-        needs=(*NEEDS, "decoder-states"),
+        criterion="coverage",
+        needs=(*NEEDS, "decoder-keys"),
         published=PUBLISHED,
         ours=OURS,
         checked=CHECKED,
@@ -226,10 +237,10 @@ class CovistPro(Covist):
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         return progressive_schedule(layers, budget, tokens, self.config)
 
-    def _strategy_gain(self, layers: int) -> Tensor:
-        gain = torch.ones(layers, 1, dtype=torch.float32)
-        first_cut, _ = progressive_cuts(layers, self.config)
-        gain[:first_cut] = self.config.first_stage_gain
+    def _strategy_gain(self, decoder: Decoder) -> Tensor:
+        gain = torch.ones(decoder.layers, 1, dtype=torch.float32)
+        first_cut, _ = progressive_cuts(decoder.layers, self.config)
+        gain[: readable_depth(self, decoder, first_cut)] = self.config.first_stage_gain
         return gain
 
 

@@ -17,7 +17,8 @@ The attention adds log m in every layer and head (Eq. 9 without distance factor 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,14 +26,14 @@ from torch import Tensor
 from covist.checks import require_affordable, require_finite
 from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
-from covist.contract.views import ImageContext
+from covist.contract.views import ImageContext, PerImage
 from covist.formulas.adaptive import greedy_order, smallest_prefix
 from covist.formulas.composition import correspondence
 from covist.formulas.coverage import coverage_share
 from covist.formulas.greedy import greedy_coverage
 from covist.formulas.ops import gram, mass_norm, partition, unit_rows
-from covist.methods._shared import cluster_means
 from covist.methods.registry import register_method
+from covist.methods.shared import cluster_means
 from covist.state import VisualState
 
 ROUNDING = 1e-4
@@ -49,7 +50,7 @@ class CovistMax(Method):
         acts="before the decoder, and log weight on every attention logit",
         signals="encoder features",
         budget="exactly K in every layer",
-        goes_by="coverage",
+        criterion="coverage",
         needs=("encoder-features",),
         published=(
             "The method as a whole is not published. Eqs. 5 and 6 are CoViST's. Coverage whose rows are softmaxes of "
@@ -63,45 +64,50 @@ class CovistMax(Method):
         checked="reference: a slow literal version, in tests/reference",
     )
 
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self._known: PerImage[CoverageInputs] = PerImage()
+
     def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
-        seen = self._look(image)
-        image.notes["order"] = smallest_prefix(greedy_order(seen.affinity, seen.omega), level, least, most)
-        return len(image.notes["order"])
+        inputs = self._inputs(image)
+        inputs.order = smallest_prefix(greedy_order(inputs.affinity, inputs.omega), level, least, most)
+        return len(inputs.order)
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
-        seen, order = self._look(image), image.notes.get("order", [])
-        if len(order) == count:
-            kept = torch.tensor(sorted(order), device=seen.omega.device)
+        inputs = self._inputs(image)
+        if len(inputs.order) == count:
+            kept = torch.tensor(sorted(inputs.order), device=inputs.omega.device)
         else:
-            nothing = torch.empty(0, dtype=torch.long, device=seen.omega.device)
-            _, kept = partition(greedy_coverage(seen.affinity, seen.omega, nothing, count), count)
-        composed, assignment = represent(state, kept, seen.affinity.index_select(1, kept))
+            nothing = torch.empty(0, dtype=torch.long, device=inputs.omega.device)
+            _, kept = partition(greedy_coverage(inputs.affinity, inputs.omega, nothing, count), count)
+        composed, assignment = represent(state, kept, inputs.affinity.index_select(1, kept))
         return Outcome(
             composed,
-            coverage=float(coverage_share(seen.affinity, seen.omega, kept)),
+            coverage=float(coverage_share(inputs.affinity, inputs.omega, kept)),
             assignment=assignment,
-            maps={"distinctiveness": seen.omega},
+            maps={"distinctiveness": inputs.omega},
             captions={"distinctiveness": "bright: unlike\nthe rest of the image"},
         )
 
-    def _look(self, image: ImageContext) -> Seen:
-        if "seen" not in image.notes:
-            image.notes["seen"] = look(image.signals.hidden)
-        return image.notes["seen"]
+    def _inputs(self, image: ImageContext) -> CoverageInputs:
+        if image not in self._known:
+            self._known[image] = coverage_inputs(image.signals.hidden)
+        return self._known[image]
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule:
         return plain_rule(decoder.layers, decoder.heads)
 
 
-@dataclass(frozen=True, eq=False)
-class Seen:
+@dataclass(eq=False)
+class CoverageInputs:
     """What the coverage of an image depends on: s [N, N] and omega [N], with sum one."""
 
     affinity: Tensor
     omega: Tensor
+    order: list[int] = field(default_factory=list)  # the tokens that a required coverage needs, best first
 
 
-def look(hidden: Tensor) -> Seen:
+def coverage_inputs(hidden: Tensor) -> CoverageInputs:
     """Affinity and coverage weights from encoder features [N, v]."""
     require_affordable("covist-max", hidden.shape[0])
     require_finite("covist-max", hidden=hidden)
@@ -109,7 +115,7 @@ def look(hidden: Tensor) -> Seen:
     farthest = distances.amax(1).mean() + ROUNDING  # D, []
     affinity = distances.mul_(-2 / farthest).exp_()
     affinity.fill_diagonal_(1)  # exact, despite rounding
-    return Seen(affinity, mass_norm(1 / torch.einsum("ij,ij->i", affinity, affinity)))
+    return CoverageInputs(affinity, mass_norm(1 / torch.einsum("ij,ij->i", affinity, affinity)))
 
 
 def represent(state: VisualState, kept: Tensor, affinity: Tensor) -> tuple[VisualState, Tensor]:
@@ -118,7 +124,8 @@ def represent(state: VisualState, kept: Tensor, affinity: Tensor) -> tuple[Visua
     assignment.index_copy_(0, kept, torch.arange(kept.shape[0], device=kept.device))  # itself, even if it has a copy
     means, sizes = cluster_means(state.features, assignment, kept.shape[0])
     companions = {
-        layer: cluster_means(own, assignment, kept.shape[0])[0].to(own.dtype) for layer, own in state.companions.items()
+        layer: cluster_means(features, assignment, kept.shape[0])[0].to(features.dtype)
+        for layer, features in state.companions.items()
     }
     reduced = state.restrict(kept)
     return reduced.replace(features=means.to(state.features.dtype), weights=sizes, companions=companions), assignment

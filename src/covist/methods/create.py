@@ -81,9 +81,11 @@ def _combine(name: str, method: type[Method], parts: tuple[str, ...], options: d
     unknown = set(parts) - set(PARTS)
     if unknown:
         raise CovistError(f"{name!r}: a method can be combined with {' and '.join(PARTS)}, not {min(unknown)!r}")
-    own = {option: options[option] for option in options if option in option_names(method) and option != "positions"}
-    base = _build(method, own)
-    rest = {option: value for option, value in options.items() if option not in own}
+    for_base = {
+        option: options[option] for option in options if option in option_names(method) and option != "positions"
+    }
+    base = _build(method, for_base)
+    rest = {option: value for option, value in options.items() if option not in for_base}
     plain_name = name.partition(":")[0]
     shown = option_names(method)
     rest = _collect_config(plain_name, parts_read(base, set(parts)), rest, {"config", "positions"}, shown)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
-from covist.methods._inside import DropInside, key_norms
-from covist.methods._layout import allot
-from covist.methods._shared import cosine, largest
+from covist.methods.inside import DropInside, key_norms
+from covist.methods.layout import allot
 from covist.methods.registry import register_method
+from covist.methods.shared import cosine, largest
 from covist.state import VisualState
 
 PIVOTS = 4
@@ -27,8 +27,8 @@ class Dart(DropInside):
         acts="before layer 2/32",
         signals="keys of the preceding layer, decoder states after the final norm",
         budget="layer average K: all tokens, then a solved count, including the pivots",
-        goes_by="diversity",
-        needs=("decoder-states",),
+        criterion="diversity",
+        needs=("decoder-keys", "decoder-states"),
         licence="Apache-2.0",
         published=(
             "Tokens are dropped before layer 2 of 32. Pivots are the 4 image and the 4 text tokens with the largest L1 "
@@ -70,8 +70,8 @@ def spread_from(image_pivots: Tensor, similarity: Tensor, count: int) -> Tensor:
     kept = [image_pivots]
     free = torch.ones_like(similarity[0], dtype=torch.bool)
     free[image_pivots] = False
-    for own, quota in zip(similarity, allot(count - len(image_pivots), [1] * len(similarity)), strict=True):
-        taken = own.masked_fill(~free, torch.inf).argsort(stable=True)[:quota]
+    for to_pivot, quota in zip(similarity, allot(count - len(image_pivots), [1] * len(similarity)), strict=True):
+        taken = to_pivot.masked_fill(~free, torch.inf).argsort(stable=True)[:quota]
         free[taken] = False
         kept.append(taken)
     return torch.cat(kept)

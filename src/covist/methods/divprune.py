@@ -7,8 +7,8 @@ from torch import Tensor
 
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
-from covist.methods._shared import distances, expand, first_best
 from covist.methods.registry import register_method
+from covist.methods.shared import distances, expand, first_best
 
 
 @register_method
@@ -20,7 +20,7 @@ class DivPrune(Method):
         acts="before the decoder",
         signals="projected embeddings",
         budget="exactly K in every layer",
-        goes_by="diversity",
+        criterion="diversity",
         needs=("embeddings",),
         licence="CC-BY-NC 4.0",
         published=(

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from covist.contract.method import Method, MethodInfo, Outcome
 from covist.contract.views import ImageContext
-from covist.methods._layout import NO_CELL, even_cells
-from covist.methods._shared import cluster_means
+from covist.methods.layout import NO_CELL, even_cells
 from covist.methods.registry import register_method
+from covist.methods.shared import cluster_means
 from covist.state import VisualState
 
 
@@ -26,7 +26,7 @@ class Downsample(Method):
         acts="before the decoder",
         signals="encoder features, projector",
         budget="exactly K in every layer",
-        goes_by="nothing",
+        criterion="nothing",
         needs=("encoder-features",),
     )
 

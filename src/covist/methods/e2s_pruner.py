@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 
 from covist.contract.method import MethodInfo, Outcome
-from covist.contract.views import DecoderView
+from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import share_groups
-from covist.methods._inside import DropInside, last_prompt_row
-from covist.methods._layout import windows
-from covist.methods._shared import largest
+from covist.methods.inside import DropInside, last_prompt_row
+from covist.methods.layout import windows
 from covist.methods.registry import register_method
+from covist.methods.shared import largest
 from covist.state import VisualState
 
 WINDOWS = 4  # per side
 SPREAD_SHARE = 0.1
-OPINION = "opinion"
 
 
 @register_method
@@ -35,7 +34,7 @@ class E2SPruner(DropInside):
         acts="after the 3rd, 17th and 22nd layer of 32",
         signals="queries of the text after the image and keys of the preceding layer, places in the image",
         budget="layer average K: all tokens, then solved counts in the published proportions",
-        goes_by="attention",
+        criterion="attention",
         needs=("decoder-attention",),
         licence="unknown",
         published=(
@@ -64,24 +63,27 @@ class E2SPruner(DropInside):
     def observed_layer(self, depth: int) -> int:
         return depth - 1
 
+    def memory(self, image: ImageContext) -> Tensor:
+        """The combined opinion of the cuts so far about each token [N, 3]; zeros say nothing, and change nothing."""
+        return torch.zeros(image.grid.size, 3, dtype=torch.float32, device=image.positions.device)
+
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
         started = perf_counter()
-        opinion = head_opinion(text_logits(view))
-        known = state.carried.get(OPINION)
-        state = state.replace(carried={OPINION: opinion if known is None else combined(known, opinion)})
+        opinions: Tensor = view.memory
+        opinions[state.indices] = combined(opinions[state.indices], head_opinion(text_logits(view)).detach())
         outcome = super().reduce(state, view, count)
         return replace(outcome, seconds={"selection": perf_counter() - started})
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
         window = windows(state.grid, WINDOWS, view.visual.device)[state.indices]
-        return largest(spread(retained(state.carried[OPINION]), window), count)
+        return largest(spread(retained(view.memory[state.indices]), window), count)
 
 
 def text_logits(view: DecoderView) -> Tensor:
     """Logits of the text after the image for each representative, before the softmax, mean over tokens [heads, K]."""
     rows = view.text if len(view.text) else last_prompt_row(view)
     query = view.queries(rows).mean(1)[..., None]  # [heads, head width, 1]
-    keys = share_groups(view.keys(view.visual), view.decoder.heads)
+    keys = share_groups(view.keys(view.visual), len(query))
     return (keys @ query)[..., 0] * view.decoder.scale(view.observed_layer)
 
 
@@ -100,7 +102,8 @@ def combined(known: Tensor, new: Tensor) -> Tensor:
     undecided, new_undecided = 1 - pro - contra, 1 - new_pro - new_contra
     conflict = pro * new_contra + contra * new_pro
     both = [
-        own * other + own * new_undecided + undecided * other for own, other in ((pro, new_pro), (contra, new_contra))
+        belief * other + belief * new_undecided + undecided * other
+        for belief, other in ((pro, new_pro), (contra, new_contra))
     ]
     return torch.stack([*(mass / (1 - conflict) for mass in both), conflict], dim=-1)
 

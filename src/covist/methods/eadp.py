@@ -12,9 +12,9 @@ from covist.contract.method import MethodInfo
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import entropy
-from covist.methods._relevance import Sign, SignedRelevance, bare_question, in_text_space, sign_of, spread
-from covist.methods._shared import cosine, greedy_max_coverage, largest
 from covist.methods.registry import register_method
+from covist.methods.relevance import Sign, SignedRelevance, bare_question, in_text_space, sign_of, spread
+from covist.methods.shared import cosine, greedy_max_coverage, largest
 
 SHARPNESS, TEXT_SHARE, ENTROPY_TEMPERATURE, GLOBAL_SHARE = 100.0, 0.2, 0.01, 0.5
 BESIDE = math.exp(-0.5) / (1 + 2 * math.exp(-0.5))  # Gaussian of sigma 1 at -1, 0 and 1, with sum one
@@ -32,7 +32,7 @@ class EADP(SignedRelevance):
         acts="before the decoder",
         signals="projected embeddings, CLIP text or the question's input embeddings",
         budget="exactly K in every layer",
-        goes_by="coverage",
+        criterion="coverage",
         needs=("encoder-features", "embeddings", "clip-text", "question"),
         licence="no licence file",
         published=(
@@ -83,9 +83,9 @@ def in_one_space(image: ImageContext) -> tuple[Tensor, Tensor, Tensor] | None:
 
     They are in CLIP's text space or, without one, in the decoder's.
     """
-    asked = in_text_space(image)
-    if asked is not None and image.text_tower is not None:
-        return *asked, image.text_tower.encode_padded(bare_question(image.instruction.text))
+    in_space = in_text_space(image)
+    if in_space is not None and image.text_tower is not None:
+        return *in_space, image.text_tower.encode_padded(bare_question(image.instruction.text))
     if not len(image.instruction.embeddings):
         return None
     tokens = image.signals.embeddings

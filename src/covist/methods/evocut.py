@@ -9,9 +9,9 @@ from covist.contract.encoder import EncoderRead
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
 from covist.formulas.ops import unit_rows
-from covist.methods._layout import even_cells
-from covist.methods._shared import cluster_means, largest
+from covist.methods.layout import even_cells
 from covist.methods.registry import register_method
+from covist.methods.shared import cluster_means, largest
 
 STATES = EncoderRead("states", 11 / 24)
 CLUSTERS, ITERATIONS, MEMORY = 8, 10, 0.95
@@ -21,7 +21,7 @@ CLUSTERS, ITERATIONS, MEMORY = 8, 10, 0.95
 class EvoCut(Method):
     name = "evocut"
     default_positions = "reindex"
-    encoder_layers = (STATES,)
+    encoder_requests = (STATES,)
     info = MethodInfo(
         paper=(
             "EvoCut: Multi-Layer Evolution-Aware Visual Token Compression for Efficient Large Vision-Language Models "
@@ -30,7 +30,7 @@ class EvoCut(Method):
         acts="before the decoder",
         signals="hidden states of successive encoder layers",
         budget="exactly K in every layer",
-        goes_by="change",
+        criterion="change",
         needs=("encoder-layers",),
         licence="no code released",
         published=(

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
-from covist.methods._shared import largest, received_attention
 from covist.methods.registry import register_method
+from covist.methods.shared import largest, received_attention
 
 
 @register_method
@@ -21,7 +21,7 @@ class FasterVLM(Method):
         acts="before the decoder",
         signals="class attention",
         budget="exactly K in every layer",
-        goes_by="attention",
+        criterion="attention",
         needs=("class-attention",),
         licence="Apache-2.0",
         published=(

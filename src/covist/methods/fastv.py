@@ -6,7 +6,7 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
-from covist.methods._inside import ScoreInside, attention_to_image, last_prompt_row
+from covist.methods.inside import ScoreInside, attention_to_image, last_prompt_row
 from covist.methods.registry import register_method
 
 
@@ -22,7 +22,7 @@ class FastV(ScoreInside):
         acts="before layer 2/32",
         signals="attention of the last prompt token in the preceding layer",
         budget="layer average K: all tokens, then a solved count",
-        goes_by="attention",
+        criterion="attention",
         needs=("decoder-attention",),
         licence="no licence file",
         published=(

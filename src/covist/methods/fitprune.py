@@ -12,7 +12,7 @@ from covist.contract.views import DecoderView
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
 from covist.methods._fitting import Attended
-from covist.methods._inside import ScoreInside, last_prompt_row, solved
+from covist.methods.inside import ScoreInside, last_prompt_row, solved
 from covist.methods.registry import register_method
 from covist.schedule import Calibration, Schedule, fixed_schedule
 from covist.state import VisualState
@@ -43,7 +43,7 @@ class FitPrune(ScoreInside):
         acts="after every layer that can spare tokens",
         signals="attention of the text and of the image to the image in the preceding layer, calibrated counts",
         budget="layer average K: all tokens in the first layer, then calibrated counts",
-        goes_by="attention",
+        criterion="attention",
         needs=("decoder-attention",),
         licence="no licence file",
         published=(
@@ -91,8 +91,8 @@ class FitPrune(ScoreInside):
         return depth - 1
 
     def score(self, view: DecoderView) -> Tensor:
-        cross, own = received(view)
-        return cross * own
+        cross, internal = received(view)
+        return cross * internal
 
 
 class AttentionProbe(Method):
@@ -113,8 +113,8 @@ class AttentionProbe(Method):
         return depth - 1
 
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
-        cross, own = received(view)
-        self._seen.setdefault(view.depth, []).append((cross.cpu(), own.cpu()))
+        cross, internal = received(view)
+        self._seen.setdefault(view.depth, []).append((cross.cpu(), internal.cpu()))
         if view.depth == 1:
             self.sizes.append((state.count, view.signals.grid.frames))
         return Outcome(state)
@@ -134,8 +134,8 @@ class AttentionProbe(Method):
 def received(view: DecoderView) -> tuple[Tensor, Tensor]:
     """Attention to the representatives in the strongest head: sum over text rows, mean over image rows, [K] each."""
     text = view.text if len(view.text) else last_prompt_row(view)
-    own = [_received(view, rows) for rows in view.visual.split(ROWS_AT_ONCE)]
-    return _received(view, text), torch.stack(own).sum(0) / len(view.visual)
+    internal = [_received(view, rows) for rows in view.visual.split(ROWS_AT_ONCE)]
+    return _received(view, text), torch.stack(internal).sum(0) / len(view.visual)
 
 
 def _received(view: DecoderView, rows: Tensor) -> Tensor:

@@ -13,10 +13,10 @@ from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import entropy, mass_norm, round_half_up, share_groups
-from covist.methods._inside import ChooseInside, Stepped, published_schedule
-from covist.methods._layout import allot
-from covist.methods._shared import largest, received_attention, tile_numbers
+from covist.methods.inside import ChooseInside, Stepped, published_schedule
+from covist.methods.layout import allot
 from covist.methods.registry import register_method
+from covist.methods.shared import largest, received_attention, tile_numbers
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
@@ -29,7 +29,7 @@ Tiles = Literal["once", "twice", "nominal"]
 class FlowCut(Stepped, ChooseInside):
     name = "flowcut"
     default_positions = "reindex"
-    encoder_layers = (ENTRY, VALUES)
+    encoder_requests = (ENTRY, VALUES)
     writes_content = True
     cuts = (0, 2)
     shape = (2.5, 1.0)  # five tiles with K / 2 each, then K
@@ -45,8 +45,8 @@ class FlowCut(Stepped, ChooseInside):
         "attention and values of decoder layer 1",
         budget="exactly K in every layer; tiles=twice has a layer average of K: 2.3 K, then 0.9 K; tiles=nominal keeps "
         "2.5 K, then K",
-        goes_by="attention",
-        needs=("class-attention", "encoder-layers"),
+        criterion="attention",
+        needs=("class-attention", "encoder-layers", "decoder-attention"),
         licence="Apache-2.0",
         published=(
             "After every layer of a CLIP tower, class attention and the softmax of value products with the class "
@@ -101,18 +101,19 @@ class FlowCut(Stepped, ChooseInside):
             members = (tile == number).nonzero()[:, 0]
             if share:
                 patches = signals.pack[members] % (signals.tower.entry.shape[1] - 1)
-                stay, own = walk(signals.tower, number, patches, share)
+                stay, outputs = walk(signals.tower, number, patches, share)
                 kept.append(members[stay])
-                features[kept[-1]] = signals.project(own).to(features.dtype)
+                features[kept[-1]] = signals.project(outputs).to(features.dtype)
         return Outcome(state.with_features(features).restrict(torch.cat(kept).sort().values))
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
-        asking = torch.tensor([view.last_instruction_row], device=view.visual.device)
-        keys = share_groups(view.keys(view.visual).float(), view.decoder.heads)  # [heads, K, w]
+        last = torch.tensor([view.last_instruction_row], device=view.visual.device)
+        queries = view.queries(last).float()
+        keys = share_groups(view.keys(view.visual).float(), len(queries))  # [heads, K, w]
         root = math.sqrt(keys.shape[-1])
-        attention = (view.queries(asking).float() @ keys.transpose(1, 2) / root).softmax(-1).mean((0, 1))
-        own, values = view.values(asking).float()[:, 0], view.values(view.visual).float()  # [kv heads, (K,) w]
-        return largest(_flow(attention, own / root, values, of_class=False), count)
+        attention = (queries @ keys.transpose(1, 2) / root).softmax(-1).mean((0, 1))
+        of_last, values = view.values(last).float()[:, 0], view.values(view.visual).float()  # [kv heads, (K,) w]
+        return largest(_flow(attention, of_last / root, values, of_class=False), count)
 
 
 def walk(tower: Tower, tile: int, patches: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -134,7 +135,7 @@ def walk(tower: Tower, tile: int, patches: Tensor, count: int) -> tuple[Tensor, 
         stay = largest(score.masked_fill(token < 0, -torch.inf), len(token) - leaving).sort().values
         token, score = token[stay], score[stay]
         rows = torch.cat([stay.new_zeros(1), stay + 1])  # the class token stays
-        states, features = states[rows], {number: own[rows] for number, own in features.items()}
+        states, features = states[rows], {number: outputs[rows] for number, outputs in features.items()}
     return token, torch.cat([features[number][1:] for number in tower.feature_layers], dim=-1)
 
 

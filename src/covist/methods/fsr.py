@@ -10,9 +10,9 @@ from torch import Tensor
 from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
-from covist.methods._relevance import Sign, SignedRelevance, clip_relevance, spread
-from covist.methods._shared import cosine, distances, expand, largest, received_attention, without
 from covist.methods.registry import register_method
+from covist.methods.relevance import Sign, SignedRelevance, clip_relevance, spread
+from covist.methods.shared import cosine, distances, expand, largest, received_attention, without
 from covist.state import VisualState
 
 RELEVANCE_POWER = 3
@@ -29,7 +29,7 @@ class FSR(SignedRelevance):
         acts="before the decoder",
         signals="class attention, projected embeddings, CLIP text",
         budget="exactly K in every layer",
-        goes_by="instruction",
+        criterion="instruction",
         needs=("class-attention", "encoder-features", "embeddings", "clip-text"),
         licence="no code",
         published=(

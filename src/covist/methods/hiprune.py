@@ -11,9 +11,9 @@ from covist.contract.encoder import EncoderRead
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
-from covist.methods._layout import allot, neighbours
-from covist.methods._shared import largest, tile_numbers
+from covist.methods.layout import allot, neighbours
 from covist.methods.registry import register_method
+from covist.methods.shared import largest, tile_numbers
 
 OBJECTS, WHOLE = EncoderRead("received", 8 / 24, without_class=15 / 32), EncoderRead("received")
 BESIDE = ((0, -1), (0, 1), (-1, 0), (1, 0))
@@ -24,7 +24,7 @@ GROUP = 1 + len(BESIDE)  # an anchor and its buffers
 class HiPrune(Method):
     name = "hiprune"
     default_positions = "reindex"
-    encoder_layers = (OBJECTS, WHOLE)
+    encoder_requests = (OBJECTS, WHOLE)
     options: ClassVar = {"alpha": "share of the budget for anchors with their neighbours, from 0 to 1"}
     info = MethodInfo(
         paper=(
@@ -33,7 +33,7 @@ class HiPrune(Method):
         acts="before the decoder",
         signals="attention received at two encoder layers",
         budget="exactly K in every layer",
-        goes_by="attention",
+        criterion="attention",
         needs=("encoder-layers",),
         licence="MIT",
         published=(
@@ -59,7 +59,7 @@ class HiPrune(Method):
         self.alpha = alpha
 
     def select(self, image: ImageContext, count: int) -> Tensor:
-        objects, whole = (image.signals.read(wanted)[0] for wanted in (OBJECTS, WHOLE))
+        objects, whole = (image.signals.read(request)[0] for request in (OBJECTS, WHOLE))
         beside = neighbours(image.grid, BESIDE).to(whole.device)
         tile = tile_numbers(image.signals)
         sizes = tile.bincount().tolist()

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
-from covist.methods._shared import cosine, largest, received_attention
 from covist.methods.registry import register_method
+from covist.methods.shared import cosine, largest, received_attention
 
 CHUNKS = 16
 ATTENTION_SCALE, VARIETY_SCALE = 1000.0, 0.09
@@ -26,7 +26,7 @@ class HoloV(Method):
         acts="before the decoder",
         signals="class attention, projected embeddings",
         budget="exactly K in every layer",
-        goes_by="attention",
+        criterion="attention",
         needs=("class-attention", "embeddings"),
         licence="Apache-2.0",
         published=(
@@ -46,7 +46,7 @@ class HoloV(Method):
         chunks = torch.arange(len(attention), device=attention.device).tensor_split(min(CHUNKS, len(attention)))
         scores = torch.stack([chunk_score(attention[c], image.signals.embeddings[c]) for c in chunks])
         places = quotas(scores, [len(chunk) for chunk in chunks], count)
-        return torch.cat([c[largest(attention[c], own)] for c, own in zip(chunks, places, strict=True)])
+        return torch.cat([c[largest(attention[c], quota)] for c, quota in zip(chunks, places, strict=True)])
 
 
 def chunk_score(attention: Tensor, embeddings: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def quotas(scores: Tensor, sizes: list[int], count: int) -> list[int]:
     order = largest(scores, len(sizes)).tolist()
     for chunk in order[: count - sum(places)]:
         places[chunk] += 1
-    places = [min(own, size) for own, size in zip(places, sizes, strict=True)]
+    places = [min(quota, size) for quota, size in zip(places, sizes, strict=True)]
     while sum(places) < count:
         for chunk in order:
             if places[chunk] < sizes[chunk] and sum(places) < count:

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from covist.config import CovistConfig
 from covist.contract.method import MethodInfo
+from covist.contract.reading import nearest_frequencies
 from covist.contract.views import DecoderView
 from covist.formulas.internal import coordinate_signals
 from covist.formulas.ops import round_half_up
-from covist.methods._inside import PUBLISHED_LAYERS, DropInside, last_prompt_row
-from covist.methods._shared import largest
+from covist.methods.inside import PUBLISHED_LAYERS, DropInside, last_prompt_row
 from covist.methods.registry import register_method
+from covist.methods.shared import largest
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
@@ -33,8 +34,8 @@ class IVCPrune(DropInside):
         signals="rotary angles, values of the preceding layer",
         budget="layer average K of the cache, whose first layer stays whole; prefill runs half of the layers on all "
         "tokens",
-        goes_by="instruction",
-        needs=("decoder-states",),
+        criterion="instruction",
+        needs=("decoder-keys",),
         licence="MIT",
         published=(
             "Coordinate tokens have the largest mean cosine (5% of the tokens) and the largest mean sine (5%) of their "
@@ -65,7 +66,7 @@ class IVCPrune(DropInside):
         return depth - 1
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
-        cosine, sine = coordinate_signals(state, view.decoder.inverse_frequencies, CovistConfig())
+        cosine, sine = coordinate_signals(state, nearest_frequencies(view.decoder, view.depth), CovistConfig())
         shares = ((cosine, COORDINATE_SHARE), (sine, COORDINATE_SHARE), (foreground(view), FOREGROUND_SHARE))
         return grown_union(shares, count)
 

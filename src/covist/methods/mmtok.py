@@ -9,9 +9,9 @@ from torch import Tensor
 
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
-from covist.methods._relevance import ANSWER_HINTS, embedding_cosines
-from covist.methods._shared import cosine, greedy_max_coverage
 from covist.methods.registry import register_method
+from covist.methods.relevance import ANSWER_HINTS, embedding_cosines
+from covist.methods.shared import cosine, greedy_max_coverage
 
 TEXT_TEMPERATURE, VISUAL_TEMPERATURE, VISUAL_SHARE = 0.02, 0.2, 0.5
 STOP_LIST = (
@@ -31,7 +31,7 @@ class MMTok(Method):
         acts="before the decoder",
         signals="encoder features, projected embeddings, the question's input embeddings",
         budget="exactly K in every layer",
-        goes_by="coverage",
+        criterion="coverage",
         needs=("encoder-features", "embeddings", "question"),
         licence="Apache-2.0",
         published=(

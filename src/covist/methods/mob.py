@@ -6,9 +6,9 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
-from covist.methods._inside import DropInside, NominalCounts, key_norms, last_prompt_row
-from covist.methods._shared import cosine, distances, expand, largest
+from covist.methods.inside import DropInside, NominalCounts, key_norms, last_prompt_row
 from covist.methods.registry import register_method
+from covist.methods.shared import cosine, distances, expand, largest
 from covist.state import VisualState
 
 ANCHORS = 8
@@ -26,8 +26,8 @@ class MoB(NominalCounts, DropInside):
         acts="before layer 2/32",
         signals="keys of the preceding layer, decoder states after the final norm",
         budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
-        goes_by="instruction",
-        needs=("decoder-states",),
+        criterion="instruction",
+        needs=("decoder-keys", "decoder-states"),
         licence="MIT",
         published=(
             "Tokens are dropped before layer 2 of 32. Anchors are the 8 text tokens after the image with the largest "

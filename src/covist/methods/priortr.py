@@ -10,7 +10,7 @@ from torch import Tensor
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.errors import CovistError
-from covist.methods._inside import NominalCounts, ScoreInside, last_prompt_row
+from covist.methods.inside import NominalCounts, ScoreInside, last_prompt_row
 from covist.methods.registry import register_method
 
 SMALLEST = 1e-10
@@ -28,7 +28,7 @@ class PriorTR(NominalCounts, ScoreInside):
         acts="before layer 3/32",
         signals="attention of the text after the image in the preceding layer",
         budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
-        goes_by="attention",
+        criterion="attention",
         needs=("decoder-attention",),
         licence="Apache-2.0",
         published=(

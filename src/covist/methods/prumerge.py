@@ -10,8 +10,8 @@ from torch import Tensor
 from covist.contract.method import Method, MethodInfo, Outcome
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
-from covist.methods._shared import cosine, largest, received_attention, without
 from covist.methods.registry import register_method
+from covist.methods.shared import cosine, largest, received_attention, without
 from covist.state import VisualState
 
 NEIGHBOURS = 32
@@ -23,14 +23,14 @@ PAPER = "LLaVA-PruMerge: Adaptive Token Reduction for Efficient Large Multimodal
 class PruMerge(Method):
     name = "prumerge"
     default_positions = "reindex"
-    encoder_layers = (-1,)
+    encoder_requests = (-1,)
     writes_content = True
     info = MethodInfo(
         paper=PAPER,
         acts="before the decoder",
         signals="class query and keys of the last encoder layer, encoder features, projector",
         budget="exactly K in every layer, including the extra token",
-        goes_by="attention",
+        criterion="attention",
         needs=("class-attention", "encoder-features"),
         licence="Apache-2.0",
         published=(

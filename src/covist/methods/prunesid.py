@@ -9,8 +9,8 @@ from torch import Tensor
 
 from covist.contract.method import Method, MethodInfo, Outcome
 from covist.contract.views import ImageContext
-from covist.methods._shared import cosine, largest, received_attention, without
 from covist.methods.registry import register_method
+from covist.methods.shared import cosine, largest, received_attention, without
 from covist.state import VisualState
 
 TOKENS_PER_GROUP, TOKENS_PER_LIMIT, MOST_PER_GROUP = 4, 64, 5
@@ -32,7 +32,7 @@ class PruneSID(Method):
         acts="before the decoder",
         signals="class attention, encoder and class features, projector",
         budget="exactly K in every layer, including the class token",
-        goes_by="diversity",
+        criterion="diversity",
         needs=("class-attention", "encoder-features"),
         licence="Apache-2.0 by its README",
         published=(
@@ -123,7 +123,7 @@ def quotas(sizes: list[int], survived: list[int], budget: int, patches: int) -> 
     """Places of each group, `patches` in total."""
     lower = [min(1, size) for size in sizes]
     most = MOST_PER_GROUP * math.ceil(budget / TOKENS_PER_LIMIT)
-    upper = [min(most, size, own) for size, own in zip(sizes, survived, strict=True)]
+    upper = [min(most, size, left) for size, left in zip(sizes, survived, strict=True)]
     while sum(upper) < budget:
         upper = [min(limit + 1, size) for limit, size in zip(upper, sizes, strict=True)]
     rest, total = patches - sum(lower), sum(survived)

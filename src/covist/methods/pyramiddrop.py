@@ -6,7 +6,7 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
-from covist.methods._inside import ScoreInside, attention_to_image, last_prompt_row
+from covist.methods.inside import ScoreInside, attention_to_image, last_prompt_row
 from covist.methods.registry import register_method
 
 
@@ -25,7 +25,7 @@ class PyramidDrop(ScoreInside):
         acts="before layers 8, 16 and 24 of 32, earlier for small budgets",
         signals="attention of the last prompt token in the next layer",
         budget="layer average K with our presets: all tokens, then solved counts that halve",
-        goes_by="attention",
+        criterion="attention",
         needs=("decoder-attention",),
         licence="MIT",
         published=(

@@ -42,7 +42,7 @@ class Random(Seeded):
         acts="before the decoder",
         signals="none",
         budget="exactly K in every layer",
-        goes_by="nothing",
+        criterion="nothing",
         needs=(),
     )
 

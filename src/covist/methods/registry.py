@@ -67,5 +67,5 @@ def option_defaults(method: type[Method]) -> dict[str, Any]:
 
 def option_meanings(method: type[Method]) -> dict[str, str]:
     """What the options of a method and of its base classes mean."""
-    own = [vars(base).get("options", {}) for base in method.__mro__]
-    return {name: text for options in reversed(own) for name, text in options.items()}
+    described = [vars(base).get("options", {}) for base in method.__mro__]
+    return {name: text for options in reversed(described) for name, text in options.items()}

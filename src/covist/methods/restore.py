@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,10 +12,10 @@ from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
-from covist.methods._shared import cluster_means, cosine, largest, without
 from covist.methods.divprune import DivPrune
 from covist.methods.holov import HoloV
 from covist.methods.registry import register_method
+from covist.methods.shared import cluster_means, cosine, largest, without
 from covist.methods.vispruner import VisPruner
 from covist.state import VisualState
 
@@ -52,14 +53,13 @@ class Restore(Method):
         return Outcome(state.replace(features=features, weights=weights).restrict(final), assignment=assignment)
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule:
-        return plain_rule(
-            decoder.layers,
-            decoder.heads,
-            distance=decoder.distance_table,
-            layers_without_distance=decoder.layers_without_positions,
+        weights = plain_rule(decoder.layers, decoder.heads)
+        return replace(
+            weights,
+            distances=decoder.distances,
             distance_keys="all",
-            distance_in_decoding=False,
-            uniform_first_layer=True,
+            mean_weights=frozenset({0}),
+            decoding=weights,
         )
 
 
@@ -87,7 +87,7 @@ def _register(selector: type[Method]) -> None:
         acts="before the decoder, and a bias on every attention logit",
         signals=f"those of {selector.name}, projected embeddings",
         budget="exactly K in every layer, including merged tokens",
-        goes_by=selector.info.goes_by,
+        criterion=selector.info.criterion,
         needs=(*(need for need in selector.info.needs or () if need != "embeddings"), "embeddings"),
         licence="GPL-3.0",
         published=(

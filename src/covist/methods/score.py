@@ -9,8 +9,8 @@ from torch import Tensor
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
-from covist.methods._shared import distances, expand, first_best, received_attention
 from covist.methods.registry import register_method
+from covist.methods.shared import distances, expand, first_best, received_attention
 
 
 @register_method
@@ -23,7 +23,7 @@ class SCoRe(Method):
         acts="before the decoder",
         signals="class attention, encoder features",
         budget="exactly K in every layer",
-        goes_by="diversity",
+        criterion="diversity",
         needs=("class-attention", "encoder-features"),
         licence="no code",
         published=(

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView
-from covist.methods._inside import attention_to_image
 from covist.methods._raters import PAPER, RatedInside, raters
-from covist.methods._shared import cluster_means, largest
+from covist.methods.inside import attention_to_image
 from covist.methods.registry import register_method
+from covist.methods.shared import cluster_means, largest
 from covist.state import VisualState
 
 RECYCLED_SHARE, TOKENS_PER_CLUSTER = 0.3, 10
@@ -29,7 +29,7 @@ class SparseVLM(RatedInside):
         acts="after layers 2, 6 and 15 of 32, earlier for small budgets",
         signals="input embeddings, attention of the rating text tokens, decoder states",
         budget="layer average K with scaled presets, including recycled tokens",
-        goes_by="instruction",
+        criterion="instruction",
         needs=("embeddings", "question", "decoder-attention", "decoder-states"),
         licence="Apache-2.0",
         published=(

@@ -9,8 +9,8 @@ from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.formulas.ops import round_half_up
 from covist.methods._raters import PAPER, RatedInside, raters
-from covist.methods._shared import largest
 from covist.methods.registry import register_method
+from covist.methods.shared import largest
 
 HEADS, OF_HEADS = 14, 32
 SMALLEST_LOGIT = 0.1  # of the one at distance 0; the published geometry stays above it
@@ -25,7 +25,7 @@ class SparseVLMPlus(RatedInside):
         acts="after layers 2, 6 and 15 of 32, earlier for small budgets",
         signals="input embeddings, attention of the rating text tokens, rotary angles",
         budget="layer average K with scaled presets",
-        goes_by="instruction",
+        criterion="instruction",
         needs=("embeddings", "question", "decoder-attention"),
         licence="Apache-2.0",
         published=(
@@ -50,8 +50,9 @@ class SparseVLMPlus(RatedInside):
 
 def rotation_logits(view: DecoderView, rows: Tensor) -> Tensor:
     """Logits of all-ones queries and keys between `rows` and the representatives: the rotation alone [rows, K]."""
-    ones = torch.ones(1, len(view.hidden), view.decoder.head_width, dtype=torch.float32, device=rows.device)
-    ones = view.decoder.rotate(view.observed_layer, ones, view.rotary)[0]
+    ones = torch.ones(len(view.hidden), view.decoder.head_width, dtype=torch.float32, device=rows.device)
+    if view.rotary is not None:
+        ones = view.decoder.rotate(view.observed_layer, ones[None], view.rotary)[0]
     return ones[rows] @ ones[view.visual].T * view.decoder.scale(view.observed_layer)
 
 

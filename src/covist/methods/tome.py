@@ -10,9 +10,9 @@ from torch import Tensor
 from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
 from covist.contract.views import ImageContext
-from covist.methods._layout import allot
-from covist.methods._shared import cosine
+from covist.methods.layout import allot
 from covist.methods.registry import register_method
+from covist.methods.shared import cosine
 from covist.state import VisualState
 
 ROUNDS = 24  # blocks of the published encoder
@@ -28,7 +28,7 @@ class ToMe(Method):
         acts="before the decoder, and log size on every attention logit",
         signals="projected embeddings",
         budget="exactly K in every layer",
-        goes_by="diversity",
+        criterion="diversity",
         needs=("embeddings",),
         licence="CC-BY-NC 4.0",
         published=(
@@ -77,8 +77,8 @@ def merges_per_round(tokens: int, count: int) -> list[int]:
     planned = allot(tokens - count, [1] * ROUNDS)
     rounds: list[int] = []
     while tokens > count:
-        wanted = planned[len(rounds)] if len(rounds) < ROUNDS else planned[0]
-        rounds.append(min(wanted, tokens - count, tokens // 2))
+        most = planned[len(rounds)] if len(rounds) < ROUNDS else planned[0]
+        rounds.append(min(most, tokens - count, tokens // 2))
         tokens -= rounds[-1]
     return rounds
 

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from covist.contract.method import MethodInfo
+from covist.contract.reading import readable_depth
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import mass_norm, round_half_up
-from covist.methods._inside import ChooseInside, NominalCounts, Stepped, attention_to_image, scaled_depths
 from covist.methods._raters import pointed_at_now, raters
-from covist.methods._shared import Coverage, cosine, first_best, received_attention
+from covist.methods.inside import ChooseInside, NominalCounts, Stepped, attention_to_image, scaled_depths
 from covist.methods.registry import register_method
+from covist.methods.shared import Coverage, cosine, first_best, received_attention
 from covist.state import VisualState
 
 DIVERSITY, COVERAGE, MORE_COVERAGE = 0.5, 0.5, 1.0
@@ -36,7 +37,7 @@ class TOPS(NominalCounts, Stepped, ChooseInside):
         acts="before the decoder and before layers 12/32 and 24/32",
         signals="class attention, embeddings, attention of the rating text tokens, decoder states",
         budget="layer average K: 1.7 K, 0.8 K and 0.2 K; counts=nominal keeps 2 K, K and K / 4",
-        goes_by="attention",
+        criterion="attention",
         needs=("class-attention", "embeddings", "decoder-attention", "decoder-states"),
         licence="unknown",
         published=(
@@ -75,7 +76,9 @@ class TOPS(NominalCounts, Stepped, ChooseInside):
 
     def coverage_weight(self, view: DecoderView, count: int, tokens: int) -> float:
         """Lambda at this depth; the stage's share of the published counts shows which budget `count` belongs to."""
-        stages = dict(zip(scaled_depths(view.decoder.layers, self.cuts), self.shape, strict=True))
+        decoder = view.decoder
+        cuts = scaled_depths(decoder.layers, self.cuts)
+        stages = dict(zip((cut and readable_depth(self, decoder, cut) for cut in cuts), self.shape, strict=True))
         return COVERAGE if count >= stages.get(view.depth, 1.0) * FEW * tokens else MORE_COVERAGE
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.formulas.ops import mass_norm
-from covist.methods._inside import ScoreInside, attention_to_image, last_prompt_row
+from covist.methods.inside import ScoreInside, attention_to_image, last_prompt_row
 from covist.methods.registry import register_method
 
 SMALLEST = 1e-12
@@ -27,7 +27,7 @@ class TransPrune(ScoreInside):
         acts="before layers 7, 9 and 12 of 32, earlier for small budgets",
         signals="inputs and outputs of attention and feed-forward, attention of the text in the next layer",
         budget="layer average K with our presets: all tokens, then solved counts in the proportions 7 : 5 : 1",
-        goes_by="change",
+        criterion="change",
         needs=("decoder-attention", "decoder-states"),
         licence="MIT",
         published=(

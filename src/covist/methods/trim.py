@@ -7,10 +7,10 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import ImageContext
-from covist.methods._layout import even_cells
-from covist.methods._relevance import SignedRelevance, embedding_cosines, in_text_space, sign_of
-from covist.methods._shared import largest, without
+from covist.methods.layout import even_cells
 from covist.methods.registry import register_method
+from covist.methods.relevance import SignedRelevance, embedding_cosines, in_text_space, sign_of
+from covist.methods.shared import largest, without
 from covist.state import VisualState
 
 
@@ -26,7 +26,7 @@ class TRIM(SignedRelevance):
         acts="before the decoder",
         signals="encoder features, projector, CLIP text or the question's input embeddings",
         budget="exactly K in every layer, including the mean token",
-        goes_by="instruction",
+        criterion="instruction",
         needs=("encoder-features", "embeddings", "clip-text", "question"),
         licence="Apache-2.0",
         published=(
@@ -68,9 +68,9 @@ class TRIM(SignedRelevance):
         """The score [N] before the softmax, which keeps the order; None without a question."""
         if self.relevance is None:
             return None
-        asked = in_text_space(image)
-        if asked is not None:
-            patches, pooled = asked
+        in_space = in_text_space(image)
+        if in_space is not None:
+            patches, pooled = in_space
             return sign_of(self.relevance) * (patches @ pooled.T).mean(-1).to(image.positions.device)
         cosines = embedding_cosines(image)
         return None if cosines is None else cosines.mean(-1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
-from covist.methods._layout import even_cells
+from covist.methods.layout import even_cells
 from covist.methods.registry import register_method
 
 
@@ -22,7 +22,7 @@ class Uniform(Method):
         acts="before the decoder",
         signals="none",
         budget="exactly K in every layer",
-        goes_by="nothing",
+        criterion="nothing",
         needs=(),
     )
 

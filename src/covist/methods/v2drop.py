@@ -6,7 +6,7 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
-from covist.methods._inside import ScoreInside
+from covist.methods.inside import ScoreInside
 from covist.methods.registry import register_method
 
 
@@ -20,7 +20,7 @@ class V2Drop(ScoreInside):
         acts="before layers 3, 17 and 22 of 32",
         signals="decoder states before and after the preceding layer",
         budget="layer average K with our presets: all tokens, a solved count, half of it, then one token",
-        goes_by="change",
+        criterion="change",
         needs=("decoder-states",),
         licence="Apache-2.0",
         published=(

@@ -13,9 +13,9 @@ from covist.contract.method import Method, MethodInfo, Outcome
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
-from covist.methods._layout import NO_TOKEN, neighbours, rows_and_columns
-from covist.methods._shared import cluster_means, cosine, largest, received_attention, without
+from covist.methods.layout import NO_TOKEN, neighbours, rows_and_columns
 from covist.methods.registry import register_method
+from covist.methods.shared import cluster_means, cosine, largest, received_attention, without
 from covist.state import VisualState
 
 RECEIVED = EncoderRead("received")
@@ -34,7 +34,7 @@ Relation = Callable[[Tensor], Tensor]
 class VisionTrim(Method):
     name = "visiontrim"
     default_positions = "reindex"
-    encoder_layers = (RECEIVED,)
+    encoder_requests = (RECEIVED,)
     uses_clip_text = True
     writes_content = True
     options: ClassVar = {
@@ -46,7 +46,7 @@ class VisionTrim(Method):
         acts="before the decoder",
         signals="class attention, received attention, encoder features, CLIP text or the question's input embeddings",
         budget="exactly K in every layer, including complement tokens",
-        goes_by="attention",
+        criterion="attention",
         needs=("class-attention", "encoder-features", "encoder-layers", "clip-text", "question"),
         licence="Apache-2.0",
         published=(
@@ -145,9 +145,9 @@ def complement(targets: Tensor, members: Tensor, relation: Relation | None) -> t
     sizes = merged.new_zeros(len(targets))
     if not len(members):
         return merged, sizes
-    own = None if relation is None else relation(members.float())  # [M, T]
+    to_text = None if relation is None else relation(members.float())  # [M, T]
     for _ in range(ROUNDS):
-        ties = cosine(members, merged) if own is None or relation is None else own @ relation(merged).T
+        ties = cosine(members, merged) if to_text is None or relation is None else to_text @ relation(merged).T
         means, sizes = cluster_means(members, ties.argmax(-1), len(targets))
         merged = merged + means
     return merged, sizes

@@ -9,8 +9,8 @@ from covist.contract.method import Method, MethodInfo, Outcome
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
 from covist.formulas.ops import round_half_up
-from covist.methods._shared import cluster_means, cosine, largest, received_attention, without
 from covist.methods.registry import register_method
+from covist.methods.shared import cluster_means, cosine, largest, received_attention, without
 from covist.state import VisualState
 
 DOMINANT_SHARE = 27 / 32
@@ -26,7 +26,7 @@ class VisionZip(Method):
         acts="before the decoder",
         signals="class attention, encoder keys, encoder and class features, projector",
         budget="exactly K in every layer, including class and contextual tokens",
-        goes_by="attention",
+        criterion="attention",
         needs=("class-attention", "encoder-features"),
         licence="Apache-2.0",
         published=(

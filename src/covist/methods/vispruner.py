@@ -10,8 +10,8 @@ from torch import Tensor
 from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
-from covist.methods._shared import cosine, largest, received_attention
 from covist.methods.registry import register_method
+from covist.methods.shared import cosine, largest, received_attention
 
 DELETED_PER_ROUND = 8
 
@@ -26,7 +26,7 @@ class VisPruner(Method):
         acts="before the decoder",
         signals="class attention, encoder features",
         budget="exactly K in every layer",
-        goes_by="attention",
+        criterion="attention",
         needs=("class-attention", "encoder-features"),
         licence="Apache-2.0",
         published=(

@@ -11,9 +11,9 @@ from torch import Tensor
 from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView
 from covist.formulas.composition import EXACT_DISTANCES
-from covist.methods._inside import DropInside, NominalCounts
-from covist.methods._shared import cosine, farthest_points, first_best, largest, without
+from covist.methods.inside import DropInside, NominalCounts
 from covist.methods.registry import register_method
+from covist.methods.shared import cosine, farthest_points, first_best, largest, without
 from covist.state import VisualState
 
 PIVOTS, CHANNELS, BATCH = 4, 256, 16
@@ -37,8 +37,8 @@ class VLMPruner(NominalCounts, DropInside):
         acts="before layer 2/32",
         signals="keys of the preceding layer, decoder states, places in the image",
         budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
-        goes_by="diversity",
-        needs=("decoder-states",),
+        criterion="diversity",
+        needs=("decoder-keys", "decoder-states"),
         licence="Apache-2.0",
         published=(
             "Tokens are dropped before layer 2 of 32. There are 4 pivots: the image token with the largest L1 norm of "
@@ -128,11 +128,11 @@ def absorbed(state: VisualState, kept: Tensor, channels: Tensor) -> VisualState:
     share, joined = cosine(channels[dropped], channels[kept]).max(-1)
     share = share.clamp(min=SMALLEST)
     reduced = state.restrict(kept)
-    own = reduced.features.float()
-    sums = torch.zeros_like(own).index_add_(0, joined, share[:, None] * state.features[dropped].float())
+    features = reduced.features.float()
+    sums = torch.zeros_like(features).index_add_(0, joined, share[:, None] * state.features[dropped].float())
     total = torch.zeros_like(reduced.weights).index_add_(0, joined, share)[:, None]
-    mixed = OWN_SHARE * own + (1 - OWN_SHARE) * sums / total.clamp(min=SMALLEST)
+    mixed = OWN_SHARE * features + (1 - OWN_SHARE) * sums / total.clamp(min=SMALLEST)
     return reduced.replace(
-        features=torch.where(total > 0, mixed, own).to(state.features.dtype),
+        features=torch.where(total > 0, mixed, features).to(state.features.dtype),
         weights=reduced.weights.index_add(0, joined, state.weights[dropped]),
     )

@@ -9,10 +9,10 @@ from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import round_half_up
 from covist.grid import Grid
-from covist.methods._inside import PUBLISHED_LAYERS, ScoreInside, attention_to_image, last_prompt_row
-from covist.methods._layout import windows
-from covist.methods._shared import cluster_means, cosine, largest, layer_attention, received_attention
+from covist.methods.inside import PUBLISHED_LAYERS, ScoreInside, attention_to_image, last_prompt_row
+from covist.methods.layout import windows
 from covist.methods.registry import register_method
+from covist.methods.shared import cluster_means, cosine, largest, layer_attention, received_attention
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
@@ -24,7 +24,7 @@ FIRST_STAGE = 1.5
 class VScan(ScoreInside):
     name = "vscan"
     default_positions = "reindex"
-    encoder_layers = (5 / 24,)
+    encoder_requests = (5 / 24,)
     cuts = (16,)
     writes_content = True
     info = MethodInfo(
@@ -32,7 +32,7 @@ class VScan(ScoreInside):
         acts="before the decoder and before layer 16/32",
         signals="class attention of two encoder layers, embeddings, attention of the last prompt token",
         budget="layer average K: 1.5 K, then K / 2",
-        goes_by="attention",
+        criterion="attention",
         needs=("class-attention", "embeddings", "decoder-attention"),
         licence="unknown",
         published=(

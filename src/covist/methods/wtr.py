@@ -8,9 +8,9 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
-from covist.methods._inside import ChooseInside, Stepped, at_first_cut
 from covist.methods.dart import Dart
 from covist.methods.divprune import DivPrune
+from covist.methods.inside import ChooseInside, Stepped, at_first_cut
 from covist.methods.random import Seeded, drawn
 from covist.methods.registry import register_method
 from covist.state import VisualState
@@ -42,7 +42,7 @@ class WtrDivPrune(RandomAtLast, Stepped):
         acts="before the decoder and before layer 20/32",
         signals="projected embeddings",
         budget="layer average K: about 1.5 K, then K / 5 or less",
-        goes_by="diversity",
+        criterion="diversity",
         needs=("embeddings",),
         licence="Apache-2.0",
         published=(
@@ -68,7 +68,7 @@ class WtrDart(RandomAtLast, Dart):
         acts="before layers 2 and 20 of 32, or 1 and 20 for small budgets",
         signals="keys of the preceding layer, decoder states after the final norm",
         budget="layer average K: all tokens, then solved counts in the published proportions",
-        needs=("decoder-states",),
+        needs=("decoder-keys", "decoder-states"),
         published=(
             "DART keeps 252 tokens before layer 2 of 32; before layer 20, 38 of them are kept uniformly at random: a "
             "layer mean of 192. For 64, DART keeps 60 before layer 1, then 27 are kept: a layer mean of 63.75. "
@@ -81,6 +81,6 @@ class WtrDart(RandomAtLast, Dart):
     )
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
-        if at_first_cut(view, self.cuts):
+        if at_first_cut(self, view):
             return Dart.choose(self, state, view, count)
         return super().choose(state, view, count)

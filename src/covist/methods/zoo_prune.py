@@ -12,8 +12,8 @@ from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import unit_rows
-from covist.methods._shared import distances, expand, first_best, stretched
 from covist.methods.registry import register_method
+from covist.methods.shared import distances, expand, first_best, stretched
 
 STEP = 0.01  # in float16
 SAME = 1e-3  # sensitivities that differ by less, relative to the largest, are those of a linear projector
@@ -35,7 +35,7 @@ class ZooPrune(Method):
         acts="before the decoder",
         signals="encoder features, projector, projected embeddings",
         budget="exactly K in every layer",
-        goes_by="diversity",
+        criterion="diversity",
         needs=("encoder-features", "embeddings"),
         licence="no licence file; file headers Apache",
         published=(

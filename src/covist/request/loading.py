@@ -16,7 +16,7 @@ from transformers import AutoConfig
 
 from covist import tiny
 from covist.contract.family import Family
-from covist.engine.interface import backend_of
+from covist.engine.attention.interface import backend_of
 from covist.errors import CovistError
 from covist.families.processors import load_processor
 from covist.families.refusals import image_text_models, refusal

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from covist.contract.signals import ImageSignals, PlacedSignals
-from covist.engine.decoder import plain_flops
+from covist.engine.geometry import plain_flops
 from covist.families.registry import family_for
 from covist.request.inputs import Request
 from covist.request.loading import LoadedModel

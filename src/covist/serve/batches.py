@@ -23,10 +23,10 @@ from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteria
 
 from covist.api.handle import Compression, Run
 from covist.api.report import Report
-from covist.contract.films import whole_videos
+from covist.report.films import whole_videos
 from covist.request.batches import end_tokens
 from covist.request.loading import LoadedModel
-from covist.schedule import decoder_flops, kv_bytes
+from covist.schedule import decoder_flops
 from covist.serve.limits import Limits
 from covist.serve.prompts import PromptMaker
 from covist.serve.queue import Queue
@@ -170,10 +170,9 @@ def _kept(handle: Compression) -> Iterator[None]:
 def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | None) -> Cost:
     """The cost of row `index` of a batch; without a report it ran uncompressed."""
     decoder, prompt = handle.settings.decoder, sequence.prompt
-    element = decoder.module.dtype.itemsize
 
     def stored(lengths: list[int]) -> float:
-        return kv_bytes(lengths, decoder.kv_heads, decoder.head_width, element)
+        return decoder.kv_bytes(lengths)
 
     def counted(lengths: list[int]) -> float:
         return decoder_flops(lengths, decoder.hidden, decoder.intermediate)

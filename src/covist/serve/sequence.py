@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Literal
 
-from covist.contract.stages import ImageReport
+from covist.report.stages import ImageReport
 from covist.serve.prompts import Prompt
 from covist.serve.sampling import Sampling
 from covist.serve.settings import Setting

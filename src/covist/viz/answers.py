@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from PIL import Image
 
-from covist.contract.stages import ImageReport
+from covist.report.stages import ImageReport
 from covist.viz.figure import draw_overlay, draw_report
 from covist.viz.film import draw_film
 from covist.viz.layout import seen_views

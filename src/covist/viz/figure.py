@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from covist.contract.stages import ImageReport
+from covist.report.stages import ImageReport
 from covist.units import counted
 from covist.viz.layout import View, owners, rebuilt
 from covist.viz.maps import evidence_maps

@@ -10,8 +10,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from covist.contract.stages import ImageReport
 from covist.grid import evenly
+from covist.report.stages import ImageReport
 from covist.units import counted, number
 from covist.viz.layout import View, owners
 from covist.viz.panels import WeightScale, show_image, show_representatives
@@ -44,7 +44,7 @@ def draw_film(
     theme: `covist.viz.LIGHT` or `covist.viz.DARK`
 
     >>> import covist, torch
-    >>> from covist.contract.stages import ImageReport, StageReport
+    >>> from covist.report.stages import ImageReport, StageReport
     >>> from covist.grid import Grid
     >>> kept = torch.tensor([0, 5, 9, 10, 20])
     >>> stage = StageReport(

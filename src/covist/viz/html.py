@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from html import escape
 
-from covist.contract.stages import ImageReport
+from covist.report.stages import ImageReport
 from covist.viz.layout import View
 from covist.viz.panels import WeightScale
 from covist.viz.svg import define_images, draw_panel

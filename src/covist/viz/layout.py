@@ -10,7 +10,7 @@ from math import ceil, sqrt
 import numpy as np
 from PIL import Image
 
-from covist.contract.stages import ImageReport
+from covist.report.stages import ImageReport
 
 PANEL_PIXELS, FRAME_PIXELS = 480, 240  # of the longer side of a view; a video has many
 BLANK = 214  # grey of an unknown image

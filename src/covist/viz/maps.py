@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 from matplotlib import colormaps
 
-from covist.contract.stages import ImageReport
+from covist.report.stages import ImageReport
 from covist.viz.layout import View
 from covist.viz.panels import EVIDENCE
 from covist.viz.svg import pixel_data

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from PIL import Image
 from torch import Tensor
 
-from covist.contract.stages import ImageReport
+from covist.report.stages import ImageReport
 from covist.units import counted
 from covist.viz.layout import Corner, View, arrange, outline, owners
 from covist.viz.panels import WeightScale

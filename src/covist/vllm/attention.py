@@ -25,16 +25,17 @@ class StepColumns:
     """The columns of all tokens of a step, at fixed addresses: graphs and compiled layers read them in place."""
 
     def __init__(self, rule: AttentionRule, columns: int, tokens: int, reach: int, device: torch.device):
-        series = CosineSeries.zero() if rule.distance is None else fit_series(rule.distance, terms_in(columns))
+        distance = rule.distance(0)  # of every layer (`require_served_rule`)
+        series = CosineSeries.zero() if distance is None else fit_series(distance, terms_in(columns))
         self.codec = WideHeads(series, columns)
-        self._rule, self._reach = rule, reach
+        self._rule, self._has_distance, self._reach = rule, distance is not None, reach
         self.queries = torch.zeros(tokens, columns, dtype=torch.float32, device=device)
         self.keys = torch.zeros(tokens, columns, dtype=torch.float32, device=device)
 
     def write(self, positions: Tensor, side: Side) -> None:
         """Write the columns of this step's tokens, at positions [n, axes]."""
         weights = side.log_weight if self._rule.weights else torch.zeros_like(side.log_weight)
-        biased = side.visual if self._rule.distance is not None else torch.zeros_like(side.visual)
+        biased = side.visual if self._has_distance else torch.zeros_like(side.visual)
         count = len(positions)
         self.queries[:count] = self.codec.query_waves(positions, self._reach)
         self.keys[:count] = self.codec.key_columns(weights, positions, biased, self._reach)

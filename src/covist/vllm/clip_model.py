@@ -53,7 +53,7 @@ class ClipTowerModel(CompressedModel):
 
     def _bind_family(self, vllm_config: VllmConfig) -> Any:
         layers = self.vision_tower.vision_model.encoder.layers
-        last = max(self.served_family.depths(self.config, self.serving.method.encoder_layers), default=0)
+        last = max(self.served_family.depths(self.config, self.serving.method.encoder_requests), default=0)
         self.further_layers = FurtherLayers(vllm_config, range(len(layers), last + 1))
         layers[-1].register_forward_hook(self.further_layers.run_after)
         return super()._bind_family(vllm_config)

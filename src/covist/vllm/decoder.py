@@ -54,20 +54,26 @@ class ServedDecoder(Decoder):
             )
         return attention
 
-    # -- positions ---------------------------------------------------------------------------------------------------
+    @property
+    def name(self) -> str:
+        return type(self._module).__name__
+
+    def reads(self, layer: int) -> bool:
+        return True  # `attention_of` refuses other models
 
     @property
-    def inverse_frequencies(self) -> Tensor:
+    def unread(self) -> dict[int, str]:
+        return {}
+
+    # -- positions ---------------------------------------------------------------------------------------------------
+
+    def frequencies(self, layer: int) -> Tensor:
         still = self._frequencies.new_zeros(self.head_width // 2 - len(self._frequencies))
         return torch.cat([self._frequencies, still])
 
     @cached_property
-    def distance_table(self) -> DistanceTable:
-        return DistanceTable(self.inverse_frequencies, self._axes)
-
-    @property
-    def layers_without_positions(self) -> frozenset[int]:
-        return frozenset()
+    def distances(self) -> tuple[DistanceTable, ...]:
+        return (DistanceTable(self.frequencies(0), self._axes),) * self.layers
 
     # -- inputs and projections of layers ----------------------------------------------------------------------------
 
@@ -112,7 +118,7 @@ class ServedDecoder(Decoder):
         """Gains of Eq. 10; ones until the weights have been read."""
         if self._energies is None:
             return torch.ones(self.layers, self.heads, dtype=torch.float32)
-        return head_gains(self._energies, self.inverse_frequencies, gain_range)
+        return head_gains(self._energies, [self.frequencies(0)] * self.layers, gain_range)
 
     @torch.no_grad()
     def read_weights(self) -> None:

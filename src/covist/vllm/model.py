@@ -60,7 +60,7 @@ class CompressedModel:
         family = self.served_family(self)
         family.gather = tensor_model_parallel_all_gather
         family.exact_attention = False
-        family.watch(self.serving.method.encoder_layers)
+        family.watch(self.serving.method.encoder_requests)
         return family
 
     def _widen_attention(self, vllm_config: VllmConfig, device: Any) -> None:

@@ -13,7 +13,7 @@ from vllm.multimodal.inputs import MultiModalFieldConfig
 from vllm.multimodal.processing import PromptReplacement, PromptUpdateDetails
 
 from covist.contract.family import Family
-from covist.engine.instruction import InstructionReader
+from covist.engine.question import InstructionReader, Turns
 from covist.vllm.images import ImageRequest
 from covist.vllm.limits import require_room
 from covist.vllm.rows import occupied_positions
@@ -90,11 +90,14 @@ class CompressedProcessor:
         spans = [_Span(row, row + 1) for row in is_image.nonzero()[:, 0].tolist()]
         if len(spans) != count:  # vLLM refuses such prompts with a better message
             return [ImageRequest()] * count
-        return [self._asked_about(ids, ~is_image, spans, number) for number in range(count)]
+        turns = self._reader.turns(ids, ~is_image)
+        firsts = [spans[turns.first_of_turn(spans, number)].end for number in range(count)]
+        requests = {end: self._asked_after(ids, ~is_image, end, turns) for end in dict.fromkeys(firsts)}
+        return [requests[end] for end in firsts]
 
-    def _asked_about(self, ids: Tensor, is_text: Tensor, spans: list[_Span], number: int) -> ImageRequest:
-        first = spans[self._reader.first_of_turn(ids, spans, number)]
-        instruction = self._reader.read(ids, is_text, first.end, torch.empty(len(ids), 0))
+    def _asked_after(self, ids: Tensor, is_text: Tensor, end: int, turns: Turns) -> ImageRequest:
+        """The question about the images of a turn whose first one ends before row `end`."""
+        instruction = self._reader.read(ids, is_text, end, torch.empty(len(ids), 0), turns)
         tokens, pieces = ids[instruction.rows].tolist(), instruction.pieces
         return ImageRequest(text=instruction.text, tokens=tuple(tokens), pieces=tuple(pieces))
 

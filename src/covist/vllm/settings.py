@@ -37,8 +37,7 @@ SHAPE = {"layers": 32, "budget": 64, "tokens": 576}
 ANY_DECODER: Any = SimpleNamespace(
     layers=1,
     heads=1,
-    distance_table=None,
-    layers_without_positions=frozenset(),
+    distances=(None,),
     head_gains=lambda gain_range: torch.ones(1, 1),
 )
 """An example decoder for which a method's attention rule shows which keys and steps it biases."""
@@ -112,7 +111,12 @@ def require_served_rule(method: Method, rule: AttentionRule | None) -> None:
     """Refuse a rule in which the bias of a key is not the same for every query that reads it from the cache."""
     if rule is None:
         return
-    if rule.distance_keys != "visual" or not rule.distance_in_decoding or rule.uniform_first_layer:
+    if len(rule.tables) > 1:
+        raise CovistError(
+            f"{method.name} needs a distance factor that differs between layers, which one set of columns cannot "
+            "carry in vLLM; use covist-max"
+        )
+    if rule.distance_keys != "visual" or rule.decoding is not None or rule.mean_weights:
         raise CovistError(
             f"{method.name} biases prefill and decoding differently, but in vLLM both use the same cached keys; "
             "use covist-fixed or covist-max"

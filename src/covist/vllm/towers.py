@@ -12,10 +12,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from covist.contract.encoder import EncoderRead, EncoderWish, LayerRun
+from covist.contract.encoder import EncoderRead, EncoderRequest, LayerRun
 from covist.contract.family import Removable
 from covist.contract.signals import EncoderLayer, ImageSignals
-from covist.families.clip_tower import ClassTokenSeen, run_layer
+from covist.families.clip_tower import ClassTokenRecord, run_layer
 from covist.families.hooks import Scratch
 from covist.families.llava import Llava
 from covist.families.llava_next import NEWLINE, LlavaNext, PackedLayout, layout_of
@@ -40,13 +40,18 @@ class FusedAttentionTap:
     """Stores queries, keys and values of a block with a fused projection until they are taken.
 
     The projection's output is [entries, tokens, 3 heads x w], or [tokens, 1, 3 heads x w] in a tower with rotary
-    positions, which packs all images into one row. Nothing is stored while `is_wanted` returns False.
+    positions, which packs all images into one row. Nothing is stored while `is_requested` returns False.
     """
 
     def __init__(
-        self, attention: Any, projection: Any, heads: int, gather: Gather, is_wanted: Callable[[], bool] | None = None
+        self,
+        attention: Any,
+        projection: Any,
+        heads: int,
+        gather: Gather,
+        is_requested: Callable[[], bool] | None = None,
     ):
-        self._heads, self._gather, self._scratch = heads, gather, Scratch(is_wanted)
+        self._heads, self._gather, self._scratch = heads, gather, Scratch(is_requested)
         self.handles: list[Removable] = [
             attention.register_forward_pre_hook(self._keep_rotary, with_kwargs=True),
             projection.register_forward_hook(self._keep_projections),
@@ -62,9 +67,9 @@ class FusedAttentionTap:
 
     def take(self) -> list[PatchAttention]:
         """The attention of each entry of the encoder's batch."""
-        seen = self._scratch.take()
-        rotary = seen.get("rotary")
-        parts = [part if rotary is None else part.transpose(0, 1) for part in seen["projections"]]
+        left = self._scratch.take()
+        rotary = left.get("rotary")
+        parts = [part if rotary is None else part.transpose(0, 1) for part in left["projections"]]
         entries = zip(*(part.unflatten(-1, (self._heads, -1)) for part in parts), strict=True)
         return [PatchAttention(queries, keys, rotary, values) for queries, keys, values in entries]
 
@@ -88,10 +93,10 @@ class FusedLayerTap:
     def _keep_output(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         self._scratch.leave("output", output.detach()[:, 0].clone())
 
-    def take(self) -> ClassTokenSeen:
-        seen = self._scratch.take()
-        queries, keys = seen["projections"]
-        return EncoderLayer(queries[:, 0].clone(), keys[:, 0], keys[:, 1:], self._heads), seen["output"]
+    def take(self) -> ClassTokenRecord:
+        left = self._scratch.take()
+        queries, keys = left["projections"]
+        return EncoderLayer(queries[:, 0].clone(), keys[:, 0], keys[:, 1:], self._heads), left["output"]
 
 
 class ServedClipTower:
@@ -111,14 +116,14 @@ class ServedClipTower:
         return [*self.model.vision_tower.vision_model.encoder.layers, *self.model.further_layers.layers.values()]
 
     @staticmethod
-    def depths(config: Any, wanted: Sequence[EncoderWish]) -> list[int]:
+    def depths(config: Any, requests: Sequence[EncoderRequest]) -> list[int]:
         """The layers of the whole tower that a method names, by index or as a fraction of the depth."""
         count = config.vision_config.num_hidden_layers
-        numbers = [depth for depth in wanted if not isinstance(depth, EncoderRead)]
+        numbers = [depth for depth in requests if not isinstance(depth, EncoderRead)]
         return [range(count)[int(depth * count) if isinstance(depth, float) else depth] for depth in numbers]
 
-    def watched_layers(self, wanted: Sequence[EncoderWish]) -> list[int]:
-        return list(dict.fromkeys((*self.feature_layers, *self.depths(self.model.config, wanted))))
+    def watched_layers(self, requests: Sequence[EncoderRequest]) -> list[int]:
+        return list(dict.fromkeys((*self.feature_layers, *self.depths(self.model.config, requests))))
 
     @property
     def feature_layers(self) -> list[int]:
@@ -134,9 +139,9 @@ class ServedClipTower:
     def tap(self, layer: Any) -> Any:
         return FusedLayerTap(layer, self._heads, self.gather)
 
-    def _attention_tap(self, layer: Any, is_wanted: Callable[[], bool]) -> Any:
+    def _attention_tap(self, layer: Any, is_requested: Callable[[], bool]) -> Any:
         attention = layer.self_attn
-        return FusedAttentionTap(attention, attention.qkv_proj, self._heads, self.gather, is_wanted)
+        return FusedAttentionTap(attention, attention.qkv_proj, self._heads, self.gather, is_requested)
 
     def run_layer(self, layer: Any, states: Tensor) -> LayerRun:
         """Run a layer with a fused projection, of which this rank has some heads."""
@@ -151,14 +156,14 @@ class ServedClipTower:
         values = self.gather(ran.values.transpose(0, 1).flatten(1)).unflatten(-1, (self._heads, -1)).transpose(0, 1)
         return LayerRun(ran.states, self.gather(ran.attention.T.contiguous()).T, values)
 
-    def watch(self, encoder_layers: Sequence[EncoderWish]) -> None:
+    def watch(self, requests: Sequence[EncoderRequest]) -> None:
         """Record what the tower computes from now on."""
         family: Any = self
         layers, count = self.encoder_layers, self.model.config.vision_config.num_hidden_layers
-        self._taps = {index: self.tap(layers[index]) for index in family.watched_layers(encoder_layers)}
+        self._taps = {index: self.tap(layers[index]) for index in family.watched_layers(requests)}
         whole = [*layers, *[None] * (count - len(layers))]  # depths also count layers that vLLM omits
         tower = ReadableTower(whole, self.feature_layers[-1], self._attention_tap, has_class=True)
-        self._reads = ReadTaps(tower, encoder_layers, None)
+        self._reads = ReadTaps(tower, requests, None)
         self._scratch = Scratch()
 
         def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -221,11 +226,11 @@ class ServedQwenTower:
         rotary = SimpleNamespace(mrope_section=text.rope_parameters["mrope_section"], inv_freq=frequencies)
         return SimpleNamespace(layers=self.model.language_model.model.layers, rotary_emb=rotary)
 
-    def _block_tap(self, block: Any, is_wanted: Callable[[], bool] | None = None) -> FusedAttentionTap:
+    def _block_tap(self, block: Any, is_requested: Callable[[], bool] | None = None) -> FusedAttentionTap:
         heads = self.model.config.vision_config.num_heads
-        return FusedAttentionTap(block.attn, block.attn.qkv, heads, self.gather, is_wanted)
+        return FusedAttentionTap(block.attn, block.attn.qkv, heads, self.gather, is_requested)
 
-    def watch(self, encoder_layers: Sequence[EncoderWish]) -> None:
+    def watch(self, requests: Sequence[EncoderRequest]) -> None:
         """Record what the tower computes from now on."""
         family: Any = self
         visual, scratch = self.model.visual, Scratch()
@@ -233,7 +238,7 @@ class ServedQwenTower:
         tower = ReadableTower(
             visual.blocks, len(visual.blocks) - 1, self._block_tap, global_layers=family.global_blocks
         )
-        self._reads = ReadTaps(tower, encoder_layers, None)
+        self._reads = ReadTaps(tower, requests, None)
 
         def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             scratch.leave("features", inputs[0].detach().flatten(0, -2))  # [patches, v]
@@ -248,8 +253,8 @@ class ServedQwenTower:
         width = self.model.config.get_text_config().hidden_size
         own = [span[:, :width] for span in spans]
         (block,), features = self._tap.take(), self._scratch.take()["features"]
-        seen = Encoded(family, own, spans, arguments["pixel_values"], block, features, self._reads.take())
-        return list(seen.signals(arguments["image_grid_thw"], is_video=False))
+        encoded = Encoded(family, own, spans, arguments["pixel_values"], block, features, self._reads.take())
+        return list(encoded.signals(arguments["image_grid_thw"], is_video=False))
 
 
 class ServedQwen25VL(ServedQwenTower, Qwen25VL):

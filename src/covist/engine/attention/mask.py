@@ -1,0 +1,137 @@
+"""Attention of several tokens at once: the model's mask at the tokens that are left, and the bias of Eq. 9 on top."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from covist.contract.method import AttentionRule
+from covist.engine.attention.bias import Terms
+from covist.engine.attention.interface import Attended, AttentionCall, takes_no_mask
+from covist.engine.attention.rule import MaskRule
+from covist.engine.attention.wide import WideStage
+from covist.engine.sequence.ledger import Ledger
+from covist.errors import CovistError
+from covist.formulas.attention import attention_bias
+
+BLOCKED = torch.finfo(torch.float32).min
+ELEMENTS_AT_ONCE = 2**24
+"""Largest mask that is made at once: 64 MiB in float32. A larger one is made for some queries at a time."""
+
+
+class StageAttention:
+    """How the layers of one stage attend in one pass, whose `queries` tokens are the last keys of the ledger.
+
+    The parts of a mask that layers share are kept, [batch, 1, queries, keys]; a layer's mask is one fused
+    multiply-add that exists while the layer runs.
+    """
+
+    def __init__(self, ledger: Ledger, queries: int, rule: AttentionRule | None, samples: Tensor | None = None):
+        """`samples` [batch]: which of the model's prompts a sample is, if they are not the same."""
+        self.ledger, self._queries = ledger.settled(), queries
+        self._rule = rule if ledger.reduced else None
+        self._samples = torch.arange(len(ledger.shift), device=ledger.shift.device) if samples is None else samples
+        self._wide = WideStage(self.ledger, queries, self._rule)
+        self._masks: dict[tuple[MaskRule, int], Tensor] = {}
+        self._biases: dict[Terms, Tensor] = {}
+
+    def attend(self, call: AttentionCall) -> Attended:
+        """The attention of a layer."""
+        keys = call.key.shape[2]
+        if keys > self.ledger.length:
+            raise CovistError(f"layer {call.layer} attends to keys of another layer, which saw other tokens")
+        backend, whole = call.backend, keys == self.ledger.length
+        if takes_no_mask(backend):
+            if call.rule.is_causal and whole:
+                return self._wide.attend(call)
+            backend = "sdpa"  # a kernel that knows only causality would count the tokens that are left
+        if backend == "sdpa" and self._rule is None and call.rule.is_causal and whole and self._is_plainly_causal:
+            return call.under(None, backend)
+        heads = 1 if self._rule is None else call.query.shape[1]
+        chunk = max(1, ELEMENTS_AT_ONCE // (len(call.query) * heads * keys))
+        if backend == "sdpa" and chunk < self._queries:
+            return self._in_chunks(call, chunk)
+        return call.under(self.mask(call, backend), backend)
+
+    def mask(self, call: AttentionCall, backend: str, part: slice | None = None) -> Tensor:
+        """[batch, heads or 1, queries, keys], for all queries of the pass or some of them."""
+        keys = call.key.shape[2]
+        if self._rule is None and backend == "sdpa":
+            return self._shown(call.rule, keys, part).to(call.query.device)
+        mask = self._blocked(call.rule, keys, part)
+        if self._rule is not None:
+            bias = self._bias(Terms.of(self._rule, call.layer), part)
+            mask = attention_bias(self._rule.scale[call.layer], bias[..., -keys:], mask)
+        return as_additive(mask, call.query)
+
+    @property
+    def _is_plainly_causal(self) -> bool:
+        """Whether sdpa's causal rule replaces a mask: nothing is padded and the shapes fit."""
+        return not self.ledger.padded and self._queries in (1, self.ledger.length)
+
+    def _in_chunks(self, call: AttentionCall, chunk: int) -> Attended:
+        """A mask differs per head, so a mask for all queries would grow with heads x queries x keys."""
+        arguments = {"scale": call.options.get("scaling"), "dropout_p": call.options.get("dropout", 0.0)}
+        outputs, keys = [], call.key.shape[2]
+        for first in range(0, self._queries, chunk):
+            part = slice(first, min(first + chunk, self._queries))
+            seen = keys - self._queries + part.stop if call.rule.is_causal else keys  # what these queries may see
+            mask = self.mask(call, "eager", part)[..., :seen]
+            states = (call.query[:, :, part], call.key[:, :, :seen], call.value[:, :, :seen])
+            outputs.append(_grouped_attention(*states, mask, **arguments))
+            del mask  # before the next one is made
+        return torch.cat(outputs, 2).transpose(1, 2), None
+
+    def _blocked(self, rule: MaskRule, keys: int, part: slice | None) -> Tensor:
+        """[batch, 1, queries, keys]: 0 where a query may attend, the lowest number elsewhere; kept for all queries."""
+        if part is None and (rule, keys) in self._masks:
+            return self._masks[rule, keys]
+        shown = self._shown(rule, keys, part)
+        mask = torch.zeros(shown.shape, dtype=torch.float32, device=shown.device).masked_fill_(~shown, BLOCKED)
+        if part is None:
+            self._masks[rule, keys] = mask
+        return mask
+
+    def _shown(self, rule: MaskRule, keys: int, part: slice | None) -> Tensor:
+        """[batch, 1, queries, keys] bool: what the queries see of the last `keys` keys."""
+        rows, valid = self.ledger.joined.rows, self.ledger.joined.valid
+        part = part or slice(None)
+        queries = rows[:, rows.shape[1] - self._queries :][:, part]
+        seen = rule.at(self._samples, queries, rows[:, -keys:]) & valid[:, None, None, -keys:]
+        if self.ledger.padded:  # a padded query sees itself, so that its row of the softmax stays finite
+            column = torch.arange(keys, device=rows.device)
+            seen = seen | (column == column[keys - self._queries :][part, None])
+        return seen
+
+    def _bias(self, terms: Terms, part: slice | None) -> Tensor:
+        """[batch, 1, queries or 1, keys]; kept unless it is that of some queries only."""
+        if part is not None and terms.distance is not None:
+            return self._bias_of(terms, part)
+        if terms not in self._biases:
+            self._biases[terms] = self._bias_of(terms, slice(None))
+        return self._biases[terms]
+
+    def _bias_of(self, terms: Terms, part: slice) -> Tensor:
+        joined = self.ledger.joined
+        queries = joined.positions[:, joined.count - self._queries :][:, part]
+        return terms.bias(joined, queries, self.ledger.reach)
+
+
+def as_additive(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask in float32 on the device and in the dtype of `like`."""
+    mask = mask.to(like.device)
+    if like.dtype == mask.dtype:
+        return mask
+    # a new tensor, in which the lowest float32 may have become infinite
+    return mask.to(like.dtype).clamp_(min=torch.finfo(like.dtype).min)
+
+
+def _grouped_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **arguments: float | None) -> Tensor:
+    """Attention [batch, heads, queries, width]; heads that share keys become further queries of one head."""
+    batch, heads, queries, width = query.shape
+    group = heads // key.shape[1]
+    mask = mask.expand(-1, max(group, mask.shape[1]), -1, -1).reshape(batch, -1, group * queries, key.shape[2])
+    rows = query.reshape(batch, -1, group * queries, width)
+    options: dict = arguments
+    return F.scaled_dot_product_attention(rows, key, value, attn_mask=mask, **options).view(*query.shape[:3], -1)

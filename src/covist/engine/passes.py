@@ -1,0 +1,220 @@
+"""A pass: one forward call of a compressed model. It owns all state of the call and is dropped with it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from covist.contract.decoder import Rotary
+from covist.engine.attention.interface import Attended, AttentionCall
+from covist.engine.sequence.cache import Book, adopt, book_of, check_rule, compressed_layers
+from covist.engine.settings import Settings
+from covist.errors import CovistError
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """A call of a rotary module by the text model, which a stage at other positions repeats."""
+
+    module: Callable[..., Any]
+    args: tuple
+    kwargs: dict[str, Any]
+    output: Any
+
+    def again(self, hidden: Tensor, positions: Tensor) -> Any:
+        """The same for tokens [batch, n, d] at positions [batch, n] or [batch, n, axes]."""
+        given = self.kwargs["position_ids"] if "position_ids" in self.kwargs else self.args[1]
+        placed = positions if positions.ndim == 2 else positions.permute(2, 0, 1)
+        if given.ndim == 3 and placed.ndim == 2:
+            placed = placed.expand(len(given), -1, -1)
+        elif given.ndim == 3:
+            placed = placed[-len(given) :]
+        placed = placed.to(given.device)
+        if "position_ids" in self.kwargs:
+            return self.module(hidden, *self.args[1:], **{**self.kwargs, "position_ids": placed})
+        return self.module(hidden, placed, *self.args[2:], **self.kwargs)
+
+
+@dataclass
+class Stage:
+    """What the layers from one depth on receive in a pass."""
+
+    attend: Callable[[AttentionCall], Attended]
+    positions: Tensor | None = None  # [batch, tokens(, axes)], if they differ from those that entered the decoder
+    columns: Tensor | None = None  # [batch, tokens] places among the tokens that entered it, if some were removed since
+    valid: Tensor | None = None  # [batch, tokens] bool, of tokens whose 2-D masks no longer fit
+    padded: bool = False  # whether any of them is padding
+    turned: dict[int, Any] = field(default_factory=dict)  # rotary embeddings at its positions
+
+    def fit(self, name: str, value: Any, call: Pass, hidden: Tensor) -> Any:
+        """An argument of a layer that may hold something for every token, for the tokens of this stage."""
+        if isinstance(value, Tensor):
+            return self._fit_tensor(name, value, call.width)
+        if value is None and name == "attention_mask" and self.padded:
+            return self.valid  # of a layer without keys: the model saw no padding to hide
+        if not isinstance(value, tuple) or self.positions is None and self.columns is None:
+            return value
+        rotation = next((one for one in call.rotations if one.output is value), None)
+        if rotation is None or self.positions is None:
+            return tuple(self.fit(name, part, call, hidden) for part in value)
+        if id(rotation) not in self.turned:
+            self.turned[id(rotation)] = rotation.again(hidden, self.positions)
+        return self.turned[id(rotation)]
+
+    def _fit_tensor(self, name: str, value: Tensor, width: torch.Size) -> Tensor:
+        if name.endswith("mask") and value.ndim == 2 and self.valid is not None:
+            return self.valid.to(value.device, value.dtype)
+        if name == "position_ids" and self.positions is not None:
+            return handed(self.positions).to(value.device)
+        is_per_token = value.ndim >= 2 and value.shape[:2] == width
+        return along_tokens(value, self.columns) if self.columns is not None and is_per_token else value
+
+
+def along_tokens(value: Tensor, columns: Tensor, samples: Tensor | None = None) -> Tensor:
+    """The tokens `columns` [batch, n] of every sample of [batch, tokens, ...]."""
+    columns = columns.to(value.device)
+    rows = torch.arange(len(columns), device=value.device) if samples is None else samples.to(value.device)
+    return value[rows[:, None], columns]
+
+
+class Pass(ABC):
+    """One forward call under compression, in one of two forms: a prefill with images, or a continuation of its cache.
+
+    inside: whether the call has reached the layers
+    """
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.inside = self.entered = False
+        self.book: Book | None = None
+        self.cache: Any = None
+        self.layers: dict[int, Any] = {}  # of the cache, those that hold keys
+        self.seen = 0  # tokens of earlier calls in the cache
+        self.stages: dict[int, Stage] = {}  # first layer -> what the layers from there on receive
+        self.rotations: list[Rotation] = []
+        self.width = torch.Size()  # batch and tokens that entered the decoder
+        self.ids: Tensor | None = None  # [batch, n] tokens of the call, if they are known
+        self.mask: Any = None  # the padding mask of the call, as the model was given it
+
+    # -- what the hooks call, in this order ----------------------------------------------------------------------------
+
+    def enter(self, module: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of the text model."""
+        self.entered = True
+        _refuse_checkpointing(module)
+        mask = arguments.get("attention_mask")
+        if isinstance(mask, Tensor) and mask.ndim != 2:
+            raise CovistError("compression builds its own masks; pass a 2-D attention_mask or none")
+        if arguments.get("inputs_embeds") is None:
+            embed = module.get_input_embeddings()
+            arguments = {**arguments, "inputs_embeds": embed(arguments["input_ids"]), "input_ids": None}
+        arguments = self.prepare(module, self._with_cache(module, arguments))
+        self.width = arguments["inputs_embeds"].shape[:2]
+        return arguments
+
+    def turn(self, module: Callable[..., Any], args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        """The text model has computed rotary embeddings."""
+        if not self.inside:
+            self.rotations.append(Rotation(module, args, kwargs, output))
+
+    def enter_layer(self, index: int, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """The arguments of a layer."""
+        if not self.inside:
+            self.inside = True
+            self.settings.rules.follow_rotation()
+            self.begin_layers()
+        hidden = args[0] if args else kwargs["hidden_states"]
+        hidden = self.before_layer(index, hidden, kwargs.get("position_embeddings"))
+        stage = self.stage(index)
+        fitted = {name: stage.fit(name, value, self, hidden) for name, value in kwargs.items()}
+        fitted.pop("hidden_states", None)
+        return (hidden, *(stage.fit("", value, self, hidden) for value in args[1:])), fitted
+
+    def attend(self, call: AttentionCall) -> Attended:
+        """The attention of a layer."""
+        return self.stage(call.layer).attend(call)
+
+    def leave(self, output: Any) -> Any:
+        """The output of the text model."""
+        self.inside = False
+        return self.finish(output)
+
+    # -- what the two forms do -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prepare(self, module: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments of the text model for the tokens that enter it."""
+
+    def begin_layers(self) -> None:  # noqa: B027, only one of the forms has something to do
+        """Before the first layer, when masks and rotary embeddings are there."""
+
+    def before_layer(self, index: int, hidden: Tensor, rotary: Any) -> Tensor:
+        """Hidden states that enter a layer."""
+        return hidden
+
+    @abstractmethod
+    def finish(self, output: Any) -> Any:
+        """Write down what the cache holds now, and give the output the shape that the caller expects."""
+
+    # -- what both need ------------------------------------------------------------------------------------------------
+
+    def stage(self, layer: int) -> Stage:
+        return self.stages[max(first for first in self.stages if first <= layer)]
+
+    def rotary(self, index: int, hidden: Tensor, given: Any) -> Rotary | None:
+        """cos and sin [batch, n, width] of what a layer was given, for the stage that it belongs to now."""
+        turned = self.stage(index).fit("position_embeddings", given, self, hidden)
+        is_pair = isinstance(turned, tuple) and len(turned) == 2 and all(isinstance(one, Tensor) for one in turned)
+        return turned if is_pair else None
+
+    def positions(self, arguments: dict[str, Any]) -> Tensor:
+        """Uncompressed positions of the call's tokens [batch, n] or [batch, n, axes]."""
+        embeddings, positions = arguments["inputs_embeds"], arguments.get("position_ids")
+        batch, length = embeddings.shape[:2]
+        if positions is None:
+            positions = torch.arange(self.seen, self.seen + length, device=embeddings.device)[None]
+        positions = self.settings.decoder.per_axis(positions).to(embeddings.device)
+        return positions if len(positions) == batch else positions.expand(batch, *positions.shape[1:])
+
+    def padding_mask(self, arguments: dict[str, Any]) -> Tensor | None:
+        """[batch, all tokens] of the call; a model that builds its masks early hands on rules instead."""
+        masks = (arguments.get("attention_mask"), self.mask)
+        return next((mask for mask in masks if isinstance(mask, Tensor)), None)
+
+    def _with_cache(self, module: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Take over the cache of the call, or make one if the call wants it."""
+        cache, use_cache = arguments.get("past_key_values"), arguments.get("use_cache")
+        if cache is None and not (module.config.use_cache if use_cache is None else use_cache):
+            return arguments
+        self.cache = adopt(cache, module)
+        self.layers, self.book = compressed_layers(self.cache), book_of(self.cache)
+        self.seen = self.cache.get_seq_length() if self.layers else 0
+        if self.book is not None:
+            check_rule(self.book, self.settings.rule)
+            if self.book.right_padded:  # `generate` gives tokens after the padding wrong positions
+                raise CovistError("a prompt was padded on the right; set tokenizer.padding_side = 'left' to generate")
+        return {**arguments, "past_key_values": self.cache}
+
+
+def handed(positions: Tensor) -> Tensor:
+    """Positions [batch, n] or [batch, n, axes] in the form that a text model takes."""
+    return positions if positions.ndim == 2 else positions.permute(2, 0, 1)
+
+
+def without_autocast(states: Tensor) -> torch.autocast:
+    """The method's own arithmetic runs without autocast, whatever the model around it does."""
+    return torch.autocast(states.device.type, enabled=False)
+
+
+def _refuse_checkpointing(module: nn.Module) -> None:
+    layers: Any = module.layers
+    if module.training and any(getattr(layer, "gradient_checkpointing", False) for layer in layers):
+        raise CovistError(
+            "gradient checkpointing runs layers again after the states of the call are gone; "
+            "call model.gradient_checkpointing_disable()"
+        )

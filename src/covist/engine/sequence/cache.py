@@ -1,0 +1,213 @@
+"""Caches that know which keys they hold. What they know is part of the cache, so it goes wherever the cache goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache as cached
+from typing import Any
+
+import torch
+import transformers.cache_utils as classes
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+from covist.contract.method import AttentionRule
+from covist.engine.running import current, inside_layers
+from covist.engine.sequence.conversation import Conversation
+from covist.engine.sequence.ledger import Ledger
+from covist.errors import CovistError
+from covist.formulas.attention import DistanceTable
+
+GROWING = (
+    "DynamicLayer",
+    "DynamicSlidingWindowLayer",
+    "DynamicIndexedLayer",
+    "LinearAttentionAndFullAttentionLayer",
+    "LinearAttentionAndSlidingWindowAttentionLayer",
+)
+"""Classes of transformers whose keys are the last of those that a layer was given; older releases lack some."""
+RECURRENT = ("LinearAttentionLayer",)
+"""Classes without keys: removed tokens never enter their states, so there is nothing to know about them."""
+
+
+@dataclass
+class Book:
+    """What a compressed cache knows about its keys."""
+
+    stages: dict[int, Ledger]  # first layer of a stage -> its ledger, in order of depth
+    given: int  # tokens that the model was given
+    rule: AttentionRule | None = None  # under which the cache was filled
+    right_padded: bool = False  # whether a prompt ended in padding
+    conversation: Conversation | None = None  # if a later question may choose again
+    prepared: Any = None  # what decoding steps keep for the next one, as long as the stages stay
+
+    def ledger(self, layer: int) -> Ledger:
+        return self.stages[max(first for first in self.stages if first <= layer)]
+
+    def ranges(self, layers: int) -> list[tuple[range, Ledger]]:
+        """The layers of every stage, with their ledger."""
+        ends = [*list(self.stages)[1:], layers]
+        return [(range(first, end), ledger) for (first, ledger), end in zip(self.stages.items(), ends, strict=True)]
+
+    def change(self, step: Callable[[Ledger], Ledger]) -> None:
+        """Change all ledgers, as their cache was changed."""
+        self.stages = {first: step(ledger) for first, ledger in self.stages.items()}
+        self.conversation = self.prepared = None  # their rows are no longer those of the cache
+
+    @property
+    def reduced(self) -> bool:
+        return any(ledger.reduced for ledger in self.stages.values())
+
+
+class CompressedLayer:
+    """Mixed into the class of a cache layer. Until the first compressed prefill it changes nothing.
+
+    `get_seq_length` is the number of tokens that the model was given, because `generate` slices prompts and numbers
+    positions by it. Inside the layers it is the number of keys, as their own arithmetic expects.
+    """
+
+    book: Book | None
+    leads: bool  # whether it is the first layer with keys, which changes the book for all
+
+    def get_seq_length(self) -> int:
+        return self.held if self.book is None or inside_layers() else self.book.given
+
+    @property
+    def held(self) -> int:
+        """Keys that the layer was given, padding included; a sliding window may have forgotten the first of them."""
+        length: int = super().get_seq_length()  # type: ignore[misc]
+        return length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        if self.book is None or inside_layers():
+            sizes: tuple[int, int] = super().get_mask_sizes(query_length)  # type: ignore[misc]
+            return sizes
+        if current() is None:  # an uncompressed model: its mask would not fit the keys, and the weights would be lost
+            raise CovistError("this cache was filled under compression; compress the model again to continue with it")
+        return self.book.given + query_length, 0  # rules are evaluated at any of the tokens that were given
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self._changed("reorder_cache", beam_idx, lambda ledger: ledger.select(beam_idx))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._changed("batch_repeat_interleave", repeats, lambda ledger: ledger.repeat(repeats))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._changed("batch_select_indices", indices, lambda ledger: ledger.select(indices))
+
+    def crop(self, tokens_to_remove: int) -> None:
+        removed = max(0, -tokens_to_remove)
+        if self.book is not None and self.leads and removed:
+            for ledger in self.book.stages.values():  # before any layer is cropped
+                ledger.check_crop(removed)
+            self.book.given -= removed
+        self._changed("crop", tokens_to_remove, lambda ledger: ledger.crop(removed) if removed else ledger)
+
+    def _changed(self, verb: str, argument: Any, step: Callable[[Ledger], Ledger]) -> None:
+        """Let the original class change its keys by their true number, and the first layer the book of all."""
+        book, self.book = self.book, None
+        try:
+            getattr(super(), verb)(argument)
+        finally:
+            self.book = book
+        if book is not None and self.leads:
+            book.change(step)
+
+    def reset(self) -> None:
+        super().reset()  # type: ignore[misc]
+        self.book = None
+
+    def take(self: Any, columns: Tensor) -> None:
+        """Keep only these keys [batch, kept] of each sample."""
+        index = columns.to(self.keys.device)[:, None, :, None]
+        self.keys, self.values = (
+            states.gather(2, index.expand(-1, states.shape[1], -1, states.shape[3]))
+            for states in (self.keys, self.values)
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _restored, (type(self).__mro__[2], self.__dict__)  # the class is made anew: it has no name to import
+
+
+@cached
+def compressed_class(original: type) -> type:
+    """A class of cache layers that knows which keys it holds."""
+    # With a `_layer_type`, transformers would register the class for all new caches.
+    made = type(f"Compressed{original.__name__}", (CompressedLayer, original), {"_layer_type": None})
+    vars_of: Any = made
+    vars_of._layer_type = getattr(original, "_layer_type", None)
+    return made
+
+
+def _restored(original: type, state: dict[str, Any]) -> Any:
+    layer: Any = object.__new__(compressed_class(original))
+    layer.__dict__.update(state)
+    return layer
+
+
+def book_of(cache: Cache | None) -> Book | None:
+    """What a cache knows about its keys, if it was filled under compression."""
+    layers = {} if cache is None else compressed_layers(cache)
+    return next((layer.book for layer in layers.values()), None)
+
+
+def compressed_layers(cache: Cache) -> dict[int, Any]:
+    """The layers of a cache that `adopt` has converted, by their number."""
+    return {number: layer for number, layer in enumerate(cache.layers) if isinstance(layer, CompressedLayer)}
+
+
+def adopt(cache: Cache | None, decoder: Any) -> DynamicCache:
+    """Let every layer of `cache` that holds keys know them (cached keys stay); create a cache if there is none."""
+    cache = DynamicCache(config=decoder.config) if cache is None else cache
+    known = tuple(getattr(classes, name) for name in GROWING if hasattr(classes, name))
+    recurrent = tuple(getattr(classes, name) for name in RECURRENT if hasattr(classes, name))
+    for layer in cache.layers:
+        if not isinstance(layer, CompressedLayer) and type(layer) not in (*known, *recurrent):
+            raise CovistError(
+                f"compression needs a dynamic cache, got {type(cache).__name__} with {type(layer).__name__}: "
+                "the layers hold different numbers of keys, which static (compiled) and quantised caches cannot do; "
+                "omit `cache_implementation`"
+            )
+    if not isinstance(cache, DynamicCache) or cache.offloading:
+        kind = "an offloaded one" if isinstance(cache, DynamicCache) else f"a {type(cache).__name__}"
+        raise CovistError(f"compression needs a plain DynamicCache, not {kind}; omit `cache_implementation`")
+    if cache.layer_class_to_replicate is not None:  # made without the decoder's configuration: layers come with use
+        cache.layers += [DynamicLayer() for _ in range(len(decoder.layers) - len(cache.layers))]
+    for number, layer in enumerate(cache.layers):
+        if type(layer) in known:
+            cache.layers[number] = _restored(type(layer), {**layer.__dict__, "book": None, "leads": False})
+    for place, layer in enumerate(compressed_layers(cache).values()):
+        layer.leads = place == 0
+    return cache
+
+
+def check_rule(book: Book, rule: AttentionRule | None) -> None:
+    """Refuse a cache whose images were reduced under another attention rule than `rule`."""
+    if book.rule is rule or not book.reduced:
+        return
+    if not same_rule(book.rule, rule):
+        raise CovistError(
+            "this cache was filled by a method with another attention rule; continue with the handle that filled it, "
+            "or start again from the prompt"
+        )
+    book.rule, book.prepared = rule, None  # so that the next check is one comparison
+
+
+def same_rule(one: AttentionRule | None, other: AttentionRule | None) -> bool:
+    """Whether two rules are equal, as those of two handles with the same settings are."""
+    if one is None or other is None:
+        return one is other
+    return all(_equal(getattr(one, item.name), getattr(other, item.name)) for item in fields(AttentionRule))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, DistanceTable) and isinstance(other, DistanceTable):
+        return torch.equal(one.axes, other.axes)  # not the frequencies, which dynamic scaling changes within a cache
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and torch.equal(one.cpu(), other.cpu())
+    if isinstance(one, AttentionRule):
+        return same_rule(one, other)
+    return bool(one == other)

@@ -1,0 +1,239 @@
+"""Finds the images of a prompt, pairs them with their signals and lets the method begin with each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covist.contract.instruction import Instruction
+from covist.contract.method import Outcome
+from covist.contract.reading import readable_schedule
+from covist.contract.signals import ImageSignals, PlacedSignals
+from covist.contract.views import ImageContext
+from covist.engine.sequence.images import ImageInPrompt, Sample
+from covist.engine.sequence.prompt import Prompt
+from covist.engine.settings import Settings
+from covist.errors import CovistError
+from covist.schedule import CoverageBudget, Schedule, resolve_budget
+
+PROBES = 8
+"""Tokens of an image whose embeddings are compared with those in a prompt."""
+UNKNOWN = (
+    "the image features in this prompt did not come from this model's vision tower in this call (precomputed features "
+    "and chunked prefill cannot be compressed); pass pixel_values to one call"
+)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """An image before the first layer; beams and repeated prompts share it."""
+
+    budget: int
+    schedule: Schedule
+    outcome: Outcome
+    missed: float | None
+
+
+class ImageFinder:
+    """The images of all prompts of a call."""
+
+    def __init__(self, settings: Settings, prompt: Prompt, signals: Sequence[ImageSignals]):
+        self._settings, self._prompt = settings, prompt
+        self._begun: dict[Any, list[tuple[Tensor, _Begun]]] = {}
+        self._masked: dict[Any, ImageSignals] = {}
+        self._pieces = _placed(prompt, signals)
+
+    def samples(self) -> list[Sample]:
+        """Every prompt, packed or not, with its images after their first reduction."""
+        found = zip(self._prompt.members(), self._pieces, strict=True)
+        return [self._sample(row, member, pieces) for (row, member), pieces in found]
+
+    def _sample(self, row: int, member: Tensor, pieces: list[PlacedSignals]) -> Sample:
+        """The prompt whose tokens `member` [n] bool marks in a row of the batch."""
+        prompt, reader = self._prompt, self._settings.reader
+        seen = prompt.valid[row] & member
+        ids = None if prompt.ids is None else prompt.ids[row]
+        images = self._settings.family.images_in(pieces, ids)
+        generated = max((prompt.generated(row, image.signals) for image in images), default=0)
+        sample = Sample(
+            seen.nonzero().squeeze(1), prompt.positions[row], prompt.embeddings[row], generated=generated, source=row
+        )
+        is_text = seen & ~prompt.is_image[row]
+        is_text[len(is_text) - generated :] = False
+        for image in images:
+            is_text[image.start : image.end] = False
+        turns = reader.turns(ids, is_text)
+        latest = reader.latest_turn(ids, turns) if self._settings.reselect else 0
+        instructions: dict[int, Instruction] = {}  # by the row after which the question begins
+        for number, image in enumerate(images):
+            if not bool(seen[image.rows[image.signals.content_rows]].any()):
+                continue  # a fully masked image is ignored
+            after = max(images[turns.first_of_turn(images, number)].end, latest)
+            if after not in instructions:
+                instructions[after] = reader.read(ids, is_text, after, prompt.embeddings[row], turns)
+            sample.images.append(self._image(row, image, seen, instructions[after]))
+        return sample
+
+    def _image(self, row: int, placed: PlacedSignals, seen: Tensor, instruction: Instruction) -> ImageInPrompt:
+        """`seen` [n] bool: which tokens of the prompt the attention mask shows."""
+        signals = placed.signals
+        tokens = placed.rows[signals.content_rows.to(placed.rows.device)]  # [N]
+        visible = seen[tokens]
+        is_marker = seen.clone()
+        is_marker[: placed.start] = is_marker[placed.end :] = False
+        is_marker[tokens] = False
+        if not bool(visible.all()):
+            signals = self._restricted(signals, visible)
+        rows = tokens[visible]
+        settings, positions = self._settings, self._prompt.positions[row][rows]
+        context = ImageContext(signals, positions, instruction, settings.decoder, settings.text_tower)
+        begun = self._beginning(context)
+        # Later stages read the rows; a copy of the embeddings would occupy memory until the prefill ends.
+        instruction = replace(instruction, embeddings=instruction.embeddings.new_empty(0, 0))
+        image = ImageInPrompt(
+            signals,
+            instruction,
+            begun.schedule,
+            begun.budget,
+            placed.start,
+            placed.end,
+            rows,
+            markers=is_marker.nonzero()[:, 0],
+            missed=begun.missed,
+            memory=settings.method.memory(context),
+        )
+        image.outcomes.append((0, begun.outcome))
+        return image
+
+    def _restricted(self, signals: ImageSignals, visible: Tensor) -> ImageSignals:
+        """Signals without the masked tokens; the same object for the same mask, so that beams share a state."""
+        key = (id(signals), tuple(visible.tolist()))
+        if key not in self._masked:
+            self._masked[key] = signals.restricted(visible.to(signals.content.device))
+        return self._masked[key]
+
+    # -- the first reduction -------------------------------------------------------------------------------------------
+
+    def _beginning(self, image: ImageContext) -> _Begun:
+        """Begin once per image and instruction: beams and repeated prompts share the state."""
+        asked = image.instruction
+        key = (id(image.signals), asked.text, tuple(image.positions[0].reshape(-1).tolist()))
+        for embeddings, begun in self._begun.get(key, []):
+            if embeddings.shape == asked.embeddings.shape and torch.equal(embeddings, asked.embeddings):
+                return begun
+        begun = self._begin(image)
+        self._begun.setdefault(key, []).append((asked.embeddings, begun))
+        return begun
+
+    def _begin(self, image: ImageContext) -> _Begun:
+        """Reduce an image to its budget, or keep all tokens if their coverage would be too low."""
+        begun = self._reduced(image, self._count(image))
+        coverage, least = begun.outcome.coverage, self._settings.min_coverage
+        if least is None or coverage is None or coverage >= least:
+            return begun
+        return replace(self._reduced(image, image.grid.size), missed=coverage)
+
+    def _reduced(self, image: ImageContext, budget: int) -> _Begun:
+        method = self._settings.method
+        schedule = readable_schedule(method, self._settings.decoder, budget, image.grid.size)
+        outcome = method.begin(image, schedule.tokens_per_layer[0])
+        return _Begun(budget, schedule, outcome, None)
+
+    def _count(self, image: ImageContext) -> int:
+        """The token count of the budget for an image."""
+        tokens, frames, settings = image.grid.size, image.grid.frames, self._settings
+        needed = CoverageBudget.read(settings.budget)
+        if needed is None:
+            return resolve_budget(settings.budget, tokens, frames)
+        # Keeping a few more tokens is better than running uncompressed because a little coverage is missing.
+        level = max(needed.level, settings.min_coverage or 0.0)
+        started = perf_counter()
+        count = settings.method.count_for(image, level, *needed.bounds(tokens, frames))
+        image.seconds = perf_counter() - started
+        return count
+
+
+# -- which image stands where ------------------------------------------------------------------------------------------
+
+
+def _placed(prompt: Prompt, signals: Sequence[ImageSignals]) -> list[list[PlacedSignals]]:
+    """The images of every prompt, in order; each takes as many visual tokens as it has, even with text between them.
+
+    Images mostly come in prompt order, so this order is tried first, and all of it is checked by one comparison.
+    """
+    visual = [(row, (prompt.is_image[row] & member).nonzero().squeeze(1)) for row, member in prompt.members()]
+    found = _in_order(prompt, signals, visual)
+    if found is None:
+        found = [_searched(prompt, signals, row, tokens) for row, tokens in visual]
+    placed = []
+    for images, (_, tokens) in zip(found, visual, strict=True):
+        pieces: list[PlacedSignals] = []
+        rows = tokens.split([len(image.content) for image in images])
+        for image, own in zip(images, rows, strict=True):
+            pieces.append(PlacedSignals.after(pieces, image, own))
+        placed.append(pieces)
+    return placed
+
+
+def _in_order(
+    prompt: Prompt, signals: Sequence[ImageSignals], visual: Sequence[tuple[int, Tensor]]
+) -> list[list[ImageSignals]] | None:
+    """The images if every prompt shows the next ones, beginning anew after the last; else None."""
+    waiting, found, here, ours = deque(signals), [], [], []
+    for row, tokens in visual:
+        images: list[ImageSignals] = []
+        place = 0
+        while place < len(tokens):
+            if not waiting:
+                return None
+            image = waiting[0]
+            waiting.rotate(-1)
+            rows = tokens[place : place + len(image.content)]
+            if len(rows) < len(image.content):
+                return None
+            probes = _probes(len(rows), rows.device)
+            here.append(prompt.embeddings[row, rows[probes]])
+            ours.append(image.span[probes.to(image.span.device)].to(prompt.embeddings))
+            images.append(image)
+            place += len(rows)
+        found.append(images)
+    return found if not here or _same(torch.cat(here), torch.cat(ours)) else None
+
+
+def _searched(prompt: Prompt, signals: Sequence[ImageSignals], row: int, tokens: Tensor) -> list[ImageSignals]:
+    """The images of one prompt, each compared with all signals; one that was tried moves to the end."""
+    waiting, found, place = deque(signals), [], 0
+    while place < len(tokens):
+        for _ in range(len(waiting)):
+            image = waiting[0]
+            waiting.rotate(-1)
+            if stands_in(image, prompt.embeddings[row], tokens[place : place + len(image.content)]):
+                break
+        else:
+            raise CovistError(UNKNOWN)
+        found.append(image)
+        place += len(image.content)
+    return found
+
+
+def stands_in(image: ImageSignals, embeddings: Tensor, rows: Tensor) -> bool:
+    """Whether the rows [n] of a prompt [length, d] hold an image's embeddings (a few of them are compared)."""
+    if len(rows) != len(image.content):
+        return False
+    probes = _probes(len(rows), rows.device)
+    return _same(embeddings[rows[probes]], image.span[probes.to(image.span.device)].to(embeddings))
+
+
+def _probes(count: int, device: torch.device) -> Tensor:
+    return torch.linspace(0, count - 1, min(PROBES, count)).long().to(device)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal, even where they are not numbers: a broken image is still the image."""
+    return bool(((one == other) | (one != one) & (other != other)).all())

@@ -1,0 +1,53 @@
+"""Settings as JSON files. Whatever is wrong with a file or a value is a `CovistError` of one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from covist.errors import CovistError
+from covist.outputs import writable_file
+
+Settings = TypeVar("Settings")
+
+
+def plain(value: Any) -> Any:
+    """A number or array of numpy or torch as Python's own numbers and lists; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def as_tuples(value: Any) -> Any:
+    """A value with tuples instead of lists and arrays, so that equal settings are equal keys."""
+    value = plain(value)
+    return tuple(as_tuples(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+
+def as_json(name: str, value: Any) -> Any:
+    """A value as JSON gives it back. `name` is what a value that JSON cannot hold is called in the error."""
+
+    def converted(part: Any) -> Any:
+        if plain(part) is part:
+            raise CovistError(f"{name} holds a {type(part).__name__}, which JSON cannot; use texts, numbers and lists")
+        return plain(part)
+
+    return json.loads(json.dumps(value, default=converted))
+
+
+def save_settings(path: str | Path, values: dict[str, Any]) -> None:
+    """Write a file, or leave the one that is there as it was."""
+    text = json.dumps(as_json("settings", values), indent=2) + "\n"
+    writable_file(path).write_text(text, encoding="utf-8")
+
+
+def load_settings(path: str | Path, make: Callable[[Any], Settings], what: str = "config") -> Settings:
+    """What `make` builds from the contents of a file; `what` is what the file is called in an error."""
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CovistError(f"{what} {path} cannot be read ({error})") from None
+    except json.JSONDecodeError as error:
+        raise CovistError(f"{what} {path} is not JSON ({error.msg} in line {error.lineno})") from None
+    try:
+        return make(values)
+    except CovistError as error:
+        raise CovistError(f"{what} {path}: {error}") from None
