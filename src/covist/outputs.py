@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from covist.errors import CovistError
 
 
@@ -32,6 +34,21 @@ def writable_directory(path: str | Path) -> Path:
         path.mkdir(exist_ok=True)
     _try_out(path)
     return path
+
+
+def lock_directory(directory: Path, command: str, name: str = "lock") -> FileLock:
+    """Keep other processes out of a directory until `release()`, or until this process ends for whatever reason.
+
+    command: named in the refusal if another process has the directory
+    name: the file in the directory that is locked; it stays there, because deleting it could let two processes in
+    """
+    lock = FileLock(directory / name, timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        advice = "wait until it ends, or choose another directory"
+        raise CovistError(f"another {command} is running in {directory}; {advice}") from None
+    return lock
 
 
 def _try_out(directory: Path) -> None:
