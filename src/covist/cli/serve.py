@@ -16,6 +16,7 @@ from covist.cli import options
 from covist.cli.console import print_line
 from covist.errors import CovistError
 from covist.serve.limits import Limits
+from covist.units import counted
 
 if TYPE_CHECKING:
     import socket
@@ -157,7 +158,8 @@ def _serve_on_ray(
 
         share = worker_share(scaling.replicas, spec.device)
         fleet = Fleet(spec, scaling, share, application_name(bound), keys)
-        _announce(fleet.name, fleet.default, bound, f", {autoscale or scaling.replicas} replicas")
+        copies = f"{autoscale} replicas" if autoscale else counted(scaling.replicas, "replica")
+        _announce(fleet.name, fleet.default, bound, f", {copies}")
         run_server(fleet, bound)
 
 

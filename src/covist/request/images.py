@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from io import BytesIO
+from itertools import cycle
 from pathlib import Path
 from typing import BinaryIO
 
@@ -60,8 +61,8 @@ def _endings() -> frozenset[str]:
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
     """A sorting key in which 10 comes after 9."""
-    parts = re.split(r"(\d+)", name)
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+    parts = re.split(r"(\d+)", name)  # every other part is a number
+    return [(is_number, int(part) if is_number else 0, part) for part, is_number in zip(parts, cycle((False, True)))]
 
 
 def _from_file(path: str | Path, read: _Reader) -> Image.Image:
