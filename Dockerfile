@@ -1,5 +1,7 @@
 # The server and its page, on a CPU:
 #   docker build -t covist . && docker run -p 8000:8000 covist
+# Everybody who can reach the port can ask. With keys, one per line in the file `keys`:
+#   docker run -p 8000:8000 -v "$PWD/keys:/keys:ro" covist covist serve --page --host 0.0.0.0 --api-key-file /keys
 # If the default index has only CUDA builds of torch, give PyTorch's index for CPUs: --build-arg PIP_EXTRA_INDEX_URL=...
 FROM python:3.11-slim
 

@@ -4,10 +4,15 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from covist.errors import CovistError
+
+_LONGEST_NAME = 140  # bytes: encrypted file systems take 143 with the ending, others 255
 
 
 def writable_file(path: str | Path, suffixes: tuple[str, ...] = ()) -> Path:
@@ -32,6 +37,33 @@ def writable_directory(path: str | Path) -> Path:
         path.mkdir(exist_ok=True)
     _try_out(path)
     return path
+
+
+def short_name(name: str) -> str:
+    """A file name that every file system takes: a longer one is cut, and ends in a hash of the whole.
+
+    >>> short_name("covist-fixed@64"), len(short_name("x" * 1000))
+    ('covist-fixed@64', 140)
+    """
+    if len(name.encode()) <= _LONGEST_NAME:
+        return name
+    digest = sha256(name.encode()).hexdigest()[:16]
+    return f"{name.encode()[: _LONGEST_NAME - 17].decode(errors='ignore')}-{digest}"
+
+
+def lock_directory(directory: Path, command: str, name: str = "lock") -> FileLock:
+    """Keep other processes out of a directory until `release()`, or until this process ends for whatever reason.
+
+    command: named in the refusal if another process has the directory
+    name: the file in the directory that is locked; it stays there, because deleting it could let two processes in
+    """
+    lock = FileLock(directory / name, timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        advice = "wait until it ends, or choose another directory"
+        raise CovistError(f"another {command} is running in {directory}; {advice}") from None
+    return lock
 
 
 def _try_out(directory: Path) -> None:

@@ -217,7 +217,7 @@ def _number(budget: Any) -> Any:
     if isinstance(budget, str):
         text = budget.strip()
         try:
-            return float(text[:-1]) / 100 if text.endswith("%") else int(text) if text.isdigit() else float(text)
+            return float(text[:-1]) / 100 if text.endswith("%") else int(text) if text.isdecimal() else float(text)
         except ValueError:
             return math.nan
     return budget if isinstance(budget, Real) and not isinstance(budget, bool) else math.nan

@@ -4,11 +4,14 @@ import errno
 import json
 import os
 import resource
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import pytest
 from pyarrow import parquet
 from support.batches import FakeDriver, answers_of, batch, questions, write_rows
+from support.programs import PATIENCE
 
 from covist import CovistError
 from covist.batch.answers import COLUMNS, Answer
@@ -124,6 +127,21 @@ def test_a_full_disk_under_the_ids_is_one_line(tmp_path, monkeypatch):
 def test_two_jobs_cannot_share_a_directory(store):
     with pytest.raises(CovistError, match="another covist batch is running in"):
         Store(store.directory)
+
+
+def test_a_directory_is_free_again_once_its_job_is_closed(store):
+    directory = store.directory
+    store.close()
+    Store(directory).close()
+
+
+def test_two_jobs_cannot_share_a_directory_where_the_system_has_no_fcntl(store):
+    """As on Windows."""
+    open_twice = "import sys; sys.modules['fcntl'] = None; from covist.batch.store import Store; "
+    open_twice += f"first = Store({str(store.directory / 'other')!r}); Store(first.directory)"
+    process = subprocess.run([sys.executable, "-c", open_twice], capture_output=True, text=True, timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "CovistError: another covist batch is running in" in process.stderr
 
 
 def test_a_damaged_part_is_named(tmp_path):

@@ -80,6 +80,11 @@ def test_the_summary_as_json_has_a_stable_schema(covist, fake, rows, tmp_path):
     }  # fmt: skip
 
 
+def test_one_row_is_not_called_rows(covist, fake, tmp_path):
+    told = covist("batch", write_rows(tmp_path / "rows.jsonl", questions(1)), "--out", tmp_path / "out")
+    assert "1 row in" in told.stdout and "1 rows" not in told.stdout
+
+
 def test_running_it_again_does_nothing_and_says_what_is_there(covist, fake, rows, tmp_path):
     covist("batch", rows, "--out", tmp_path / "out")
     again = covist("batch", rows, "--out", tmp_path / "out", "--json")

@@ -53,14 +53,6 @@ def test_without_gradio_one_line_says_what_to_install(covist, monkeypatch):
     assert ran.stderr == "covist: covist serve --page needs gradio: pip install 'covist[page]'\n"
 
 
-def test_the_page_is_no_way_around_the_keys(covist, monkeypatch, tmp_path):
-    monkeypatch.setattr(serve, "find_spec", lambda name: object())
-    (tmp_path / "keys").write_text("secret")
-    ran = covist("serve", "--page", "--api-key-file", tmp_path / "keys")
-    assert ran.code == 2
-    assert ran.stderr == "covist: --page cannot ask visitors for a key; leave out --page or --api-key-file\n"
-
-
 @pytest.mark.parametrize(
     ("given", "line"),
     [

@@ -161,3 +161,21 @@ def test_what_cannot_be_computed_is_null(tmp_path):
     assert row["accuracy"] == 0
     assert row["retention"] is None
     assert "–" in (tmp_path / "results.md").read_text()
+
+
+def test_answers_of_methods_with_long_names_are_stored_and_found(tmp_path):
+    """A file name has at most 255 bytes; a method with all its options may need more, and differ only at the end."""
+    options = ",".join(f"option{number}=0.123456789" for number in range(20))
+    runs = [Run(f"covist-fixed:{options},last={last}", budget) for last in ("1", "2") for budget in (64, "auto:0.9")]
+    runs.append(Run("ü" * 200, 64))
+    records = Records(tmp_path, {"seed": 0})
+    for number, run in enumerate(runs):
+        records.add(run, Answered(number, ["red"], seconds=0.5, tokens=64.0))
+    again = Records(tmp_path, {"seed": 0})
+    assert [list(again.of(run)) for run in runs] == [[number] for number in range(len(runs))]
+    assert set(again.runs()) == set(runs)
+
+
+def test_short_names_say_what_the_files_hold(tmp_path):
+    Records(tmp_path, {"seed": 0}).add(Run("covist-fixed:a=1", "auto:0.9"), Answered(0, ["red"], 0.5, 64.0))
+    assert [path.name for path in (tmp_path / "answers").iterdir()] == ["covist-fixed_a=1@auto_0.9.jsonl"]

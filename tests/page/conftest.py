@@ -63,13 +63,17 @@ def visit(paged, browser) -> Iterator[Callable[..., Visitor]]:
     """Opens the page for one more visitor and waits for the answer that it shows by itself."""
     contexts = []
 
-    def open_page(query: str = "", width: int = 1280, dark: bool = False) -> Visitor:
+    def open_page(
+        query: str = "", width: int = 1280, dark: bool = False, at: Running = paged, key: str | None = None
+    ) -> Visitor:
         context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if dark else "light",
+            http_credentials=None if key is None else {"username": "anybody", "password": key},
         )
         contexts.append(context)
         visitor = Visitor(context.new_page())
-        visitor.page.goto(f"{paged.url}/{query}")
+        visitor.page.goto(f"{at.url}/{query}")
         visitor.wait_for_answers()
         return visitor
 

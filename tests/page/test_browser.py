@@ -5,10 +5,13 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 import pytest
-from support.serving import said, shown
+from support.serving import CONCENTRATION, said, serving, shown
 
 from covist import tiny
 from covist.eval.suite import load_suite
+from covist.request.loading import load_model
+from covist.serve.keys import Keys
+from covist.serve.service import Service
 
 pytestmark = pytest.mark.page
 
@@ -40,6 +43,17 @@ def test_an_uploaded_image_is_asked_about(visit, tmp_path):
         "answer => document.querySelectorAll('.cv-text')[1]?.textContent == answer", arg=question.answer
     )
     assert "example" not in visitor.page.locator(".cv-link a").get_attribute("href")
+
+
+def test_with_keys_the_browser_gives_one_and_everything_works(mount_page, visit, tmp_path):
+    tiny.demo()[0].save(tmp_path / "scene.png")
+    service = Service(load_model("tiny", device="cpu"), concentration=CONCENTRATION, keys=Keys(["open sesame"]))
+    with serving(service, mount_page) as running:
+        visitor = visit(at=running, key="open sesame")
+        visitor.upload(tmp_path / "scene.png")
+        visitor.page.wait_for_function("document.querySelector('.cv-link small') !== null")
+        visitor.wait_for_answers()
+        assert visitor.answers[1] == "top-right"
 
 
 def test_moving_the_budget_changes_answer_and_drawing(visit):

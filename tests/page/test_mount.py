@@ -1,6 +1,5 @@
 """The page in the server's application, without a browser."""
 
-import asyncio
 import threading
 
 import httpx
@@ -22,32 +21,12 @@ def test_the_root_leads_to_the_page_and_keeps_the_query(paged):
     assert httpx.get(f"{paged.url}/page/").status_code == 200
 
 
-def test_images_are_not_fetched_from_addresses(paged):
-    import gradio as gr
-
-    from covist.page.image import uploaded_image
-
-    with pytest.raises(gr.Error, match="uploaded; URLs are not fetched"):
-        asyncio.run(uploaded_image().async_move_resource_to_block_cache(f"{paged.url}/favicon.ico"))
-
-
-def test_handlers_are_no_public_interface(paged):
-    described = httpx.get(f"{paged.url}/page/gradio_api/info").json()
-    assert described["named_endpoints"] == described["unnamed_endpoints"] == {}
-
-
 @pytest.fixture
 def serve(mount_page):
     """Starts servers with limits of their own."""
     model, processor, clip = tiny.build_random(size=tiny.Size(vision_layers=2, text_layers=1, decoder_layers=3))
     loaded = LoadedModel("small", model, processor, clip)
     return lambda **limits: serving(Service(loaded, concentration=CONCENTRATION, limits=Limits(**limits)), mount_page)
-
-
-def test_an_upload_above_the_limit_of_the_server_is_refused(serve):
-    with serve(image_bytes=100_000) as small:
-        sent = httpx.post(f"{small.url}/page/gradio_api/upload", files={"files": ("large.png", b"0" * 200_000)})
-    assert sent.status_code == 413
 
 
 def test_limits_that_the_pages_own_example_exceeds_are_one_line(serve):

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from covist.errors import CovistError
-from covist.request.images import load_image
+from covist.request.images import image_files, load_image
 
 ORIENTATION, QUARTER_TURN = 0x112, 6
 WHITE, RED = (255, 255, 255), (255, 0, 0)
@@ -114,3 +114,13 @@ def test_an_animation_shows_its_first_frame(tmp_path):
 def test_a_url_is_not_read_and_the_message_says_so(url):
     with pytest.raises(CovistError, match="URLs are not read; download"):
         load_image(url)
+
+
+def test_names_with_numbers_of_any_script_are_sorted(tmp_path):
+    """A superscript is a digit to Unicode, but no number to Python."""
+    names = ["10²5.png", "9²5.png", "²3.png", "٢.png", "١٠.png", "a½b.png", "①.png", "x" + "9" * 240 + ".png"]
+    for name in names:
+        (tmp_path / name).touch()
+    assert sorted(file.name for file in image_files(tmp_path)) == sorted(names)
+    found = [file.name for file in image_files(tmp_path)]
+    assert found.index("9²5.png") < found.index("10²5.png") and found.index("٢.png") < found.index("١٠.png")

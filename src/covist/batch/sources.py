@@ -14,7 +14,7 @@ from typing import Any
 
 from covist.batch.rows import FIELDS, Row, bad_row, read_row
 from covist.errors import CovistError
-from covist.request.images import readable_endings
+from covist.request.images import has_image_ending
 
 _PARQUET_ROWS = 64  # decoded at once: a row may contain images
 _CHUNK = 1 << 20
@@ -153,7 +153,6 @@ class ImageFolder(Source):
 
         above: the folders that contain this one; a link back to one of them is not followed
         """
-        endings = readable_endings()
         try:
             status = os.stat(folder)
             if (here := (status.st_dev, status.st_ino)) in above:
@@ -166,7 +165,7 @@ class ImageFolder(Source):
             path = folder / name
             if is_folder:
                 yield from self._names(path, above | {here})
-            elif path.suffix.lower() in endings:
+            elif has_image_ending(name):
                 yield path.relative_to(self.path).as_posix()
 
 

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from covist.batch.answers import FORMATS, Answer, as_line, from_lines
 from covist.errors import CovistError
-from covist.outputs import writable_directory
+from covist.outputs import lock_directory, writable_directory
 
 
 class Store:
@@ -33,7 +33,7 @@ class Store:
         self._format = FORMATS[format]
         with self.writing():
             self._work.mkdir(exist_ok=True)
-            self._lock = _locked(self._work / "lock", self.directory)
+            self._lock = lock_directory(self.directory, "covist batch", "_work/lock")
 
     @property
     def ids_path(self) -> Path:
@@ -116,7 +116,7 @@ class Store:
             raise CovistError(f"cannot write to {self.directory}: {reason}{advice}") from None
 
     def close(self) -> None:
-        os.close(self._lock)
+        self._lock.release()
 
     def _part(self, index: int) -> Path:
         return self.directory / f"part-{index:06d}.{self._format.ending}"
@@ -147,20 +147,3 @@ def _settle(directory: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _locked(path: Path, directory: Path) -> int:
-    """Take a lock that the system releases when the process ends, for whatever reason."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT)
-    try:
-        import fcntl
-
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # Windows
-        pass
-    except BlockingIOError:
-        os.close(handle)
-        raise CovistError(
-            f"another covist batch is running in {directory}; wait until it ends, or choose another directory"
-        ) from None
-    return handle

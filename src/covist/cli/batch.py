@@ -188,6 +188,6 @@ def _table(totals: dict[str, Any]) -> Table:
     made.add_row("KV cache saved", size(totals["kv_bytes_saved"]))
     made.add_row("model time (s)", f"{totals['seconds']:,.1f}")
     if totals["rows_now"]:
-        rate = totals["rows_now"] / totals["seconds_now"]
-        made.add_row("this run", f"{totals['rows_now']:,} rows in {totals['seconds_now']:,.1f} s, {rate:,.1f} rows/s")
+        rows, seconds = totals["rows_now"], totals["seconds_now"]
+        made.add_row("this run", f"{counted(rows, 'row')} in {seconds:,.1f} s, {rows / seconds:,.1f} rows/s")
     return made

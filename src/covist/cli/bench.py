@@ -13,7 +13,7 @@ from rich.table import Table
 from covist.cli import options
 from covist.cli.console import INTERRUPTED, out, print_json, print_notes, progress, table_of_figures
 from covist.cli.models import Films, load, question
-from covist.units import number, operations
+from covist.units import counted, number, operations
 
 if TYPE_CHECKING:
     from covist.bench.protocol import Bench
@@ -108,8 +108,8 @@ def _print(results: dict[str, Any]) -> None:
     console = out()
     protocol, machine = results["protocol"], results["machine"]
     console.print(
-        f"\n[bold]{escape(results['workload'])}[/]  [dim]{protocol['prompts']} prompts x {protocol['repetitions']}, "
-        f"{protocol['warmup']} warm-up, {protocol['dtype']}, {protocol['attention']}[/]"
+        f"\n[bold]{escape(results['workload'])}[/]  [dim]{counted(protocol['prompts'], 'prompt')} x "
+        f"{protocol['repetitions']}, {protocol['warmup']} warm-up, {protocol['dtype']}, {protocol['attention']}[/]"
     )
     console.print(
         f"[dim]{machine['processor']}, {machine['threads']} threads, {machine['accelerator'] or 'no accelerator'}[/]"

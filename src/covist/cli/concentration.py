@@ -12,6 +12,7 @@ from rich.markup import escape
 from covist.cli import options
 from covist.cli.console import out, print_json
 from covist.cli.models import load
+from covist.units import counted
 
 
 def concentration(
@@ -44,4 +45,4 @@ def concentration(
         print_json({"model": model, "images": count, "concentration": measured, "file": saved})
     else:
         place = "" if save is None else f", saved in {escape(str(save))}"
-        out().print(f"concentration [bold]{measured}[/] over {count} images{place}")
+        out().print(f"concentration [bold]{measured}[/] over {counted(count, 'image')}{place}")

@@ -16,6 +16,7 @@ from covist.cli import options
 from covist.cli.console import print_line
 from covist.errors import CovistError
 from covist.serve.limits import Limits
+from covist.units import counted
 
 if TYPE_CHECKING:
     import socket
@@ -102,7 +103,7 @@ def serve(
     extra_body={"covist": {"budget": 32, "strategy": "pro"}}
     """
     require_extra("covist serve", EXTRA, "serve")
-    _check_page(page, api_key_file, ray)
+    _check_page(page, ray)
     _check_ray(ray, replicas, autoscale)
     from covist.api.choose import DEFAULT_BUDGET, DEFAULT_METHOD
     from covist.serve.connections import bind
@@ -140,7 +141,8 @@ def _serve_here(spec: ServiceSpec, keys: Keys | None, bound: socket.socket, page
     service = spec.build(keys)
     address = _announce(service.name, service.default, bound)
     if page:
-        print_line(f"the page is at {address.removesuffix('v1')}")
+        asked = "" if keys is None else "; it asks for a key as the password, with any user name"
+        print_line(f"the page is at {address.removesuffix('v1')}{asked}")
     run_server(service, bound, _page() if page else None)
 
 
@@ -157,7 +159,8 @@ def _serve_on_ray(
 
         share = worker_share(scaling.replicas, spec.device)
         fleet = Fleet(spec, scaling, share, application_name(bound), keys)
-        _announce(fleet.name, fleet.default, bound, f", {autoscale or scaling.replicas} replicas")
+        copies = f"{autoscale} replicas" if autoscale else counted(scaling.replicas, "replica")
+        _announce(fleet.name, fleet.default, bound, f", {copies}")
         run_server(fleet, bound)
 
 
@@ -174,12 +177,10 @@ def _announce(name: str, default: Setting, bound: socket.socket, more: str = "")
     return address
 
 
-def _check_page(page: bool, api_key_file: Path | None, ray: str | None) -> None:
+def _check_page(page: bool, ray: str | None) -> None:
     if not page:
         return
     require_extra("covist serve --page", PAGE_EXTRA, "page")
-    if api_key_file is not None:
-        raise CovistError("--page cannot ask visitors for a key; leave out --page or --api-key-file")
     if ray is not None:
         raise CovistError("--page needs the model in this process; leave out --page or --ray")
 

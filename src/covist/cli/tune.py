@@ -114,8 +114,8 @@ def _print(tuned: Tuned, file: Path) -> None:
     console.print(_curve(tuned))
     saved = 1 - tuned.answered / tuned.exhaustive
     console.print(
-        f"[dim]{tuned.answered:,} answers about {tuned.unit}s, {100 * saved:.0f} % fewer than all budgets on all "
-        f"{counted(tuned.items, tuned.unit)} would take[/]"
+        f"[dim]{counted(tuned.answered, 'answer')} about {tuned.unit}s, {100 * saved:.0f} % fewer than all budgets on "
+        f"all {counted(tuned.items, tuned.unit)} would take[/]"
     )
     if tuned.setup is None:
         console.print(_why_none(tuned))

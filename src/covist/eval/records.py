@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from covist.errors import CovistError
-from covist.outputs import writable_directory, write_json
+from covist.outputs import short_name, writable_directory, write_json
 from covist.request.answer import Configuration
 from covist.schedule import CoverageBudget
 
@@ -131,8 +131,8 @@ class Records:
 
     def _path(self, run: Run) -> Path:
         assert self._directory is not None
-        name = re.sub(r"[^\w.=-]+", "_", run.method)
-        return self._directory / "answers" / f"{name}@{str(run.budget).replace(':', '_')}.jsonl"
+        method, budget = re.sub(r"[^\w.=-]+", "_", run.method), str(run.budget).replace(":", "_")
+        return self._directory / "answers" / f"{short_name(f'{method}@{budget}')}.jsonl"
 
     def _read(self, run: Run) -> dict[int, Answered]:
         if self._directory is None or not self._path(run).exists():

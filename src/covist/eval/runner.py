@@ -172,6 +172,6 @@ def written_budget(budget: int | float | str) -> int | str:
     """
     check_budget(budget)
     text = str(budget).strip()
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     return text if text.endswith("%") or _follows(text) else f"{100 * float(text):g}%"

@@ -37,7 +37,7 @@ class Reply:
         return self.end is not None or self.refusal is not None
 
 
-def make_request(model: str, image: str | None, question: str, compression: dict[str, Any]) -> ChatRequest:
+def make_request(model: str, image: str | Path | None, question: str, compression: dict[str, Any]) -> ChatRequest:
     """A question about an image file as a client would send it, so that the same checks apply."""
     shown = [] if image is None else [{"type": "image_url", "image_url": {"url": data_url(Path(image).read_bytes())}}]
     content = [*shown, {"type": "text", "text": question}]

@@ -71,6 +71,6 @@ class Choice:
 
 def _whole(text: str | None, low: int, high: int) -> int | None:
     """The whole number in a text, if it is between `low` and `high`."""
-    if text is None or not (text.isascii() and text.isdigit()) or len(text) > 9:
+    if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 9:
         return None
     return int(text) if low <= int(text) <= high else None

@@ -15,6 +15,7 @@ from covist.page.asking import UNCOMPRESSED, Reply, as_sentence, ask_together, m
 from covist.page.choice import COVIST, Choice
 from covist.page.examples import Example
 from covist.page.methods import describe_method, method_names
+from covist.page.uploads import Uploads
 from covist.serve.errors import Refusal
 from covist.serve.schema import ChatRequest
 from covist.serve.service import Service
@@ -30,6 +31,7 @@ class Events:
     examples: list[Example]
     start: Choice
     tokens: int  # visual tokens of an example
+    uploads: Uploads
 
     def load(self, request: gr.Request) -> tuple[Any, ...]:
         """What the page shows first: the settings of its link, or the first example."""
@@ -86,7 +88,7 @@ class Events:
             raise Refusal(400, "no_image", "there is no image yet: drop one, or pick an example")
         if not question.strip():
             raise Refusal(400, "no_question", "there is no question yet: type one")
-        return make_request(self.service.name, image, question, compression)
+        return make_request(self.service.name, self.uploads.find(image), question, compression)
 
 
 _NOTHING = ("", "", gr.update(visible=False), "", "", gr.skip())

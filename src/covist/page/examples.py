@@ -25,6 +25,7 @@ def write_examples(model: str, folder: Path) -> list[Example]:
     shown = [demo("next" if suite.model == "tiny-next" else "tiny")[:2]]
     for number, item in enumerate(suite.items(COUNT)[1:], start=1):
         shown.append((item.image, item.questions[number % len(item.questions)].question))
+    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for number, (image, question) in enumerate(shown):
         path = folder / f"example-{number}.png"

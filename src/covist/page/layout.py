@@ -32,7 +32,7 @@ THEME = gr.themes.Base(primary_hue="indigo", neutral_hue="slate", radius_size="m
 
 def build_page(events: Events) -> gr.Blocks:
     """Build the page with its handlers."""
-    with gr.Blocks(title="covist", analytics_enabled=False, fill_width=True, delete_cache=(600, 3600)) as page:
+    with gr.Blocks(title="covist", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(HEADING.format(model=events.service.name), apply_default_css=False)
         with gr.Row(elem_classes="cv-page"):
             with gr.Column(scale=4, min_width=300, elem_classes="cv-inputs"):
@@ -55,9 +55,8 @@ class _Inputs:
 
     def __init__(self, events: Events):
         start = events.start
-        self.image = uploaded_image(
-            label="Image", sources=["upload", "clipboard"], height=250, buttons=[], elem_id="cv-image"
-        )
+        look: dict[str, Any] = {"label": "Image", "height": 250, "buttons": [], "elem_id": "cv-image"}
+        self.image = uploaded_image(events.uploads, sources=["upload", "clipboard"], **look)
         self.example = gr.State(None)
         self.moment = gr.State(0)
         picks = gr.Dataset(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import uuid4
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when Gradio is imported
 
@@ -19,8 +25,10 @@ from covist.page.asking import UNCOMPRESSED, make_request
 from covist.page.choice import Choice
 from covist.page.events import Events
 from covist.page.examples import write_examples
+from covist.page.gate import Gate
 from covist.page.layout import STYLE, THEME, build_page
 from covist.page.methods import method_names
+from covist.page.uploads import EXAMPLES, SECONDS, Uploads
 from covist.schedule import resolve_budget
 from covist.serve.errors import Refusal
 from covist.serve.service import Service
@@ -32,16 +40,26 @@ ICON = b"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><circle cx=
 
 def mount_page(app: FastAPI, service: Service) -> Callable[[], None]:
     """Show the page at `/page`; `/` redirects there. Returns a function that closes the connections of open pages."""
-    app.state.examples = TemporaryDirectory(prefix="covist-page-")  # removed with the application
-    page = build_page(_events(service, Path(app.state.examples.name)))
+    uploads = Uploads(_folder())
+    page = build_page(_events(service, uploads))
+
+    @asynccontextmanager
+    async def tidied(app: FastAPI) -> AsyncIterator[None]:
+        tidying = asyncio.create_task(_tidy_for_ever(gate))
+        try:
+            yield
+        finally:
+            tidying.cancel()
+
     app.add_api_route("/", _to_page)
     app.add_api_route("/favicon.ico", _icon)
     gr.mount_gradio_app(
         app,
         page,
         PATH,
-        allowed_paths=[app.state.examples.name],
+        app_kwargs={"lifespan": tidied},
         max_file_size=service.limits.image_bytes,
+        show_error=False,  # messages of exceptions contain paths; those of refusals are shown all the same
         footer_links=[],
         run_history=False,
         ssr_mode=False,
@@ -49,18 +67,44 @@ def mount_page(app: FastAPI, service: Service) -> Callable[[], None]:
         theme=THEME,
         css=STYLE,
     )
-    mounted = app.routes[-1].app  # type: ignore[attr-defined]  # Gradio keeps it nowhere else
+    page.has_launched = page.is_running = True  # as `launch` would: otherwise Gradio takes every path of a file as ours
+
+    def forget(gone: list[str]) -> None:
+        for paths in page.temp_file_sets:
+            paths.difference_update(gone)
+
+    mount: Any = app.routes[-1]  # Gradio keeps its application nowhere else
+    mounted, gate = mount.app, Gate(mount.app, PATH, service, uploads, forget)
+    mount.app = gate
     return mounted.stop_event.set
 
 
-def _events(service: Service, folder: Path) -> Events:
-    examples = write_examples(service.name, folder)
+@cache
+def _folder() -> Path:
+    """The folder for images, of this process alone: by default, all applications of Gradio on a machine share one."""
+    above = os.environ.get("GRADIO_TEMP_DIR") or None
+    if above is not None:
+        Path(above).mkdir(parents=True, exist_ok=True)
+    folder = TemporaryDirectory(prefix="covist-page-", dir=above)
+    atexit.register(folder.cleanup)
+    os.environ["GRADIO_TEMP_DIR"] = str(Path(folder.name).resolve())  # Gradio asks for it with every request
+    return Path(folder.name)
+
+
+async def _tidy_for_ever(gate: Gate) -> None:
+    while True:
+        await asyncio.sleep(SECONDS / 12)
+        await gate.tidy()
+
+
+def _events(service: Service, uploads: Uploads) -> Events:
+    examples = write_examples(service.name, uploads.folder / EXAMPLES / uuid4().hex)
     first = make_request(service.name, examples[0].path, examples[0].question, UNCOMPRESSED)
     try:
         tokens = service.visual_tokens(first)
     except Refusal as refusal:
         raise CovistError(f"--page: the limits refuse the page's own example ({refusal.message})") from None
-    return Events(service, examples, _start(service, tokens), tokens)
+    return Events(service, examples, _start(service, tokens), tokens, uploads)
 
 
 def _start(service: Service, tokens: int) -> Choice:

@@ -19,6 +19,7 @@ from covist.reproduce.suites import SUITE, suite_table
 from covist.reproduce.systems import plain_name
 from covist.reproduce.tasks import task_of
 from covist.request.budgets import distinct_notes, reach
+from covist.units import counted
 
 _MMBENCH = (
     "MMBench: lmms-eval asks the OpenAI API (OPENAI_API_KEY) about answers without a clear letter, and guesses "
@@ -61,7 +62,7 @@ class Comparison:
         budgets = [reach(run.method, run.budget, *run.shape) for run in self.found if run.budget]
         limit = self.settings.limit
         notes = [
-            f"figures marked {HERE} are over the first {limit} questions of each task" if limit else None,
+            f"figures marked {HERE} are over the first {counted(limit, 'question')} of each task" if limit else None,
             CHECKPOINTS[self.table.model].note,
             _MMBENCH if "mmb" in self.tasks else None,
             _AFTER if self.table.name == "after" else None,

@@ -15,6 +15,7 @@ from covist.reproduce.paper import PaperRow, PaperTable
 from covist.reproduce.runs import STRATEGIES, Job, Settings
 from covist.reproduce.sheet import COMPUTED, HERE, PAPER, Sheet, SheetLine, budget_text, figure_text, title
 from covist.reproduce.systems import method_of
+from covist.units import counted
 
 TEXT = 61.63
 """Mean text tokens of the paper's POPE prompts. The paper does not state it; it follows from the size of its caches
@@ -144,8 +145,8 @@ def _read_bench(path: Path, settings: Settings, problems: list[str]) -> dict[tup
         problems.append(f"{path}: is not a complete file of covist bench")
         return {}
     if not complete or prompts != _prompts(settings):
-        found = f"{prompts} prompts" if complete else "an interrupted run"
-        problems.append(f"{path}: holds {found}, not {_prompts(settings)} prompts")
+        found = counted(prompts, "prompt") if complete else "an interrupted run"
+        problems.append(f"{path}: holds {found}, not {counted(_prompts(settings), 'prompt')}")
         return {}
     return rows
 

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from io import BytesIO
+from itertools import cycle
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +23,8 @@ from covist.errors import CovistError
 
 MAX_PIXELS = 100_000_000
 """Larger images are refused: a small file can unpack to gigabytes."""
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
+"""The formats that are read, by Pillow's names. It knows more, and some start programs: PostScript runs Ghostscript."""
 _URL = re.compile(r"(https?|ftp|s3|gs|file|data):", re.IGNORECASE)
 
 
@@ -37,21 +40,29 @@ def check_image(path: str | Path) -> None:
 
 def image_files(folder: Path) -> list[Path]:
     """The images of a folder, sorted by name with 10 after 9."""
-    endings = readable_endings()
-    files = [file for file in folder.iterdir() if file.suffix.lower() in endings and not file.name.startswith(".")]
+    files = [file for file in folder.iterdir() if has_image_ending(file.name) and not file.name.startswith(".")]
     return sorted(files, key=lambda file: _natural(file.name))
 
 
+def has_image_ending(name: str) -> bool:
+    """Whether a file is called like an image in one of the formats that are read.
+
+    >>> has_image_ending("photo.JPG"), has_image_ending("drawing.eps")
+    (True, False)
+    """
+    return Path(name).suffix.lower() in _endings()
+
+
 @cache
-def readable_endings() -> frozenset[str]:
-    """File endings that Pillow can read; it also registers some that it can only write, such as PDF."""
-    return frozenset(ending for ending, kind in Image.registered_extensions().items() if kind in Image.OPEN)
+def _endings() -> frozenset[str]:
+    kinds = Image.registered_extensions()
+    return frozenset(ending for ending, kind in kinds.items() if kind in FORMATS and kind in Image.OPEN)
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
     """A sorting key in which 10 comes after 9."""
-    parts = re.split(r"(\d+)", name)
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+    parts = re.split(r"(\d+)", name)  # every other part is a number
+    return [(is_number, int(part) if is_number else 0, part) for part, is_number in zip(parts, cycle((False, True)))]
 
 
 def _from_file(path: str | Path, read: _Reader) -> Image.Image:
@@ -69,11 +80,11 @@ def _from_file(path: str | Path, read: _Reader) -> Image.Image:
 def decode_image(
     data: bytes, name: str = "image", max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None
 ) -> Image.Image:
-    """Read an image from bytes as upright RGB, by the same rules; `formats` are the Pillow formats to try.
+    """Read an image from bytes as upright RGB, by the same rules; `formats` are those of `FORMATS` to try.
 
-    >>> decode_image(b"words", "image 1")
+    >>> decode_image(b"words", "image 1", formats=("PNG", "JPEG"))
     Traceback (most recent call last):
-    covist.errors.CovistError: image 1 is not an image that Pillow can read
+    covist.errors.CovistError: image 1 is not an image in PNG or JPEG format
     """
     return _read(BytesIO(data), name, max_pixels, formats)
 
@@ -86,7 +97,9 @@ def _read(
     except CovistError:
         raise
     except UnidentifiedImageError:
-        kind = "that Pillow can read" if formats is None else f"in {' or '.join(formats)} format"
+        kind = (
+            f"that covist can read ({', '.join(FORMATS)})" if formats is None else f"in {' or '.join(formats)} format"
+        )
         raise CovistError(f"{name} is not an image {kind}") from None
     except Image.DecompressionBombError:
         raise CovistError(f"{name} is too large: more than {max_pixels:,} pixels") from None
@@ -110,8 +123,10 @@ def _decode(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...]
 
 
 def _open(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None) -> Image.Image:
-    """Read the header only."""
-    image = Image.open(file, formats=formats)
+    """Read the header only; no other function lets Pillow open a file."""
+    Image.init()  # after which a format of the list that is still unknown is one that this Pillow was built without
+    wanted = [kind for kind in FORMATS if kind in Image.OPEN and (formats is None or kind in formats)]
+    image = Image.open(file, formats=wanted)
     width, height = image.size
     if min(width, height) < 1:
         raise CovistError(f"{name} has no pixels ({width} x {height})")

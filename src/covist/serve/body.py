@@ -17,7 +17,7 @@ GONE = 499
 async def read_body(request: Request, limits: Limits) -> bytes:
     """Read the whole body; raises a `Refusal` if it is too large, too slow or incomplete."""
     announced = request.headers.get("content-length", "0")
-    if announced.isdigit() and int(announced) > limits.body_bytes:
+    if announced.isdecimal() and int(announced) > limits.body_bytes:
         raise _too_large(limits)
     try:
         return await asyncio.wait_for(_collect(request.stream(), limits), limits.body_seconds)

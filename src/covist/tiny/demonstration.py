@@ -24,5 +24,5 @@ def demo(bed: str = "tiny") -> tuple[Image.Image, str, str]:
         scene = sample_hd_scene(HD_DEMO_SEED)
         (item,) = hd_questions_for(scene, per_family={"reading": 1})
         return scene_image(scene), item.question, item.answer
-    with Image.open(DEMO_IMAGE) as image:
+    with Image.open(DEMO_IMAGE, formats=["PNG"]) as image:
         return image.convert("RGB"), DEMO_QUESTION, DEMO_ANSWER
