@@ -22,6 +22,7 @@ from covist.families.registry import family_for
 from covist.methods.create import create_method
 from covist.methods.grammar import is_vanilla
 from covist.request.answer import Configuration, compressed
+from covist.request.decoding import greedy
 from covist.request.identity import identity
 from covist.request.loading import LoadedModel, load_model
 from covist.request.together import Together
@@ -31,14 +32,6 @@ WINDOW_ROWS, WINDOW_BYTES = 64, 2**27
 """Prepared together, so that rows of similar length can share batches: up to so many rows or bytes of pixels."""
 BROKEN: tuple[type[Exception], ...] = tuple(filter(None, [getattr(torch, "AcceleratorError", None)]))
 """After such an error the accelerator is unusable: the process must end, and a new one continues."""
-_GREEDY = {
-    "do_sample": False,
-    "num_beams": 1,
-    "temperature": None,
-    "top_p": None,
-    "top_k": None,
-    "repetition_penalty": 1.0,  # a checkpoint's own would also penalise padding, which depends on the neighbours
-}
 
 
 def load(spec: WorkerSpec) -> LoadedModel:
@@ -137,9 +130,7 @@ class Worker:
         failure = None
         started = perf_counter()
         try:
-            said = self._together.answer(
-                [one.posed for one in batch], max_new_tokens=self._spec.max_new_tokens, **_GREEDY
-            )
+            said = self._together.answer([one.posed for one in batch], **greedy(self._spec.max_new_tokens))
         except BROKEN:
             raise
         except Exception as error:

@@ -25,6 +25,7 @@ from covist.api.handle import Compression, Run
 from covist.api.report import Report
 from covist.contract.films import whole_videos
 from covist.request.batches import end_tokens
+from covist.request.decoding import greedy
 from covist.request.loading import LoadedModel
 from covist.schedule import decoder_flops, kv_bytes
 from covist.serve.limits import Limits
@@ -122,11 +123,7 @@ class Workers:
         with self._handle.using(**dict(sequences[0].setting.arguments)) as run:
             self._model.generate(
                 **inputs,
-                do_sample=False,
-                num_beams=1,
-                use_cache=True,
-                repetition_penalty=1.0,  # a checkpoint's own would also penalise padding, which varies with the batch
-                max_new_tokens=max(sequence.max_tokens for sequence in sequences),
+                **greedy(max(sequence.max_tokens for sequence in sequences)),
                 pad_token_id=self._prompts.pad_token,
                 logits_processor=LogitsProcessorList([RowSampler([one.sampling for one in sequences])]),
                 stopping_criteria=StoppingCriteriaList([_Step(rows, run, self._handle, self._turns)]),
