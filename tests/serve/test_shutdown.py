@@ -101,6 +101,7 @@ def test_closing_a_service_ends_what_waits_and_does_not_wait_for_ever(serve, hol
         assert [answer.result().status_code for answer in answers] == [503] * 4
         hold.set()
     wait_until(lambda: not server.service._workers._threads)
+    assert not server.service._handle.is_active, "the last thread restores the model"
     assert server.post(BODY).json()["error"]["code"] == "draining"
 
 

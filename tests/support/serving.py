@@ -74,6 +74,8 @@ def serving(service: Service, extension: Extension | None = None) -> Iterator[Ru
         finally:
             stop()
             thread.join()
+            # A shutdown does not wait for a step that a test holds up.
+            wait_until(lambda: not service._workers._threads)
 
 
 def ask_at_once(server: Running, ask: Callable[[Any], Any], requests: list[Any]) -> list[Any]:

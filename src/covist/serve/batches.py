@@ -61,6 +61,7 @@ class Workers:
         self._ends = end_tokens(loaded.model)
         self._changed = threading.Condition()
         self._running: list[Row] = []
+        self._stopped: Callable[[], None] | None = None
         self.is_broken = False
         """Whether the accelerator is lost, so that only a new process can answer."""
         self._threads = {
@@ -79,17 +80,24 @@ class Workers:
         """Whether answers are still generated."""
         return bool(self._threads) and not self.is_broken
 
-    def close(self, seconds: float) -> bool:
-        """Finish waiting and running answers; those not done after `seconds` are ended. Returns whether all stopped."""
+    def close(self, seconds: float, stopped: Callable[[], None]) -> None:
+        """Finish waiting and running answers; those not done after `seconds` are ended.
+
+        stopped: called when the last thread has stopped, which is later if its step hangs; then nobody waits for it
+        """
         self._queue.close()
         with self._changed:
+            self._stopped = stopped
+            if not self._threads:
+                stopped()
             if self._changed.wait_for(lambda: not self._threads, seconds):
-                return True
+                return
         self._queue.clear(draining())
         with self._changed:
             for row in self._running:
                 row.sequence.fail(draining())
-            return self._changed.wait_for(lambda: not self._threads, LAST_STEP_SECONDS)
+            if not self._changed.wait_for(lambda: not self._threads, LAST_STEP_SECONDS):
+                _LOG.error("a generation did not stop")
 
     def _work(self) -> None:
         try:
@@ -101,6 +109,8 @@ class Workers:
         finally:
             with self._changed:
                 self._threads.discard(threading.current_thread())
+                if not self._threads and self._stopped is not None:
+                    self._stopped()
                 self._changed.notify_all()
 
     def _run(self, batch: list[Sequence]) -> None:

@@ -20,7 +20,6 @@ from covist.serve.fetch import Fetcher
 from covist.serve.job import LocalJob
 from covist.serve.keys import Keys
 from covist.serve.limits import Limits
-from covist.serve.logs import log
 from covist.serve.metrics import Metrics
 from covist.serve.presence import within
 from covist.serve.prompts import Prompt, PromptMaker
@@ -117,10 +116,7 @@ class Service:
         """
         seconds, self.is_draining = 0.0 if self.is_draining else self.limits.drain_seconds, True
         self._admission.close()
-        if self._workers.close(seconds):
-            self._handle.remove()
-        else:
-            log("a generation did not stop")  # its step may hang in the driver; its hooks are not taken from it
+        self._workers.close(seconds, self._handle.remove)
 
     def _sequence(
         self,
