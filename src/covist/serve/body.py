@@ -17,8 +17,8 @@ FIELDS = 20_000
 """Such characters that all fields besides the text of messages may have."""
 
 
-async def read_body(request: Request, limits: Limits, share: Share) -> bytearray:
-    """Read the whole body; raises a `Refusal` if it is too large, too slow or incomplete, or if there is no room."""
+async def read_body(request: Request, limits: Limits, share: Share | None = None) -> bytearray:
+    """Read the whole body; raises a `Refusal` if it is too large, too slow or incomplete, or if `share` cannot grow."""
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > limits.body_bytes:
         raise _too_large(limits)
@@ -34,10 +34,11 @@ async def read_body(request: Request, limits: Limits, share: Share) -> bytearray
         raise
 
 
-async def _collect(stream: AsyncIterator[bytes], limits: Limits, share: Share) -> bytearray:
+async def _collect(stream: AsyncIterator[bytes], limits: Limits, share: Share | None) -> bytearray:
     body, values = bytearray(), 0
     async for chunk in stream:
-        share.grow(len(chunk))
+        if share is not None:
+            share.grow(len(chunk))
         body += chunk
         if len(body) > limits.body_bytes:
             raise _too_large(limits)
