@@ -11,8 +11,9 @@ import torch
 from covist import CovistError, tiny
 from covist.batch.rows import Row, read_row
 from covist.batch.spec import WorkerSpec
-from covist.batch.worker import Worker, is_out_of_memory, load, look_at
+from covist.batch.worker import Worker, load, look_at
 from covist.request.answer import Configuration, ask
+from covist.request.halving import is_out_of_memory
 from covist.request.inputs import prepare
 from covist.request.loading import LoadedModel
 
@@ -202,7 +203,7 @@ def test_an_accelerator_that_broke_down_ends_the_worker_instead_of_failing_every
     class Broken(RuntimeError):
         """What torch raises when a device is lost."""
 
-    monkeypatch.setattr("covist.batch.worker.BROKEN", (Broken,))
+    monkeypatch.setattr("covist.request.halving.BROKEN", (Broken,))
     worker = work()
     Memory(worker, 0, Broken("illegal memory access"), monkeypatch)
     with pytest.raises(Broken):

@@ -100,8 +100,10 @@ def test_an_image_of_another_kind_than_it_says(refused):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"[" * 10_000_000, "not valid JSON"),
-        (b'{"messages":' * 800_000, "not valid JSON"),
+        (b"[" * 10_000_000, "more values than a request"),
+        (b'{"messages":' * 800_000, "more values than a request"),
+        (b"[" * 10_000, "not valid JSON"),
+        (b'{"messages":' * 10_000, "not valid JSON"),
         (b"", "not valid JSON"),
         (b"nonsense", "not valid JSON"),
         (b"\xff\xfe", "not valid JSON"),
@@ -110,7 +112,19 @@ def test_an_image_of_another_kind_than_it_says(refused):
         (json.dumps(GOOD).encode()[:-1] + b', "temperature": NaN}', "not valid JSON"),
         (json.dumps(GOOD).encode()[:-1] + b', "temperature": 1e999}', "temperature"),
     ],
-    ids=["brackets", "objects", "empty", "words", "no-unicode", "list", "null", "nan", "infinity"],
+    ids=[
+        "brackets",
+        "objects",
+        "deep-brackets",
+        "deep-objects",
+        "empty",
+        "words",
+        "no-unicode",
+        "list",
+        "null",
+        "nan",
+        "infinity",
+    ],
 )
 def test_bodies_that_are_no_requests(refused, body, words):
     assert words in refused(body)
@@ -132,7 +146,9 @@ def test_bodies_that_are_no_requests(refused, body, words):
         ("covist", {"method": "divprune", "strategy": "pro"}), ("covist", {"method": "covist-fixed:weight_limit=64"}),
         ("covist", {"budget": "auto:2"}), ("covist", {"budget": "auto", "method": "divprune"}),
         ("covist", {"min_coverage": 2}), ("covist", {"min_coverage": 0.9, "method": "divprune"}),
-        ("covist", {"method": "divprune+magic"}), ("covist", {"method": "x" * 1000}),
+        ("covist", {"method": "divprune+magic"}), ("covist", {"method": "x" * 1000}), ("user", "x" * 1000),
+        ("metadata", {str(number): "x" for number in range(17)}), ("metadata", {"x": "x" * 1000}),
+        ("model", "x" * 1000),
     ],
 )  # fmt: skip
 def test_wrong_types_and_values(refused, field, value):
@@ -150,6 +166,7 @@ def test_a_field_that_must_be_empty_is_said_to_be_unsupported(refused, field, va
         5, None, {}, [], "", "   ", [5], [{"type": "text"}], [{"type": "text", "text": 5}], [{"type": "video"}],
         [{"type": "image_url"}], [{"type": "image_url", "image_url": "x"}], [{"type": "image_url", "image_url": {}}],
         [{"type": "image_url", "image_url": {"url": 5}}], [{"type": "text", "text": "x", "extra": 1}],
+        [{"type": "text", "text": "x"}] * 257,
     ],
 )  # fmt: skip
 def test_messages_that_are_none(refused, content):
@@ -202,6 +219,12 @@ def test_a_prompt_of_too_many_tokens(refused):
 
 def test_too_many_images(refused):
     assert "more than 8 images" in refused(asking([shown(IMAGE)] * 9 + [said(QUESTION)]))
+
+
+def test_objects_with_more_fields_than_any_has(refused):
+    wide = {f"field_{number}": 1 for number in range(65)}
+    for body in ({**GOOD, **wide}, asking([{"type": "text", "text": "x", **wide}]), {**GOOD, "covist": wide}):
+        assert "more than 64 fields" in refused(body)
 
 
 def test_unknown_paths_and_methods(server):

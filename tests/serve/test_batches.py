@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import httpx
+import openai
 import pytest
 from support.serving import ask_at_once, metric, said, shown, wait_until
 
@@ -71,6 +72,54 @@ def test_a_generation_that_breaks_down_fails_alone(serve, small_model):
     assert failed.json()["error"]["type"] == "server_error" and "secret" not in failed.text
     assert sum(bool(chunk.choices[0].finish_reason) for chunk in chunks) == 1
     assert server.ask(content, max_tokens=4).choices == before
+
+
+POISON = "quo vadis ?"
+
+
+@pytest.fixture
+def poisoned(small_model):
+    """Makes the model fail at a step of every batch in which somebody says the poisonous words."""
+    unknown, hooks = small_model.processor.tokenizer.unk_token_id, []
+
+    def poison(step: int) -> None:
+        steps, is_poisoned = [0], [False]
+
+        def fail(module, args, kwargs):
+            if kwargs["input_ids"].shape[1] > 1:  # a prompt
+                steps[0], is_poisoned[0] = 0, bool((kwargs["input_ids"] == unknown).any())
+            if is_poisoned[0] and steps[0] == step:
+                raise IndexError("a secret prompt")
+            steps[0] += 1
+
+        hooks.append(small_model.model.register_forward_pre_hook(fail, with_kwargs=True))
+
+    yield poison
+    for hook in hooks:
+        hook.remove()
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_a_row_that_breaks_the_model_costs_itself_alone(serve, poisoned, step):
+    """Also if its neighbours, greedy or sampled, were being answered already: nothing is said to them twice."""
+    server = serve(limits=Limits(batches=1))
+    fields = [{}, {"temperature": 2, "seed": 3}, {"max_tokens": 2}, {"temperature": 1.5}, {}]
+    asked = zip((*QUESTIONS[:3], "is there a circle ?", POISON), fields, strict=True)
+    bodies = [{"content": words, "max_tokens": 8, **own} for words, own in asked]
+    expected = [server.ask(**body).choices[0].message.content for body in bodies[:3]]
+    poisoned(step)
+
+    def answer(body: dict) -> str:
+        try:
+            return "".join(chunk.choices[0].delta.content or "" for chunk in server.ask(**body, stream=True))
+        except openai.APIError as error:
+            assert "secret" not in str(error)
+            return error.code
+
+    heard = ask_at_once(server, answer, bodies)
+    assert metric(server, "covist_batch_size_count") == len(expected) + 1, "they did not share a batch"
+    assert heard[:3] == expected
+    assert heard[3] != "generation_failed" == heard[4]
 
 
 def test_a_client_that_leaves_a_stream_frees_its_place(serve, small_model):

@@ -39,3 +39,22 @@ def test_a_file_without_a_key_is_refused(tmp_path):
         Keys.read(tmp_path / "keys")
     with pytest.raises(CovistError, match="cannot be read"):
         Keys.read(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    "key", ["schl\u00fcssel", "two words", "tab\tkey", "zero\u200bwidth", "\u043a\u043b\u044e\u0447"]
+)
+def test_a_key_that_headers_do_not_carry_is_refused_at_the_start(tmp_path, key):
+    path = tmp_path / "keys"
+    path.write_text(f"first-key\n{key}\n", encoding="utf-8")
+    with pytest.raises(CovistError, match="line 2: a key may contain only visible ASCII") as refused:
+        Keys.read(path)
+    assert key not in str(refused.value)
+    with pytest.raises(CovistError, match="visible ASCII"):
+        Keys([key])
+
+
+def test_a_mark_of_windows_editors_is_not_part_of_the_first_key(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("first-key\n", encoding="utf-8-sig")
+    Keys.read(path).check("Bearer first-key")

@@ -14,8 +14,9 @@ from covist.serve.settings import Setting
 ONE, OTHER = Setting("covist-fixed", 64), Setting("covist-fixed", 32, (("budget", 32),))
 
 
-def waiting(setting=ONE, length=10, max_tokens=10) -> Sequence:
-    return Sequence(SimpleNamespace(length=length), setting, lambda event: None, max_tokens)
+def waiting(setting=ONE, length=10, max_tokens=10, size=1) -> Sequence:
+    prompt = SimpleNamespace(length=length, request=SimpleNamespace(nbytes=size))
+    return Sequence(prompt, setting, lambda event: None, max_tokens)
 
 
 def filled(*sequences, **limits) -> Queue:

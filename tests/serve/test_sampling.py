@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covist.serve.sampling import RowSampler, Sampling, draw
+from covist.serve.sampling import Drawing, RowSampler, Sampling, draw
 
 
 def nucleus(logits: list[float], temperature: float, top_p: float) -> dict[int, float]:
@@ -51,8 +51,8 @@ def test_tokens_come_as_often_as_they_should():
 def test_a_row_draws_the_same_whoever_its_neighbours_are():
     row, other = Sampling(1.5, 0.9, seed=3), Sampling(1.0, 1.0, seed=4)
     scores = torch.randn(3, 32)
-    alone = RowSampler([row])(torch.zeros(1, 1), scores[1:2])
-    together = RowSampler([other, row, Sampling()])(torch.zeros(3, 1), scores)
+    alone = RowSampler([Drawing(row)])(torch.zeros(1, 1), scores[1:2])
+    together = RowSampler([Drawing(other), Drawing(row), Drawing(Sampling())])(torch.zeros(3, 1), scores)
     assert together[1].argmax() == alone[0].argmax()
     assert torch.equal(together[2], scores[2])
 

@@ -18,6 +18,7 @@ import httpx
 import openai
 from PIL import Image
 
+from covist.serve.presence import Drain
 from covist.serve.server import Extension, build_server
 from covist.serve.service import Service
 
@@ -32,6 +33,8 @@ class Running:
 
     service: Service
     port: int
+    stop: Callable[[], None]  # as a signal would; it returns at once
+    drain: Drain
 
     @property
     def url(self) -> str:
@@ -62,11 +65,17 @@ def serving(service: Service, extension: Extension | None = None) -> Iterator[Ru
         while not server.started:
             assert thread.is_alive(), "the server did not start"
             sleep(0.01)
-        try:
-            yield Running(service, listening.getsockname()[1])
-        finally:
+
+        def stop() -> None:
             server.should_exit = True
+
+        try:
+            yield Running(service, listening.getsockname()[1], stop, server._drain)
+        finally:
+            stop()
             thread.join()
+            # A shutdown does not wait for a step that a test holds up.
+            wait_until(lambda: not service._workers._threads)
 
 
 def ask_at_once(server: Running, ask: Callable[[Any], Any], requests: list[Any]) -> list[Any]:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
-
-import torch
 
 from covist.batch.answers import Answer
 from covist.batch.asking import conversation_of
@@ -22,22 +18,14 @@ from covist.families.registry import family_for
 from covist.methods.create import create_method
 from covist.methods.grammar import is_vanilla
 from covist.request.answer import Configuration, compressed
+from covist.request.decoding import greedy
+from covist.request.halving import in_halves, is_out_of_memory, one_line
 from covist.request.identity import identity
 from covist.request.loading import LoadedModel, load_model
 from covist.request.together import Together
 
 WINDOW_ROWS, WINDOW_BYTES = 64, 2**27
 """Prepared together, so that rows of similar length can share batches: up to so many rows or bytes of pixels."""
-BROKEN: tuple[type[Exception], ...] = tuple(filter(None, [getattr(torch, "AcceleratorError", None)]))
-"""After such an error the accelerator is unusable: the process must end, and a new one continues."""
-_GREEDY = {
-    "do_sample": False,
-    "num_beams": 1,
-    "temperature": None,
-    "top_p": None,
-    "top_k": None,
-    "repetition_penalty": 1.0,  # a checkpoint's own would also penalise padding, which depends on the neighbours
-}
 
 
 def load(spec: WorkerSpec) -> LoadedModel:
@@ -113,7 +101,7 @@ class Worker:
             try:
                 prepared.append(self._prepare(row))
             except Exception as error:  # a bad row must not stop the others
-                failed.append(Answer(row.id, error=_one_line(error)))
+                failed.append(Answer(row.id, error=one_line(error)))
             size = sum(one.posed.request.nbytes for one in prepared)
             if len(prepared) >= WINDOW_ROWS or size >= WINDOW_BYTES:
                 yield prepared, failed
@@ -132,71 +120,29 @@ class Worker:
 
     def _answered(self, batch: list[Prepared]) -> Iterator[list[Answer]]:
         """Answer a batch; one that fails is halved and tried again, until only rows that cannot be answered fail."""
-        failure = None
+        for outcome in in_halves(batch, self._ask, self._learn):
+            yield outcome.result or [Answer(one.id, error=outcome.error) for one in outcome.items]
+
+    def _ask(self, batch: Sequence[Prepared]) -> list[Answer]:
         started = perf_counter()
-        try:
-            said = self._together.answer(
-                [one.posed for one in batch], max_new_tokens=self._spec.max_new_tokens, **_GREEDY
+        said = self._together.answer([one.posed for one in batch], **greedy(self._spec.max_new_tokens))
+        seconds = (perf_counter() - started) / len(batch)
+        return [
+            Answer(
+                id=one.id,
+                answer=answer.text.strip(),
+                finish_reason="stop" if answer.is_complete else "length",
+                tokens_before=int(answer.shown.tokens),
+                tokens_after=round(answer.shown.kept, 3),
+                seconds=round(seconds, 6),
             )
-        except BROKEN:
-            raise
-        except Exception as error:
-            failure = _Failure.of(error)  # the error itself would keep the memory of the batch
-        if failure is None:
-            seconds = (perf_counter() - started) / len(batch)
-            yield [
-                Answer(
-                    id=one.id,
-                    answer=answer.text.strip(),
-                    finish_reason="stop" if answer.is_complete else "length",
-                    tokens_before=int(answer.shown.tokens),
-                    tokens_after=round(answer.shown.kept, 3),
-                    seconds=round(seconds, 6),
-                )
-                for one, answer in zip(batch, said, strict=True)
-            ]
-        elif len(batch) == 1:
-            yield [Answer(batch[0].id, error=failure.line)]
-        else:
-            if failure.is_memory:
-                _release_memory(self._loaded.model.device)
-                self._limit = self._limit.below(batch)
-            middle = len(batch) // 2
-            yield from self._answered(batch[:middle])
-            yield from self._answered(batch[middle:])
+            for one, answer in zip(batch, said, strict=True)
+        ]
 
-
-@dataclass(frozen=True)
-class _Failure:
-    """Why a batch could not be answered."""
-
-    is_memory: bool
-    line: str
-
-    @classmethod
-    def of(cls, error: Exception) -> _Failure:
-        if is_out_of_memory(error):
-            return cls(True, "out of memory, even in a batch of one row")
-        return cls(False, _one_line(error))
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out: on an accelerator, in Python, or in torch's allocator on the CPU."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-
-
-def _release_memory(device: Any) -> None:
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def _one_line(error: Exception) -> str:
-    """Why a row failed; characters that UTF-8 cannot encode (of a name that is not text) are escaped."""
-    text = " ".join(str(error).split())[:300] or type(error).__name__
-    line = text if isinstance(error, CovistError) else f"{type(error).__name__}: {text}"
-    return line.encode("utf-8", "backslashreplace").decode()
+    def _learn(self, error: Exception, batch: Sequence[Prepared]) -> None:
+        """Make later batches smaller than one that memory did not hold."""
+        if len(batch) > 1 and is_out_of_memory(error):
+            self._limit = self._limit.below(batch)
 
 
 def _require_same(wanted: dict[str, str] | None, found: dict[str, str]) -> None:

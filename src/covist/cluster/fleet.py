@@ -22,6 +22,7 @@ from covist.serve.keys import Keys
 from covist.serve.limits import Limits
 from covist.serve.logs import log
 from covist.serve.metrics import Metrics
+from covist.serve.room import Room
 from covist.serve.schema import ChatRequest
 from covist.serve.settings import Setting
 from covist.serve.spec import ServiceSpec
@@ -37,6 +38,7 @@ class Fleet:
     def __init__(self, spec: ServiceSpec, scaling: Scaling, share: Share, name: str, keys: Keys | None = None):
         """`name` is the name of the application: a second one with the same name replaces the first."""
         self.limits, self.keys, self.metrics = spec.limits, keys or Keys(), Metrics()
+        self.room = Room(self.limits.bytes_at_once)
         self.is_draining = False
         self._application = name
         handle = _deploy(spec, scaling, share, name)
@@ -57,10 +59,16 @@ class Fleet:
     def is_ready(self) -> bool:
         return not self.is_draining and self._running > 0
 
-    async def admit(self, wanted: ChatRequest) -> tuple[RemoteJob, Answer]:
+    @property
+    def is_healthy(self) -> bool:
+        """Ray replaces replicas that fail; this process holds no model."""
+        return True
+
+    async def admit(self, wanted: ChatRequest, deadline: float | None = None) -> tuple[RemoteJob, Answer]:
         """Pass a request to the replica that Ray chooses; it waits while dead replicas are being replaced."""
         arrived = monotonic()
-        deadline = asyncio.get_running_loop().time() + self.limits.request_seconds
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + self.limits.request_seconds
         stream = self._stream.answer.remote(wanted)
         accepted = await opened(stream, deadline)
         choices = wanted.n or 1

@@ -11,9 +11,10 @@ from ray.exceptions import RayActorError, RayError, TaskCancelledError, WorkerCr
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
 from covist.cluster.replica import Accepted, Message
-from covist.serve.errors import Refusal
-from covist.serve.job import Job, gone, out_of_time
+from covist.serve.errors import Refusal, gone
+from covist.serve.job import Job
 from covist.serve.logs import log
+from covist.serve.presence import within
 
 
 class RemoteJob(Job):
@@ -42,20 +43,20 @@ class RemoteJob(Job):
 
 async def opened(stream: Any, deadline: float) -> Accepted:
     """Read the first message of a stream: a replica has accepted the request; a refusal is raised."""
-    left = deadline - asyncio.get_running_loop().time()
     try:
-        with clean_errors():
-            first: Message = await asyncio.wait_for(anext(stream), max(0.0, left))
-    except asyncio.TimeoutError:
-        stream.cancel()
-        raise out_of_time() from None
-    except asyncio.CancelledError:
+        first = await within(deadline, _first(stream))
+    except (Refusal, asyncio.CancelledError):
         stream.cancel()
         raise
     if isinstance(first, Refusal):
         raise first
     assert isinstance(first, Accepted), "a replica accepts before it answers"
     return first
+
+
+async def _first(stream: Any) -> Message:
+    with clean_errors():
+        return await anext(stream)
 
 
 @contextmanager

@@ -59,7 +59,7 @@ class Replica:
     def check_health(self) -> None:
         """Ray replaces a replica that raises here."""
         if not self._service.is_ready:
-            raise RuntimeError("the threads that run batches have ended")
+            raise RuntimeError("no request can be answered here: the accelerator failed, or the service is closed")
 
 
 def _light(event: Event) -> Event:

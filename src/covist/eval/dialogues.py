@@ -25,6 +25,7 @@ from covist.eval.subject import Subject
 from covist.eval.suite import HALVES, SUITES, Item, load_suite
 from covist.eval.tables import markdown_table, with_interval
 from covist.methods.create import create_method
+from covist.request.decoding import greedy
 from covist.request.inputs import prepare
 
 WAYS = {"uncompressed": None, "tokens of the first question": False, "chosen again": True}
@@ -80,7 +81,7 @@ def _right(subject: Subject, item: Item, pairs: int | None) -> float:
 def _answer(subject: Subject, item: Item, first: Asked, second: Asked) -> str:
     """The answer to the second of two questions, which continues the cache of the first."""
     loaded, tokenizer = subject.loaded, subject.loaded.processor.tokenizer
-    options = {"do_sample": False, "max_new_tokens": subject.room(item), "return_dict_in_generate": True}
+    options = greedy(subject.room(item), return_dict_in_generate=True)
     inputs = prepare(loaded, [item.image], posed(first)).inputs(loaded.model)
     before = loaded.model.generate(**inputs, **options)
     turn = tokenizer(f"USER: {posed(second)} ASSISTANT:", add_special_tokens=False, return_tensors="pt").input_ids

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covist.errors import CovistError
+from covist.request.decoding import greedy
 
 MAX_NEW_TOKENS = 1024
 """If a task does not set it; the same as for lmms-eval's own models."""
@@ -30,12 +31,10 @@ class Generation:
     def of(cls, given: Mapping[str, Any]) -> Generation:
         if int(given.get("num_return_sequences") or 1) > 1:
             raise CovistError("num_return_sequences: covist gives one answer per request; use --repeats")
-        options: dict[str, Any] = {
-            "max_new_tokens": int(given.get("max_new_tokens") or given.get("max_gen_toks") or MAX_NEW_TOKENS),
-            # A checkpoint's own would also penalise padding, which depends on the neighbours.
-            "repetition_penalty": float(given.get("repetition_penalty") or 1.0),
-            **_sampling(given),
-        }
+        longest = int(given.get("max_new_tokens") or given.get("max_gen_toks") or MAX_NEW_TOKENS)
+        penalty = given.get("repetition_penalty")
+        own = _sampling(given) if penalty is None else {**_sampling(given), "repetition_penalty": float(penalty)}
+        options = greedy(longest, **own)
         return cls(tuple(options.items()), _stops(given.get("until")), tuple(sorted(set(given) - _LENGTH - _SAMPLING)))
 
     @property
@@ -55,7 +54,7 @@ def _sampling(given: Mapping[str, Any]) -> dict[str, Any]:
     temperature = float(named if named is not None else bool(given.get("do_sample")))
     beams = int(given.get("num_beams") or 1)
     if temperature == 0 or given.get("do_sample") is False:
-        return {"do_sample": False, "num_beams": beams, "temperature": None, "top_p": None, "top_k": None}
+        return {"num_beams": beams}
     limits = {name: given.get(name) for name in ("top_p", "top_k")}
     return {"do_sample": True, "num_beams": beams, "temperature": temperature, **limits}
 

@@ -80,7 +80,7 @@ async def _ask(service: Service, request: ChatRequest) -> AsyncIterator[Reply]:
     reply = Reply()
     try:
         job, answer = await service.admit(request)
-        async with aclosing(job.follow()) as events:  # type: ignore[type-var]  # frees its place in any case
+        async with aclosing(job.follow()) as events:  # frees its place in any case
             async for index, event in events:
                 answer.add(index, event)
                 if isinstance(event, Written):

@@ -89,6 +89,14 @@ def decode_image(
     return _read(BytesIO(data), name, max_pixels, formats)
 
 
+def count_pixels(
+    data: bytes, name: str = "image", max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None
+) -> int:
+    """The pixels of an image by its header alone; the rest is not read, and may still be damaged."""
+    with _read(BytesIO(data), name, max_pixels, formats, _open) as image:
+        return image.width * image.height
+
+
 def _read(
     file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None = None, read: _Reader | None = None
 ) -> Image.Image:

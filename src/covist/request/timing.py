@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers.generation.streamers import BaseStreamer
 
 from covist.families.registry import family_for
+from covist.request.decoding import greedy
 from covist.request.inputs import Request
 
 
@@ -75,14 +76,7 @@ class _Marks(BaseStreamer):
 @torch.no_grad()
 def generate(model: Any, request: Request, max_new_tokens: int, **options: Any) -> Tensor:
     """Greedy answers that end by themselves, [prompts, new tokens]; compression, if any, is up to the caller."""
-    written = model.generate(
-        **request.inputs(model),
-        do_sample=False,
-        num_beams=1,
-        use_cache=True,
-        max_new_tokens=max_new_tokens,
-        **options,
-    )
+    written = model.generate(**request.inputs(model), **greedy(max_new_tokens), **options)
     return written[:, request.length :]
 
 

@@ -56,10 +56,10 @@ class Together:
 
     @torch.no_grad()
     def answer(self, posed: Sequence[Posed], **options: Any) -> list[Said]:
-        """Answers to a batch; `options` are those of `generate`."""
+        """Answers to a batch; `options` are those of `generate`, as `greedy` makes them."""
         inputs = collate([one.request for one in posed], self._padding)
         with nullcontext() if self._handle is None else self._handle.using() as run:
-            written = self.loaded.model.generate(**inputs, use_cache=True, pad_token_id=self._padding, **options)
+            written = self.loaded.model.generate(**inputs, pad_token_id=self._padding, **options)
         answers = written[:, inputs["input_ids"].shape[1] :]  # [batch, new tokens]
         texts = self.loaded.processor.batch_decode(answers, skip_special_tokens=True)
         shown = self._shown(posed, None if run is None else run.report, int(options.get("num_beams") or 1))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from time import monotonic, time
 from typing import Any, Protocol
 
@@ -14,17 +15,20 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covist.serve.answers import Answer, sent_event
-from covist.serve.body import GONE, read_body
-from covist.serve.errors import Refusal, error_body
+from covist.serve.body import read_body
+from covist.serve.errors import GONE, Refusal, draining, error_body
 from covist.serve.job import Job
 from covist.serve.keys import Keys
 from covist.serve.limits import Limits
 from covist.serve.logs import log
 from covist.serve.metrics import Metrics
+from covist.serve.presence import Drain, ended, unless, within
+from covist.serve.room import Room, Share
 from covist.serve.schema import ChatRequest, parse_chat
 from covist.serve.sequence import Event
 
-PATHS = ("/v1/chat/completions", "/v1/models", "/health", "/ready", "/metrics")
+CHAT = "/v1/chat/completions"
+PATHS = (CHAT, "/v1/models", "/health", "/ready", "/metrics")
 FIGURES = "covist.figures"
 """The key in a request's scope for the figures of its line in the log."""
 
@@ -35,12 +39,17 @@ class Answering(Protocol):
     limits: Limits
     keys: Keys
     metrics: Metrics
+    room: Room
     name: str
+    is_draining: bool
 
     @property
     def is_ready(self) -> bool: ...
 
-    async def admit(self, wanted: ChatRequest) -> tuple[Job, Answer]: ...
+    @property
+    def is_healthy(self) -> bool: ...
+
+    async def admit(self, wanted: ChatRequest, deadline: float | None = None) -> tuple[Job, Answer]: ...
 
     def close(self) -> None: ...
 
@@ -54,12 +63,12 @@ def create_app(service: Answering) -> FastAPI:
         await asyncio.get_running_loop().run_in_executor(None, service.close)
 
     app = FastAPI(title="covist", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    app.state.service = service
-    app.add_middleware(_Accounts, service=service)
+    app.state.service, app.state.drain = service, Drain()
+    app.add_middleware(_Accounts, service=service, drain=app.state.drain)
     app.add_exception_handler(Refusal, _answer_refusal)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(Exception, _answer_failure)
-    app.add_api_route("/v1/chat/completions", _chat, methods=["POST"])
+    app.add_api_route(CHAT, _chat, methods=["POST"])
     app.add_api_route("/v1/models", _models)
     app.add_api_route("/health", _health)
     app.add_api_route("/ready", _ready)
@@ -71,27 +80,54 @@ def create_app(service: Answering) -> FastAPI:
 
 
 async def _chat(request: Request) -> Response:
-    service = _service(request)
+    service, drain = _service(request), request.app.state.drain
     service.keys.check(request.headers.get("authorization"))
-    wanted = parse_chat(await read_body(request, service.limits))
-    job, answer = await service.admit(wanted)
-    watch = asyncio.create_task(_leave_with_client(request, job))
-    events = job.follow()
-    try:
-        first = await anext(events)  # before a stream begins, a failure can still set the status
-        if wanted.stream:
-            usage = wanted.stream_options is not None and wanted.stream_options.include_usage
-            body = _stream(request, answer, first, events, watch, usage)
-            return StreamingResponse(body, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
-        answer.add(*first)
-        async for index, event in events:
-            answer.add(index, event)
-    except BaseException:
-        watch.cancel()
-        raise
-    watch.cancel()
+    if service.is_draining:
+        raise draining()
+    with Share(service.room, "bytes of requests") as share:
+        body = await unless(drain.ended(), read_body(request, service.limits, share))
+        begun = await unless(ended(request, drain), _begin(service, body, share))
+    if begun.is_stream:
+        headers = {"Cache-Control": "no-cache"}
+        return StreamingResponse(_stream(request, begun), media_type="text/event-stream", headers=headers)
+    answer = await unless(ended(request, drain), _complete(begun))
     _note(request, answer)
     return JSONResponse(answer.completion(), headers={"x-request-id": answer.id})
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A request whose first event has arrived: before a stream begins, a failure can still set the status."""
+
+    job: Job
+    answer: Answer
+    first: tuple[int, Event]
+    events: AsyncGenerator[tuple[int, Event], None]
+    is_stream: bool
+    include_usage: bool
+
+
+async def _begin(service: Answering, body: bytearray, share: Share) -> _Begun:
+    """Parse and admit a request, and wait for its first event; its body and images are freed before that."""
+    deadline = asyncio.get_running_loop().time() + service.limits.request_seconds
+    wanted = await within(deadline, asyncio.to_thread(parse_chat, body, service.limits))
+    body.clear()
+    job, answer = await service.admit(wanted, deadline)
+    options = wanted.stream_options
+    is_stream, include_usage = bool(wanted.stream), options is not None and options.include_usage
+    del wanted
+    share.free()
+    events = job.follow()
+    return _Begun(job, answer, await anext(events), events, is_stream, include_usage)
+
+
+async def _complete(begun: _Begun) -> Answer:
+    """The answer when all events have arrived."""
+    async with aclosing(begun.events) as events:
+        begun.answer.add(*begun.first)
+        async for index, event in events:
+            begun.answer.add(index, event)
+    return begun.answer
 
 
 async def _models(request: Request) -> dict[str, Any]:
@@ -101,13 +137,15 @@ async def _models(request: Request) -> dict[str, Any]:
     return {"object": "list", "data": [model]}
 
 
-async def _health() -> dict[str, str]:
-    return {"status": "ok"}
+async def _health(request: Request) -> JSONResponse:
+    is_healthy = _service(request).is_healthy
+    return JSONResponse({"status": "ok" if is_healthy else "failed"}, 200 if is_healthy else 503)
 
 
 async def _ready(request: Request) -> JSONResponse:
-    is_ready = _service(request).is_ready
-    return JSONResponse({"status": "ready" if is_ready else "draining"}, 200 if is_ready else 503)
+    service = _service(request)
+    status = "draining" if service.is_draining else "ready" if service.is_ready else "failed"
+    return JSONResponse({"status": status}, 200 if status == "ready" else 503)
 
 
 async def _metrics(request: Request) -> Response:
@@ -117,38 +155,31 @@ async def _metrics(request: Request) -> Response:
 # -- streams, and clients that disconnect ------------------------------------------------------------------------------
 
 
-async def _stream(
-    request: Request,
-    answer: Answer,
-    first: tuple[int, Event],
-    events: AsyncIterator[tuple[int, Event]],
-    watch: asyncio.Task[None],
-    include_usage: bool,
-) -> AsyncIterator[bytes]:
+async def _stream(request: Request, begun: _Begun) -> AsyncIterator[bytes]:
+    answer, events = begun.answer, begun.events
+    watch = asyncio.create_task(_end(request, begun.job))
     try:
         for chunk in answer.opening():
             yield chunk
-        answer.add(*first)
-        yield answer.event(*first)
+        answer.add(*begun.first)
+        yield answer.event(*begun.first)
         async for index, event in events:
             answer.add(index, event)
             yield answer.event(index, event)
         _note(request, answer)
-        for chunk in answer.closing(include_usage):
+        for chunk in answer.closing(begun.include_usage):
             yield chunk
     except Refusal as refusal:
         _service(request).metrics.refused(refusal.reason)
         yield sent_event(refusal.body)
     finally:
         watch.cancel()
-        await events.aclose()  # type: ignore[attr-defined]  # frees its places, even if this stream was cancelled
+        await events.aclose()  # frees its places, even if this stream was cancelled
 
 
-async def _leave_with_client(request: Request, job: Job) -> None:
-    """End a job as soon as its client disconnects; the body has been read, so nothing else can arrive."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    job.leave()
+async def _end(request: Request, job: Job) -> None:
+    """End a job as soon as its client disconnects, or the shutdown waits no longer."""
+    job.end(await ended(request, request.app.state.drain))
 
 
 def _service(request: Request) -> Answering:
@@ -186,8 +217,8 @@ async def _answer_failure(request: Request, error: Exception) -> Response:
 class _Accounts:
     """Counts and logs every request by path and status, without its content."""
 
-    def __init__(self, app: ASGIApp, service: Answering):
-        self._app, self._service = app, service
+    def __init__(self, app: ASGIApp, service: Answering, drain: Drain):
+        self._app, self._service, self._drain = app, service, drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -202,9 +233,11 @@ class _Accounts:
                 status = message["status"]
             await send(message)
 
+        self._drain.requests += scope["path"] == CHAT
         try:
             await self._app(scope, receive, sending)
         finally:
+            self._drain.requests -= scope["path"] == CHAT
             path = scope["path"] if scope["path"] in PATHS else "other"
             seconds = monotonic() - began
             self._service.metrics.request(path, status, seconds)

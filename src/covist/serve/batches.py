@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -25,8 +25,11 @@ from covist.api.handle import Compression, Run
 from covist.api.report import Report
 from covist.report.films import whole_videos
 from covist.request.batches import end_tokens
+from covist.request.decoding import greedy
+from covist.request.halving import in_halves
 from covist.request.loading import LoadedModel
 from covist.schedule import decoder_flops
+from covist.serve.errors import broken, draining
 from covist.serve.limits import Limits
 from covist.serve.prompts import PromptMaker
 from covist.serve.queue import Queue
@@ -34,6 +37,8 @@ from covist.serve.sampling import RowSampler
 from covist.serve.sequence import Cost, Row, Sequence
 from covist.serve.turns import Turns
 
+LAST_STEP_SECONDS = 5.0
+"""How long a shutdown waits for the step that was running when it ended the answers."""
 _LOG = logging.getLogger("covist.serve")
 
 
@@ -56,9 +61,14 @@ class Workers:
         self._ends = end_tokens(loaded.model)
         self._changed = threading.Condition()
         self._running: list[Row] = []
-        self._threads: set[threading.Thread] = set()
-        for _ in range(limits.batches):
-            self._start()
+        self._stopped: Callable[[], None] | None = None
+        self.is_broken = False
+        """Whether the accelerator is lost, so that only a new process can answer."""
+        self._threads = {
+            threading.Thread(target=self._work, name="covist-batches", daemon=True) for _ in range(limits.batches)
+        }
+        for thread in list(self._threads):
+            thread.start()
 
     @property
     def running(self) -> int:
@@ -67,68 +77,76 @@ class Workers:
 
     @property
     def is_alive(self) -> bool:
-        return bool(self._threads)
+        """Whether answers are still generated."""
+        return bool(self._threads) and not self.is_broken
 
-    def close(self, seconds: float) -> None:
-        """Finish waiting and running answers; those not done after `seconds` are dropped."""
+    def close(self, seconds: float, stopped: Callable[[], None]) -> None:
+        """Finish waiting and running answers; those not done after `seconds` are ended.
+
+        stopped: called when the last thread has stopped, which is later if its step hangs; then nobody waits for it
+        """
         self._queue.close()
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._threads, seconds):
-                for row in self._running:
-                    row.sequence.cancel()
-            self._changed.wait_for(lambda: not self._threads, seconds)
-
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._work, name="covist-batches", daemon=True)
+            self._stopped = stopped
+            if not self._threads:
+                stopped()
+            if self._changed.wait_for(lambda: not self._threads, seconds):
+                return
+        self._queue.clear(draining())
         with self._changed:
-            self._threads.add(thread)
-        thread.start()
+            for row in self._running:
+                row.sequence.fail(draining())
+            if not self._changed.wait_for(lambda: not self._threads, LAST_STEP_SECONDS):
+                _LOG.error("a generation did not stop")
 
     def _work(self) -> None:
         try:
             while self._queue.wait():
                 with self._turns:
                     batch = self._queue.take()  # only now, so that a batch can grow while the model is busy
-                    survived = not batch or self._survives(batch)
-                if not survived:
-                    self._start()  # in a new thread, which sees nothing that the failed call left behind
-                    return
+                    if batch:
+                        self._run(batch)
         finally:
             with self._changed:
                 self._threads.discard(threading.current_thread())
+                if not self._threads and self._stopped is not None:
+                    self._stopped()
                 self._changed.notify_all()
 
-    def _survives(self, batch: list[Sequence]) -> bool:
-        """Run a batch; a generation that fails affects only its own rows. Returns whether it succeeded."""
+    def _run(self, batch: list[Sequence]) -> None:
+        """Run a batch; a row that fails is alone with it, unless the accelerator is lost."""
         rows = [Row(sequence, self._prompts.tokenizer, self._ends) for sequence in batch]
         self._seen(len(rows))
         with self._changed:
             self._running += rows
         try:
-            self._generate(rows)
-            return True
+            for outcome in in_halves(rows, self._generate, _log_failure):
+                if outcome.error is not None:
+                    outcome.items[0].fail(RuntimeError(outcome.error))
         except Exception as error:
-            _LOG.error("generation failed", extra={"fields": {"error": type(error).__name__, "where": _where(error)}})
+            _log_failure(error, rows)
+            self.is_broken = True
+            self._queue.clear(broken())
             for row in rows:
-                row.fail(error)
-            return False
+                row.fail(broken())
         finally:
             with self._changed:
                 self._running = [row for row in self._running if row not in rows]
 
-    def _generate(self, rows: list[Row]) -> None:
+    def _generate(self, batch: Collection[Row]) -> None:
+        rows = [row for row in batch if not row.is_done]  # the others were complete before their batch failed
+        if not rows:
+            return
+        for row in rows:
+            row.start()
         sequences = [row.sequence for row in rows]
         inputs = self._prompts.collate([sequence.prompt for sequence in sequences])
         with self._handle.using(**dict(sequences[0].setting.arguments)) as run:
             self._model.generate(
                 **inputs,
-                do_sample=False,
-                num_beams=1,
-                use_cache=True,
-                repetition_penalty=1.0,  # a checkpoint's own would also penalise padding, which varies with the batch
-                max_new_tokens=max(sequence.max_tokens for sequence in sequences),
+                **greedy(max(sequence.max_tokens for sequence in sequences)),
                 pad_token_id=self._prompts.pad_token,
-                logits_processor=LogitsProcessorList([RowSampler([one.sampling for one in sequences])]),
+                logits_processor=LogitsProcessorList([RowSampler([row.drawing for row in rows])]),
                 stopping_criteria=StoppingCriteriaList([_Step(rows, run, self._handle, self._turns)]),
             )
 
@@ -194,6 +212,11 @@ def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | 
         ),
         images=images,
     )
+
+
+def _log_failure(error: Exception, rows: Collection[Row]) -> None:
+    fields = {"error": type(error).__name__, "where": _where(error), "rows": len(rows)}
+    _LOG.error("generation failed", extra={"fields": fields})
 
 
 def _where(error: BaseException) -> str:

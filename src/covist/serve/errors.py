@@ -8,6 +8,8 @@ from typing import Any
 
 LONGEST = 300
 """Characters of a message, which may quote what a client sent."""
+GONE = 499
+"""Status in the log if the client has disconnected (nginx's convention)."""
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -38,6 +40,32 @@ class Refusal(Exception):
     @property
     def body(self) -> dict[str, Any]:
         return error_body(self.status, self.message, self.reason, self.param)
+
+
+def gone() -> Refusal:
+    """For the log: the client has disconnected, so it does not read this."""
+    return Refusal(GONE, "disconnected", "the client disconnected before its answer was complete")
+
+
+def out_of_time() -> Refusal:
+    """The deadline of a request has passed."""
+    return Refusal(504, "timeout", "the request took longer than the server allows")
+
+
+def draining() -> Refusal:
+    """The server takes no more requests, or ends one that the shutdown could not wait for."""
+    return Refusal(503, "draining", "the server is shutting down", headers={"Retry-After": "1"})
+
+
+def broken() -> Refusal:
+    """No request can be answered until the process has been replaced."""
+    message = "the accelerator failed; the server must be restarted"
+    return Refusal(503, "accelerator_failed", message, headers={"Retry-After": "10"})
+
+
+def busy(what: str) -> Refusal:
+    """The requests in progress take all the room there is."""
+    return Refusal(503, "busy", f"too many {what} at once; try again later", headers={"Retry-After": "1"})
 
 
 def error_body(status: int, message: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:

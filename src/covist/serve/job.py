@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from functools import partial
 
-from covist.serve.body import GONE
-from covist.serve.errors import Refusal
+from covist.serve.errors import Refusal, out_of_time
 from covist.serve.sequence import Event, Failed, Finished, Sequence
 
 
@@ -26,23 +25,25 @@ class Job(ABC):
     def cancel(self) -> None:
         """Stop all choices and free their places."""
 
-    async def follow(self) -> AsyncIterator[tuple[int, Event]]:
+    async def follow(self) -> AsyncGenerator[tuple[int, Event], None]:
         """The events of each choice, until all are finished. However it ends, the generation stops too."""
         left = self._choices
         try:
             while left:
                 index, event = await self._next()
                 if isinstance(event, Failed):
+                    if isinstance(event.error, Refusal):
+                        raise event.error
                     raise Refusal(500, "generation_failed", "the generation failed; other requests are not affected")
                 left -= isinstance(event, Finished)
                 yield index, event
         finally:
             self.cancel()
 
-    def leave(self) -> None:
-        """End the job because the client has disconnected."""
+    def end(self, reason: Refusal) -> None:
+        """End the job, because the client has disconnected or the server shuts down."""
         self.cancel()
-        self._events.put_nowait(gone())
+        self._events.put_nowait(reason)
 
     async def _next(self) -> tuple[int, Event]:
         try:
@@ -72,13 +73,3 @@ class LocalJob(Job):
         """Called from the thread of a batch."""
         with suppress(RuntimeError):  # the loop is closed: the server has stopped
             self._loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
-
-
-def gone() -> Refusal:
-    """For the log: the client has disconnected, so it does not read this."""
-    return Refusal(GONE, "disconnected", "the client disconnected before its answer was complete")
-
-
-def out_of_time() -> Refusal:
-    """The deadline of a request has passed."""
-    return Refusal(504, "timeout", "the request took longer than the server allows")

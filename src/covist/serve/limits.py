@@ -8,6 +8,12 @@ from typing import Any
 from covist.errors import CovistError
 
 MIB = 2**20
+_PARTS = {
+    "bytes_at_once": "body_bytes",
+    "request_pixels": "image_pixels",
+    "pixels_at_once": "request_pixels",
+}
+"""Limits of a whole, which must be at least those of a part, or such a part would never be accepted."""
 
 
 def _limit(default: Any, doc: str, low: float = 1) -> Any:
@@ -19,9 +25,12 @@ class Limits:
     """Limits of a single request, and of the whole server."""
 
     body_bytes: int = _limit(32 * MIB, "Largest request body, in bytes.")
+    bytes_at_once: int = _limit(256 * MIB, "Most bytes of all bodies and fetched images at once; then 503.")
     body_seconds: float = _limit(30.0, "Longest time for the headers of a request, and for its body.", 0)
     image_bytes: int = _limit(10 * MIB, "Largest image file, in bytes.")
     image_pixels: int = _limit(25_000_000, "Largest image, as width times height.")
+    request_pixels: int = _limit(100_000_000, "Most pixels of all images in a request.")
+    pixels_at_once: int = _limit(100_000_000, "Most pixels that are decoded at once; further requests wait.")
     images: int = _limit(8, "Most images in a request.", 0)
     messages: int = _limit(64, "Most messages in a request.")
     prompt_characters: int = _limit(100_000, "Most characters in all messages of a request.")
@@ -30,8 +39,9 @@ class Limits:
     default_output_tokens: int = _limit(128, "Longest answer if a request does not say, in tokens.")
     choices: int = _limit(4, "Most answers to one request (`n`).")
     queue: int = _limit(256, "Most answers that may wait; further ones are refused with 429.")
-    request_seconds: float = _limit(120.0, "Longest time for a request, including waiting.", 0)
-    fetch_seconds: float = _limit(10.0, "Longest time to fetch an image from an allowed host.", 0)
+    queue_bytes: int = _limit(1024 * MIB, "Most bytes of prompts with their images that may wait; then 429.")
+    request_seconds: float = _limit(120.0, "Longest time for a request after its body, including waiting.", 0)
+    fetch_seconds: float = _limit(10.0, "Longest time to fetch an image, from the host's address to the last byte.", 0)
     batch_size: int = _limit(16, "Most answers in a batch.")
     batch_tokens: int = _limit(32_768, "Most tokens in a batch, including padding and answers; one answer always fits.")
     batch_milliseconds: float = _limit(10.0, "How long the first answer of a batch waits for others.", 0)
@@ -43,4 +53,14 @@ class Limits:
         for one in fields(self):
             value, low = getattr(self, one.name), one.metadata["low"]
             if not low <= value < float("inf"):
-                raise CovistError(f"--{one.name.replace('_', '-')} must be at least {low:g}, got {value}")
+                raise CovistError(f"{_option(one.name)} must be at least {low:g}, got {value}")
+        for whole, part in _PARTS.items():
+            if getattr(self, whole) < getattr(self, part):
+                raise CovistError(
+                    f"{_option(whole)} must be at least {_option(part)}: {getattr(self, whole):,} is less than "
+                    f"{getattr(self, part):,}"
+                )
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

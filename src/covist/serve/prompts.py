@@ -47,9 +47,7 @@ class PromptMaker:
         self._busy = threading.Lock()  # tokenizers change their own settings while they work
 
     def check(self, messages: Sequence[Message]) -> list[str]:
-        """Check everything that needs no images; returns the URLs of the images in order."""
-        if len(messages) > self._limits.messages:
-            raise _refusal("messages", f"more than {self._limits.messages} messages")
+        """Check what the schema cannot and what needs no images; returns the URLs of the images in order."""
         characters = 0
         urls: list[str] = []
         for index, message in enumerate(messages):

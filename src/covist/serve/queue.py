@@ -6,7 +6,7 @@ import math
 import threading
 from time import monotonic
 
-from covist.serve.errors import Refusal
+from covist.serve.errors import Refusal, draining
 from covist.serve.limits import Limits
 from covist.serve.sequence import Sequence
 
@@ -18,7 +18,7 @@ class Queue:
         self._limits = limits
         self._changed = threading.Condition()
         self._waiting: list[Sequence] = []
-        self._closed = False
+        self._closed: Refusal | None = None  # what those are told who come later
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -26,17 +26,22 @@ class Queue:
     def put(self, sequences: list[Sequence]) -> None:
         """Add all answers of one request, or none."""
         with self._changed:
-            if self._closed:
-                raise Refusal(503, "draining", "the server is shutting down")
-            self.check_room(len(sequences))
+            self.check_room(len(sequences), _prompt_bytes(sequences))
             self._waiting += sequences
             self._changed.notify_all()
 
-    def check_room(self, count: int) -> None:
-        """Refuse `count` more answers if there is no room; the time that the oldest has waited tells when to retry."""
+    def check_room(self, count: int, size: int = 0) -> None:
+        """Refuse `count` more answers if there is no room; the time that the oldest has waited tells when to retry.
+
+        size: bytes of their prompts, which hold the images; one request always fits
+        """
         with self._changed:
+            if self._closed is not None:
+                raise self._closed
             self._forget_cancelled()
-            if len(self._waiting) + count > self._limits.queue:
+            held = _prompt_bytes(self._waiting)
+            is_full = len(self._waiting) + count > self._limits.queue
+            if is_full or (held and held + size > self._limits.queue_bytes):
                 oldest = monotonic() - self._waiting[0].arrived if self._waiting else 0.0
                 seconds = str(max(1, math.ceil(oldest)))
                 message = f"{len(self._waiting)} answers are already waiting; try again in {seconds} s"
@@ -48,10 +53,10 @@ class Queue:
             while True:
                 self._forget_cancelled()
                 batch, is_full = self._next_batch()
-                if not batch and self._closed:
+                if not batch and self._closed is not None:
                     return False
                 left = batch[0].arrived + self._limits.batch_milliseconds / 1000 - monotonic() if batch else None
-                if left is not None and (is_full or self._closed or left <= 0):
+                if left is not None and (is_full or self._closed is not None or left <= 0):
                     return True
                 self._changed.wait(left)
 
@@ -64,11 +69,20 @@ class Queue:
             self._waiting = [one for one in self._waiting if id(one) not in taken]
             return batch
 
-    def close(self) -> None:
+    def close(self, reason: Refusal | None = None) -> None:
         """Accept no more answers; waiting ones are still returned."""
         with self._changed:
-            self._closed = True
+            self._closed = reason or self._closed or draining()
             self._changed.notify_all()
+
+    def clear(self, reason: Refusal) -> None:
+        """Accept no more answers, and end those that wait."""
+        self.close(reason)
+        with self._changed:
+            waiting, self._waiting = self._waiting, []
+            self._changed.notify_all()
+        for one in waiting:
+            one.fail(reason)
 
     def _forget_cancelled(self) -> None:
         self._waiting = [one for one in self._waiting if not one.cancelled]
@@ -87,6 +101,11 @@ class Queue:
     def _fits(self, batch: list[Sequence]) -> bool:
         prompt, output = max(one.prompt.length for one in batch), max(one.max_tokens for one in batch)
         return len(batch) <= self._limits.batch_size and len(batch) * (prompt + output) <= self._limits.batch_tokens
+
+
+def _prompt_bytes(sequences: list[Sequence]) -> int:
+    """Bytes of some prompts; the answers of one request share a prompt."""
+    return sum({id(one.prompt): one.prompt.request.nbytes for one in sequences}.values())
 
 
 def _are_alike(one: Sequence, other: Sequence) -> bool:

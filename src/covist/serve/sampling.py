@@ -42,21 +42,39 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
     return int(tokens[min(place, len(mass) - 1)])
 
 
+class Drawing:
+    """The tokens of one answer: those that it has, and the generator of the next ones."""
+
+    def __init__(self, sampling: Sampling):
+        self.sampling = sampling
+        self.generator = sampling.generator()
+        self.tokens: list[int] = []
+
+
 class RowSampler(LogitsProcessor):
     """Leaves each sampled row only the token drawn for it, so that a greedy `generate` takes that token.
 
-    Each row has its own generator: its tokens depend on its seed and on no other row.
+    Each row has its own generator: its tokens depend on its seed and on no other row. A row that has tokens from an
+    earlier attempt, whose batch failed, gets them again first.
     """
 
-    def __init__(self, rows: Sequence[Sampling]):
-        self._rows = [(index, row, row.generator()) for index, row in enumerate(rows) if not row.is_greedy]
+    def __init__(self, rows: Sequence[Drawing]):
+        self._rows = [(index, row, tuple(row.tokens)) for index, row in enumerate(rows)]
+        self._rows = [one for one in self._rows if one[2] or not one[1].sampling.is_greedy]
+        self._step = 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        step, self._step = self._step, self._step + 1
         if not self._rows:
             return scores
         scores = scores.clone()  # [batch, vocabulary]
-        for index, sampling, generator in self._rows:
-            token = draw(scores[index], sampling, generator)
+        for index, row, known in self._rows:
+            if step < len(known):
+                token = known[step]
+            elif row.sampling.is_greedy:
+                continue
+            else:
+                token = draw(scores[index], row.sampling, row.generator)
             scores[index] = -torch.inf
             scores[index, token] = 0.0
         return scores

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic_core import PydanticCustomError, from_json
 
 from covist.serve.errors import Refusal
+from covist.serve.limits import Limits
 
 LONGEST_STOP = 64
+MOST_FIELDS = 64
+"""Fields of one object, more than any object of a request has."""
+MOST_PARTS = 256
+"""Parts of one message."""
 SEEDS = 2**63
+_Label = Annotated[str, Field(max_length=512)]
 _Zero = Annotated[float, Field(ge=0, le=0, allow_inf_nan=False)]
 
 
@@ -26,6 +32,14 @@ def _refuse_entries(value: list[Any] | dict[str, Any]) -> list[Any] | dict[str, 
 
 
 _Empty = AfterValidator(_refuse_entries)
+
+
+def _few_messages(value: Any, info: ValidationInfo) -> Any:
+    """Count messages before they are looked at; the limit is that of the server, if it is known."""
+    most = (info.context or Limits()).messages
+    if isinstance(value, list) and len(value) > most:
+        raise PydanticCustomError("too_many", "more than {most} messages", {"most": most})
+    return value
 
 
 class _Strict(BaseModel):
@@ -49,8 +63,14 @@ class ImagePart(_Strict):
 
 class Message(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Annotated[TextPart | ImagePart, Field(discriminator="type")]]
-    name: str | None = None
+    content: (
+        str
+        | Annotated[
+            list[Annotated[TextPart | ImagePart, Field(discriminator="type")]],
+            Field(max_length=MOST_PARTS, fail_fast=True),
+        ]
+    )
+    name: _Label | None = None
     # Fields of an answer that the OpenAI client sends back as a turn.
     refusal: None = None
     annotations: None = None
@@ -78,8 +98,8 @@ class CompressionChoice(_Strict):
 
 
 class ChatRequest(_Strict):
-    model: str
-    messages: list[Message] = Field(min_length=1)
+    model: _Label
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True), BeforeValidator(_few_messages)]
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
@@ -102,18 +122,18 @@ class ChatRequest(_Strict):
     tools: Annotated[list[Any], _Empty] | None = None
     logit_bias: Annotated[dict[str, float], _Empty] | None = None
     # About the client, not about the answer.
-    user: str | None = None
-    metadata: dict[str, str] | None = None
+    user: _Label | None = None
+    metadata: Annotated[dict[_Label, _Label], Field(max_length=16)] | None = None
     store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
+    service_tier: _Label | None = None
+    safety_identifier: _Label | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
 
-def parse_chat(body: bytes) -> ChatRequest:
+def parse_chat(body: bytes | bytearray, limits: Limits | None = None) -> ChatRequest:
     """Parse a body; anything wrong with it raises a `Refusal` of one line."""
     try:
         values = from_json(body, allow_inf_nan=False)  # limits the depth of nesting
@@ -121,12 +141,27 @@ def parse_chat(body: bytes) -> ChatRequest:
         raise Refusal(400, "invalid_json", f"the body is not valid JSON: {error}") from None
     if not isinstance(values, dict):
         raise Refusal(400, "invalid_json", "the body must be a JSON object")
+    _refuse_wide(values)
     try:
-        return ChatRequest.model_validate(values)
+        return ChatRequest.model_validate(values, context=limits)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         param = ".".join(str(step) for step in first["loc"] if _is_field(step)) or None
         raise Refusal(400, "invalid_request", f"{param or 'the request'}: {first['msg']}", param=param) from None
+
+
+def _refuse_wide(values: Any) -> None:
+    """Refuse objects with more fields than any has: Pydantic would collect an error for every one of them."""
+    open_values = [values]
+    while open_values:
+        value = open_values.pop()
+        if isinstance(value, dict):
+            if len(value) > MOST_FIELDS:
+                message = f"an object in the request has more than {MOST_FIELDS} fields"
+                raise Refusal(400, "invalid_request", message)
+            open_values += value.values()
+        elif isinstance(value, list):
+            open_values += value
 
 
 def _is_field(step: int | str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from covist.report.stages import ImageReport
 from covist.serve.prompts import Prompt
-from covist.serve.sampling import Sampling
+from covist.serve.sampling import Drawing, Sampling
 from covist.serve.settings import Setting
 from covist.serve.text import Detokenizer, StopStrings
 
@@ -50,7 +50,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """The generation failed."""
+    """The generation failed, or was ended; a `Refusal` says what the client is told."""
 
     error: BaseException
 
@@ -79,6 +79,12 @@ class Sequence:
     def cancel(self) -> None:
         self.cancelled = True
 
+    def fail(self, error: BaseException) -> None:
+        """End it, and tell its listener why; nobody is told of one that was cancelled."""
+        if not self.cancelled:
+            self.cancelled = True
+            self.listen(Failed(error))
+
 
 class Row:
     """A sequence in a running batch."""
@@ -87,23 +93,32 @@ class Row:
         self.sequence = sequence
         self._text, self._stops = Detokenizer(tokenizer), StopStrings(sequence.stops)
         self._ends = ends
-        self._count = 0
+        self.drawing = Drawing(sequence.sampling)
+        self._repeating = 0  # tokens that are still to come again
         self._started = monotonic()
         self._first_token = self._started
         self._prefill = 0.0
         self.is_done = False
+
+    def start(self) -> None:
+        """Begin an attempt; the tokens of an earlier one, whose batch failed, come again and are not passed on."""
+        self._repeating = len(self.drawing.tokens)
 
     def take(self, token: int, cost: Cost, computed: float = 0.0) -> bool:
         """Take the next token; returns True after the last. `computed`: seconds in which its batch had the model."""
         if self.is_done or self.sequence.cancelled:
             self.is_done = True
             return True
-        self._count += 1
-        if self._count == 1:
+        if self._repeating:
+            self._repeating -= 1
+            return False
+        self.drawing.tokens.append(token)
+        count = len(self.drawing.tokens)
+        if count == 1:
             self._first_token, self._prefill = monotonic(), computed
         is_end = token in self._ends
         text = self._stops.add("" if is_end else self._text.add(token))
-        is_last = is_end or self._stops.found or self._count == self.sequence.max_tokens
+        is_last = is_end or self._stops.found or count == self.sequence.max_tokens
         if is_last and not self._stops.found:
             text += self._stops.add(self._text.rest())
             text += "" if self._stops.found else self._stops.rest()
@@ -116,10 +131,10 @@ class Row:
     def fail(self, error: BaseException) -> None:
         if not self.is_done:
             self.is_done = True
-            self.sequence.listen(Failed(error))
+            self.sequence.fail(error)
 
     def _finish(self, reason: Literal["stop", "length"], cost: Cost, computed: float) -> None:
         self.is_done = True
         arrived = self.sequence.arrived
         times = self._started - arrived, self._first_token - arrived, self._prefill, computed
-        self.sequence.listen(Finished(reason, self._count, cost, *times))
+        self.sequence.listen(Finished(reason, len(self.drawing.tokens), cost, *times))

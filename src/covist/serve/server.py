@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import TypeVar
 
 import uvicorn
@@ -14,10 +16,14 @@ from fastapi import FastAPI
 from covist.serve.app import Answering, create_app
 from covist.serve.connections import impatient
 from covist.serve.logs import write_to_stderr
+from covist.serve.presence import Drain
 from covist.serve.service import Service
 
 Extension = Callable[[FastAPI, Service], Callable[[], None]]
 """Adds routes to the application; returns a function that closes their connections, which could stay open."""
+CLOSING_SECONDS = 5
+"""How long connections may take to close once their requests have been answered or ended."""
+LOOK_SECONDS = 0.05
 Kind = TypeVar("Kind", bound=Answering)
 
 
@@ -35,9 +41,9 @@ def build_server(
         access_log=False,  # our own log has no addresses and no queries
         server_header=False,
         limit_concurrency=limits.connections,
-        timeout_graceful_shutdown=max(1, round(limits.drain_seconds)),
+        timeout_graceful_shutdown=CLOSING_SECONDS,
     )
-    return _Server(config, hang_up)
+    return _Server(config, service, app.state.drain, hang_up)
 
 
 def run_server(
@@ -52,13 +58,18 @@ def run_server(
 
 
 class _Server(uvicorn.Server):
-    """Closes connections that never end before it waits for the others to finish."""
+    """Lets the requests in progress finish before it closes its port: until then /ready can say that it drains."""
 
-    def __init__(self, config: uvicorn.Config, hang_up: Callable[[], None] | None):
+    def __init__(self, config: uvicorn.Config, service: Answering, drain: Drain, hang_up: Callable[[], None] | None):
         super().__init__(config)
-        self._hang_up = hang_up
+        self._service, self._drain, self._hang_up = service, drain, hang_up
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.is_draining = True
         if self._hang_up is not None:
             self._hang_up()
+        deadline = monotonic() + self._service.limits.drain_seconds
+        while self._drain.requests and monotonic() < deadline and not self.force_exit:
+            await asyncio.sleep(LOOK_SECONDS)
+        self._drain.end()
         await super().shutdown(sockets)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -12,26 +11,24 @@ from time import monotonic
 from covist.api.compress import compress
 from covist.api.setup import Setup
 from covist.config import CovistConfig
-from covist.errors import CovistError
 from covist.methods.create import create_method
 from covist.request.loading import LoadedModel
+from covist.serve.admission import Admission
 from covist.serve.answers import Answer
 from covist.serve.batches import Workers
-from covist.serve.errors import Refusal
 from covist.serve.fetch import Fetcher
-from covist.serve.images import ImageReader
 from covist.serve.job import LocalJob
 from covist.serve.keys import Keys
 from covist.serve.limits import Limits
 from covist.serve.metrics import Metrics
+from covist.serve.presence import within
 from covist.serve.prompts import Prompt, PromptMaker
 from covist.serve.queue import Queue
+from covist.serve.room import Room
 from covist.serve.sampling import Sampling
 from covist.serve.schema import ChatRequest
 from covist.serve.sequence import Event, Sequence
 from covist.serve.settings import Setting, SettingBook
-
-PREPARING_THREADS = 8
 
 
 class Service:
@@ -54,10 +51,9 @@ class Service:
         """`concentration` is CoViST's frozen reference; `temperature` is that of requests that give none."""
         self.limits, self.keys = limits or Limits(), keys or Keys()
         self.name = Path(loaded.name).name
-        self.metrics = Metrics()
+        self.metrics, self.room = Metrics(), Room(self.limits.bytes_at_once)
         self.is_draining = False
         self._temperature = temperature
-        self._longest = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
         frozen = concentration if create_method(method).tracker is not None else None
         self._handle = compress(
             loaded.model,
@@ -71,12 +67,12 @@ class Service:
             per_call=True,
         )
         self._settings = SettingBook(self._handle, concentration, Setup.of(config))
-        self._images = ImageReader(self.limits, Fetcher(image_hosts, self.limits))
-        self._prompts = PromptMaker(loaded, self.limits)
+        prompts = PromptMaker(loaded, self.limits)
+        fetcher = Fetcher(image_hosts, self.limits)
+        self._admission = Admission(loaded, self.name, prompts, self._settings, fetcher, self.limits, self.room)
         self._queue = Queue(self.limits)
-        self._preparing = ThreadPoolExecutor(PREPARING_THREADS, "covist-prepare")
         note_batch = self.metrics.sizes("covist_batch_size", "Answers per batch.")
-        self._workers = Workers(loaded, self._handle, self._prompts, self._queue, self.limits, note_batch)
+        self._workers = Workers(loaded, self._handle, prompts, self._queue, self.limits, note_batch)
         self.metrics.watch("covist_queue", "Waiting answers.", lambda: len(self._queue))
         self.metrics.watch("covist_running", "Answers being generated.", lambda: self._workers.running)
 
@@ -87,14 +83,23 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
+        """Whether it takes requests."""
         return not self.is_draining and self._workers.is_alive
 
-    async def admit(self, wanted: ChatRequest) -> tuple[LocalJob, Answer]:
-        """Check and prepare a request, and put it into the queue."""
-        arrived, loop = monotonic(), asyncio.get_running_loop()
-        deadline = loop.time() + self.limits.request_seconds
+    @property
+    def is_healthy(self) -> bool:
+        """False after an accelerator error, which only a new process recovers from."""
+        return not self._workers.is_broken
+
+    async def admit(self, wanted: ChatRequest, deadline: float | None = None) -> tuple[LocalJob, Answer]:
+        """Check and prepare a request, and put it into the queue.
+
+        deadline: of the whole request, as a time of the event loop; by default the limit from now on
+        """
+        arrived, now = monotonic(), asyncio.get_running_loop().time()
+        deadline = now + self.limits.request_seconds if deadline is None else deadline
         self._queue.check_room(1)
-        setting, prompt = await loop.run_in_executor(self._preparing, self._prepare, wanted)
+        setting, prompt = await within(deadline, self._admission.prepare(wanted))
         choices = wanted.n or 1
         job = LocalJob(choices, partial(self._sequence, wanted, prompt, setting, arrived), deadline)
         self._queue.put(job.sequences)
@@ -102,47 +107,16 @@ class Service:
 
     def visual_tokens(self, wanted: ChatRequest) -> int:
         """Positions that the images of a request take before compression; the request is checked as usual."""
-        return self._prepare(wanted)[1].visual_tokens
+        return self._admission.prepare_here(wanted)[1].visual_tokens
 
     def close(self) -> None:
-        """Finish running answers within the time limit, and restore the uncompressed model."""
-        self.is_draining = True
-        self._workers.close(self.limits.drain_seconds)
-        self._preparing.shutdown(wait=False, cancel_futures=True)
-        self._handle.remove()
+        """Finish the answers within the time for it, end the others, and restore the uncompressed model.
 
-    def _prepare(self, wanted: ChatRequest) -> tuple[Setting, Prompt]:
-        """Check a request, cheap checks first, and prepare its prompt."""
-        if wanted.model != self.name:
-            raise Refusal(
-                404, "model_not_found", f"no model {wanted.model!r} here; the model is {self.name!r}", param="model"
-            )
-        if (wanted.n or 1) > self.limits.choices:
-            raise Refusal(400, "invalid_request", f"n: more than {self.limits.choices} choices", param="n")
-        self._check_output(wanted)
-        setting = self._checked_setting(wanted)
-        urls = self._prompts.check(wanted.messages)
-        images = [self._images.read(url, f"image {number}") for number, url in enumerate(urls, 1)]
-        prompt = self._prompts.make(wanted.messages, images)
-        if self._longest is not None and prompt.length + self._output(wanted) > self._longest:
-            message = f"prompt and answer need more than the {self._longest:,} positions of the model"
-            raise Refusal(400, "prompt_too_long", message, param="messages")
-        return setting, prompt
-
-    def _checked_setting(self, wanted: ChatRequest) -> Setting:
-        try:
-            return self._settings.resolve(wanted.covist)
-        except CovistError as error:
-            raise Refusal(400, "bad_setting", f"covist: {error}", param="covist") from None
-
-    def _check_output(self, wanted: ChatRequest) -> None:
-        if self._output(wanted) > self.limits.output_tokens:
-            message = f"max_tokens: at most {self.limits.output_tokens:,} here"
-            raise Refusal(400, "invalid_request", message, param="max_tokens")
-
-    def _output(self, wanted: ChatRequest) -> int:
-        asked = wanted.max_completion_tokens or wanted.max_tokens
-        return asked or min(self.limits.default_output_tokens, self.limits.output_tokens)
+        If the service is draining already, that time has passed.
+        """
+        seconds, self.is_draining = 0.0 if self.is_draining else self.limits.drain_seconds, True
+        self._admission.close()
+        self._workers.close(seconds, self._handle.remove)
 
     def _sequence(
         self,
@@ -157,4 +131,4 @@ class Service:
         temperature = self._temperature if wanted.temperature is None else wanted.temperature
         seed = None if wanted.seed is None else wanted.seed + index
         sampling = Sampling(temperature, wanted.top_p or 1.0, seed)
-        return Sequence(prompt, setting, listen, self._output(wanted), sampling, wanted.stops, arrived)
+        return Sequence(prompt, setting, listen, self._admission.output_tokens(wanted), sampling, wanted.stops, arrived)

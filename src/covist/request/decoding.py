@@ -1,0 +1,41 @@
+"""How answers are decoded, the same in all commands: a budget is tuned on the decoder that serves it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_GREEDY: dict[str, Any] = {
+    # One answer, the likeliest token at every step. Unset what a greedy search does not read, or transformers warns.
+    "do_sample": False,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "temperature": None,
+    "top_p": None,
+    "top_k": None,
+    "use_cache": True,
+    # Settings that look back at the prompt or at its length also see the padding: an answer would depend on its batch.
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "forced_eos_token_id": None,
+    # What a batch of prompts does not allow, or what depends on the clock.
+    "guidance_scale": None,
+    "prompt_lookup_num_tokens": None,
+    "stop_strings": None,
+    "max_time": None,
+    "return_dict_in_generate": False,
+}
+
+
+def greedy(max_new_tokens: int, **explicit: Any) -> dict[str, Any]:
+    """Arguments of `generate` for answers that depend on nothing but the prompt; `explicit` ones win.
+
+    They replace what a checkpoint's generation settings say about sampling, repetition and length. Its end tokens, and
+    the tokens that it never writes (`bad_words_ids`, `suppress_tokens`), stay as they are.
+
+    >>> greedy(8)["repetition_penalty"], greedy(8, repetition_penalty=1.05)["repetition_penalty"]
+    (1.0, 1.05)
+    """
+    return {**_GREEDY, "max_new_tokens": max_new_tokens, **explicit}

@@ -1,0 +1,57 @@
+"""Room that requests share: nothing is taken twice, nobody is overtaken, and whoever leaves gives everything back."""
+
+import asyncio
+
+import pytest
+
+from covist.serve.errors import Refusal
+from covist.serve.room import Room, Share
+
+
+def test_a_share_grows_as_far_as_there_is_room_and_is_given_back():
+    room = Room(10)
+    with pytest.raises(Refusal, match="too many bytes at once") as refused, Share(room, "bytes") as share:
+        share.grow(6)
+        share.grow(4)
+        share.grow(1)
+    assert refused.value.status == 503 and refused.value.headers["Retry-After"] == "1"
+    assert room.taken == 0
+
+
+def test_who_waits_has_a_turn_in_the_order_of_arrival():
+    async def wait() -> list[int]:
+        room, order = Room(10), []
+
+        async def take(amount: int) -> None:
+            await room.wait(amount)
+            order.append(amount)
+
+        await take(10)
+        waiting = [asyncio.create_task(take(amount)) for amount in (8, 1, 5)]
+        await asyncio.sleep(0)
+        assert order == [10]
+        room.free(10)
+        await asyncio.gather(*waiting[:2])
+        assert order == [10, 8, 1] and not waiting[2].done()
+        room.free(8)
+        await waiting[2]
+        return [*order, room.taken]
+
+    assert asyncio.run(wait()) == [10, 8, 1, 5, 6]
+
+
+@pytest.mark.parametrize("has_turn", [False, True])
+def test_who_leaves_holds_up_nobody(has_turn):
+    async def leave() -> int:
+        room = Room(10)
+        assert room.take(4)
+        large = asyncio.create_task(room.wait(9))
+        small = asyncio.create_task(room.wait(5))
+        await asyncio.sleep(0)
+        if has_turn:
+            room.free(4)  # it has its turn, and leaves before it notices
+        large.cancel()
+        await small
+        return room.taken
+
+    assert asyncio.run(leave()) == (5 if has_turn else 9)
