@@ -3,6 +3,7 @@
 # make docs           the site, in build/site/index.html
 # make test-slow      the long tests
 # make test-order     the tests in random order (SEED=n repeats one)
+# make test-cpus      formulas, methods, engine and families as other CPUs round (ONLY=SSE for some; an hour or more)
 # make test-versions  the tests on the lowest, the middle and the newest supported versions, each in its own environment
 # make test-pythons   the tests on every declared Python that is installed (TESTS=tests/formulas for some; may fetch CUDA)
 # make test-page      the page in a real browser (Debian's chromium), in its own environment
@@ -23,8 +24,8 @@ INSTALL := $(BIN)/python $(PINNED)
 # Must be set before torch starts: some CPUs report bf16 instructions that they do not have.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test docs test-slow test-order test-versions test-pythons test-page test-peers test-ray test-vllm test-lmms lint \
-  types clean
+.PHONY: demo test docs test-slow test-order test-cpus test-versions test-pythons test-page test-peers test-ray test-vllm \
+  test-lmms lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/covist run --compare
@@ -43,6 +44,9 @@ test-slow: $(VENV)/.installed-dev
 # `make test` has a fixed order, so that a failed run can be repeated; here the order is random, and the seed is printed.
 test-order: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -v -p randomly $(if $(SEED),--randomly-seed=$(SEED))
+
+test-cpus: $(VENV)/.installed-dev
+	$(BIN)/python tools/cpus.py $(if $(ONLY),--only "$(ONLY)")
 
 test-versions: $(BIN)/python
 	$(BIN)/python tools/versions.py

@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, settings
 
 import covist.state
 
+pytest_plugins = ["support.rounding"]
+
 settings.register_profile(
     "covist", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -159,7 +159,25 @@ def test_the_citation_names_this_release_and_the_paper_of_the_readme():
 def test_integration_and_hooks_run_targets_of_the_makefile():
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
-    steps = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
-    commands = [*steps, *(hook["entry"] for repository in hooks for hook in repository["hooks"])]
+    commands = [
+        *workflow_commands("test.yml"),
+        *(hook["entry"] for repository in hooks for hook in repository["hooks"]),
+    ]
     assert {f"make {target}" for target in targets} >= set(commands) >= {"make test", "make lint", "make types"}
+
+
+def workflow_commands(file):
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / file).read_text())
+    for job in workflow["jobs"].values():
+        several = job.get("strategy", {}).get("matrix", {}).get("target", [""])
+        for step in job["steps"]:
+            yield from (step["run"].replace("${{ matrix.target }}", target) for target in several if "run" in step)
+
+
+def test_what_the_tests_leave_out_is_run_on_a_schedule():
+    """All targets that need other environments or more time, except those that only a release needs."""
+    targets = set(re.findall(r"^(test-[\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    needs_a_release = {"test-order", "test-versions", "test-pythons"}
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "scheduled.yml").read_text())
+    assert {f"make {target}" for target in targets - needs_a_release} == set(workflow_commands("scheduled.yml"))
+    assert "schedule" in workflow[True]  # YAML reads the key `on` as true

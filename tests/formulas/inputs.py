@@ -64,9 +64,9 @@ def duplicates() -> Image:
 
 def dominant_cluster() -> Image:
     """One large homogeneous region and a few tokens unlike it."""
-    made = image(((6, 6),))
-    made.keys[:30] = made.keys[0] + 3e-2 * made.keys[:30]
-    made.embeddings[:30] = made.embeddings[0] + 3e-2 * made.embeddings[:30]
+    made = image(((6, 6),), seed=2)
+    made.keys[:30] = made.keys[0] + 0.1 * made.keys[:30]
+    made.embeddings[:30] = made.embeddings[0] + 0.1 * made.embeddings[:30]
     return made
 
 

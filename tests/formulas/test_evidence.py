@@ -3,6 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import evidence as reference
+from support.ties import nearest_tie
 
 from covist.config import CovistConfig
 from covist.formulas import evidence
@@ -32,17 +33,19 @@ def test_batched_heads_are_mixed_one_by_one():
     attention = torch.rand(3, 4, 6, generator=generator())
     together = evidence.mix_heads(attention)
     for one, row in zip(attention, together, strict=True):
-        close(row, evidence.mix_heads(one), 1e-7)
+        close(row, evidence.mix_heads(one), 1e-6)
 
 
 @pytest.mark.parametrize("name", STRUCTURED)
 def test_visual_evidence_matches_the_reference(name):
     made = STRUCTURED[name]()
     found = evidence.visual_evidence(made.attention, made.keys, made.embeddings, made.grid, CONFIG)
-    linked = None
+    linked, unit_keys = None, unit_rows(made.keys)
+    similarity = unit_keys @ unit_keys.T
     if name in ("constant features", "duplicates"):  # equal similarities: which tokens are linked is free
-        unit_keys = unit_rows(made.keys)
-        linked = evidence.nearest_neighbours(unit_keys @ unit_keys.T).indices.tolist()
+        linked = evidence.nearest_neighbours(similarity).indices.tolist()
+    elif made.size > 9:
+        assert nearest_tie(similarity.fill_diagonal_(-1), 8) > 1e-5
     smoothed = reference.smooth_attention(array(made.attention), array(made.keys), made.grid.views, linked)
     distinct = reference.distinctiveness(array(made.embeddings), made.grid.views)
     close(found.attention, smoothed)

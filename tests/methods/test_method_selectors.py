@@ -121,11 +121,19 @@ def test_answer_hints_are_no_part_of_the_question():
     assert bare_question("Answer the question using a single word or phrase.") == ""
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("count", COUNTS)
-def test_scope(context, count, alpha):
+def test_scope(context, count):
     attention, hidden, _ = arrays(context)
-    assert kept(Scope(alpha), context, count) == literal.scope(hidden, attention, count, alpha)
+    assert kept(Scope(1.0), context, count) == literal.scope(hidden, attention, count)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_scope_without_attention_covers_as_much(context, count):
+    """Not by the same tokens: of two that only resemble each other, each adds as much as the other."""
+    attention, hidden, _ = arrays(context)
+    found, expected = kept(Scope(0.0), context, count), literal.scope(hidden, attention, count, alpha=0.0)
+    covered = [literal.cosines(hidden)[:, chosen].max(1).clip(0).sum() for chosen in (found, expected)]
+    assert covered[0] == pytest.approx(covered[1], abs=1e-5)
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -8,6 +8,7 @@ import torch
 from reference.ops import softmax
 from reference.selectors import divprune
 from support.images import BEFORE, image, inside
+from support.ties import contents
 
 from covist.errors import CovistError
 from covist.grid import Grid
@@ -164,7 +165,7 @@ def test_mob_covers_prompt_and_image(kv_heads, count, seed, copies):
     assert view.observed_layer == 1
     named, kept = literal.mob(view, count)
     assert 1 <= len(named) <= max(1, count // 2)
-    assert indices(method.reduce(state, view, count)) == kept
+    assert contents(indices(method.reduce(state, view, count)), copies) == contents(kept, copies)
 
 
 def test_mob_without_text_lets_the_last_prompt_token_be_the_anchor():
@@ -190,10 +191,13 @@ def test_vlm_pruner_grows_from_pivots_and_absorbs_the_rest(kv_heads, count, alik
     reduced = method.reduce(state, view, count).state
     expected = literal.vlm_pruner(view, state.coordinates.tolist(), count)
     assert reduced.indices.tolist() == sorted(expected)
+    shown = contents(sorted(expected), copies)
     for place, index in enumerate(sorted(expected)):
         content, members = expected[index]
-        torch.testing.assert_close(reduced.features[place], torch.from_numpy(content).float(), atol=1e-4, rtol=1e-4)
-        assert reduced.weights[place] == 1 + len(members)
+        if shown.count(index // copies) == 1:  # of two copies that stay, a token may join either
+            torch.testing.assert_close(reduced.features[place], torch.from_numpy(content).float(), atol=1e-4, rtol=1e-4)
+            assert reduced.weights[place] == 1 + len(members)
+    assert reduced.weights.sum() == state.count
 
 
 def test_vlm_pruner_reads_the_channels_that_vary_most():
@@ -210,7 +214,7 @@ def test_vlm_pruner_prefers_near_tokens_among_equals():
 
 def test_in_vlm_pruner_views_that_are_apart_are_one_diagonal_away():
     apart = diagonals_apart(Grid(((2, 2), (2, 2)), "apart").places())
-    assert apart[:4, 4:].unique().tolist() == [1.0] and apart[0, 3] == pytest.approx(0.5)
+    assert apart[:4, 4:].unique().tolist() == [1.0] and apart[0, 3] == pytest.approx(0.5, abs=1e-5)
 
 
 # -- TOPS -------------------------------------------------------------------------------------------------------------
@@ -223,7 +227,7 @@ def test_tops_before_the_decoder(count, copies, class_token):
     context = image(seed=6, class_token=class_token, copies=copies)
     attention = received_attention(context.signals).double().tolist()
     expected = literal.tops(attention, context.signals.embeddings.double().numpy(), count, 0.5)
-    assert TOPS().select(context, count).tolist() == expected
+    assert contents(TOPS().select(context, count).tolist(), copies) == contents(expected, copies)
 
 
 @pytest.mark.parametrize(("count", "weight"), [(1, 1.0), (5, 1.0), (6, 0.5), (20, 0.5)])

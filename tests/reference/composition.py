@@ -25,8 +25,8 @@ def compose(features, s, m, xy, kept, e, gamma=2.0, m_max=8.0, alpha=0.15, tau=0
     """-> (features [K, d], weights [K], withheld, representative of every old token as a place in `kept`)."""
     n = len(m)
     removed = [j for j in range(n) if j not in kept]
-    a = {j: first_largest([s[i][j] for i in kept], range(len(kept))) for j in removed}
-    b = [math.fsum(m[j] * s[i][j] ** gamma for j in removed if a[j] == k) for k, i in enumerate(kept)]
+    a = {j: first_largest([s[j][i] for i in kept], range(len(kept))) for j in removed}
+    b = [math.fsum(m[j] * s[j][i] ** gamma for j in removed if a[j] == k) for k, i in enumerate(kept)]
     placed = math.fsum(e[i] * b[k] for k, i in enumerate(kept))
     scale = math.fsum(m[j] * e[j] for j in removed) / placed if placed > 1e-8 else 0.0
     proposed = [m[i] + scale * b[k] for k, i in enumerate(kept)]
@@ -38,7 +38,7 @@ def compose(features, s, m, xy, kept, e, gamma=2.0, m_max=8.0, alpha=0.15, tau=0
 
 def content(features, s, xy, kept, e, a, alpha, tau):
     importance = min_max(e) + 1e-6
-    q = {j: confidence([s[i][j] for i in kept], xy[j], xy[kept]) for j in a}
+    q = {j: confidence([s[j][i] for i in kept], xy[j], xy[kept]) for j in a}
     out = []
     for k, i in enumerate(kept):
         h = features[i]

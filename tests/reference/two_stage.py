@@ -40,7 +40,8 @@ def apet(features, count, start):
     members = {target: [] for target in sorted(targets)}
     for j in range(len(features)):
         if j not in order:
-            members[max(members, key=lambda t: float(unit(features[j]) @ unit(features[t])))].append(j)
+            alike = {t: float(unit(features[j]) @ unit(features[t])) for t in members}
+            members[first_largest(alike, members, TIE)].append(j)
     content = {t: (features[t] + sum(features[j] for j in own)) / (1 + len(own)) for t, own in members.items()}
     content.update({place: features[i] for place, i in zip(overwritten, basis, strict=True)})
     return content, members

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo, Outcome
 from covist.contract.views import DecoderView, ImageContext
+from covist.formulas.ops import first_largest, ranking
 from covist.methods.inside import Stepped
 from covist.methods.random import Seeded
 from covist.methods.registry import register_method
-from covist.methods.shared import cosine, farthest_points, largest, without
+from covist.methods.shared import TIE, cosine, farthest_points, without
 from covist.state import VisualState
 
 BASIS, RIDGE = 10, 1e-5
@@ -47,8 +48,9 @@ class ApET(Seeded, Stepped):
             "takes at most half of the places, so that fewer than 20 kept tokens have a smaller basis, and a single "
             "kept token is the one with the largest norm, with all others merged into it. Basis tokens that are not "
             "kept count as dropped and join another token. Errors are computed in float64, so that copies in the basis "
-            "leave the system solvable, and ranked in float32, so that copies have equal errors and the first of them "
-            "comes first. For other depths the layer is scaled, and the counts are solved for the layer-mean budget."
+            "leave the system solvable. Errors and cosines that differ only by rounding count as equal: the first of "
+            "several copies comes first. For other depths the layer is scaled, and the counts are solved for the "
+            "layer-mean budget."
         ),
         checked="reference: ApET (basis, errors, kept tokens and content of both stages)",
     )
@@ -86,11 +88,11 @@ def approximate(features: Tensor, count: int, seed: int) -> Approximated:
     """Keep `count` of the tokens [N, d]."""
     features = features.float()
     basis = sampled_basis(features, min(BASIS, count // 2), seed)
-    order = largest(approximation_errors(features, basis), count)
+    order = ranking(approximation_errors(features, basis))[:count]
     kept = order.sort().values
     dropped = without(kept, len(features))
     targets, overwritten = (part.sort().values for part in order.split([count - len(basis), len(basis)]))
-    nearest = targets[cosine(features[dropped], features[targets]).argmax(-1)]
+    nearest = targets[first_largest(cosine(features[dropped], features[targets]), TIE, dim=-1)]
 
     sizes = torch.ones_like(features[:, :1]).index_add_(0, nearest, torch.ones_like(features[dropped, :1]))
     means = features.index_add(0, nearest, features[dropped]) / sizes
@@ -105,9 +107,9 @@ def sampled_basis(features: Tensor, size: int, seed: int) -> Tensor:
 
 
 def approximation_errors(features: Tensor, basis: Tensor) -> Tensor:
-    """Norms [N] of the residuals of tokens [N, d] after ridge regression on the basis; float32, so that copies tie."""
+    """Norms [N] of the residuals of tokens [N, d] after ridge regression on the basis."""
     features = features.double()
     directions = features[basis]  # [b, d]
     ridge = RIDGE * torch.eye(len(basis), dtype=features.dtype, device=features.device)
     coefficients = torch.linalg.solve(directions @ directions.T + ridge, directions @ features.T)  # [b, N]
-    return (features - coefficients.T @ directions).norm(dim=-1).float()
+    return (features - coefficients.T @ directions).norm(dim=-1)
