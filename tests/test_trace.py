@@ -18,10 +18,6 @@ def test_page_shows_the_measured_table(found):
     assert table in PAGE.read_text(encoding="utf-8"), f"put this into docs/architecture.md:\n{table}"
 
 
-def test_fixed_prefill_stays_short(found):
-    assert len(found["CoViST-Fixed, prefill"].files) <= 28
-
-
 def test_counts_are_those_of_a_walk_that_is_known():
     """Two files of two rooms, one of them twice: a generator expression is a function, a comprehension is not."""
     from covist.schedule import Calibration, resolve_budget

@@ -51,6 +51,11 @@ class Stage:
     padded: bool = False  # whether any of them is padding
     turned: dict[int, Any] = field(default_factory=dict)  # rotary embeddings at its positions
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether every layer takes what the text model gives it."""
+        return self.positions is None and self.columns is None and self.valid is None
+
     def fit(self, name: str, value: Any, call: Pass, hidden: Tensor) -> Any:
         """An argument of a layer that may hold something for every token, for the tokens of this stage."""
         if isinstance(value, Tensor):
@@ -122,15 +127,17 @@ class Pass(ABC):
         if not self.inside:
             self.rotations.append(Rotation(module, args, kwargs, output))
 
-    def enter_layer(self, index: int, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """The arguments of a layer."""
+    def enter_layer(self, index: int, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+        """The arguments of a layer; None if it takes what it was given."""
         if not self.inside:
             self.inside = True
             self.settings.rules.follow_rotation()
             self.begin_layers()
-        hidden = args[0] if args else kwargs["hidden_states"]
-        hidden = self.before_layer(index, hidden, kwargs.get("position_embeddings"))
+        given = args[0] if args else kwargs["hidden_states"]
+        hidden = self.before_layer(index, given, kwargs.get("position_embeddings"))
         stage = self.stage(index)
+        if hidden is given and stage.is_plain:
+            return None
         fitted = {name: stage.fit(name, value, self, hidden) for name, value in kwargs.items()}
         fitted.pop("hidden_states", None)
         return (hidden, *(stage.fit("", value, self, hidden) for value in args[1:])), fitted

@@ -23,7 +23,8 @@ class Terms:
 
     @classmethod
     def of(cls, rule: AttentionRule, layer: int) -> Terms:
-        return cls(rule.weights, layer in rule.mean_weights, rule.distance(layer), rule.distance_keys == "all")
+        distance = None if rule.distances is None else rule.distances[layer]
+        return cls(rule.weights, layer in rule.mean_weights, distance, rule.distance_keys == "all")
 
     def log_weights(self, keys: Keys) -> Tensor:
         """[batch, keys]: log m as the layer takes it."""

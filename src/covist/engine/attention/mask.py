@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -32,7 +34,6 @@ class StageAttention:
         self.ledger, self._queries = ledger.settled(), queries
         self._rule = rule if ledger.reduced else None
         self._samples = torch.arange(len(ledger.shift), device=ledger.shift.device) if samples is None else samples
-        self._wide = WideStage(self.ledger, queries, self._rule)
         self._masks: dict[tuple[MaskRule, int], Tensor] = {}
         self._biases: dict[Terms, Tensor] = {}
 
@@ -44,7 +45,7 @@ class StageAttention:
         backend, whole = call.backend, keys == self.ledger.length
         if takes_no_mask(backend):
             if call.rule.is_causal and whole:
-                return self._wide.attend(call)
+                return self._wide.attend(call)  # the kernel provides causality
             backend = "sdpa"  # a kernel that knows only causality would count the tokens that are left
         if backend == "sdpa" and self._rule is None and call.rule.is_causal and whole and self._is_plainly_causal:
             return call.under(None, backend)
@@ -64,6 +65,10 @@ class StageAttention:
             bias = self._bias(Terms.of(self._rule, call.layer), part)
             mask = attention_bias(self._rule.scale[call.layer], bias[..., -keys:], mask)
         return as_additive(mask, call.query)
+
+    @cached_property
+    def _wide(self) -> WideStage:
+        return WideStage(self.ledger, self._queries, self._rule)
 
     @property
     def _is_plainly_causal(self) -> bool:
