@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.llava import LAYERS, TOKENS, ask, build_llava, processor
 from support.requests import greedy
 
@@ -29,17 +30,20 @@ def expected_bias(positions, sizes, frequencies, queries, distance):
 def seen():
     """Masks of every layer in prefill and in the first decoding step, and the report."""
     model, masks = build_llava(), []
-    with covist.compress(model, processor(), method="restore-divprune", budget=BUDGET) as handle:
-        hooks = [
-            layer.register_forward_pre_hook(
-                lambda _, args, kwargs: masks.append(kwargs["attention_mask"]), with_kwargs=True
-            )
-            for layer in model.model.language_model.layers
-        ]
-        inputs = ask("USER: <image> what color is this ? ASSISTANT:")
+    attention = F.scaled_dot_product_attention
+
+    def spy(query, key, value, attn_mask=None, **options):
+        if attn_mask is not None:  # the vision tower has none
+            masks.append(attn_mask)
+        return attention(query, key, value, attn_mask=attn_mask, **options)
+
+    inputs = ask("USER: <image> what color is this ? ASSISTANT:")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        covist.compress(model, processor(), method="restore-divprune", budget=BUDGET) as handle,
+    ):
+        patch.setattr(F, "scaled_dot_product_attention", spy)
         greedy(model, inputs, 2)
-        for hook in hooks:
-            hook.remove()
     start = int((inputs["input_ids"][0] == model.config.image_token_id).int().argmax())
     frequencies = model.model.language_model.rotary_emb.inv_freq.tolist()
     return (

@@ -46,7 +46,7 @@ class FlowCut(Stepped, ChooseInside):
         budget="exactly K in every layer; tiles=twice has a layer average of K: 2.3 K, then 0.9 K; tiles=nominal keeps "
         "2.5 K, then K",
         criterion="attention",
-        needs=("class-attention", "encoder-layers", "decoder-attention"),
+        needs=("class-attention", "encoder-layers"),
         licence="Apache-2.0",
         published=(
             "After every layer of a CLIP tower, class attention and the softmax of value products with the class "
