@@ -25,7 +25,7 @@ from covist.contract.encoder import EncoderRead, Tower
 from covist.contract.instruction import Instruction
 from covist.contract.method import Method
 from covist.contract.signals import EncoderLayer, ImageSignals
-from covist.contract.views import DecoderView, ImageContext
+from covist.contract.views import BlockView, DecoderView, ImageContext
 from covist.engine.decoder import FrozenDecoder
 from covist.families.clip_tower import run_layer
 from covist.families.patch_attention import PatchAttention
@@ -155,16 +155,16 @@ class Journey:
     def __call__(self) -> None:
         image = copy(self.image)  # the method knows nothing about it from the last time
         state = self.method.begin(image, self.schedule.tokens_per_layer[0]).state
-        change, memory = torch.zeros(image.grid.size), self.method.memory(image)
+        memory = self.method.memory(image)
         before = self.schedule.stages[1][0] - 1 if len(self.schedule.stages) > 1 else 0
         for depth, count in self.schedule.stages[1:]:
-            for _ in range(2 * (depth - before) if self.method.follows_blocks else 0):  # attention and feed-forward
-                own = self.states[BEFORE + state.indices]
-                change[state.indices] += self.method.change(own, own)
+            for block in range(2 * (depth - before) if self.method.watches_blocks else 0):  # attention, feed-forward
+                states = self.states[BEFORE + state.indices]
+                seen = BlockView(before + block // 2, self.schedule, state.indices, given=states, made=states)
+                self.method.see_block(memory, seen)
             before = depth
             if count < state.count:
-                seen = change[state.indices]
-                view = replace(self.view(depth, BEFORE + state.indices), change=seen, memory=memory)
+                view = replace(self.view(depth, BEFORE + state.indices), memory=memory)
                 state = self.method.reduce(state.with_features(view.hidden[view.visual]), view, count).state
 
     def view(self, depth: int, kept: Tensor) -> DecoderView:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from covist.config import CovistConfig
     from covist.contract.encoder import EncoderRead
     from covist.contract.method import Method, MethodInfo, Outcome
-    from covist.contract.views import DecoderView, ImageContext
+    from covist.contract.views import BlockView, DecoderView, ImageContext
     from covist.errors import CovistError
     from covist.families.registry import available_families, register_family
     from covist.formulas.concentration import ConcentrationTracker
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
+    "BlockView",
     "Compression",
     "ConcentrationTracker",
     "CovistConfig",
@@ -50,6 +51,7 @@ __all__ = [
 
 # Looked up on first use: `covist --help` must not wait for torch and transformers.
 _MODULES = {
+    "BlockView": "covist.contract.views",
     "Compression": "covist.api.handle",
     "ConcentrationTracker": "covist.formulas.concentration",
     "CovistConfig": "covist.config",

@@ -51,6 +51,22 @@ def rename_feed_forward(model, first):
         del layer.mlp
 
 
+class FlatLayer(FfnLayer):
+    """A decoder layer that does the work of its feed-forward block itself."""
+
+    def ffn(self, hidden_states):
+        return self.down(self.act(self.gate(hidden_states)) * self.up(hidden_states))
+
+
+def dissolve_feed_forward(model, first):
+    """Other layers from `first` on, with the same weights."""
+    for layer in model.model.language_model.layers[first:]:
+        layer.__class__ = FlatLayer
+        layer.gate, layer.up, layer.down = layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj
+        layer.act = layer.mlp.act_fn
+        del layer.mlp
+
+
 @pytest.fixture
 def own_model():
     """A model for one test, since what a failure leaves behind would reach every later test."""
@@ -76,10 +92,24 @@ def untouched(own_model):
 
 
 def test_feed_forward_block_with_another_name(own_model, compress):
+    """Whatever it is called, it is watched."""
+    named = compress(own_model, budget=24, method="transprune", concentration=None)
+    expected = greedy(own_model, ask(PROMPT), 2)
+    kept = named.report.images[0].kept.tolist()
+    named.remove()
     rename_feed_forward(own_model, 0)
+    renamed = compress(own_model, budget=24, method="transprune", concentration=None)
+    assert_same(greedy(own_model, ask(PROMPT), 2), expected, 0)
+    assert renamed.report.images[0].kept.tolist() == kept
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_layer_without_a_feed_forward_block(own_model, compress, first):
+    dissolve_feed_forward(own_model, first)
     plain, before, hooks = greedy(own_model, ask(PROMPT), 2), fingerprint(own_model), hooks_on(own_model)
-    with pytest.raises(CovistError):
+    with failing_registration(None, Stop) as asked, pytest.raises(CovistError, match="^transprune .* FlatLayer"):
         compress(own_model, budget=24, method="transprune", concentration=None)
+    assert not asked
     assert hooks_on(own_model) == hooks
     assert fingerprint(own_model) == before and covist.Compression.of(own_model) is None
     assert_same(greedy(own_model, ask(PROMPT), 2), plain, 0)
@@ -108,7 +138,7 @@ def test_encoder_layer_that_does_not_exist(own_model, compress, untouched, reque
 
 def test_refused_method_of_a_call_leaves_no_hooks(own_model, compress):
     """A method whose hooks come with its first use must not leave some of them either."""
-    rename_feed_forward(own_model, 4)
+    dissolve_feed_forward(own_model, 4)
     before = fingerprint(own_model)
     handle = compress(own_model, budget=24, per_call=True)
     greedy(own_model, ask(PROMPT), 2)

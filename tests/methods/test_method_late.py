@@ -14,6 +14,7 @@ import covist
 from covist.errors import CovistError
 from covist.grid import Grid, PartialGrid
 from covist.methods._fitting import Attended
+from covist.methods import transprune
 from covist.methods.clse import CLSE, fine_structure
 from covist.methods.create import create_method
 from covist.methods.fitprune import AttentionProbe, FitPrune
@@ -151,7 +152,7 @@ def test_clse_budgets_what_prefill_runs_over():
 def test_transprune_counts_growth_and_turning_of_a_block(seed):
     given, made = torch.randn(2, 11, 6, generator=torch.Generator().manual_seed(seed))
     expected = torch.from_numpy(literal.transprune_change(given.double().numpy(), made.double().numpy())).float()
-    torch.testing.assert_close(TransPrune().change(given, made), expected)
+    torch.testing.assert_close(transprune.change(given, made), expected)
 
 
 @pytest.mark.parametrize("count", [1, 8, 34])
@@ -159,8 +160,8 @@ def test_transprune_adds_the_texts_attention_in_the_next_layer(kv_heads, count):
     method = TransPrune()
     state, view = looked_at(method, kv_heads)
     assert view.observed_layer == view.depth
-    score = literal.transprune_score(view)
-    torch.testing.assert_close(method.score(view), torch.tensor(score, dtype=torch.float32), atol=1e-6, rtol=1e-4)
+    score, scored = literal.transprune_score(view), transprune.score(view, view.memory)
+    torch.testing.assert_close(scored, torch.tensor(score, dtype=torch.float32), atol=1e-6, rtol=1e-4)
     assert kept(method, state, view, count) == sorted(ranking(score)[:count])
 
 
@@ -185,9 +186,9 @@ class Notes(TransPrune):
         super().__init__(**options)
         self.seen = {}
 
-    def score(self, view):
-        self.seen[view.depth] = view.change.tolist()
-        return super().score(view)
+    def choose(self, state, view, count):
+        self.seen[view.depth] = view.memory[state.indices].tolist()
+        return super().choose(state, view, count)
 
 
 def test_the_blocks_are_followed_through_every_reduction():

@@ -77,7 +77,7 @@ def transprune_change(given, made):
 def transprune_score(view):
     attention = layer_attention(view)
     looked = [np.mean([[head[r, c] for r in view.text.tolist()] for head in attention]) for c in view.visual.tolist()]
-    change = view.change.double().tolist()
+    change = view.memory.double().tolist()  # of every token of the image
     return [a / math.fsum(change) + b / math.fsum(looked) for a, b in zip(change, looked, strict=True)]
 
 

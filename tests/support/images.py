@@ -14,10 +14,11 @@ from covist.contract.encoder import EncoderRead, LayerRun, Tower
 from covist.contract.instruction import Instruction
 from covist.contract.method import Method
 from covist.contract.signals import EncoderLayer, ImageSignals
-from covist.contract.views import DecoderView, ImageContext
+from covist.contract.views import BlockView, DecoderView, ImageContext
 from covist.engine.decoder import FrozenDecoder
 from covist.grid import Grid
 from covist.methods.registry import available_methods
+from covist.schedule import Schedule
 from covist.state import VisualState
 
 ENCODER_WIDTH, ENCODER_HEADS, WIDTH, HEADS, LAYERS, TEXT_WIDTH, CONTEXT = 12, 2, 16, 4, 6, 5, 11
@@ -172,6 +173,9 @@ def inside(
         last_instruction_row=int(text[-2]),
         signals=context.signals,
         memory=method.memory(context),
-        change=torch.rand(tokens, generator=generator)[torch.arange(tokens) // copies],
     )
+    if method.watches_blocks:
+        schedule = Schedule(LAYERS, ((0, tokens), (depth, 1)))
+        block = BlockView(depth - 1, schedule, torch.arange(tokens), given=observed[visual], made=hidden[visual])
+        method.see_block(view.memory, block)
     return context.initial_state().with_features(hidden[visual]), view

@@ -141,7 +141,7 @@ class Compression:
                         "pass per_call=True to compress()"
                     )
                 check_method(chosen, self.settings.decoder)
-                self._hooks.follow_blocks(chosen)
+                self._hooks.watch_blocks(chosen)
                 self._methods[key] = chosen
             self._methods.move_to_end(key)
             while len(self._methods) > REMEMBERED:

@@ -20,7 +20,7 @@ from torch import Tensor
 from covist.contract.decoder import Decoder
 from covist.contract.encoder import EncoderRequest
 from covist.contract.kinds import check_words
-from covist.contract.views import DecoderView, ImageContext
+from covist.contract.views import BlockView, DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable
 from covist.formulas.concentration import ConcentrationTracker
@@ -150,11 +150,8 @@ class Method(ABC):
     differs."""
     counts_prefill: bool = False
     """Whether its budget counts the tokens that prefill processes, although the cache holds fewer."""
-    follows_blocks: bool = False
-    """Whether it reads how attention and feed-forward blocks change the tokens, from the layer before its first
-    reduction inside the decoder up to the last one. Such a method has `change`."""
-    measures_only: bool = False
-    """Whether it reads an image at every stage of its schedule, even if the stage removes nothing."""
+    watches_blocks: bool = False
+    """Whether it has `see_block`, which needs hooks inside the layers."""
     tracker: ConcentrationTracker | None = None
     """Running reference of the attention concentration, if the method has one; freeze it to make results independent
     of history."""
@@ -207,16 +204,17 @@ class Method(ABC):
         """
         return None
 
+    def is_due(self, count: int, current: int) -> bool:
+        """Whether to call `reduce` for an image that has `current` tokens and may keep `count`."""
+        return count < current
+
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
         """Reduce a state inside the decoder to `count` tokens, before layer `view.depth`."""
         raise TypeError(f"{self.name} does not reduce inside the decoder")
 
-    def change(self, given: Tensor, made: Tensor) -> Tensor:
-        """How much a block changes the representatives, [K], from its input and its output before the residual, [K, d].
-
-        `DecoderView.change` is the sum over blocks.
-        """
-        raise TypeError(f"{self.name} does not follow the blocks of a layer")
+    def see_block(self, memory: Any, block: BlockView) -> None:
+        """What to note in the image's `memory` about a block that has run; every layer shows its blocks."""
+        raise TypeError(f"{self.name} does not watch the blocks of a layer")
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule | None:
         """What to add to the attention logits; None leaves the decoder's attention as it is."""

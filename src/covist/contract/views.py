@@ -1,4 +1,4 @@
-"""What a reduction may read: one image before the decoder, or one image inside it."""
+"""What a method may read: one image before the decoder, inside it, or in one of its blocks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from covist.contract.decoder import Decoder, Rotary
 from covist.contract.instruction import Instruction, TextSpace
 from covist.contract.signals import ImageSignals
 from covist.grid import Grid
+from covist.schedule import Schedule
 from covist.state import VisualState
 
 
@@ -102,7 +103,6 @@ class DecoderView:
     last_instruction_row: int
     signals: ImageSignals
     memory: Any = None  # what `Method.memory` made for this image in this prompt; the method owns it
-    change: Tensor | None = None  # [K] sum of `Method.change` over the blocks that the image has passed, if followed
 
     def queries(self, rows: Tensor, rotate: bool = True) -> Tensor:
         """Queries of `observed_layer` [heads, rows, head width]."""
@@ -127,3 +127,22 @@ class DecoderView:
 
     def _rotary(self, rows: Tensor) -> Rotary | None:
         return None if self.rotary is None else (self.rotary[0][rows], self.rotary[1][rows])
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """One image in a block (the attention or the feed-forward) of a decoder layer that has just run in a prefill.
+
+    >>> class Moved(covist.Method):
+    ...     name, watches_blocks = "moved", True
+    ...     def memory(self, image):
+    ...         return image.positions.new_zeros(image.grid.size, dtype=torch.float32)
+    ...     def see_block(self, memory, block: covist.BlockView):
+    ...         memory[block.indices] += block.made.float().norm(dim=-1)
+    """
+
+    layer: int
+    schedule: Schedule  # of the image
+    indices: Tensor  # [K] which of the image's tokens are left
+    given: Tensor  # [K, d] their input of the block, after the norm, on the layer's device
+    made: Tensor  # [K, d] its output, before the residual

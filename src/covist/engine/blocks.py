@@ -1,4 +1,4 @@
-"""Inputs and outputs of the blocks of decoder layers (attention, feed-forward), for methods that follow them."""
+"""What the blocks of decoder layers (attention, feed-forward) are given and make, for methods that watch them."""
 
 from __future__ import annotations
 
@@ -13,38 +13,36 @@ from covist.engine.prefill import Prefill
 from covist.engine.running import current
 from covist.errors import CovistError
 
-FEED_FORWARD = ("mlp", "feed_forward", "block_sparse_moe")
-
 
 class BlockWatch:
-    """Reports every block that runs to the prefill of its thread, from construction until `remove()`."""
+    """Shows every block that runs to the prefill of its thread, from construction until `remove()`."""
 
-    def __init__(self, layers: Iterable[nn.Module]):
-        self._hooks = [
-            block.register_forward_hook(partial(self._show, index), with_kwargs=True)
-            for index, layer in enumerate(layers)
-            for block in _blocks(layer)
-        ]
+    def __init__(self, layers: Iterable[nn.Module], method: str):
+        # All blocks are found before the first hook, so that a refusal leaves nothing on the model.
+        found = [(index, block) for index, layer in enumerate(layers) for block in _blocks(layer, method)]
+        self._hooks = [block.register_forward_hook(partial(_show, index), with_kwargs=True) for index, block in found]
 
     def remove(self) -> None:
         for hook in self._hooks:
             hook.remove()
 
-    def _show(self, layer: int, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        prefill = current()
-        if not isinstance(prefill, Prefill):
-            return
-        given: Tensor = args[0] if args else kwargs["hidden_states"]
-        made: Tensor = output[0] if isinstance(output, tuple) else output
-        with torch.no_grad(), torch.autocast(made.device.type, enabled=False):
-            prefill.follow(layer, given, made)
 
-
-def _blocks(layer: Any) -> list[nn.Module]:
-    feed_forward = next((getattr(layer, name) for name in FEED_FORWARD if hasattr(layer, name)), None)
-    if feed_forward is None:
+def _blocks(layer: nn.Module, method: str) -> list[nn.Module]:
+    """Whatever their names, blocks are the children with parts of their own; norms and activations have none."""
+    found = [child for child in layer.children() if next(child.children(), None) is not None]
+    if len(found) < 2:
         raise CovistError(
-            f"{type(layer).__name__} has no feed-forward block under a known name ({', '.join(FEED_FORWARD)}), so this "
-            "method cannot follow it; choose another method"
+            f"{method} watches the attention and the feed-forward block of every layer, but {type(layer).__name__} "
+            "does not have both as modules; choose another method"
         )
-    return [layer.self_attn, feed_forward]
+    return found
+
+
+def _show(layer: int, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+    prefill = current()
+    given = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
+    made = output[0] if isinstance(output, tuple) else output
+    if not isinstance(prefill, Prefill) or given is None or made.shape != given.shape:  # a router, for example
+        return
+    with torch.no_grad(), torch.autocast(made.device.type, enabled=False):
+        prefill.show_block(layer, given, made)

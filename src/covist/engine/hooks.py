@@ -53,9 +53,9 @@ class Hooks:
         self._switch = self._put_on(lambda: AttentionSwitch(family.decoder))
         try:
             with all_or_nothing(family.model):
+                self.watch_blocks(settings.method)
                 for hook in self._hooks(encoder_requests):
                     self._put_on(lambda hook=hook: hook)  # type: ignore[misc]
-                self.follow_blocks(settings.method)
         except BaseException:
             self._installed.close()
             raise
@@ -78,11 +78,11 @@ class Hooks:
         for index, layer in enumerate(decoder.layers):
             yield layer.register_forward_pre_hook(partial(self._enter_layer, index), with_kwargs=True)
 
-    def follow_blocks(self, method: Method) -> None:
+    def watch_blocks(self, method: Method) -> None:
         """Watch the blocks once a method needs it, so that other methods do not pay for hooks inside the layers."""
-        if method.follows_blocks and not hasattr(self, "_blocks"):
+        if method.watches_blocks and not hasattr(self, "_blocks"):
             with all_or_nothing(self._family.decoder):
-                self._blocks = self._put_on(lambda: BlockWatch(self._family.decoder.layers))
+                self._blocks = self._put_on(lambda: BlockWatch(self._family.decoder.layers, method.name))
 
     @contextmanager
     def using(self, settings: Settings | None) -> Iterator[None]:

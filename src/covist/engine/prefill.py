@@ -12,7 +12,7 @@ from torch import Tensor
 
 from covist.contract.decoder import Rotary
 from covist.contract.signals import ImageSignals
-from covist.contract.views import DecoderView
+from covist.contract.views import BlockView, DecoderView
 from covist.engine.attention.interface import Attended, AttentionCall
 from covist.engine.attention.mask import StageAttention
 from covist.engine.certify import bound_of
@@ -213,7 +213,7 @@ class Prefill(Pass):
             )
             for image in sample.images:
                 count = dict(image.schedule.stages).get(depth, image.state.count)
-                if count < image.state.count or method.measures_only:
+                if method.is_due(count, image.state.count):
                     view = self._view(depth, layer, sample, image, states, seen, places, angles)
                     state = image.state.entering(depth, states[view.visual])
                     image.outcomes.append((depth, method.reduce(state, view, count)))
@@ -251,19 +251,17 @@ class Prefill(Pass):
             instruction_rows=sample.places(image.instruction.rows),
             last_instruction_row=int(sample.places(torch.tensor([image.instruction.last], device=sample.rows.device))),
             signals=image.signals,
-            change=None if image.change is None else image.change[image.state.indices],
             memory=image.memory,
         )
 
-    def follow(self, layer: int, given: Tensor, made: Tensor) -> None:
-        """Record how a block of a layer changed its input [batch, width, d], if the method follows blocks."""
+    def show_block(self, layer: int, given: Tensor, made: Tensor) -> None:
+        """Show a method that watches blocks what one was given and made, [batch, width, d] each."""
         method = self.settings.method
-        for index, sample in enumerate(self.batch.samples if method.follows_blocks else ()):
+        for index, sample in enumerate(self.batch.samples if method.watches_blocks else ()):
             for image in sample.images:
-                if image.follows(layer):
-                    rows = sample.places(image.kept_rows).to(given.device)
-                    states = [self.batch.unpad(one, index)[rows] for one in (given, made)]
-                    image.add_change(method.change(*states).to(image.rows.device))
+                rows = sample.places(image.kept_rows).to(given.device)
+                states = [self.batch.unpad(one, index)[rows] for one in (given, made)]
+                method.see_block(image.memory, BlockView(layer, image.schedule, image.state.indices, *states))
 
     # -- after the last layer ------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from covist.config import CovistConfig
 from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, Outcome
-from covist.contract.views import DecoderView, ImageContext
+from covist.contract.views import BlockView, DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.composition import Composition, compose
 from covist.formulas.coverage import affinity
@@ -51,8 +51,7 @@ class Combined(Method):
         self._covist = Covist(config)
         self.uses_clip_text = base.uses_clip_text or "evidence" in parts_read(base, parts)
         self.encoder_requests = base.encoder_requests
-        self.counts, self.counts_prefill = base.counts, base.counts_prefill
-        self.follows_blocks = base.follows_blocks
+        self.counts, self.watches_blocks = base.counts, base.watches_blocks
         if options.get("positions") is None:
             self.positions = "keep" if ATTENTION in parts else base.positions
 
@@ -66,8 +65,11 @@ class Combined(Method):
     def observed_layer(self, depth: int) -> int:
         return self._base.observed_layer(depth)
 
-    def change(self, given: Tensor, made: Tensor) -> Tensor:
-        return self._base.change(given, made)
+    def is_due(self, count: int, current: int) -> bool:
+        return self._base.is_due(count, current)
+
+    def see_block(self, memory: Any, block: BlockView) -> None:
+        self._base.see_block(memory, block)
 
     def begin(self, image: ImageContext, count: int) -> Outcome:
         outcome = self._base.begin(image, count)

@@ -99,7 +99,6 @@ class AttentionProbe(Method):
     """Removes nothing, but records the attention that images receive in each layer except the last, for calibration."""
 
     name = "attention-probe"
-    measures_only = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,6 +110,9 @@ class AttentionProbe(Method):
 
     def observed_layer(self, depth: int) -> int:
         return depth - 1
+
+    def is_due(self, count: int, current: int) -> bool:
+        return True
 
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
         cross, internal = received(view)

@@ -32,7 +32,6 @@ class ImageInPrompt:
     attention_bound: float | None = None  # of Proposition 1, if it was requested and says something
     outcomes: list[tuple[int, Outcome]] = field(default_factory=list)  # (depth, result of the reduction)
     memory: object | None = None  # of `Method.memory`
-    change: Tensor | None = None  # [N] sum of `Method.change` over the blocks that its tokens have passed
 
     @property
     def state(self) -> VisualState:
@@ -42,17 +41,6 @@ class ImageInPrompt:
     def actual_schedule(self) -> Schedule:
         """The schedule with the actual counts: a method may keep fewer tokens than it may."""
         return replace(self.schedule, stages=tuple((depth, outcome.state.count) for depth, outcome in self.outcomes))
-
-    def follows(self, layer: int) -> bool:
-        """Whether a layer is among those from just before its first reduction inside the decoder up to its last."""
-        inside = [depth for depth, _ in self.schedule.stages if depth > 0]
-        return bool(inside) and inside[0] - 1 <= layer < inside[-1]
-
-    def add_change(self, change: Tensor) -> None:
-        """Add the change of the representatives [K] by one block."""
-        if self.change is None:
-            self.change = change.new_zeros(len(self.rows))
-        self.change[self.state.indices] += change
 
     @property
     def length(self) -> int:
