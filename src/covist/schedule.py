@@ -22,6 +22,7 @@ class Schedule:
 
     cache_cut_from: first layer whose cache is cut to the last count after prefill; None leaves in every cache the
         tokens that its layer saw
+    counts_prefill: whether the budget counts the tokens that prefill processes, although the cache holds fewer
 
     >>> schedule = covist.Schedule(layers=4, stages=((0, 64), (3, 16)))
     >>> schedule.tokens_per_layer, schedule.mean
@@ -31,6 +32,7 @@ class Schedule:
     layers: int
     stages: tuple[tuple[int, int], ...]
     cache_cut_from: int | None = None
+    counts_prefill: bool = False
 
     @cached_property
     def tokens_per_layer(self) -> tuple[int, ...]:
@@ -52,8 +54,13 @@ class Schedule:
 
     @property
     def cached_mean(self) -> float:
-        """Layer average of the tokens in the cache: what a budget counts."""
+        """Layer average of the tokens in the cache."""
         return sum(self.cached_tokens_per_layer) / self.layers
+
+    @property
+    def counted_mean(self) -> float:
+        """The layer average that the budget counts."""
+        return self.mean if self.counts_prefill else self.cached_mean
 
 
 def fixed_schedule(layers: int, budget: int, tokens: int) -> Schedule:

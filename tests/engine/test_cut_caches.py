@@ -6,6 +6,8 @@ from support.cut_caches import CutCaches
 from support.ledgers import keys_at, ledgers
 from support.llava import IMAGE, LAYERS, TOKEN_ID, TOKENS, ask
 from support.requests import greedy, kept_keys
+from support.text_models import build, text_config
+from transformers import DynamicCache
 
 from covist.contract.method import Method, Outcome
 from covist.schedule import Schedule
@@ -185,3 +187,37 @@ def test_a_cache_of_several_stages_continues_under_a_method_that_cuts(model, com
     text = later["input_ids"].shape[1] - TOKENS + 1 + 2
     assert kept_keys(cache) == [n + text + (TOKENS if depth == 0 else BUDGET) for depth, n in enumerate(held)]
     assert [ledger.length for ledger in ledgers(cache)] == kept_keys(cache)
+
+
+ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"] * 4}
+LINEAR = {
+    "layer_types": ["linear_attention", "full_attention"] * 4,
+    **{"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8},
+}
+
+
+def of_kind(name, options):
+    return build(text_config(name, {"num_key_value_heads": 2, "head_dim": 8, **options}))
+
+
+@pytest.mark.parametrize("prompts", [(PROMPT,), (PROMPT, "USER: is there ? ASSISTANT:"), (TWO_IMAGES, PROMPT)])
+@pytest.mark.parametrize("window", [20, 400])  # shorter than an image, longer than a prompt
+def test_a_sliding_window_forgets_only_what_it_could_not_see(compress, whole, prompts, window):
+    """Whether a layer's cache forgets what left its window or not, later tokens see the same keys."""
+    model, inputs = of_kind("Gemma3TextConfig", {**ALTERNATING, "sliding_window": window}), ask(*prompts)
+    compress(model, budget=BUDGET, method=LateCut(whole))
+    forgetting = greedy(model, inputs, 4, past_key_values=DynamicCache(config=model.config.text_config))
+    complete = greedy(model, inputs, 4, past_key_values=DynamicCache())
+    held, given = (run.past_key_values.layers[2].keys.shape[2] for run in (forgetting, complete))
+    assert forgetting.past_key_values.layers[2].cumulative_length == given == max(given, held)
+    assert held < given or window > 20
+    torch.testing.assert_close(torch.stack(forgetting.logits), torch.stack(complete.logits), atol=1e-4, rtol=1e-4)
+
+
+def test_layers_without_keys_have_nothing_to_cut(compress, whole):
+    model, inputs = of_kind("Qwen3NextConfig", LINEAR), ask(PROMPT)
+    text = inputs["input_ids"].shape[1] - TOKENS
+    compress(model, budget=BUDGET, method=LateCut(whole))
+    cache = greedy(model, inputs, 1).past_key_values
+    held = [layer.keys.shape[2] for layer in cache.layers[1::2]]
+    assert held == [text + (TOKENS if depth < whole else BUDGET) for depth in (1, 3, 5, 7)]

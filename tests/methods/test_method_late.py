@@ -13,8 +13,8 @@ from support.requests import assert_same, greedy
 import covist
 from covist.errors import CovistError
 from covist.grid import Grid, PartialGrid
-from covist.methods._fitting import Attended
 from covist.methods import transprune
+from covist.methods._fitting import Attended
 from covist.methods.clse import CLSE, fine_structure
 from covist.methods.create import create_method
 from covist.methods.fitprune import AttentionProbe, FitPrune

@@ -148,8 +148,6 @@ class Method(ABC):
     counts: Counts = "average"
     """How it interprets a budget: "average" is its layer average; "nominal" names published counts, whose layer average
     differs."""
-    counts_prefill: bool = False
-    """Whether its budget counts the tokens that prefill processes, although the cache holds fewer."""
     watches_blocks: bool = False
     """Whether it has `see_block`, which needs hooks inside the layers."""
     tracker: ConcentrationTracker | None = None

@@ -38,17 +38,14 @@ def readable_schedule(method: Method, decoder: Decoder, budget: int, tokens: int
     if moved.stages == schedule.stages or method.counts == "nominal":
         return moved
 
-    def average(one: Schedule) -> float:
-        return one.mean if method.counts_prefill else one.cached_mean
-
-    wanted, low, high = average(schedule), 1, budget
+    wanted, low, high = schedule.counted_mean, 1, budget
     best = moved
     while low <= high:
         middle = (low + high) // 2
         tried = readable_stages(method, decoder, method.schedule(decoder.layers, middle, tokens))
-        if abs(average(tried) - wanted) <= abs(average(best) - wanted):
+        if abs(tried.counted_mean - wanted) <= abs(best.counted_mean - wanted):
             best = tried
-        low, high = (middle + 1, high) if average(tried) <= wanted else (low, middle - 1)
+        low, high = (middle + 1, high) if tried.counted_mean <= wanted else (low, middle - 1)
     return best
 
 

@@ -167,18 +167,17 @@ class Prefill(Pass):
         stage = self.stages[depth] = Stage(
             self._attention(ledger, queries),
             positions=ledger.joined.positions[:, ledger.length - queries :],
-            columns=self._columns(depth) if depth else None,
+            columns=self._places(0, self.width[1]) if depth else None,
             valid=made.joined.valid,
             padded=made.padded,
         )
         return stage
 
-    def _columns(self, depth: int) -> Tensor:
-        """[batch, width]: the tokens of a stage as places among those that entered the decoder."""
-        width = self.width[1]
+    def _places(self, layer: int, length: int) -> Tensor:
+        """[batch, left]: the tokens that are left, as places among `length` whose last ones entered `layer`."""
         places = [
-            torch.searchsorted(entered, sample.rows) + width - len(entered)
-            for entered, sample in zip(self._rows[0], self.batch.samples, strict=True)
+            torch.searchsorted(entered, sample.rows) + length - len(entered)
+            for entered, sample in zip(self._rows[layer], self.batch.samples, strict=True)
         ]
         return self.batch.pad(places)
 
@@ -286,32 +285,24 @@ class Prefill(Pass):
             self.host_bytes = 0 if known is None else known.host_bytes
 
     def _cut_caches(self) -> None:
-        """Remove what the last reduction dropped from the caches of the layers before it, where a method wants it."""
-        wanted = (image.schedule.cache_cut_from for image in self.images)
-        first = min((layer for layer in wanted if layer is not None), default=None)
-        last = max(self._rows)
-        if first is None or first >= last:
+        """Leave in earlier caches only what the last reduction left, from the layer on that the schedules name."""
+        last = max(self._ledgers)
+        named = (image.schedule.cache_cut_from for image in self.images)
+        first = min((layer for layer in named if layer is not None), default=last)
+        if first >= last:
             return
-        starts = [first, *(depth for depth in self._ledgers if first < depth < last), last]
-        before = {depth: ledger for depth, ledger in self._ledgers.items() if depth < first}
-        after = {depth: ledger for depth, ledger in self._ledgers.items() if depth >= last}
-        cut: dict[int, Ledger] = {}
+        opened = max(depth for depth in self._ledgers if depth <= first)
+        self._ledgers[first], self._rows[first] = self._ledgers[opened], self._rows[opened]
+        self._ledgers = dict(sorted(self._ledgers.items()))
         made = self.batch.ledger(self.settings.method, self.seen)
-        for start, end in pairwise(starts):
-            seen = self._ledgers[max(depth for depth in self._ledgers if depth <= start)]
-            columns = self._columns_of_survivors(start, seen.length)
-            for number in range(start, end):
-                self.layers[number].take(columns)
-            past = self._past[start]
-            cut[start] = (made if past is None else past.concat(made)).rotated_as(seen, columns)
-        self._ledgers = {**before, **cut, **after}
-
-    def _columns_of_survivors(self, layer: int, length: int) -> Tensor:
-        """[batch, kept]: survivors of the last stage, as columns of the `length` keys in the cache of `layer`."""
-        rows = self._rows[max(depth for depth in self._rows if depth <= layer)]
-        new = [
-            torch.searchsorted(then, sample.rows) + length - len(then)
-            for then, sample in zip(rows, self.batch.samples, strict=True)
-        ]
-        earlier_turns = torch.arange(length - max(len(then) for then in rows), device=new[0].device)
-        return torch.cat([earlier_turns.expand(len(new), -1), self.batch.pad(new)], dim=1)
+        for start, end in pairwise(self._ledgers):
+            if start >= first:
+                seen, past = self._ledgers[start], self._past[start]
+                earlier_turns = torch.arange(
+                    seen.length - max(map(len, self._rows[start])), device=self.batch.rows.device
+                )
+                left = self._places(start, seen.length)
+                columns = torch.cat([earlier_turns.expand(len(left), -1), left], dim=1)
+                for number in self.layers.keys() & range(start, end):
+                    self.layers[number].take(columns)
+                self._ledgers[start] = (made if past is None else past.concat(made)).rotated_as(seen, columns)

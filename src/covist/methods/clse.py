@@ -26,7 +26,6 @@ class CLSE(NominalCounts, ScoreInside):
     name = "clse"
     cuts = (1, 11, 21)
     shape = (1.72, 1.09, 0.32)
-    counts_prefill = True
     info = MethodInfo(
         paper="Spectral Evolution-Guided Token Pruning in Multimodal Large Language Models (ECCV 2026)",
         acts="before layers 1, 11 and 21 of 32, then in the cache of all layers",
@@ -60,7 +59,7 @@ class CLSE(NominalCounts, ScoreInside):
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         made = super().schedule(layers, budget, tokens)
-        return made if len(made.stages) == 1 else replace(made, cache_cut_from=0)
+        return made if len(made.stages) == 1 else replace(made, cache_cut_from=0, counts_prefill=True)
 
     def nominal_counts(self, budget: int) -> Sequence[int]:
         return PUBLISHED.get(budget) or [round_half_up(part * budget) for part in self.shape]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from covist.methods.create import create_method
+from covist.methods.inside import PUBLISHED_LAYERS
 from covist.schedule import resolve_budget
 
 ALL_TOKENS = "a budget of all tokens or more leaves the image uncompressed"
@@ -64,13 +65,14 @@ def reach(method: str, budget: int | float | str, tokens: int, layers: int, fram
 
 
 def reach_of(method: str, asked: int | float | str, budget: int, tokens: int, mean: float, cached: float) -> Reach:
-    """Check a budget with the layer means of prefill and of the cache; the method determines which of them counts.
+    """Check a budget with the layer means of prefill and of the cache; the method's schedule says which of them counts.
 
     >>> reach_of("ivc-prune", 64, 64, tokens=576, mean=320.0, cached=64.0).mean
     64.0
     """
     made = create_method(method)
-    counted = mean if made.counts_prefill else cached
+    schedule = made.schedule(PUBLISHED_LAYERS, budget, tokens)  # what it counts is the same at every depth
+    counted = mean if schedule.counts_prefill else cached
     return Reach(method, asked, budget, tokens, counted, nominal=made.counts == "nominal")
 
 

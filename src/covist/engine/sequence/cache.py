@@ -119,7 +119,14 @@ class CompressedLayer:
         self.book = None
 
     def take(self: Any, columns: Tensor) -> None:
-        """Keep only these keys [batch, kept] of each sample."""
+        """Keep only these of the keys that the layer was given, [batch, kept], as far as its window still has them."""
+        forgotten, kept = self.held - self.keys.shape[2], columns.shape[1]
+        if forgotten:
+            columns = columns - forgotten
+            most = int((columns >= 0).sum(1).max())
+            columns = columns[:, kept - most :].clamp(min=0)  # what one sample has forgotten, its window hides anyway
+        if hasattr(self, "cumulative_length"):  # of a sliding window, which counts what it was given
+            self.cumulative_length = kept
         index = columns.to(self.keys.device)[:, None, :, None]
         self.keys, self.values = (
             states.gather(2, index.expand(-1, states.shape[1], -1, states.shape[3]))
