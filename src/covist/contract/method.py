@@ -1,10 +1,4 @@
-"""A method is a list of reductions plus an attention rule and a position rule.
-
-The engine asks a method for four things: how many tokens each layer sees (`schedule`), how an image enters the decoder
-(`begin`), how its state shrinks at a later depth (`reduce`), and what is added to the attention logits
-(`attention_rule`). A selector that acts before the decoder overrides `select` and inherits the rest; a method that
-also merges overrides `enter`.
-"""
+"""A method is a list of reductions plus an attention rule and a position rule; `Method` says all it may ask for."""
 
 from __future__ import annotations
 
@@ -114,8 +108,17 @@ class MethodInfo:
 class Method(ABC):
     """Base class of all methods. By default, an image is reduced to the budget once, before the first decoder layer.
 
-    A method that selects before the decoder overrides `select`; one that also merges overrides `enter`; one that
-    reduces inside the decoder overrides `schedule` and `reduce`.
+    What a method may ask of the engine:
+
+    - Selecting before the decoder: `select` returns the tokens to keep. It reads the vision tower's signals of the
+      image, further ones that `encoder_requests` lists, and the question.
+    - Merging: `enter` returns a state whose tokens have other content, weights and positions.
+    - Inside the decoder: `schedule` says before which layers an image shrinks, and to how many tokens; `reduce` does
+      it, and reads the states that entered `observed_layer`.
+    - Attention: `attention_rule` says what is added to the logits of which layers, in prompts and in later text.
+    - Memory: `memory` makes an object for each image of a prompt, which `reduce` and `see_block` may read and change.
+    - Watching: with `watches_blocks`, `see_block` is shown what the blocks of every layer make of the image.
+    - Caches: `Schedule.cache_cut_from` leaves in earlier caches, after a prefill, only what the last reduction kept.
 
     >>> class EverySecond(covist.Method):
     ...     name = "every-second"
