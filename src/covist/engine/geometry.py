@@ -24,10 +24,10 @@ def kv_numbers(config: Any, layer: int, layers: int) -> int:
     shared = _value(config, "num_kv_shared_layers") or 0
     if layer >= layers - shared or (layer < len(kinds) and any(part in str(kinds[layer]) for part in KEYLESS)):
         return 0
-    own = layer_config(config, layer)
-    heads = _value(own, "num_attention_heads") or 1
-    width = _value(own, "head_dim") or (_value(own, "hidden_size") or 0) // heads
-    return 2 * (_value(own, "num_key_value_heads") or heads) * width
+    of_layer = layer_config(config, layer)
+    heads = _value(of_layer, "num_attention_heads") or 1
+    width = _value(of_layer, "head_dim") or (_value(of_layer, "hidden_size") or 0) // heads
+    return 2 * (_value(of_layer, "num_key_value_heads") or heads) * width
 
 
 def query_heads(config: Any, layer: int) -> int | None:
@@ -48,11 +48,11 @@ def _mlp_width(config: Any, layer: int) -> int:
     if isinstance(dense, (list, tuple)):
         dense = dense[min(layer, len(dense) - 1)]
     experts = _value(config, "num_experts_per_tok")
-    own = (experts and _value(config, "moe_intermediate_size")) or dense
-    if own is None:
-        own = 4 * config.hidden_size  # as in the first transformers, whose configurations do not say it
+    width = (experts and _value(config, "moe_intermediate_size")) or dense
+    if width is None:
+        width = 4 * config.hidden_size  # as in the first transformers, whose configurations do not say it
     shared = (experts and _value(config, "shared_expert_intermediate_size")) or 0
-    return (experts or 1) * own + shared
+    return (experts or 1) * width + shared
 
 
 def plain_flops(module: Any, length: int) -> float:

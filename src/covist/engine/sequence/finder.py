@@ -175,8 +175,8 @@ def _placed(prompt: Prompt, signals: Sequence[ImageSignals]) -> list[list[Placed
     for images, (_, tokens) in zip(found, visual, strict=True):
         pieces: list[PlacedSignals] = []
         rows = tokens.split([len(image.content) for image in images])
-        for image, own in zip(images, rows, strict=True):
-            pieces.append(PlacedSignals.after(pieces, image, own))
+        for image, image_rows in zip(images, rows, strict=True):
+            pieces.append(PlacedSignals.after(pieces, image, image_rows))
         placed.append(pieces)
     return placed
 

@@ -115,7 +115,7 @@ class Sample:
         for image in self.images:
             if not image.reduced:
                 continue
-            own = (self.rows >= image.start) & (self.rows < image.end)
+            span_rows = (self.rows >= image.start) & (self.rows < image.end)
             start, length = self.positions[image.start], image.length
             if image.is_masked:  # masked tokens may have no positions of their own
                 first, last = torch.cat([image.rows, image.markers]).aminmax()
@@ -123,7 +123,7 @@ class Sample:
             span = method.position_span(length, image.budget)
             original = self.positions[self.rows]
             original[self.places(image.kept_rows)] = image.state.positions
-            positions[own] = compress_positions(original[own], start, span, length) - shift
+            positions[span_rows] = compress_positions(original[span_rows], start, span, length) - shift
             positions[self.rows >= image.end] -= length - span
             shift += length - span
         return positions, shift

@@ -26,8 +26,8 @@ class Prompt:
 
     def on(self, device: torch.device) -> Prompt:
         """The same prompts on a device."""
-        own = {item.name: getattr(self, item.name) for item in fields(self)}
-        moved: dict[str, Any] = {name: None if part is None else part.to(device) for name, part in own.items()}
+        parts = {item.name: getattr(self, item.name) for item in fields(self)}
+        moved: dict[str, Any] = {name: None if part is None else part.to(device) for name, part in parts.items()}
         return Prompt(**moved)
 
     def generated(self, row: int, image: ImageSignals) -> int:
@@ -48,8 +48,8 @@ class Prompt:
     def members(self) -> list[tuple[int, Tensor]]:
         """(row, its tokens [n] bool) of every prompt."""
         if self.blocks is None:
-            return [(row, torch.ones_like(own)) for row, own in enumerate(self.valid)]
-        return [(row, own == number) for row, own in enumerate(self.blocks) for number in range(int(own[-1]) + 1)]
+            return [(row, torch.ones_like(valid)) for row, valid in enumerate(self.valid)]
+        return [(row, block == number) for row, block in enumerate(self.blocks) for number in range(int(block[-1]) + 1)]
 
 
 def packed_prompts(kwargs: dict[str, Any]) -> Tensor | None:
