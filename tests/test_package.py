@@ -46,7 +46,7 @@ def test_public_names_are_there_and_documented():
 def test_dir_shows_only_what_is_public():
     assert sorted(dir(covist)) == sorted([*covist.__all__, "__version__"])
     expected = """compress Compression CovistConfig Method MethodInfo register_method create_method available_methods
-        available_families register_family ImageContext DecoderView BlockView EncoderRead Schedule Outcome
+        available_families register_family ImageContext DecoderView BlockView EncoderRead Schedule Reduction
         VisualState ConcentrationTracker CovistError tiny eval viz"""
     assert set(expected.split()) <= set(covist.__all__)
 

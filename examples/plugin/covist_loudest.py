@@ -38,9 +38,9 @@ class LoudestTwice(Loudest):
         last = max((layers * budget - halfway * first) // (layers - halfway), 1)
         return covist.Schedule(layers, ((0, first), (halfway, last)))
 
-    def reduce(self, state: covist.VisualState, view: covist.DecoderView, count: int) -> covist.Outcome:
+    def reduce(self, state: covist.VisualState, view: covist.DecoderView, count: int) -> covist.Reduction:
         loudest = view.hidden[view.visual].norm(dim=-1).topk(count).indices
-        return covist.Outcome(state.restrict(loudest.sort().values))
+        return covist.Reduction(state.restrict(loudest.sort().values))
 
 
 @covist.register_method

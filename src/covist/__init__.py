@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from covist.api.setup import Setup
     from covist.config import CovistConfig
     from covist.contract.encoder import EncoderRead
-    from covist.contract.method import Method, MethodInfo, Outcome
+    from covist.contract.method import Method, MethodInfo
     from covist.contract.views import BlockView, DecoderView, ImageContext
     from covist.errors import CovistError
     from covist.families.registry import available_families, register_family
     from covist.formulas.concentration import ConcentrationTracker
     from covist.methods.create import create_method
     from covist.methods.registry import available_methods, register_method
+    from covist.reduction import Reduction
     from covist.schedule import Schedule
     from covist.state import VisualState
 
@@ -33,7 +34,7 @@ __all__ = [
     "ImageContext",
     "Method",
     "MethodInfo",
-    "Outcome",
+    "Reduction",
     "Report",
     "Schedule",
     "Setup",
@@ -61,7 +62,7 @@ _MODULES = {
     "ImageContext": "covist.contract.views",
     "Method": "covist.contract.method",
     "MethodInfo": "covist.contract.method",
-    "Outcome": "covist.contract.method",
+    "Reduction": "covist.reduction",
     "Report": "covist.api.report",
     "Schedule": "covist.schedule",
     "Setup": "covist.api.setup",

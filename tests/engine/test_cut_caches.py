@@ -9,7 +9,8 @@ from support.requests import greedy, kept_keys
 from support.text_models import build, text_config
 from transformers import DynamicCache
 
-from covist.contract.method import Method, Outcome
+from covist.contract.method import Method
+from covist.reduction import Reduction
 from covist.schedule import Schedule
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
@@ -30,7 +31,7 @@ class LateCut(Method):
         return Schedule(layers, ((0, tokens), (CUT, budget)), cache_cut_from=self.whole)
 
     def reduce(self, state, view, count):
-        return Outcome(state.restrict(torch.arange(count) * (state.count // count)))
+        return Reduction(state.restrict(torch.arange(count) * (state.count // count)))
 
 
 @pytest.fixture(params=[0, 1, 2])

@@ -26,7 +26,7 @@ class Diary(covist.Method):
 
     def reduce(self, state, view, count):
         view.memory.append(view.depth)
-        return covist.Outcome(state.restrict(view.visual.argsort()[:count]))
+        return covist.Reduction(state.restrict(view.visual.argsort()[:count]))
 
 
 def test_every_image_of_every_prompt_has_a_memory_of_its_own(multi_head, compress):
@@ -51,7 +51,7 @@ def test_without_a_memory_of_its_own_a_method_finds_none(multi_head, compress):
 
         def reduce(self, state, view, count):
             found.append(view.memory)
-            return covist.Outcome(state.restrict(view.visual.argsort()[:count]))
+            return covist.Reduction(state.restrict(view.visual.argsort()[:count]))
 
     compress(multi_head, method=Forgetful())
     multi_head(**ask(PROMPT))

@@ -3,11 +3,11 @@
 import torch
 
 from covist.config import CovistConfig
-from covist.contract.method import Outcome
 from covist.engine.sequence.images import Batch, ImageInPrompt, Sample
 from covist.engine.sequence.ledger import Keys, Ledger
 from covist.grid import Grid
 from covist.methods.covist import CovistFixed
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 
@@ -87,7 +87,7 @@ def image(start, tokens, kept, markers=(), budget=2):
     entry = ImageInPrompt(
         None, None, None, budget, start, start + tokens, rows, torch.tensor([start + m for m in markers]).long()
     )
-    entry.outcomes.append((0, Outcome(state)))
+    entry.reductions.append((0, Reduction(state)))
     return entry
 
 

@@ -30,7 +30,7 @@ class Watcher(covist.Method):
         memory.append(block)
 
     def reduce(self, state, view, count):
-        return covist.Outcome(state.restrict(torch.arange(0, state.count, 4)))
+        return covist.Reduction(state.restrict(torch.arange(0, state.count, 4)))
 
 
 def watched(model, compress, inputs):

@@ -124,7 +124,7 @@ def test_nothing_is_left_of_deepstack_when_an_image_is_reduced_after_it(compress
     monkeypatch.setattr(handle, "build_report", lambda prefill, decoder: seen.extend(prefill.images))
     compress(DENSE, budget=BUDGET, strategy="pro")
     DENSE.model(**DENSE.ask("{image}what ?"))
-    ((_, entered), (_, later), (_, last)) = seen[0].outcomes
+    ((_, entered), (_, later), (_, last)) = seen[0].reductions
     assert set(entered.state.companions) == {1, 2, 3}
     assert later.state.companions == last.state.companions == {}
 

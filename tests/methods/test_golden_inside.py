@@ -69,7 +69,7 @@ def places_of_all(method, kept, start, length):
     """RoPE positions that the engine gives to a sequence of `length` tokens of which `kept` of the image stay."""
     rows, span = torch.arange(length), torch.arange(start, start + TOKENS)
     image = ImageInPrompt(None, None, None, len(kept), start, start + TOKENS, span, span[:0])
-    image.outcomes.append((0, SimpleNamespace(state=initial_state(start=start).restrict(kept))))
+    image.reductions.append((0, SimpleNamespace(state=initial_state(start=start).restrict(kept))))
     sample = Sample(rows, rows, torch.zeros(length, 1), [image])
     sample.drop_removed()
     return Batch([sample]).ledger(method).keys.positions[0]

@@ -183,7 +183,7 @@ class ShortAndHeavy(Short):
 
     def enter(self, image, state, count):
         outcome = super().enter(image, state, count)
-        return covist.contract.method.Outcome(outcome.state.replace(weights=torch.tensor([2.0, 3.0])))
+        return covist.contract.method.Reduction(outcome.state.replace(weights=torch.tensor([2.0, 3.0])))
 
 
 def test_a_selection_that_is_too_short_is_filled_with_the_first_tokens_that_it_left_out():

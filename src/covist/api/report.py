@@ -252,20 +252,7 @@ def _lengths(others: int, images: Sequence[Sequence[int]], layers: int) -> list[
 
 def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessing) -> ImageReport:
     """Refers to small tensors of the states, so that states and signals can be freed."""
-    stages = tuple(
-        StageReport(
-            depth=depth,
-            withheld=outcome.withheld,
-            kept=outcome.state.indices,
-            positions=outcome.state.positions,
-            weights=outcome.state.weights,
-            assignment=outcome.assignment,
-            maps=outcome.maps,
-            captions=outcome.captions,
-            coverage=outcome.coverage,
-        )
-        for depth, outcome in image.outcomes
-    )
+    stages = tuple(StageReport.of(depth, reduction) for depth, reduction in image.reductions)
     return ImageReport(
         sample,
         image.signals.grid,
@@ -293,8 +280,8 @@ def _copied(read_pixels: Callable[[], list[Tensor]] | None) -> Callable[[], list
 
 def _seconds(prefill: Prefill) -> dict[str, float]:
     """Time of distinct reductions (beams share theirs); "rest" is finding images and instructions, and the ledger."""
-    outcomes = {id(outcome): outcome for image in prefill.images for _, outcome in image.outcomes}.values()
-    parts = {name: sum(outcome.seconds.get(name, 0.0) for outcome in outcomes) for name in ("selection", "composition")}
+    reductions = {id(one): one for image in prefill.images for _, one in image.reductions}.values()
+    parts = {name: sum(one.seconds.get(name, 0.0) for one in reductions) for name in ("selection", "composition")}
     return {**parts, "rest": max(0.0, prefill.seconds - sum(parts.values()))}
 
 

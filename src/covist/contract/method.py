@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, ClassVar, Literal
 
@@ -18,31 +18,12 @@ from covist.contract.views import BlockView, DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable
 from covist.formulas.concentration import ConcentrationTracker
+from covist.reduction import Reduction
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
 Positions = Literal["keep", "reindex"]
 Counts = Literal["average", "nominal"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a reduction: the new state, and what reports and drawings show.
-
-    >>> class HalfOfThem(covist.Method):
-    ...     name = "half-of-them"
-    ...     def reduce(self, state, view: covist.DecoderView, count):
-    ...         half = view.visual.argsort()[: state.count // 2]
-    ...         return covist.Outcome(state.restrict(half))
-    """
-
-    state: VisualState
-    withheld: float = 0.0  # evidence-weighted contribution withheld by the weight limit, Eq. 15
-    coverage: float | None = None  # of all tokens by the kept ones, Eq. 5; None if the method does not measure it
-    assignment: Tensor | None = None  # [tokens before] index of each token's representative
-    maps: dict[str, Tensor] = field(default_factory=dict)  # evidence maps over the tokens before, by name
-    captions: dict[str, str] = field(default_factory=dict)  # what bright means in a map, by the map's name
-    seconds: dict[str, float] = field(default_factory=dict)  # "selection", "composition"
 
 
 @dataclass(frozen=True)
@@ -180,18 +161,18 @@ class Method(ABC):
         """The smallest number of tokens from `least` to `most` whose coverage reaches `level`; `most` if none does."""
         raise TypeError(f"{self.name} does not measure coverage")
 
-    def begin(self, image: ImageContext, count: int) -> Outcome:
+    def begin(self, image: ImageContext, count: int) -> Reduction:
         """The state that enters the decoder, reduced to `count` tokens."""
         state = image.initial_state()
         if count == state.count:
-            return Outcome(state, coverage=1.0 if self.measures_coverage else None)
+            return Reduction(state, coverage=1.0 if self.measures_coverage else None)
         started = perf_counter() - image.seconds
         outcome = self.enter(image, state, count)
         return replace(outcome, seconds={"selection": perf_counter() - started})
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         """Reduce the initial state to `count` tokens; a method that merges overrides this."""
-        return Outcome(state.restrict(self.select(image, count).sort().values))
+        return Reduction(state.restrict(self.select(image, count).sort().values))
 
     def select(self, image: ImageContext, count: int) -> Tensor:
         """Indices [count] of the content tokens to keep before the decoder."""
@@ -209,7 +190,7 @@ class Method(ABC):
         """Whether to call `reduce` for an image that has `current` tokens and may keep `count`."""
         return count < current
 
-    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
         """Reduce a state inside the decoder to `count` tokens, before layer `view.depth`."""
         raise TypeError(f"{self.name} does not reduce inside the decoder")
 

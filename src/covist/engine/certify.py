@@ -22,7 +22,7 @@ def bound_of(settings: Settings, sample: Sample, image: ImageInPrompt) -> float 
     It holds for this image together with the text. None where the proposition does not apply: to tokens without a
     representative, a question before the image, or positions that are not kept.
     """
-    outcome, asked = image.outcomes[0][1], image.instruction.last
+    outcome, asked = image.reductions[0][1], image.instruction.last
     if not image.reduced:
         return 0.0
     if outcome.assignment is None or asked < image.end or settings.method.positions != "keep":

@@ -215,7 +215,7 @@ class Prefill(Pass):
                 if method.is_due(count, image.state.count):
                     view = self._view(depth, layer, sample, image, states, seen, places, angles)
                     state = image.state.entering(depth, states[view.visual])
-                    image.outcomes.append((depth, method.reduce(state, view, count)))
+                    image.reductions.append((depth, method.reduce(state, view, count)))
             before = sample.rows
             sample.drop_removed()
             shorter.append(states[torch.searchsorted(before, sample.rows)])

@@ -1,7 +1,6 @@
 """Coupled state composition: Eqs. 6-8 with the confidence of Eqs. 17 and 18."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,6 +10,7 @@ from covist.checks import require, require_shape, require_sound
 from covist.config import CovistConfig
 from covist.formulas.ops import EPSILON, departure_from_uniform, min_max, partition, unit_rows
 from covist.formulas.positions import contiguous_positions
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 SPATIAL_WEIGHT, SPATIAL_WIDTH = 0.45, 0.2
@@ -19,16 +19,6 @@ CANDIDATE_DIVISOR, CANDIDATE_TEMPERATURE = 10, 0.07
 EVIDENCE_FLOOR = 1e-6
 TRANSFER_THRESHOLD = 1e-8
 EXACT_DISTANCES = "donot_use_mm_for_euclid_dist"
-
-
-@dataclass(frozen=True, eq=False)
-class Composition:
-    """The composed state, the contribution withheld by the weight limit (Eq. 15), and the place of each old token's
-    representative in the new state, [K_old]."""
-
-    state: VisualState
-    withheld: Tensor
-    assignment: Tensor
 
 
 def correspondence(similarity: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,7 +79,7 @@ def centroids(features: Tensor, assigned: Tensor, importance: Tensor, count: int
     return features.new_zeros(count, features.shape[1]).index_add_(0, assigned, features * share[:, None])
 
 
-def compose(state: VisualState, kept: Tensor, evidence: Tensor, config: CovistConfig) -> Composition:
+def compose(state: VisualState, kept: Tensor, evidence: Tensor, config: CovistConfig) -> Reduction:
     """Reduce `state` to the tokens `kept` [K] under `evidence` [K_old]; reads nothing else (closure)."""
     _check(state, kept, evidence)
     evidence, places = evidence.float(), torch.arange(kept.shape[0], device=kept.device)
@@ -99,7 +89,7 @@ def compose(state: VisualState, kept: Tensor, evidence: Tensor, config: CovistCo
     reduced = state.restrict(kept)
     withheld = evidence.new_zeros(())
     if removed.shape[0] == 0:
-        return Composition(reduced, withheld, assignment)
+        return Reduction(reduced, assignment, withheld)
 
     similarity = state.require_affinity("compose").index_select(1, kept).index_select(0, removed)  # [D, K]
     assigned, closeness = correspondence(similarity)
@@ -128,7 +118,7 @@ def compose(state: VisualState, kept: Tensor, evidence: Tensor, config: CovistCo
             features=moved(state.features),
             companions={layer: moved(own) for layer, own in state.companions.items()},
         )
-    return Composition(reduced, withheld, assignment)
+    return Reduction(reduced, assignment, withheld)
 
 
 def _givers(
@@ -151,14 +141,14 @@ def forget_history(state: VisualState, epsilon: float = EPSILON) -> VisualState:
     )
 
 
-def drop(state: VisualState, kept: Tensor) -> Composition:
+def drop(state: VisualState, kept: Tensor) -> Reduction:
     """The reduction without inheritance: keep `kept`, compose nothing, renumber the positions contiguously."""
     reduced = state.restrict(kept)
     reduced = reduced.replace(positions=contiguous_positions(reduced.positions))
     similarity = state.require_affinity("drop").index_select(1, kept)
     assignment, _ = correspondence(similarity)
     assignment[kept] = torch.arange(kept.shape[0], device=kept.device)
-    return Composition(reduced, similarity.new_zeros(()), assignment)
+    return Reduction(reduced, assignment, similarity.new_zeros(()))
 
 
 def _check(state: VisualState, kept: Tensor, evidence: Tensor) -> None:

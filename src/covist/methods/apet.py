@@ -8,13 +8,14 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo, Outcome
+from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import first_largest, ranking
 from covist.methods.inside import Stepped
 from covist.methods.random import Seeded
 from covist.methods.registry import register_method
 from covist.methods.shared import TIE, cosine, farthest_points, without
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 BASIS, RIDGE = 10, 1e-5
@@ -55,17 +56,17 @@ class ApET(Seeded, Stepped):
         checked="reference: ApET (basis, errors, kept tokens and content of both stages)",
     )
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         signals = image.signals
         approximated = approximate(signals.hidden, count, self.seed)
         features = signals.project(approximated.features.to(signals.hidden.dtype))
-        return Outcome(approximated.applied_to(state, features))
+        return Reduction(approximated.applied_to(state, features))
 
-    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
         started = perf_counter()
         approximated = approximate(view.observed[view.visual], count, self.seed)
         reduced = approximated.applied_to(state, approximated.features)
-        return Outcome(reduced, seconds={"selection": perf_counter() - started})
+        return Reduction(reduced, seconds={"selection": perf_counter() - started})
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,16 @@ from torch import Tensor
 
 from covist.config import CovistConfig
 from covist.contract.decoder import Decoder
-from covist.contract.method import AttentionRule, Method, Outcome
+from covist.contract.method import AttentionRule, Method
 from covist.contract.views import BlockView, DecoderView, ImageContext
 from covist.errors import CovistError
-from covist.formulas.composition import Composition, compose
+from covist.formulas.composition import compose
 from covist.formulas.coverage import affinity
 from covist.formulas.evidence import mix_evidence, mix_heads, visual_evidence
 from covist.formulas.ops import mass_norm
 from covist.methods.covist import Covist
 from covist.methods.inside import DropInside
+from covist.reduction import Reduction
 from covist.schedule import Schedule
 from covist.state import VisualState
 
@@ -71,21 +72,21 @@ class Combined(Method):
     def see_block(self, memory: Any, block: BlockView) -> None:
         self._base.see_block(memory, block)
 
-    def begin(self, image: ImageContext, count: int) -> Outcome:
+    def begin(self, image: ImageContext, count: int) -> Reduction:
         outcome = self._base.begin(image, count)
         if COMPOSITION not in self._parts:
             return outcome
         started = perf_counter()
         state = image.initial_state(affinity(image.signals.keys, image.signals.embeddings))
         if count == state.count:
-            return Outcome(state)  # later reductions need the affinities
+            return Reduction(state)  # later reductions need the affinities
         composition = compose(state, outcome.state.indices, self._evidence(image), self._covist.config)
         return _composed(outcome, composition, started)
 
     def memory(self, image: ImageContext) -> object | None:
         return self._base.memory(image)
 
-    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
         outcome = self._base.reduce(state, view, count)
         if COMPOSITION not in self._parts:
             return outcome
@@ -115,11 +116,12 @@ def parts_read(base: Method, parts: set[str]) -> tuple[str, ...]:
     return (composition if COMPOSITION in parts else ()) + (("attention",) if ATTENTION in parts else ())
 
 
-def _composed(outcome: Outcome, composition: Composition, started: float) -> Outcome:
+def _composed(chosen: Reduction, composed: Reduction, started: float) -> Reduction:
+    """A composition with what the method that chose the tokens knew."""
     return replace(
-        outcome,
-        state=composition.state,
-        withheld=float(composition.withheld),
-        assignment=composition.assignment,
-        seconds={**outcome.seconds, "composition": perf_counter() - started},
+        chosen,
+        state=composed.state,
+        withheld=float(composed.withheld),
+        assignment=composed.assignment,
+        seconds={**chosen.seconds, "composition": perf_counter() - started},
     )

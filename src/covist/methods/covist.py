@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from covist.config import CovistConfig
 from covist.contract.decoder import Decoder
-from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome
+from covist.contract.method import AttentionRule, Method, MethodInfo
 from covist.contract.reading import nearest_frequencies, readable_depth
 from covist.contract.views import DecoderView, ImageContext, PerImage
 from covist.errors import CovistError
 from covist.formulas.adaptive import smallest_selection
-from covist.formulas.composition import Composition, compose, drop, forget_history
+from covist.formulas.composition import compose, drop, forget_history
 from covist.formulas.concentration import ConcentrationTracker
 from covist.formulas.coverage import affinity
 from covist.formulas.evidence import first_layer_distribution, instruction_distribution, mix_heads
@@ -25,6 +25,7 @@ from covist.formulas.ops import mass_norm
 from covist.formulas.positions import resolve_span
 from covist.formulas.selection import InstructionEvidence, Selection, WeighedImage, weigh
 from covist.methods.registry import register_method
+from covist.reduction import Reduction
 from covist.schedule import Schedule, fixed_schedule, progressive_cuts, progressive_schedule
 from covist.state import VisualState
 
@@ -64,9 +65,9 @@ class Covist(Method):
 
     # -- initial stage: CSI, then CSC ----------------------------------------------------------------------------------
 
-    def begin(self, image: ImageContext, count: int) -> Outcome:
+    def begin(self, image: ImageContext, count: int) -> Reduction:
         if count == image.grid.size:
-            return Outcome(image.initial_state(), coverage=1.0)
+            return Reduction(image.initial_state(), coverage=1.0)
         started = perf_counter() - image.seconds
         weighing = self.weigh(image)
         selection = weighing.selection
@@ -75,7 +76,7 @@ class Covist(Method):
         selected = perf_counter()
         state = image.initial_state(weighing.image.affinity, selection.anchors)
         composition = compose(state, selection.kept, selection.evidence, self.config)
-        return _outcome(selection, composition, started, selected, self._captions(weighing.instruction))
+        return _completed(composition, selection, started, selected, self._captions(weighing.instruction))
 
     def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
         if least == image.grid.size:
@@ -138,7 +139,7 @@ class Covist(Method):
 
     # -- stages inside the decoder -------------------------------------------------------------------------------------
 
-    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
         started = perf_counter()
         if state.affinity is None:  # earlier stages kept every token and did not need it
             similarity = affinity(view.signals.keys, view.signals.embeddings, self.config.epsilon)
@@ -157,7 +158,7 @@ class Covist(Method):
         else:
             composition = drop(state, selection.kept)
         captions = {"combined": "bright: relevant to the question"}
-        return _outcome(selection, composition, started, selected, captions)
+        return _completed(composition, selection, started, selected, captions)
 
     def _score(self, view: DecoderView) -> Tensor:
         """Relevance of the representatives to the instruction at the current depth [K]."""
@@ -244,17 +245,18 @@ class CovistPro(Covist):
         return gain
 
 
-def _outcome(
-    selection: Selection, composition: Composition, started: float, selected: float, captions: dict[str, str]
-) -> Outcome:
+def _completed(
+    composed: Reduction, selection: Selection, started: float, selected: float, captions: dict[str, str]
+) -> Reduction:
+    """A composition with what its selection knew."""
+    numbers = [composed.withheld, selection.coverage]
     withheld, *coverage = torch.stack(
-        [part.detach() for part in (composition.withheld, selection.coverage) if part is not None]
+        [number.detach() for number in numbers if isinstance(number, Tensor)]
     ).tolist()  # read together, since each read makes the host wait
-    return Outcome(
-        state=composition.state,
+    return replace(
+        composed,
         withheld=withheld,
         coverage=coverage[0] if coverage else None,
-        assignment=composition.assignment,
         maps=selection.maps,
         captions=captions,
         seconds={"selection": selected - started, "composition": perf_counter() - selected},

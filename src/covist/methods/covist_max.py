@@ -25,7 +25,7 @@ from torch import Tensor
 
 from covist.checks import require_affordable, require_finite
 from covist.contract.decoder import Decoder
-from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
+from covist.contract.method import AttentionRule, Method, MethodInfo, plain_rule
 from covist.contract.views import ImageContext, PerImage
 from covist.formulas.adaptive import greedy_order, smallest_prefix
 from covist.formulas.composition import correspondence
@@ -34,6 +34,7 @@ from covist.formulas.greedy import greedy_coverage
 from covist.formulas.ops import gram, mass_norm, partition, unit_rows
 from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 ROUNDING = 1e-4
@@ -73,7 +74,7 @@ class CovistMax(Method):
         inputs.order = smallest_prefix(greedy_order(inputs.affinity, inputs.omega), level, least, most)
         return len(inputs.order)
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         inputs = self._inputs(image)
         if len(inputs.order) == count:
             kept = torch.tensor(sorted(inputs.order), device=inputs.omega.device)
@@ -81,7 +82,7 @@ class CovistMax(Method):
             nothing = torch.empty(0, dtype=torch.long, device=inputs.omega.device)
             _, kept = partition(greedy_coverage(inputs.affinity, inputs.omega, nothing, count), count)
         composed, assignment = represent(state, kept, inputs.affinity.index_select(1, kept))
-        return Outcome(
+        return Reduction(
             composed,
             coverage=float(coverage_share(inputs.affinity, inputs.omega, kept)),
             assignment=assignment,

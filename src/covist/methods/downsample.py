@@ -8,11 +8,12 @@ because the encoder saw every detail.
 
 from __future__ import annotations
 
-from covist.contract.method import Method, MethodInfo, Outcome
+from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
 from covist.methods.layout import NO_CELL, even_cells
 from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 
@@ -30,13 +31,13 @@ class Downsample(Method):
         needs=("encoder-features",),
     )
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         hidden = image.signals.hidden
         cell, middle = (part.to(hidden.device) for part in even_cells(image.grid, count))
         pooled = cell != NO_CELL
         means, sizes = cluster_means(hidden[pooled], cell[pooled], count)
         features = image.signals.project(means.to(hidden.dtype))
-        return Outcome(
+        return Reduction(
             state.restrict(middle).replace(features=features.to(state.features.dtype), weights=sizes),
             assignment=cell.clamp(min=0),
         )

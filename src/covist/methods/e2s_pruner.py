@@ -8,13 +8,14 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo, Outcome
+from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import share_groups
 from covist.methods.inside import DropInside, last_prompt_row
 from covist.methods.layout import windows
 from covist.methods.registry import register_method
 from covist.methods.shared import largest
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 WINDOWS = 4  # per side
@@ -67,7 +68,7 @@ class E2SPruner(DropInside):
         """The combined opinion of the cuts so far about each token [N, 3]; zeros say nothing, and change nothing."""
         return torch.zeros(image.grid.size, 3, dtype=torch.float32, device=image.positions.device)
 
-    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
         started = perf_counter()
         opinions: Tensor = view.memory
         opinions[state.indices] = combined(opinions[state.indices], head_opinion(text_logits(view)).detach())

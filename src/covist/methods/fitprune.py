@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo, Outcome
+from covist.contract.method import Method, MethodInfo
 from covist.contract.views import DecoderView
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
 from covist.methods._fitting import Attended
 from covist.methods.inside import ScoreInside, last_prompt_row, solved
 from covist.methods.registry import register_method
+from covist.reduction import Reduction
 from covist.schedule import Calibration, Schedule, fixed_schedule
 from covist.state import VisualState
 
@@ -114,12 +115,12 @@ class AttentionProbe(Method):
     def is_due(self, count: int, current: int) -> bool:
         return True
 
-    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
         cross, internal = received(view)
         self._seen.setdefault(view.depth, []).append((cross.cpu(), internal.cpu()))
         if view.depth == 1:
             self.sizes.append((state.count, view.signals.grid.frames))
-        return Outcome(state)
+        return Reduction(state)
 
     @property
     def attended(self) -> Attended:

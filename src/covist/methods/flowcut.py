@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from covist.contract.encoder import EncoderRead, LayerRun, Tower
-from covist.contract.method import MethodInfo, Outcome
+from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import entropy, mass_norm, round_half_up, share_groups
@@ -17,6 +17,7 @@ from covist.methods.inside import ChooseInside, Stepped, published_schedule
 from covist.methods.layout import allot
 from covist.methods.registry import register_method
 from covist.methods.shared import largest, received_attention, tile_numbers
+from covist.reduction import Reduction
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
@@ -90,11 +91,11 @@ class FlowCut(Stepped, ChooseInside):
     def observed_layer(self, depth: int) -> int:
         return depth - 1
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         signals = image.signals
         if signals.tower is None:
             score = flow_without_class(received_attention(signals), signals.read(VALUES)[0])
-            return Outcome(state.restrict(largest(score, count).sort().values))
+            return Reduction(state.restrict(largest(score, count).sort().values))
         tile, features = tile_numbers(signals), state.features.clone()
         kept: list[Tensor] = []
         for number, share in enumerate(allot(count, tile.bincount().tolist())):
@@ -104,7 +105,7 @@ class FlowCut(Stepped, ChooseInside):
                 stay, outputs = walk(signals.tower, number, patches, share)
                 kept.append(members[stay])
                 features[kept[-1]] = signals.project(outputs).to(features.dtype)
-        return Outcome(state.with_features(features).restrict(torch.cat(kept).sort().values))
+        return Reduction(state.with_features(features).restrict(torch.cat(kept).sort().values))
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
         last = torch.tensor([view.last_instruction_row], device=view.visual.device)

@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo, Outcome
+from covist.contract.method import MethodInfo
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.methods.registry import register_method
 from covist.methods.relevance import Sign, SignedRelevance, clip_relevance, spread
 from covist.methods.shared import cosine, distances, expand, largest, received_attention, without
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 RELEVANCE_POWER = 3
@@ -55,12 +56,12 @@ class FSR(SignedRelevance):
             raise CovistError(f"focus={focus!r}: choose a share above 0 and at most 1")
         self.focus = focus
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         evidence = self.evidence(image)
         focus = leading(evidence, self.focus, count)
         chosen = expand(focus, distances(state.features), count)
         features, weights = refine(state, chosen[len(focus) :], without(chosen, state.count), evidence)
-        return Outcome(state.replace(features=features, weights=weights).restrict(chosen.sort().values))
+        return Reduction(state.replace(features=features, weights=weights).restrict(chosen.sort().values))
 
     def evidence(self, image: ImageContext) -> Tensor:
         """phi, [N]."""

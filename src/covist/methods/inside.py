@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from covist.contract.method import Counts, Method, Outcome
+from covist.contract.method import Counts, Method
 from covist.contract.reading import readable_depth
 from covist.contract.views import DecoderView
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
 from covist.methods.shared import largest
+from covist.reduction import Reduction
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
@@ -141,10 +142,10 @@ class NominalCounts(Method):
 class ChooseInside(Method):
     """Keeps only the tokens that `choose` returns at each cut inside the decoder."""
 
-    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
         started = perf_counter()
         kept = self.choose(state, view, count).sort().values
-        return Outcome(state.restrict(kept), seconds={"selection": perf_counter() - started})
+        return Reduction(state.restrict(kept), seconds={"selection": perf_counter() - started})
 
     @abstractmethod
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:

@@ -7,11 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo, Outcome
+from covist.contract.method import Method, MethodInfo
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
 from covist.methods.registry import register_method
 from covist.methods.shared import cosine, largest, received_attention, without
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 NEIGHBOURS = 32
@@ -46,7 +47,7 @@ class PruMerge(Method):
         checked="golden: prumerge (attention, kept tokens at 192, 128 and 64, merged features at 128 and 64)",
     )
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         signals = image.signals
         attention, keys = last_layer(signals)
         kept = self.choose(attention, count - 1)
@@ -54,7 +55,7 @@ class PruMerge(Method):
         features = state.features.clone()
         places = torch.cat([kept, without(kept, state.count)[-1:]])
         features[places] = merged.to(features.dtype)
-        return Outcome(state.with_features(features).restrict(places.sort().values))
+        return Reduction(state.with_features(features).restrict(places.sort().values))
 
     def choose(self, attention: Tensor, count: int) -> Tensor:
         return largest(attention, count)

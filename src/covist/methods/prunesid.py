@@ -7,10 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo, Outcome
+from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
 from covist.methods.registry import register_method
 from covist.methods.shared import cosine, largest, received_attention, without
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 TOKENS_PER_GROUP, TOKENS_PER_LIMIT, MOST_PER_GROUP = 4, 64, 5
@@ -55,17 +56,17 @@ class PruneSID(Method):
         checked="reference: tests/reference/encoder.py (components, groups, suppression, quotas, kept tokens)",
     )
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         signals = image.signals
         class_features = signals.class_features
         patches = count - (class_features is not None)
         kept = choose(signals.hidden, received_attention(signals), count, patches)
         if class_features is None:
-            return Outcome(state.restrict(kept.sort().values))
+            return Reduction(state.restrict(kept.sort().values))
         place = without(kept, state.count)[:1]
         features = state.features.clone()
         features[place] = signals.project(class_features[:1]).to(features.dtype)
-        return Outcome(state.with_features(features).restrict(torch.cat([kept, place]).sort().values))
+        return Reduction(state.with_features(features).restrict(torch.cat([kept, place]).sort().values))
 
 
 def choose(hidden: Tensor, attention: Tensor, budget: int, patches: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from covist.contract.decoder import Decoder
-from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
+from covist.contract.method import AttentionRule, Method, MethodInfo, plain_rule
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.methods.divprune import DivPrune
@@ -17,6 +17,7 @@ from covist.methods.holov import HoloV
 from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means, cosine, largest, without
 from covist.methods.vispruner import VisPruner
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 
@@ -34,7 +35,7 @@ class Restore(Method):
         self.denser = denser
         self._selector = self.base()
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         half = count // 2
         kept = self._selector.select(image, half).sort().values if half else state.indices[:0]
         removed = without(kept, state.count)
@@ -50,7 +51,7 @@ class Restore(Method):
         final = torch.cat([kept, places]).sort().values
         assignment = torch.searchsorted(final, state.indices)
         assignment[removed] = torch.searchsorted(final, places[cluster])
-        return Outcome(state.replace(features=features, weights=weights).restrict(final), assignment=assignment)
+        return Reduction(state.replace(features=features, weights=weights).restrict(final), assignment=assignment)
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule:
         weights = plain_rule(decoder.layers, decoder.heads)

@@ -7,12 +7,13 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo, Outcome
+from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.methods._raters import PAPER, RatedInside, raters
 from covist.methods.inside import attention_to_image
 from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means, largest
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 RECYCLED_SHARE, TOKENS_PER_CLUSTER = 0.3, 10
@@ -50,7 +51,7 @@ class SparseVLM(RatedInside):
     def score(self, view: DecoderView) -> Tensor:
         return attention_to_image(view, raters(view))
 
-    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
         started = perf_counter()
         order = largest(self.score(view), state.count)
         places, clusters = split_places(state.count, count)
@@ -62,7 +63,7 @@ class SparseVLM(RatedInside):
             weights[pool[centres]] = weights.new_zeros(clusters).index_add_(0, cluster, weights[pool])
             kept.append(pool[centres])
         reduced = state.replace(features=features, weights=weights).restrict(torch.cat(kept).sort().values)
-        return Outcome(reduced, seconds={"selection": perf_counter() - started})
+        return Reduction(reduced, seconds={"selection": perf_counter() - started})
 
 
 def recycled(removed: int) -> int:

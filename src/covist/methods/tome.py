@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from covist.contract.decoder import Decoder
-from covist.contract.method import AttentionRule, Method, MethodInfo, Outcome, plain_rule
+from covist.contract.method import AttentionRule, Method, MethodInfo, plain_rule
 from covist.contract.views import ImageContext
 from covist.methods.layout import allot
 from covist.methods.registry import register_method
 from covist.methods.shared import cosine
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 ROUNDS = 24  # blocks of the published encoder
@@ -48,12 +49,12 @@ class ToMe(Method):
         checked="golden: tome (features, sizes and assignment after one round and after two schedules of 24)",
     )
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         merged = merge(state.features, merges_per_round(state.count, count))
         raster = merged.tokens.argsort()
         reduced = state.restrict(merged.tokens[raster])
         features = merged.features[raster].to(state.features.dtype)
-        return Outcome(
+        return Reduction(
             reduced.replace(features=features, weights=merged.sizes[raster]),
             assignment=raster.argsort()[merged.assignment],
         )

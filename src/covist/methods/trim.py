@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo, Outcome
+from covist.contract.method import MethodInfo
 from covist.contract.views import ImageContext
 from covist.methods.layout import even_cells
 from covist.methods.registry import register_method
 from covist.methods.relevance import SignedRelevance, embedding_cosines, in_text_space, sign_of
 from covist.methods.shared import largest, without
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 
@@ -45,7 +46,7 @@ class TRIM(SignedRelevance):
         checked="reference: TRIM (kept tokens and mean token)",
     )
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         kept = self.closest(image, count - 1)
         removed = without(kept, state.count)
         place = removed[-1:]
@@ -57,7 +58,7 @@ class TRIM(SignedRelevance):
         final = torch.cat([kept, place]).sort().values
         assignment = torch.searchsorted(final, state.indices)
         assignment[removed] = torch.searchsorted(final, place)
-        return Outcome(state.replace(features=features, weights=weights).restrict(final), assignment=assignment)
+        return Reduction(state.replace(features=features, weights=weights).restrict(final), assignment=assignment)
 
     def closest(self, image: ImageContext, count: int) -> Tensor:
         """The tokens that are most related to the question [count]."""

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from covist.contract.encoder import EncoderRead
-from covist.contract.method import Method, MethodInfo, Outcome
+from covist.contract.method import Method, MethodInfo
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
 from covist.methods.layout import NO_TOKEN, neighbours, rows_and_columns
 from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means, cosine, largest, received_attention, without
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 RECEIVED = EncoderRead("received")
@@ -78,14 +79,14 @@ class VisionTrim(Method):
             raise CovistError(f"scores={scores!r}: choose coded or paper")
         self.scores = scores
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         signals = image.signals
         score = coded_score(image) if self.scores == "coded" else published_score(image)
         dominant = largest(score, max(1, round_half_up(DOMINANT_SHARE * count)))
         rest = without(dominant, state.count)
         places = count - len(dominant)
         if places == 0:
-            return Outcome(state.restrict(dominant.sort().values))
+            return Reduction(state.restrict(dominant.sort().values))
         relation = text_relation(image)
         relevance = score[rest] if relation is None else relation(signals.hidden[rest]).mean(-1)
         targets = rest[largest(relevance, places).sort().values]
@@ -95,7 +96,7 @@ class VisionTrim(Method):
         features[targets] = signals.project(merged.to(signals.hidden.dtype)).to(features.dtype)
         weights[targets] += sizes
         kept = torch.cat([dominant, targets]).sort().values
-        return Outcome(state.replace(features=features, weights=weights).restrict(kept))
+        return Reduction(state.replace(features=features, weights=weights).restrict(kept))
 
 
 def coded_score(image: ImageContext) -> Tensor:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo, Outcome
+from covist.contract.method import Method, MethodInfo
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
 from covist.formulas.ops import round_half_up
 from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means, cosine, largest, received_attention, without
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 DOMINANT_SHARE = 27 / 32
@@ -42,7 +43,7 @@ class VisionZip(Method):
         checked="golden: visionzip (dominant tokens, targets, assignment and contextual features at 192, 128 and 64)",
     )
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         signals = image.signals
         class_features = signals.class_features
         has_class = class_features is not None
@@ -63,7 +64,7 @@ class VisionZip(Method):
         if class_features is not None:
             features[others[0]] = signals.project(class_features[:1])[0].to(features.dtype)
             kept.append(others[:1])
-        return Outcome(state.replace(features=features, weights=weights).restrict(torch.cat(kept).sort().values))
+        return Reduction(state.replace(features=features, weights=weights).restrict(torch.cat(kept).sort().values))
 
 
 def merge_context(signals: ImageSignals, targets: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:

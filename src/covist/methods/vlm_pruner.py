@@ -8,12 +8,13 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo, Outcome
+from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.formulas.composition import EXACT_DISTANCES
 from covist.methods.inside import DropInside, NominalCounts
 from covist.methods.registry import register_method
 from covist.methods.shared import cosine, farthest_points, first_best, largest, without
+from covist.reduction import Reduction
 from covist.state import VisualState
 
 PIVOTS, CHANNELS, BATCH = 4, 256, 16
@@ -66,13 +67,13 @@ class VLMPruner(NominalCounts, DropInside):
     def observed_layer(self, depth: int) -> int:
         return depth - 1
 
-    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Outcome:
+    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
         started = perf_counter()
         kept = self.choose(state, view, count)
         selected = perf_counter()
         reduced = absorbed(state, kept, liveliest_channels(view.hidden[view.visual]))
         seconds = {"selection": selected - started, "composition": perf_counter() - selected}
-        return Outcome(reduced, seconds=seconds)
+        return Reduction(reduced, seconds=seconds)
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
         cosines = cosine(liveliest_channels(view.hidden[view.visual]))

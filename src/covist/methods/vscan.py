@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo, Outcome
+from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import round_half_up
 from covist.grid import Grid
@@ -13,6 +13,7 @@ from covist.methods.inside import PUBLISHED_LAYERS, ScoreInside, attention_to_im
 from covist.methods.layout import windows
 from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means, cosine, largest, layer_attention, received_attention
+from covist.reduction import Reduction
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
@@ -59,7 +60,7 @@ class VScan(ScoreInside):
         last = round_half_up((layers * budget - cut * first) / (layers - cut))
         return Schedule(layers, ((0, first), (cut, max(1, last))))
 
-    def enter(self, image: ImageContext, state: VisualState, count: int) -> Outcome:
+    def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         signals = image.signals
         shallow = layer_attention(signals, signals.layers[min(signals.layers)]) if signals.layers else None
         deep = received_attention(signals)
@@ -69,7 +70,7 @@ class VScan(ScoreInside):
         cluster[kept] = torch.arange(count, device=kept.device)
         means, sizes = cluster_means(state.features, cluster, count)
         merged = state.restrict(kept).replace(features=means.to(state.features.dtype), weights=sizes)
-        return Outcome(merged, assignment=cluster)
+        return Reduction(merged, assignment=cluster)
 
     def score(self, view: DecoderView) -> Tensor:
         return attention_to_image(view, last_prompt_row(view))

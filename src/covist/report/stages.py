@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from covist.grid import Grid
+from covist.reduction import Reduction
 from covist.report.certificate import Certificate
 from covist.report.pixels import Preprocessing
 from covist.units import counted, number
@@ -72,6 +73,21 @@ class StageReport:
     maps: OnCpu[dict[str, Tensor]] = OnCpu()
     captions: dict[str, str] = field(default_factory=dict)
     coverage: float | None = None
+
+    @classmethod
+    def of(cls, depth: int, reduction: Reduction) -> StageReport:
+        """What a reduction before layer `depth` did, without the features of its state."""
+        return cls(
+            depth=depth,
+            withheld=float(reduction.withheld),
+            kept=reduction.state.indices,
+            positions=reduction.state.positions,
+            weights=reduction.state.weights,
+            assignment=reduction.assignment,
+            maps=reduction.maps,
+            captions=reduction.captions,
+            coverage=reduction.coverage,
+        )
 
     @property
     def indices(self) -> Tensor:

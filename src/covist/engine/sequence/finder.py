@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from covist.contract.instruction import Instruction
-from covist.contract.method import Outcome
 from covist.contract.reading import readable_schedule
 from covist.contract.signals import ImageSignals, PlacedSignals
 from covist.contract.views import ImageContext
@@ -20,6 +19,7 @@ from covist.engine.sequence.images import ImageInPrompt, Sample
 from covist.engine.sequence.prompt import Prompt
 from covist.engine.settings import Settings
 from covist.errors import CovistError
+from covist.reduction import Reduction
 from covist.schedule import CoverageBudget, Schedule, resolve_budget
 
 PROBES = 8
@@ -36,7 +36,7 @@ class _Begun:
 
     budget: int
     schedule: Schedule
-    outcome: Outcome
+    outcome: Reduction
     missed: float | None
 
 
@@ -108,7 +108,7 @@ class ImageFinder:
             missed=begun.missed,
             memory=settings.method.memory(context),
         )
-        image.outcomes.append((0, begun.outcome))
+        image.reductions.append((0, begun.outcome))
         return image
 
     def _restricted(self, signals: ImageSignals, visible: Tensor) -> ImageSignals:

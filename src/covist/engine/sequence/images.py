@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from covist.contract.instruction import Instruction
-from covist.contract.method import Method, Outcome
+from covist.contract.method import Method
 from covist.contract.signals import ImageSignals
 from covist.engine.sequence.ledger import Keys, Ledger
 from covist.formulas.positions import compress_positions
+from covist.reduction import Reduction
 from covist.schedule import Schedule
 from covist.state import VisualState
 
@@ -30,17 +31,17 @@ class ImageInPrompt:
     markers: Tensor  # prompt rows of its markers (newlines, text within the image), which survive every stage
     missed: float | None = None  # insufficient coverage, because of which the image runs uncompressed
     attention_bound: float | None = None  # of Proposition 1, if it was requested and says something
-    outcomes: list[tuple[int, Outcome]] = field(default_factory=list)  # (depth, result of the reduction)
+    reductions: list[tuple[int, Reduction]] = field(default_factory=list)  # (depth, result of the reduction)
     memory: object | None = None  # of `Method.memory`
 
     @property
     def state(self) -> VisualState:
-        return self.outcomes[-1][1].state
+        return self.reductions[-1][1].state
 
     @property
     def actual_schedule(self) -> Schedule:
         """The schedule with the actual counts: a method may keep fewer tokens than it may."""
-        return replace(self.schedule, stages=tuple((depth, outcome.state.count) for depth, outcome in self.outcomes))
+        return replace(self.schedule, stages=tuple((depth, outcome.state.count) for depth, outcome in self.reductions))
 
     @property
     def length(self) -> int:
@@ -169,7 +170,7 @@ class Batch:
         for sample, states in zip(self.samples, hidden, strict=True):
             for image in sample.images:
                 # An image without a reduction here still has the state of an earlier depth.
-                if image.reduced and image.outcomes[-1][0] == depth:
+                if image.reduced and image.reductions[-1][0] == depth:
                     places = sample.places(image.kept_rows)
                     states[places] = _trainable(states[places], image.state.features.to(states))
         return self.pad(hidden)
