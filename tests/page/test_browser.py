@@ -47,9 +47,9 @@ def test_an_uploaded_image_is_asked_about(visit, tmp_path):
 
 def test_with_keys_the_browser_gives_one_and_everything_works(mount_page, visit, tmp_path):
     tiny.demo()[0].save(tmp_path / "scene.png")
-    service = Service(load_model("tiny", device="cpu"), concentration=CONCENTRATION, keys=Keys(["open sesame"]))
+    service = Service(load_model("tiny", device="cpu"), concentration=CONCENTRATION, keys=Keys(["open-sesame"]))
     with serving(service, mount_page) as running:
-        visitor = visit(at=running, key="open sesame")
+        visitor = visit(at=running, key="open-sesame")
         visitor.upload(tmp_path / "scene.png")
         visitor.page.wait_for_function("document.querySelector('.cv-link small') !== null")
         visitor.wait_for_answers()

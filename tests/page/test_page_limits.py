@@ -18,7 +18,7 @@ from covist.serve.keys import Keys
 from covist.serve.limits import Limits
 from covist.serve.service import Service
 
-KEY = "open:sesame"
+KEY = "open-sesame"
 
 
 @pytest.fixture
