@@ -22,7 +22,7 @@ from covist.eval.tuning import Tuned
 from covist.request.loading import load_model
 
 LADDER = "16,24,32,48,64,96,128,192"
-AGREEING, COST = 0.9, 0.5
+AGREEING, COST = 0.9, 0.75
 
 
 def main() -> None:

@@ -13,7 +13,18 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-REQUIRED = ("torch", "transformers", "pillow", "numpy", "pyarrow", "safetensors", "typer", "rich", "matplotlib")
+REQUIRED = (
+    "torch",
+    "transformers",
+    "pillow",
+    "numpy",
+    "scipy",
+    "pyarrow",
+    "safetensors",
+    "typer",
+    "rich",
+    "matplotlib",
+)
 
 
 def versions() -> dict[str, str]:

@@ -1,12 +1,14 @@
 """Where results are written. A path that cannot be written is refused before the work begins."""
 
+import errno
 import json
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -79,5 +81,60 @@ def _refused(path: Path) -> Iterator[None]:
         raise CovistError(f"cannot write to {path}: {(error.strerror or 'not a directory').lower()}") from None
 
 
+FREE_SPACE = "; free some space, then run the same command again"
+
+
+@contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Report errors of the disk in one line; what was finished before is kept."""
+    try:
+        yield
+    except OSError as error:
+        advice = FREE_SPACE if error.errno == errno.ENOSPC else ""
+        reason = (error.strerror or str(error)).lower()
+        raise CovistError(f"cannot write to {directory}: {reason}{advice}") from None
+
+
+def replace_file(path: Path, write: Callable[[BinaryIO], object], temporary: Path | None = None) -> None:
+    """Replace a file atomically, even in a power cut: the data reaches the disk before the name does.
+
+    temporary: written first, on the same disk; by default next to the file
+    """
+    temporary = path.with_name(f".{path.name}.tmp") if temporary is None else temporary
+    with writing(path.parent):
+        try:
+            with temporary.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _settle(path.parent)
+
+
+def _settle(directory: Path) -> None:
+    """Flush the names of a directory to the disk."""
+    if os.name == "posix":
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    replace_file(path, lambda file: file.write(text.encode()))
+
+
 def write_json(path: Path, payload: Any) -> None:
-    path.write_text(json.dumps(payload, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(payload, indent=2) + "\n")
+
+
+def journal_lines(path: Path) -> list[bytes]:
+    """The lines of a file that grows line by line; an incomplete last one, left by a killed process, is removed."""
+    text = path.read_bytes()
+    whole = text[: text.rfind(b"\n") + 1]
+    if whole != text:
+        os.truncate(path, len(whole))
+    return whole.splitlines()

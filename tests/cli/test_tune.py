@@ -60,6 +60,15 @@ def test_when_no_budget_suffices_nothing_is_saved_and_the_code_is_3(covist, mode
     assert as_json.json["best_bound"] < 99
 
 
+def test_a_family_that_is_never_right_is_named(covist, model_folder, questions, tmp_path):
+    path = questions(16)
+    rows = [{**json.loads(line), "answer": "xyz", "family": "never"} for line in path.read_text().splitlines()]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    ran = covist("tune", "--data", path, "--model", model_folder, "--keep", 40, "--budgets", "576", *SMALL)
+    assert ran.code == 3
+    assert "answers no question of never right" in " ".join(ran.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

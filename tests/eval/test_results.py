@@ -1,4 +1,6 @@
 import json
+from dataclasses import replace
+from math import isnan, nan
 
 import numpy as np
 import pytest
@@ -6,7 +8,8 @@ from PIL import Image
 
 from covist.eval.metrics import normalise
 from covist.eval.records import Answered, Records, Run
-from covist.eval.results import Difference, Results
+from covist.eval.results import Difference, Results, _difference_dict
+from covist.eval.statistics import Tally
 from covist.eval.suite import load_suite
 from covist.eval.tally import tally
 
@@ -74,17 +77,31 @@ def test_paired_differences_are_those_of_the_scores(results):
     _, good, bad = results.scores
     assert (difference.method, difference.against, difference.budget) == ("random", "covist-fixed", 64)
     assert difference.retention == pytest.approx(bad.retention - good.retention)
-    assert difference.is_clear and difference.interval[1] < 0
-    assert difference.p_holm == difference.p < 0.05 and difference.is_clear_among_all
+    assert difference.interval[1] < 0 and difference.p_holm == difference.p < 0.05
     itself = results.difference("random", "random", 64)
     assert itself.retention == 0 and itself.interval == (0, 0) and not itself.is_clear
 
 
-@pytest.mark.parametrize("images, clear", [(1, False), (2, False), (5, False), (6, True)])
+@pytest.mark.parametrize("images, clear", [(1, False), (6, False), (29, False), (30, True)])
 def test_a_handful_of_images_makes_no_difference_clear(images, clear):
-    """Even if it is the same in all of them, so that the interval has no length."""
+    """Even if it is the same in all of them."""
     apart = Difference("one", "other", 64, -25.0, (-25.0, -25.0), p=0.0, p_holm=0.0, images=images)
     assert (apart.is_clear, apart.is_clear_among_all) == (clear, clear)
+
+
+@pytest.mark.parametrize("p, p_holm, marks", [(0.05, 0.2, (True, False)), (0.051, 0.051, (False, False))])
+def test_what_is_clear_is_told_by_p_alone_and_after_the_correction(p, p_holm, marks):
+    apart = Difference("one", "other", 64, -25.0, (-50.0, -1.0), p, p_holm, images=40)
+    assert (apart.is_clear, apart.is_clear_among_all) == marks
+
+
+def test_a_difference_that_is_not_known_is_not_clear_and_leaves_the_others_alone(results):
+    unknown = Difference("one", "other", 64, nan, (nan, nan), p=nan, p_holm=nan, images=40)
+    assert not unknown.is_clear and not unknown.is_clear_among_all
+    nothing = {run: Tally(0 * own.right, own.asked) for run, own in results.tallies.items()}
+    (difference,) = replace(results, tallies=nothing).differences
+    assert isnan(difference.p) and isnan(difference.p_holm) and not difference.is_clear
+    assert _difference_dict(difference)["p"] is None
 
 
 def test_a_difference_needs_both_methods(results):
@@ -144,6 +161,8 @@ def test_files_are_json_markdown_and_a_plot(results, tmp_path):
     assert set(row["families"]) == set(SUITE.families)
     assert row["ci"]["retention"][0] < row["retention"] < row["ci"]["retention"][1]
     table = (tmp_path / "results.md").read_text()
+    assert "No difference is called clear with fewer than 30 images." in table
+    table = replace(results, images=30).to_markdown()
     assert "not corrected for multiple comparisons" in table and "for the 1 comparison in this table" in table
     assert f"| random | {results.scores[2].retention:.1f} [" in table
     with Image.open(tmp_path / "retention.png") as plot:

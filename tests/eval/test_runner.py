@@ -204,13 +204,9 @@ def test_another_dtype_or_version_is_refused(untrained, tmp_path, setting, value
         evaluate("vanilla", "24", limit=1, model=untrained, out=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [('{"suite": "scenes", "seed": 0}', "written by another version of covist"), ('{"sui', "settings.json is damaged")],
-)
-def test_a_directory_of_another_layout_is_refused_in_one_line(untrained, tmp_path, content, message):
-    (tmp_path / "settings.json").write_text(content)
-    with pytest.raises(CovistError, match=f"{message}; choose another directory") as caught:
+def test_a_directory_of_another_layout_is_refused_in_one_line(untrained, tmp_path):
+    (tmp_path / "settings.json").write_text('{"suite": "scenes", "seed": 0}')
+    with pytest.raises(CovistError, match="written by another version of covist; choose another directory") as caught:
         evaluate("vanilla", "24", limit=1, model=untrained, out=tmp_path)
     assert "\n" not in str(caught.value)
 

@@ -22,9 +22,9 @@ def test_random_tokens_lose_ten_points_and_more_than_the_interval_is_wide(result
     assert random.retention_interval[1] < 95
 
 
-def test_chosen_tokens_are_clearly_better_than_random_ones(results):
+def test_chosen_tokens_are_better_than_random_ones(results):
     gap = results.difference("covist-fixed", "random:positions=keep", 64)
-    assert gap.retention > 10 and gap.is_clear
+    assert gap.retention > 10 and gap.p <= 0.05
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """`tune` on a model: what it answers, what it saves, and that it shares answers with `evaluate`."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -45,16 +46,30 @@ def test_the_setup_says_everything_that_the_answers_hung_on(tuned):
     assert found.report.tokens == 576
 
 
+def stored_lines(folder):
+    return sum(len(path.read_text().splitlines()) for path in (folder / "answers").iterdir())
+
+
 def test_answers_are_shared_with_an_evaluation(tuned, suite, untrained):
     _, folder = tuned
-    seen = []
     options = {"suite": suite, "model": untrained, "max_new_tokens": 3, "out": folder}
-    tune(80, budgets=BUDGETS, progress=lambda *at: seen.append(at), **options)
-    assert not [done for done, _, name in seen if name == "finished"] and len(seen) <= 4, "something was answered again"
-    before = sum(len(path.read_text().splitlines()) for path in (folder / "answers").iterdir())
+    before = stored_lines(folder)
+    tune(80, budgets=BUDGETS, **options)
+    assert stored_lines(folder) == before > 0, "something was answered again"
     evaluate("covist-fixed", "576,64", **options)
-    after = sum(len(path.read_text().splitlines()) for path in (folder / "answers").iterdir())
-    assert after == 3 * 18 and before > 0
+    assert stored_lines(folder) == 3 * 18
+
+
+def test_a_family_without_a_right_answer_is_named(untrained, suite):
+    """An untrained model does not say what is asked for."""
+    items = [
+        Item.of(item.image, replace(item.questions[0], family="agree"), Question("?", "xyz", family="never"))
+        for item in suite.items(16)
+    ]
+    found = tune(60, suite=Suite.of("own", items), budgets="576", model=untrained, max_new_tokens=1)
+    assert found.unknown == ("never",) and found.setup is None
+    assert found.curve[0].retention == 100 and found.curve[0].interval[0] < 50
+    assert found.to_dict()["unknown"] == ["never"]
 
 
 def test_when_no_budget_suffices_nothing_is_chosen(suite, untrained):

@@ -10,9 +10,7 @@ Readers of Parquet directories ignore names that begin with "_".
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +19,7 @@ from typing import Any, BinaryIO
 
 from covist.batch.answers import FORMATS, Answer, as_line, from_lines
 from covist.errors import CovistError
-from covist.outputs import lock_directory, writable_directory
+from covist.outputs import FREE_SPACE, journal_lines, lock_directory, replace_file, writable_directory, writing
 
 
 class Store:
@@ -67,12 +65,8 @@ class Store:
         path = self._journal(index)
         if not path.exists():
             return []
-        text = path.read_bytes()
-        whole = text[: text.rfind(b"\n") + 1]
-        if whole != text:
-            os.truncate(path, len(whole))
         found = []
-        for line in whole.splitlines():
+        for line in journal_lines(path):
             with suppress(ValueError, TypeError):
                 found += from_lines([line])
         return found
@@ -106,14 +100,13 @@ class Store:
     def writing(self) -> Iterator[None]:
         """Report errors of the disk in one line; what was finished before is kept."""
         try:
-            yield
-        except (OSError, sqlite3.DatabaseError) as error:
-            is_full = getattr(error, "errno", None) == errno.ENOSPC or "disk is full" in str(error)
-            reason = (getattr(error, "strerror", None) or str(error)).lower()
-            advice = "; free some space, then run the same command again" if is_full else ""
-            if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+            with writing(self.directory):
+                yield
+        except sqlite3.DatabaseError as error:
+            advice = FREE_SPACE if "disk is full" in str(error) else ""
+            if not isinstance(error, sqlite3.OperationalError):
                 advice = f"; delete {self.ids_path}, then run the same command again"  # it is rebuilt
-            raise CovistError(f"cannot write to {self.directory}: {reason}{advice}") from None
+            raise CovistError(f"cannot write to {self.directory}: {str(error).lower()}{advice}") from None
 
     def close(self) -> None:
         self._lock.release()
@@ -125,25 +118,5 @@ class Store:
         return self._work / f"part-{index:06d}.jsonl"
 
     def _replace(self, path: Path, write: Callable[[BinaryIO], object]) -> None:
-        """Replace a file atomically, even in a power cut: the data reaches the disk before the name does."""
-        temporary = self._work / f"{path.name}.tmp"
-        with self.writing():
-            try:
-                with temporary.open("wb") as file:
-                    write(file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
-            _settle(path.parent)
-
-
-def _settle(directory: Path) -> None:
-    """Flush the names of a directory to the disk."""
-    if os.name == "posix":
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        """Readers of the directory never see the file that is written first."""
+        replace_file(path, write, self._work / f"{path.name}.tmp")

@@ -177,5 +177,9 @@ def _differences(results: Results) -> Table:
 
 
 def _correction(results: Results) -> str:
+    from covist.eval.comparing import FEWEST
+
+    if results.images < FEWEST:
+        return f"[dim]no difference is called clear with fewer than {counted(FEWEST, results.unit)}[/]"
     compared = counted(len(results.differences), "comparison")
     return f"[dim]clear: not corrected for multiple comparisons; Holm: corrected for the {compared} in this table[/]"

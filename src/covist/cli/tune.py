@@ -144,6 +144,12 @@ def _curve(tuned: Tuned) -> Table:
 
 
 def _why_none(tuned: Tuned) -> str:
+    if tuned.unknown:
+        names = escape(", ".join(tuned.unknown))
+        return (
+            f"[yellow]no budget suffices:[/] the uncompressed model answers no question of {names} right, so there is "
+            "nothing to keep; leave these questions out"
+        )
     if tuned.best_bound < tuned.keep:
         seen = counted(tuned.items, tuned.unit)
         return (

@@ -20,7 +20,7 @@ import torch
 from covist.api.compress import compress
 from covist.eval.metrics import METRICS
 from covist.eval.questions import Asked, posed
-from covist.eval.statistics import Bootstrap, Interval, Tally, estimate
+from covist.eval.statistics import Interval, Tally, accuracy, accuracy_difference
 from covist.eval.subject import Subject
 from covist.eval.suite import HALVES, SUITES, Item, load_suite
 from covist.eval.tables import markdown_table, with_interval
@@ -64,10 +64,9 @@ def second_questions(
         with nullcontext() if reselect is None else compress(*model, reselect=reselect, **common):
             right[way] = np.array([[_right(subject, item, pairs)] for item in items])  # [images, 1]
     counts = np.array([[len(item.questions[:pairs])] for item in items])
-    bootstrap = Bootstrap(len(items), seed)
-    draws = {way: bootstrap.accuracy(Tally(own, counts)) for way, own in right.items()}
-    first = draws["tokens of the first question"]
-    return [Second(way, *estimate(own), *estimate(own - first)) for way, own in draws.items()]
+    tallies = {way: Tally(own, counts) for way, own in right.items()}
+    first = tallies["tokens of the first question"]
+    return [Second(way, *accuracy(own, seed), *accuracy_difference(own, first, seed)) for way, own in tallies.items()]
 
 
 def _right(subject: Subject, item: Item, pairs: int | None) -> float:

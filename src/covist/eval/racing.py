@@ -1,22 +1,22 @@
 """Find the smallest sufficient budget from as few answers as possible: a race over growing samples.
 
-The question. A budget *passes* if the lower confidence bound of its retention, measured on all items, reaches `keep`.
-Retention need not rise with every budget, so the answer is defined from above: the smallest budget that passes together
-with every larger one of the ladder. That is a fixed sequence of tests, each at the same level, that ends with the first
-failure. The chance that it goes past a budget whose true retention is below `keep` is at most the level of a single
-test, however many budgets there are.
+The question. A budget *passes* if the lower confidence bound of its retention reaches `keep`. Retention need not rise
+with every budget, so the answer is defined from above: the smallest budget that passes together with every larger one
+of the ladder. That is a fixed sequence of tests, each at the same level, that ends with the first failure. The chance
+that it goes past a budget whose true retention is below `keep` is at most the level of a single test, however many
+budgets there are.
 
-The race. Budgets are tried from the largest down. Each is answered on a growing sample of the items, in random order,
-and is dropped or accepted as soon as the sample shows how the test on all items will end. The sample is drawn from the
-items without replacement, so the uncertainty is about the draw and not about the model. After a share f of the items,
-a loss that would just pass has an expected value of f times itself, and a variance of f (1 - f) times its own. A loss
-that is further away than chance allows decides the test. Every look may accept a budget wrongly with a small
-probability; the looks share a part of the total error (`EARLY`), and the final test has the rest. A budget that is
+The bound. Losses are rare at the budgets that matter, and the item that costs most may be one that the sample does not
+have. Every draw of the bootstrap therefore has one more item, which loses every answer where that is dearest
+(`covist.eval.resampling`): in a family of five questions, a lost answer costs more than in one of five hundred. A
+family from which the uncompressed model has given no right answer yet counts as lost. A family that gains by
+compression counts as kept, so that it cannot pay for another that loses.
+
+The race. Budgets are tried from the largest down. Each is answered on a growing sample of the items, in random order.
+Every look tests the same claim about the items of this kind, not about the rest of the file, each with its own part of
+the error; the parts add up to the whole (Bonferroni), so the promise holds whatever the looks have in common. A budget
+is dropped as soon as the sample shows that it keeps too little, or that it cannot pass any more. A budget that is
 dropped wrongly costs tokens but breaks no promise; `DROPPED` bounds how often that happens.
-
-The bound. At the budgets that matter, few answers are lost, and a normal interval is too short: without any loss its
-length would be zero. Wilson's interval for counts is used instead, with the cost of one lost answer as the unit: at
-zero losses in n answers it allows 2.7 / n, close to the exact 3 / n.
 """
 
 from __future__ import annotations
@@ -24,16 +24,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from math import ceil, sqrt
-from statistics import NormalDist
+from functools import partial
+from math import ceil, floor
 from typing import Generic, TypeVar
 
-from covist.eval.statistics import Interval, Tally
+import numpy as np
+
+from covist.eval.resampling import highest, lowest, resample
+from covist.eval.statistics import Interval, Tally, mean_ratio
 
 ERROR = 0.05
 EARLY = 0.2  # share of the error that is spent on early looks
-DROPPED = 0.05  # chance of dropping a budget that would have passed on all items
+DROPPED = 0.05  # chance of dropping a budget early that keeps enough
 FIRST_LOOK, GROWTH = 16, 1.5
+DRAWS = 9999
 
 Rung = TypeVar("Rung")
 
@@ -45,54 +49,44 @@ class Verdict(str, Enum):
 
 
 @dataclass(frozen=True)
-class Loss:
-    """What compression costs on some items, in percentage points of retention, summed over the items.
+class Sample:
+    """Right answers on the first items, with a budget and without compression; both [items, families]."""
 
-    total: items x (100 - retention); negative if compression helps
-    variance: of that sum, for a new sample of as many items
-    unit: what a single lost answer adds to the sum, on average over the answers that could be lost
-    """
-
-    items: int
-    total: float
-    variance: float
-    unit: float
+    right: np.ndarray
+    full: np.ndarray
 
     @classmethod
-    def of(cls, tally: Tally, vanilla: Tally) -> Loss:
-        """From the tallies of a run and of vanilla; the delta method gives the variance of this mean of ratios."""
-        items = len(tally.right)
-        full = vanilla.right.sum(0)  # [families]
-        known = full > 0
-        if not known.any():
-            return cls(items, 100.0 * items, 0.0, 100.0)
-        right, reference = tally.right[:, known], vanilla.right[:, known]  # [items, families]
-        ratios = right.sum(0) / full[known]
-        answer = 100.0 / known.sum() / (full[known] / items)  # what one right answer adds, by family
-        moves = ((right - ratios * reference) * answer).sum(1)  # [items], around zero
-        spread = float((moves**2).sum()) * items / max(1, items - 1)
-        return cls(items, items * 100.0 * (1.0 - float(ratios.mean())), spread, 100.0 * items / float(full.sum()))
+    def of(cls, tally: Tally, vanilla: Tally) -> Sample:
+        return cls(tally.right, vanilla.right)
+
+    @property
+    def items(self) -> int:
+        return len(self.right)
 
     @property
     def retention(self) -> float:
-        return 100.0 - self.total / self.items
+        """In percent; 0 if the uncompressed model is never right."""
+        found = float(mean_ratio(self.rows.sum(0)))
+        return 0.0 if np.isnan(found) else found
 
-    def interval(self, error: float) -> Interval:
-        """An interval for the retention; each end is wrong with a probability of `error`."""
-        z = NormalDist().inv_cdf(1 - error)
-        middle = self.total + z**2 * self.unit / 2
-        reach = z * sqrt(self.variance + (z * self.unit / 2) ** 2)
-        low, high = (100.0 - (middle + side * reach) / self.items for side in (1, -1))
-        return max(0.0, low), high
+    @property
+    def rows(self) -> np.ndarray:
+        return np.hstack([self.right, self.full])
 
 
-@dataclass(frozen=True)
 class BudgetTest:
-    """A test for a retention of at least `keep` on `items` items; it passes wrongly with a probability of `error`."""
+    """A test for a retention of at least `keep`; it passes wrongly with a probability of at most `error`.
 
-    keep: float
-    items: int
-    error: float = ERROR
+    asked: questions by item and family, in the order in which items are answered, [items, families]
+    draws: of the bootstrap; the test counts them, so that its promise holds with any number
+    """
+
+    def __init__(self, keep: float, asked: np.ndarray, error: float = ERROR, draws: int = DRAWS):
+        self.keep, self.asked, self.error, self.draws = keep, np.asarray(asked, dtype=float), error, draws
+        self.items = len(self.asked)
+        self._families = self.asked.sum(0) > 0
+        lost, kept = np.zeros_like(self.asked), self.asked
+        self._lost, self._kept = (np.unique(np.hstack([right, kept]), axis=0) for right in (lost, kept))
 
     @property
     def final_error(self) -> float:
@@ -102,7 +96,8 @@ class BudgetTest:
     def looks(self) -> list[int]:
         """Sizes of the growing sample; the last one is all items.
 
-        >>> BudgetTest(99, items=100).looks
+        >>> import numpy as np
+        >>> BudgetTest(99, np.ones((100, 1))).looks
         [16, 24, 36, 54, 81, 100]
         """
         sizes: list[int] = []
@@ -112,64 +107,84 @@ class BudgetTest:
             size = ceil(size * GROWTH)
         return [*sizes, self.items]
 
-    def best_lower_bound(self, loss: Loss) -> float:
-        """The lower bound if no answer were lost."""
-        return Loss(self.items, 0.0, 0.0, loss.unit).interval(self.final_error)[0]
-
-    def judge(self, loss: Loss) -> Verdict:
-        """On all items the bound decides; on fewer, the expected bound decides if it is clear enough."""
-        if loss.items >= self.items:
-            return Verdict.PASSES if loss.interval(self.final_error)[0] >= self.keep else Verdict.FAILS
-        share = loss.items / self.items
-        allowed, variance = self._allowed(loss)
-        deviation = sqrt(share * (1 - share) * variance)
-        distance = (loss.total - share * allowed) / deviation
-        if distance <= -self._clear(self.error * EARLY):
+    def judge(self, sample: Sample) -> Verdict:
+        """Whether the sample shows that a budget keeps enough, that it does not, or neither."""
+        low, high = self._ends(sample.rows)
+        is_last = sample.items >= self.items
+        others = max(1, len(self.looks) - 1)
+        if _lower(low, self.final_error if is_last else self.error * EARLY / others) >= self.keep:
             return Verdict.PASSES
-        return Verdict.FAILS if distance >= self._clear(DROPPED) else Verdict.OPEN
+        if is_last or -_lower(-high, DROPPED / others) < self.keep or self._best_end(sample) < self.keep:
+            return Verdict.FAILS
+        return Verdict.OPEN
 
-    def _clear(self, error: float) -> float:
-        """The number of standard deviations that any of the early looks exceeds by chance with probability `error`."""
-        return NormalDist().inv_cdf(1 - error / (len(self.looks) - 1))
+    def interval(self, sample: Sample) -> Interval:
+        """An interval for the retention; the lower end is the bound of the test on all items."""
+        low, high = self._ends(sample.rows)
+        return _lower(low, self.final_error), -_lower(-high, self.final_error)
 
-    def _allowed(self, loss: Loss) -> tuple[float, float]:
-        """The largest loss on all items that passes, and its variance.
+    def best_lower_bound(self, sample: Sample) -> float:
+        """The lower bound on all items if no answer were lost."""
+        return self._bound_without_loss(np.empty((0, 2 * self.asked.shape[1])), self.asked * self._shares(sample))
 
-        The variance is at least that of as many lost answers as make up the loss: a sample without any loss must not
-        pass with certainty.
-        """
-        z, unit, room = NormalDist().inv_cdf(1 - self.final_error), loss.unit, self.items * (100.0 - self.keep)
-        variance = loss.variance * self.items / loss.items
-        allowed = room - z**2 * unit / 2 - z * sqrt(variance + (z * unit / 2) ** 2)
-        allowed = min(allowed, room - z * sqrt(unit * room))
-        return allowed, max(variance, unit * max(allowed, unit))
+    def _best_end(self, sample: Sample) -> float:
+        """The lower bound on all items if no further answer were lost."""
+        return self._bound_without_loss(sample.rows, self.asked[sample.items :] * self._shares(sample))
+
+    def _bound_without_loss(self, rows: np.ndarray, kept: np.ndarray) -> float:
+        low, _ = self._ends(np.vstack([rows, np.hstack([kept, kept])]))
+        return _lower(low, self.final_error)
+
+    def _shares(self, sample: Sample) -> np.ndarray:
+        """The uncompressed model's score by family, [families]; 1 where it is not known yet."""
+        asked = self.asked[: sample.items].sum(0)
+        return np.divide(sample.full.sum(0), asked, out=np.ones_like(asked), where=asked > 0)
+
+    def _ends(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The retention in every draw, with one more item that loses everything, and with one that keeps everything."""
+        feared, hoped = (partial(self._retention, unknown=unknown) for unknown in (0.0, 1.0))
+        ends = [(lowest(rows, self._lost, feared), feared), (highest(rows, self._kept, hoped), hoped)]
+        low, high = resample(rows, ends, draws=self.draws)
+        return low, high
+
+    def _retention(self, sums: np.ndarray, unknown: float) -> np.ndarray:
+        """In percent; no family has more than all, and those without a right answer have what is `unknown`."""
+        right, full = (half[..., self._families] for half in np.split(sums, 2, axis=-1))
+        kept = np.divide(right, full, out=np.full(full.shape, unknown), where=full > 0)
+        return 100.0 * np.minimum(kept, 1.0).mean(-1)
+
+
+def _lower(draws: np.ndarray, error: float) -> float:
+    """The value below which lies a share of the draws of at most `error`, the real sample counted as one of them."""
+    place = floor(error * (len(draws) + 1)) - 1
+    return float(np.partition(draws, place)[place]) if place >= 0 else -np.inf
 
 
 @dataclass(frozen=True)
 class Step(Generic[Rung]):
-    """The last loss of a budget in the race, and its verdict."""
+    """The last sample of a budget in the race, and its verdict."""
 
     rung: Rung
-    loss: Loss
+    sample: Sample
     verdict: Verdict
 
 
 def race(
-    ladder: Sequence[Rung], test: BudgetTest, measure: Callable[[Rung, int], Loss], early: bool = True
+    ladder: Sequence[Rung], test: BudgetTest, answer: Callable[[Rung, int], Sample], early: bool = True
 ) -> list[Step[Rung]]:
     """Try a ladder from its first rung, the largest budget, down to the first that fails.
 
-    measure: gives the loss of a rung on the first so many items of the random order
-    early: False waits for all items; the race should give the same result
+    answer: gives the answers of a rung on the first so many items of the random order
+    early: False waits for all items
     """
     steps: list[Step[Rung]] = []
     for rung in ladder:
         for look in test.looks if early else [test.items]:
-            loss = measure(rung, look)
-            verdict = test.judge(loss)
+            sample = answer(rung, look)
+            verdict = test.judge(sample)
             if verdict is not Verdict.OPEN:
                 break
-        steps.append(Step(rung, loss, verdict))
+        steps.append(Step(rung, sample, verdict))
         if verdict is Verdict.FAILS:
             break
     return steps

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from covist.eval.records import Answered
-from covist.eval.statistics import Bootstrap, Interval, estimate
+from covist.eval.statistics import Interval, accuracy, retention
 from covist.eval.subject import Subject
 from covist.eval.suite import SUITES, load_suite
 from covist.eval.tally import tally
@@ -41,7 +41,7 @@ def reading_by_layer(suite: str = "scenes", *, limit: int = 8, model: Any = None
     asked = load_suite(suite)
     items, subject = asked.items(limit), Subject.resolve(asked.model if model is None else model)
     decoder: Any = family_for(subject.model).decoder
-    bootstrap, tallies = Bootstrap(len(items), seed), {}
+    tallies = {}
     for layers in range(len(decoder.layers), -1, -1):
         answered = {}
         for item in items:
@@ -50,10 +50,7 @@ def reading_by_layer(suite: str = "scenes", *, limit: int = 8, model: Any = None
                 answered[item.number] = Answered(item.number, subject.answer(item).texts, 0.0, 0.0)
         tallies[layers] = tally(items, answered, asked.families)
     whole = tallies[len(decoder.layers)]
-    return [
-        Reading(layers, float(bootstrap.accuracy(own)[0]), *estimate(bootstrap.retention(own, whole)))
-        for layers, own in tallies.items()
-    ]
+    return [Reading(layers, accuracy(own, seed).value, *retention(own, whole, seed)) for layers, own in tallies.items()]
 
 
 @contextmanager

@@ -3,21 +3,32 @@
 DIR/settings.json     what must be the same for all runs that share the directory
 DIR/answers/*.jsonl   one file per method and budget, one line per image
 DIR/results.*         a summary over the most images that were evaluated
+DIR/lock              held by the process that answers; it stays there
 """
 
 from __future__ import annotations
 
 import json
 import re
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from covist.errors import CovistError
-from covist.outputs import short_name, writable_directory, write_json
+from covist.outputs import (
+    journal_lines,
+    lock_directory,
+    replace_file,
+    short_name,
+    writable_directory,
+    write_json,
+    writing,
+)
 from covist.request.answer import Configuration
 from covist.schedule import CoverageBudget
+from covist.units import counted
 
 LAYOUT = 3
 """Version of the directory's layout; a directory with another one is refused."""
@@ -67,36 +78,57 @@ class Answered:
 
 
 class Records:
-    """Answers by run and image, in memory, and also in a directory if one is given."""
+    """Answers by run and image, in memory, and also in a directory if one is given.
+
+    One process at a time may open a directory, until `close`, or the end of a `with`.
+    """
 
     def __init__(self, directory: str | Path | None, settings: dict[str, Any]):
         self.settings = {"layout": LAYOUT, **settings}
         self.sitting = uuid4().hex[:8]
         self._directory = None if directory is None else Path(directory)
         self._answers: dict[Run, dict[int, Answered]] = {}
+        self._lock = None
         if self._directory is not None:
             (writable_directory(self._directory) / "answers").mkdir(exist_ok=True)
-            self._adopt_settings()
+            self._lock = lock_directory(self._directory, "covist eval or tune")
+            try:
+                self._adopt_settings(self._directory)
+            except BaseException:
+                self.close()
+                raise
+
+    def __enter__(self) -> Records:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let other processes into the directory."""
+        if self._lock is not None:
+            self._lock.release()
 
     def of(self, run: Run) -> dict[int, Answered]:
         """Answers by image number, read from the directory when a run is first needed."""
         if run not in self._answers:
-            self._answers[run] = self._read(run)
+            known = self._directory is not None and self._path(run).exists()
+            lines = _read(self._path(run)) if known else []
+            self._answers[run] = {answered.image: answered for stored, answered in lines if stored == run}
         return self._answers[run]
 
     def runs(self) -> list[Run]:
         """Every run with answers in the directory, sorted by name and decreasing budget, shares after counts."""
         paths = [] if self._directory is None else (self._directory / "answers").glob("*.jsonl")
-        lines = (json.loads(line) for path in paths for line in _whole_lines(path))
-        found = {Run(line["method"], line["budget"]) for line in lines}
+        found = {run for path in paths for run, _ in _read(path)}
         return sorted(found, key=lambda run: (run.method, -budget_size(run.budget)))
 
     def add(self, run: Run, answered: Answered) -> None:
-        self.of(run)[answered.image] = answered
         if self._directory is not None:
-            with self._path(run).open("a", encoding="utf-8") as file:
-                line = {"method": run.method, "budget": run.budget, **asdict(answered)}
-                file.write(json.dumps(line) + "\n")
+            line = {"method": run.method, "budget": run.budget, **asdict(answered)}
+            with writing(self._directory), self._path(run).open("ab") as file:
+                file.write(json.dumps(line).encode() + b"\n")
+        self.of(run)[answered.image] = answered
 
     def settle(self, name: str, value: Any) -> None:
         """Store a setting that was not known when the directory was opened."""
@@ -104,50 +136,79 @@ class Records:
         if self._directory is not None:
             write_json(self._directory / "settings.json", self.settings)
 
-    def _adopt_settings(self) -> None:
+    def _adopt_settings(self, directory: Path) -> None:
         """Refuse a directory made with other settings; take over settings that it has already stored."""
-        assert self._directory is not None
-        path = self._directory / "settings.json"
-        if not path.exists():
-            write_json(path, self.settings)
+        stored = _stored_settings(directory)
+        if stored is None:
+            write_json(directory / "settings.json", self.settings)
             return
-        stored = self._stored_settings(path)
+        if stored.get("layout") != LAYOUT:
+            raise CovistError(f"{directory} was written by another version of covist; choose another directory")
         for name, value in self.settings.items():
             if value is not None and stored.get(name) != value:
                 raise CovistError(
-                    f"{self._directory} holds answers with {name}={stored.get(name)!r}, not {value!r}; "
+                    f"{directory} holds answers with {name}={stored.get(name)!r}, not {value!r}; "
                     "choose another directory"
                 )
         self.settings = stored
-
-    def _stored_settings(self, path: Path) -> dict[str, Any]:
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            raise CovistError(f"{path} is damaged; choose another directory") from None
-        if not isinstance(stored, dict) or stored.get("layout") != LAYOUT:
-            raise CovistError(f"{self._directory} was written by another version of covist; choose another directory")
-        return stored
 
     def _path(self, run: Run) -> Path:
         assert self._directory is not None
         method, budget = re.sub(r"[^\w.=-]+", "_", run.method), str(run.budget).replace(":", "_")
         return self._directory / "answers" / f"{short_name(f'{method}@{budget}')}.jsonl"
 
-    def _read(self, run: Run) -> dict[int, Answered]:
-        if self._directory is None or not self._path(run).exists():
-            return {}
-        found = {}
-        for line in map(json.loads, _whole_lines(self._path(run))):
-            if Run(line.pop("method"), line.pop("budget")) == run:
-                found[line["image"]] = Answered(**line)
-        return found
+
+def _stored_settings(directory: Path) -> dict[str, Any] | None:
+    """The settings in a directory; None if it has none and, of a damaged file, no answers that depend on them."""
+    path = directory / "settings.json"
+    if not path.exists():
+        return None
+    stored = _json_object(path)
+    if stored is not None:
+        return stored
+    if next((directory / "answers").glob("*.jsonl"), None) is None:
+        return None
+    summary = _json_object(directory / "results.json") or {}  # it has the settings too
+    if isinstance(summary.get("settings"), dict):
+        write_json(path, summary["settings"])
+        return summary["settings"]
+    raise CovistError(
+        f"{path} is damaged, and says no longer what the answers next to it depend on; delete it if their settings "
+        "were those of this command, or choose another directory"
+    )
 
 
-def _whole_lines(path: Path) -> list[str]:
-    """The lines of a file of answers; an incomplete last line, left by a killed process, is removed."""
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
-    return whole.splitlines()
+def _json_object(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _read(path: Path) -> list[tuple[Run, Answered]]:
+    """The lines of a file of answers; damaged ones, left by a power cut or an editor, are removed."""
+    lines = journal_lines(path)
+    found = [_parse(line) for line in lines]
+    damaged = found.count(None)
+    if damaged:
+        whole = b"".join(line + b"\n" for line, one in zip(lines, found, strict=True) if one is not None)
+        replace_file(path, lambda file: file.write(whole))
+        warnings.warn(
+            f"{path}: {counted(damaged, 'damaged line')} removed; what is missing is answered again", stacklevel=2
+        )
+    return [one for one in found if one is not None]
+
+
+def _parse(line: bytes) -> tuple[Run, Answered] | None:
+    """The answers of a line; None if it is damaged."""
+    try:
+        fields = json.loads(line)
+        run, answered = Run(fields.pop("method"), fields.pop("budget")), Answered(**fields)
+        hash(run)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    figures = (answered.seconds, answered.tokens)
+    is_whole = type(answered.image) is int and all(isinstance(figure, int | float) for figure in figures)
+    has_answers = isinstance(answered.answers, list) and all(isinstance(answer, str) for answer in answered.answers)
+    return (run, answered) if is_whole and has_answers else None

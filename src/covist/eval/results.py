@@ -9,18 +9,27 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import numpy as np
-
 from covist.environment import versions
 from covist.errors import CovistError
+from covist.eval.comparing import FEWEST, holm, sign_flip
 from covist.eval.questions import AGREEMENT
 from covist.eval.records import Answered, Records, Run
-from covist.eval.statistics import FEWEST, LEVEL, Bootstrap, Interval, Tally, estimate, holm, p_value
+from covist.eval.statistics import (
+    LEVEL,
+    Estimate,
+    Interval,
+    Tally,
+    accuracy,
+    contributions,
+    difference,
+    family_scores,
+    retention,
+)
 from covist.eval.suite import Item, Suite
 from covist.eval.tables import markdown
 from covist.eval.tally import answer_agreement, tally
 from covist.methods.grammar import VANILLA
-from covist.outputs import write_json
+from covist.outputs import write_json, write_text, writing
 from covist.request.budgets import Reach, reach_of
 from covist.units import counted
 
@@ -73,8 +82,8 @@ class Score:
 class Difference:
     """Retention of a method minus that of another at the same budget, on the same images.
 
-    interval: 95% bootstrap interval of the difference
-    p: p-value of no difference
+    interval: 95% interval of the difference
+    p: p-value of no difference, by exchanging the two methods on images at random; nan if there is no difference
     p_holm: the same after Holm's correction for all comparisons in the table
     images: the number of images compared
     """
@@ -90,17 +99,16 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval excludes zero; without a true difference, one in twenty does so by chance.
+        """Whether p is at most 5 %; without a true difference, one in twenty is clear by chance.
 
-        Never with fewer than six images, whose bootstrap intervals are too short.
+        Never with fewer than 30 images.
         """
-        low, high = self.interval
-        return self.images >= FEWEST and (low > 0 or high < 0)
+        return self.images >= FEWEST and self.p <= 1 - LEVEL
 
     @property
     def is_clear_among_all(self) -> bool:
         """Whether it is still clear after Holm's correction: the chance of any false one in the table is 5 %."""
-        return self.is_clear and self.p_holm <= 1 - LEVEL
+        return self.images >= FEWEST and self.p_holm <= 1 - LEVEL
 
 
 @dataclass(frozen=True)
@@ -178,20 +186,13 @@ class Results:
         return f"{counted(self.questions, 'question')} about {counted(self.images, self.unit)}"
 
     @cached_property
-    def _bootstrap(self) -> Bootstrap:
-        return Bootstrap(self.images, self.seed)
-
-    @cached_property
     def _vanilla(self) -> Run | None:
         return next((run for run in self.tallies if run.method == VANILLA), None)
 
     @cached_property
-    def _retentions(self) -> dict[Run, np.ndarray]:
-        """The retention of every bootstrap draw, by run."""
-        if self._vanilla is None:
-            return {}
-        vanilla = self.tallies[self._vanilla]
-        return {run: self._bootstrap.retention(tally, vanilla) for run, tally in self.tallies.items()}
+    def _full(self) -> Tally:
+        """The tally of the uncompressed model, without which there are no others."""
+        return next(own for run, own in self.tallies.items() if run.method == VANILLA)
 
     @cached_property
     def reaches(self) -> dict[Run, Reach]:
@@ -212,47 +213,43 @@ class Results:
 
     @cached_property
     def scores(self) -> list[Score]:
-        return [self._score(run) for run in self._retentions]
+        return [] if self._vanilla is None else [self._score(run, self._vanilla) for run in self.tallies]
 
-    def _score(self, run: Run) -> Score:
-        tally, cost, made = self.tallies[run], self.costs[run], self.reaches.get(run)
-        accuracy, accuracy_interval = estimate(self._bootstrap.accuracy(tally))
-        retention, retention_interval = estimate(self._retentions[run])
+    def _score(self, run: Run, vanilla: Run) -> Score:
+        own, cost, made = self.tallies[run], self.costs[run], self.reaches.get(run)
+        scored = accuracy(own, self.seed)
+        kept = retention(own, self._full, self.seed)
         return Score(
             method=run.method,
             budget=run.budget,
             mean_tokens=cost.tokens,
             mean_cached_tokens=cost.cached_tokens,
             counted_tokens=cost.cached_tokens if made is None else made.mean,
-            accuracy=accuracy,
-            accuracy_interval=accuracy_interval,
-            retention=retention,
-            retention_interval=retention_interval,
-            families=dict(zip(self.families, self._bootstrap.family_scores(tally)[0].tolist(), strict=True)),
+            accuracy=scored.value,
+            accuracy_interval=scored.interval,
+            retention=kept.value,
+            retention_interval=kept.interval,
+            families=dict(zip(self.families, family_scores(own).tolist(), strict=True)),
             same_answers=self.same_answers[run],
             target=cost.target,
             seconds_per_image=cost.seconds,
             reached=made is None or made.is_reached,
             nominal=made is not None and made.nominal,
-            times_mixed=len(cost.sittings | self.costs[self._vanilla or run].sittings) > 1,
+            times_mixed=len(cost.sittings | self.costs[vanilla].sittings) > 1,
         )
 
     def difference(self, method: str, against: str, budget: int | str) -> Difference:
         """Paired difference in retention between two methods."""
         for name in (method, against):
-            if Run(name, budget) not in self._retentions:
+            if Run(name, budget) not in self.tallies:
                 raise CovistError(f"{name!r} was not evaluated at a budget of {budget}")
-        apart = self._apart(Run(method, budget), Run(against, budget))
-        p = p_value(apart)
-        return Difference(method, against, budget, *estimate(apart), p, p_holm=p, images=self.images)
+        own, other = Run(method, budget), Run(against, budget)
+        p = sign_flip(contributions(self.tallies[own], self.tallies[other], self._full))
+        return Difference(method, against, budget, *self.between(own, other), p, p_holm=p, images=self.images)
 
-    def between(self, run: Run, against: Run) -> tuple[float, Interval]:
+    def between(self, run: Run, against: Run) -> Estimate:
         """Paired difference in retention between two runs, whatever their budgets, with its 95% interval."""
-        return estimate(self._apart(run, against))
-
-    def _apart(self, run: Run, against: Run) -> np.ndarray:
-        """The retention of a run minus that of another, for every bootstrap draw."""
-        return self._retentions[run] - self._retentions[against]
+        return difference(self.tallies[run], self.tallies[against], self._full, self.seed)
 
     @cached_property
     def differences(self) -> list[Difference]:
@@ -297,8 +294,10 @@ class Results:
 
         folder = Path(directory)
         write_json(folder / "results.json", self.to_dict())
-        (folder / "results.md").write_text(self.to_markdown(), encoding="utf-8")
-        plot_retention(self, folder / "retention.png")
+        write_text(folder / "results.md", self.to_markdown())
+        plot_retention(self, folder / ".retention.png")
+        with writing(folder):
+            (folder / ".retention.png").replace(folder / "retention.png")
 
 
 def _number(value: float, digits: int = _DIGITS) -> float | None:

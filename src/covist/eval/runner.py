@@ -79,17 +79,17 @@ def evaluate(
     subject = Subject.resolve(asked.model if model is None else model, longest)
     runs = planned_runs(names, budgets, round(subject.tokens(items[0])), asked.one_size)
     setup = Setup.of(config)
-    records = Records(out, answers_identity(asked, subject, longest, setup, seed))
-    answering = Answering(subject, asked, items, records, seed)
-    try:
-        answering.answer(runs, progress)
-    finally:
-        # Also after an interruption: finished runs are kept and summarised.
-        finished = [run for run in runs if answering.is_finished(run)]
-        results = Results.build(asked, items, finished, records, seed)
-        if out is not None and runs[0] in finished:
-            others = _known([run for run in records.runs() if run not in runs and answering.is_finished(run)])
-            _summarise(Results.build(asked, items, [*finished, *others], records, seed), Path(out))
+    with Records(out, answers_identity(asked, subject, longest, setup, seed)) as records:
+        answering = Answering(subject, asked, items, records, seed)
+        try:
+            answering.answer(runs, progress)
+        finally:
+            # Also after an interruption: finished runs are kept and summarised.
+            finished = [run for run in runs if answering.is_finished(run)]
+            results = Results.build(asked, items, finished, records, seed)
+            if out is not None and runs[0] in finished:
+                others = _known([run for run in records.runs() if run not in runs and answering.is_finished(run)])
+                _summarise(Results.build(asked, items, [*finished, *others], records, seed), Path(out))
     return results
 
 

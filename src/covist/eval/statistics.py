@@ -1,21 +1,25 @@
-"""Scores, retention, bootstrap intervals, and the correction for multiple comparisons.
+"""Scores, retention and their 95 % intervals.
 
-Questions about one image are not independent, so the bootstrap draws images with replacement. Within a draw, every
+Questions about one image are not independent, so images are drawn, with all their questions. Within a draw, every
 quantity (of a method, of vanilla, of another method) is computed on the same images: all comparisons are paired.
+
+Each end of an interval belongs to draws with one more image (`covist.eval.resampling`): the worst of the sample or, if
+that is worse, a single lost answer where it weighs most; at the other end, the best or a single gain. Few images make
+any bootstrap too short; the factor by which Student's t exceeds the normal distribution widens it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
+from covist.eval.resampling import Score, highest, lowest, resample
+
 DRAWS = 2000
 LEVEL = 0.95
-FEWEST = 6
-"""With fewer images no difference is clear: even one sign in all of five is chance in 6 % of cases."""
 
 Interval = tuple[float, float]
 
@@ -28,67 +32,104 @@ class Tally:
     asked: np.ndarray
 
 
-class Bootstrap:
-    """A fixed set of draws over `images` images; draw 0 is the sample itself."""
+class Estimate(NamedTuple):
+    """A figure with its 95 % interval."""
 
-    def __init__(self, images: int, seed: int, draws: int = DRAWS):
-        rng = np.random.default_rng([seed, 7])
-        drawn = rng.multinomial(images, np.full(images, 1 / images), size=draws)  # [draws, images]
-        self.times = np.concatenate([np.ones((1, images), dtype=drawn.dtype), drawn])
-
-    def family_scores(self, tally: Tally) -> np.ndarray:
-        """Percent right per draw and family, [1 + draws, families]; nan if a draw has no question of a family."""
-        return _ratio(100.0 * self.times @ tally.right, self.times @ tally.asked)
-
-    def accuracy(self, tally: Tally) -> np.ndarray:
-        """Mean of the family scores, [1 + draws]."""
-        return _mean(self.family_scores(tally))
-
-    def retention(self, tally: Tally, vanilla: Tally) -> np.ndarray:
-        """R of the paper in percent, [1 + draws]: the mean over families of score / vanilla score.
-
-        A family in which vanilla has no right answer has no ratio and is left out.
-        """
-        return 100.0 * _mean(_ratio(self.family_scores(tally), self.family_scores(vanilla)))
+    value: float
+    interval: Interval
 
 
-def estimate(values: np.ndarray) -> tuple[float, Interval]:
-    """Point estimate and percentile interval of per-draw values [1 + draws]."""
-    drawn = values[1:][~np.isnan(values[1:])]
-    if not len(drawn):
-        return float(values[0]), (float("nan"), float("nan"))
-    low, high = np.percentile(drawn, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-    return float(values[0]), (float(low), float(high))
+def family_scores(tally: Tally) -> np.ndarray:
+    """Percent right per family, [families]; nan if a family has no question."""
+    return 100.0 * _ratio(tally.right.sum(0), tally.asked.sum(0))
 
 
-def p_value(values: np.ndarray) -> float:
-    """Two-sided p-value of per-draw differences [1 + draws] from zero: the estimate over the draws' deviation.
+def accuracy(tally: Tally, seed: int = 0) -> Estimate:
+    """Mean of the family scores, in percent."""
+    known = tally.asked.sum(0) > 0
+    rows = np.hstack([tally.right, tally.asked])
+    return _estimate(rows, mean_ratio, _answers(known, 0, 1), _answers(known, 1, 1), seed)
 
-    It uses the normal distribution, because counting draws beyond zero cannot resolve the very small values that a
-    correction for multiple comparisons needs.
+
+def retention(tally: Tally, vanilla: Tally, seed: int = 0) -> Estimate:
+    """R of the paper in percent: the mean over families of score / vanilla score.
+
+    A family in which vanilla has no right answer has no ratio and is left out.
     """
-    drawn = values[1:][~np.isnan(values[1:])]
-    if not len(drawn) or math.isnan(values[0]):
-        return math.nan
-    error = float(np.std(drawn))
-    if error == 0:
-        return float(values[0] == 0)
-    return math.erfc(abs(float(values[0])) / error / math.sqrt(2))
+    known = vanilla.right.sum(0) > 0
+    if tally is vanilla:
+        return _certain(100.0 if known.any() else nan)
+    missed = known & (vanilla.asked.sum(0) > vanilla.right.sum(0))  # here compression can give more right answers
+    rows = np.hstack([tally.right, vanilla.right])
+    gained = np.vstack([_answers(known, 1, 1), _answers(missed, 1, 0)])
+    return _estimate(rows, mean_ratio, _answers(known, 0, 1), gained, seed)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values after Holm's step-down correction, which controls the family-wise error.
+def difference(tally: Tally, against: Tally, vanilla: Tally, seed: int = 0) -> Estimate:
+    """The retention of a run minus that of another, in percentage points."""
+    return _difference(tally, against, vanilla.right, seed)
 
-    The smallest is multiplied by their number, the next by one less, and so on; they never decrease and are at most 1.
 
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    adjusted, worst = [0.0] * len(p_values), 0.0
-    for done, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
-        worst = max(worst, min(1.0, (len(p_values) - done) * p_values[place]))
-        adjusted[place] = worst
-    return adjusted
+def accuracy_difference(tally: Tally, against: Tally, seed: int = 0) -> Estimate:
+    """The accuracy of a run minus that of another, in percentage points."""
+    return _difference(tally, against, tally.asked, seed)
+
+
+def _difference(tally: Tally, against: Tally, under: np.ndarray, seed: int) -> Estimate:
+    if tally is against:
+        return _certain(0.0)
+    known, rows = under.sum(0) > 0, np.hstack([tally.right, against.right, under])
+    return _estimate(rows, _gap_of_ratios, _answers(known, 0, 1, 1), _answers(known, 1, 0, 1), seed)
+
+
+def contributions(tally: Tally, against: Tally, vanilla: Tally) -> np.ndarray:
+    """What each image adds to the difference in retention, [images]; nan if vanilla has no right answer."""
+    full = vanilla.right.sum(0)
+    if not full.any():
+        return np.full(len(full), nan)
+    known = full > 0
+    return 100.0 * ((tally.right - against.right)[:, known] / full[known]).mean(1)
+
+
+def _certain(value: float) -> Estimate:
+    """What holds by definition, on any images."""
+    return Estimate(value, (value, value))
+
+
+def _estimate(rows: np.ndarray, score: Score, lost: np.ndarray, gained: np.ndarray, seed: int) -> Estimate:
+    """lost, gained: rows of a single answer that is lost or gained, for each family"""
+    value = float(score(rows.sum(0)))
+    if not len(lost):  # no family has a score
+        return Estimate(value, (nan, nan))
+    worst = lowest(rows, np.vstack([rows, lost]), score)
+    best = highest(rows, np.vstack([rows, gained]), score)
+    low, high = resample(rows, [(worst, score), (best, score)], draws=DRAWS, seed=seed)
+    tail = _tail(len(rows))
+    return Estimate(value, (float(np.quantile(low, tail)), float(np.quantile(high, 1 - tail))))
+
+
+def _tail(images: int) -> float:
+    """The share of the draws to cut off at each end: less than 2.5 % for few images."""
+    from scipy.stats import norm, t
+
+    freedom = max(1, images - 1)
+    return float(norm.cdf(t.ppf((1 - LEVEL) / 2, freedom) * sqrt((images + 1) / freedom)))
+
+
+def _answers(families: np.ndarray, *columns: float) -> np.ndarray:
+    """A row for a single answer in each of some families: these values in its column of every part of a row."""
+    return np.kron([columns], np.eye(len(families))[families])
+
+
+def mean_ratio(sums: np.ndarray) -> np.ndarray:
+    """The mean over families of one sum over another, in percent, [...]; sums are [..., 2 families]."""
+    over, under = np.split(sums, 2, axis=-1)
+    return 100.0 * _mean(_ratio(over, under))
+
+
+def _gap_of_ratios(sums: np.ndarray) -> np.ndarray:
+    over, against, under = np.split(sums, 3, axis=-1)
+    return 100.0 * _mean(_ratio(over - against, under))
 
 
 def _ratio(over: np.ndarray, under: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from covist.eval.comparing import FEWEST
 from covist.eval.records import budget_size
 from covist.methods.grammar import VANILLA
 from covist.units import counted
@@ -26,7 +27,7 @@ def markdown(results: Results) -> str:
     measure = results.measure.capitalize()
     parts = [
         f"# Suite {results.suite}: {results.about}",
-        f"All scores in percent. Brackets hold 95% bootstrap intervals over {results.unit}s. "
+        f"All scores in percent. Brackets hold 95% intervals over {results.unit}s (bootstrap). "
         f"{_MEANING[results.measure]} *Same answers*: the share of questions with exactly the uncompressed model's "
         "answer. *Not reachable*: the method cannot keep as few tokens as the budget says; the score belongs to the "
         "smallest mean that it can reach, and is not ranked. *Nominal*: the published counts for the budget, whose "
@@ -48,8 +49,10 @@ def markdown(results: Results) -> str:
 
 def correction_note(results: Results) -> str:
     """What the columns "clear" and "Holm" mean."""
+    if results.images < FEWEST:
+        return f"No difference is called clear with fewer than {counted(FEWEST, results.unit)}."
     return (
-        "Clear: the interval excludes zero, not corrected for multiple comparisons. "
+        "Clear: p is at most 5% in a sign-flip test, not corrected for multiple comparisons. "
         f"Holm: clear after correction for the {counted(len(results.differences), 'comparison')} in this table, "
         "so that the chance of any false one among them is 5%."
     )

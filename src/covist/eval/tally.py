@@ -20,17 +20,25 @@ Answers = Mapping[int, Answered]
 
 def tally(items: Sequence[Item], answered: Answers, families: tuple[str, ...], vanilla: Answers | None = None) -> Tally:
     """Sum the scores per item and family; without a known right answer, that of `vanilla` is the right one."""
-    right = np.zeros((len(items), len(families)))
-    asked = np.zeros_like(right)
+    asked = questions_asked(items, families)
+    right = np.zeros_like(asked)
     for row, item in enumerate(items):
         for place, question in enumerate(item.questions):
             column = families.index(question.family)
-            asked[row, column] += 1
             if question.metric == AGREEMENT:
                 right[row, column] += _agreement(answered, vanilla, item.number, place)
             else:
                 right[row, column] += METRICS[question.metric](answered[item.number].answers[place], question)
     return Tally(right, asked)
+
+
+def questions_asked(items: Sequence[Item], families: tuple[str, ...]) -> np.ndarray:
+    """Numbers of questions, [items, families]."""
+    asked = np.zeros((len(items), len(families)))
+    for row, item in enumerate(items):
+        for question in item.questions:
+            asked[row, families.index(question.family)] += 1
+    return asked
 
 
 def answer_agreement(items: Sequence[Item], answered: Answers, vanilla: Answers) -> float:

@@ -17,13 +17,13 @@ from covist.environment import versions
 from covist.errors import CovistError
 from covist.eval.answering import Answering, Progress, answers_identity
 from covist.eval.questions import AGREEMENT
-from covist.eval.racing import ERROR, BudgetTest, Loss, Step, Verdict, race, smallest_passing
+from covist.eval.racing import ERROR, BudgetTest, Sample, Step, Verdict, race, smallest_passing
 from covist.eval.records import Records, Run
 from covist.eval.runner import method_names, planned_runs
 from covist.eval.statistics import Interval
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite, load_suite
-from covist.eval.tally import tally
+from covist.eval.tally import questions_asked, tally
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA
 from covist.request.answer import compressed
@@ -46,9 +46,8 @@ class Tried:
 
     @classmethod
     def of(cls, step: Step[Run], test: BudgetTest) -> Tried:
-        run, loss = step.rung, step.loss
-        ends = loss.interval(test.final_error)
-        return cls(run.method, run.budget, loss.items, loss.retention, ends, step.verdict)
+        run, sample = step.rung, step.sample
+        return cls(run.method, run.budget, sample.items, sample.retention, test.interval(sample), step.verdict)
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,7 @@ class Tuned:
     setup: what to save as `covist.json`; None if no budget retains enough
     report: tokens, cache and FLOPs of the first item before and after compression at the chosen budget
     best_bound: the highest lower bound that this data could give, if no answer were lost
+    unknown: families in which the uncompressed model gives no right answer, so that nothing can be shown about them
     answered, exhaustive: items x runs that were answered, and that all budgets on all items would have needed
     """
 
@@ -75,6 +75,7 @@ class Tuned:
     setup: Setup | None
     report: Report | None
     best_bound: float
+    unknown: tuple[str, ...]
     answered: int
     exhaustive: int
 
@@ -90,6 +91,7 @@ class Tuned:
             "chosen": None if self.setup is None else self.setup.to_dict(),
             "saved": None if self.report is None else _saved(self.report),
             "best_bound": round(self.best_bound, 2),
+            "unknown": list(self.unknown),
             "answered": self.answered,
             "exhaustive": self.exhaustive,
         }
@@ -125,8 +127,8 @@ def tune(
     suite, limit, model, max_new_tokens, config, progress: as in `evaluate`
     out: a directory for answers, which `tune` and `evaluate` can share
     seed: of the order in which items are answered
-    early: decide on a budget as soon as the result is clear; False answers all items, which is slower and should give
-        the same choice
+    early: decide on a budget as soon as the result is clear; False answers all items, which is slower and can only
+        differ by finding a smaller budget in rare cases
 
     >>> from covist.eval import Item, Question, Suite
     >>> image, question, answer = covist.tiny.demo()
@@ -146,12 +148,12 @@ def tune(
     np.random.default_rng(seed).shuffle(items)
     vanilla, *runs = planned_runs(names, budgets or LADDER, tokens, asked.one_size)
     ladders = [_ladder([run for run in runs if run.method == name], tokens, max_budget) for name in names]
-    records = Records(out, answers_identity(asked, subject, longest, Setup.of(config), seed=0))
     exhaustive = (1 + sum(map(len, ladders))) * len(items)
-    sampler = _Sampler(Answering(subject, asked, items, records, seed=0), vanilla, exhaustive, progress)
-    test = BudgetTest(keep, len(items), ERROR / len(names))
-    steps = [step for ladder in ladders for step in race(ladder, test, sampler.loss, early)]
-    return _conclude(sampler, test, steps)
+    test = BudgetTest(keep, questions_asked(items, asked.families), ERROR / len(names))
+    with Records(out, answers_identity(asked, subject, longest, Setup.of(config), seed=0)) as records:
+        sampler = _Sampler(Answering(subject, asked, items, records, seed=0), vanilla, exhaustive, progress)
+        steps = [step for ladder in ladders for step in race(ladder, test, sampler.sample, early)]
+        return _conclude(sampler, test, steps)
 
 
 def check_keep(keep: float) -> None:
@@ -190,8 +192,8 @@ class _Sampler:
     def items(self) -> Sequence[Item]:
         return self.answering.items
 
-    def loss(self, run: Run, count: int) -> Loss:
-        """The loss of a run on the first `count` items."""
+    def sample(self, run: Run, count: int) -> Sample:
+        """The answers of a run to the first `count` items."""
         first = self.items[:count]
         for one in (self.vanilla, run):
             self.answering.on(first).answer([one], self._advance(one))
@@ -199,7 +201,7 @@ class _Sampler:
         families, records = self.answering.suite.families, self.answering.records
         reference = records.of(self.vanilla)
         own, full = (tally(first, records.of(one), families, reference) for one in (run, self.vanilla))
-        return Loss.of(own, full)
+        return Sample.of(own, full)
 
     def tokens(self, run: Run, count: int) -> float:
         """The mean number of tokens that a run's budget came to on the first `count` items."""
@@ -227,7 +229,7 @@ def _conclude(sampler: _Sampler, test: BudgetTest, steps: Sequence[Step[Run]]) -
     answering = sampler.answering
     by_method = {step.rung.method: [one for one in steps if one.rung.method == step.rung.method] for step in steps}
     passing = [step for own in by_method.values() if (step := smallest_passing(own)) is not None]
-    chosen = min(passing, key=lambda step: sampler.tokens(step.rung, step.loss.items), default=None)
+    chosen = min(passing, key=lambda step: sampler.tokens(step.rung, step.sample.items), default=None)
     asked = [question for item in sampler.items for question in item.questions]
     return Tuned(
         suite=answering.suite.name,
@@ -238,10 +240,20 @@ def _conclude(sampler: _Sampler, test: BudgetTest, steps: Sequence[Step[Run]]) -
         curve=[Tried.of(step, test) for step in steps],
         setup=None if chosen is None else _setup(answering, test, chosen),
         report=None if chosen is None else sampler.report(chosen.rung),
-        best_bound=max(test.best_lower_bound(step.loss) for step in steps),
+        best_bound=max(test.best_lower_bound(step.sample) for step in steps),
+        unknown=_unknown(answering.suite.families, test, steps),
         answered=sum(sampler.needed.values()),
         exhaustive=sampler.exhaustive,
     )
+
+
+def _unknown(families: tuple[str, ...], test: BudgetTest, steps: Sequence[Step[Run]]) -> tuple[str, ...]:
+    """Families that were asked, in which the uncompressed model has no right answer among all items."""
+    seen = max((step.sample for step in steps), key=lambda sample: sample.items)
+    if seen.items < test.items:
+        return ()
+    nothing = (test.asked.sum(0) > 0) & (seen.full.sum(0) == 0)
+    return tuple(name for name, has_none in zip(families, nothing, strict=True) if has_none)
 
 
 def _setup(answering: Answering, test: BudgetTest, chosen: Step[Run]) -> Setup:
@@ -252,8 +264,8 @@ def _setup(answering: Answering, test: BudgetTest, chosen: Step[Run]) -> Setup:
         "made_by": "covist tune",
         "keep": test.keep,
         "confidence": 1 - ERROR,
-        "retention": round(chosen.loss.retention, 2),
-        "items": chosen.loss.items,
+        "retention": round(chosen.sample.retention, 2),
+        "items": chosen.sample.items,
         **{name: settings[name] for name in ("suite", "suite_version", "model", "clip", "dtype", "max_new_tokens")},
         "versions": versions(),
     }
