@@ -85,13 +85,13 @@ def compute(tower: TowerFeatures, data: Path, out: Path) -> None:
             print(path.name, flush=True)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m train.photos.features", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with captions.txt and images")
     parser.add_argument("--tower", type=Path, required=True, help="folder of a CLIP vision tower")
     parser.add_argument("--out", type=Path, required=True, help="folder for the features")
     parser.add_argument("--size", type=int, default=224, help="pixels of an image's side")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     compute(TowerFeatures(load_tower(options.tower, options.size), options.size), options.data, options.out)
 

@@ -12,7 +12,6 @@ from train.photos.features import image_processor
 
 SPECIAL = (PAD, START, UNKNOWN, END, IMAGE)
 FEWEST = 4  # captions' words that are rarer are unknown: nothing could be learned about them
-PATCH = 16
 _NORMALIZER = normalizers.Sequence(
     [normalizers.Lowercase(), normalizers.Replace(Regex("[^a-z0-9']+"), " ")]  # no capitals, no punctuation
 )
@@ -42,11 +41,11 @@ def build_tokenizer(words: dict[str, int]) -> PreTrainedTokenizerFast:
     )
 
 
-def build_processor(tokenizer: PreTrainedTokenizerFast, size: int) -> LlavaProcessor:
+def build_processor(tokenizer: PreTrainedTokenizerFast, size: int, patch: int) -> LlavaProcessor:
     return LlavaProcessor(
         image_processor=image_processor(size),
         tokenizer=tokenizer,
-        patch_size=PATCH,
+        patch_size=patch,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,  # the class token, which "default" drops
         image_token=IMAGE,

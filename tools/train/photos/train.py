@@ -12,6 +12,7 @@ the loss without an image is that of a model that knows the language of captions
 """
 
 import argparse
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -106,8 +107,8 @@ class Captioner(nn.Module):
             self.mean_token.lerp_(tokens.detach().mean((0, 1)).float(), 0.02 if started else 1.0)
         return tokens
 
-    def loss(self, visual: Tensor, places: Tensor, photos: list[Photo]) -> Tensor:
-        """Nats per token of the captions, given image tokens at `places` [t]."""
+    def losses(self, visual: Tensor, places: Tensor, photos: list[Photo]) -> Tensor:
+        """Nats of every known token of the captions, given image tokens at `places` [t]."""
         packed, n, packer, embed = self.packer(photos), len(photos), self.packer, self.decoder.embed_tokens
         before, after = (embed(torch.tensor(ids)).expand(n, -1, -1) for ids in (packer.before, packer.after))
         hidden = torch.cat([before, visual, after, embed(packed.ids)], dim=1)
@@ -121,7 +122,7 @@ class Captioner(nn.Module):
             use_cache=False,
         ).last_hidden_state[:, len(prefix) :]
         asked = packed.labels != IGNORED
-        return F.cross_entropy(self.words(states[asked]), packed.labels[asked])
+        return F.cross_entropy(self.words(states[asked]), packed.labels[asked], reduction="none")
 
 
 def pooled(features: Tensor, side: int) -> tuple[Tensor, Tensor]:
@@ -147,7 +148,7 @@ class Trainer:
         visual = self.captioner.visual(features)
         blind = self.captioner.mean_token.to(visual.dtype).expand(phase.blind, *visual.shape[1:])
         photos = [self.train.photos[index] for index in (*indices, *unseen)]
-        loss = self.captioner.loss(torch.cat([visual, blind]), places, photos)
+        loss = self.captioner.losses(torch.cat([visual, blind]), places, photos).mean()
         return loss, {"loss": float(loss.detach())}
 
     @torch.no_grad()
@@ -164,7 +165,7 @@ class Trainer:
             places = torch.arange(visual.shape[1])
             few = torch.randperm(len(places), generator=torch.Generator().manual_seed(start))[:PRUNED].sort().values
             shown = (visual, places), (visual[:, few], few), (self.captioner.mean_token.expand_as(visual), places)
-            sums += [float(self.captioner.loss(*one, photos)) for one in shown]
+            sums += [float(self.captioner.losses(*one, photos).mean()) for one in shown]
         self.captioner.train()
         losses = zip(("seeing", "pruned", "blind"), sums / (VALIDATED / 16), strict=True)
         return f"{len(self.train)} images, development " + " ".join(f"{name} {loss:.3f}" for name, loss in losses)
@@ -172,8 +173,7 @@ class Trainer:
 
 def export(model: LlavaForConditionalGeneration, captioner: Captioner, processor, out: Path) -> None:
     """Write the model as a folder that `covist` and transformers load."""
-    stored = LlavaForConditionalGeneration(model.config)
-    stored.load_state_dict(model.state_dict())
+    stored = copy.deepcopy(model)  # the training goes on with its own
     standardise = captioner.standardise
     fold_standardisation(stored.model.multi_modal_projector.linear_1, standardise.mean, standardise.std)
     stored.set_attn_implementation("sdpa")
@@ -181,7 +181,17 @@ def export(model: LlavaForConditionalGeneration, captioner: Captioner, processor
     processor.save_pretrained(out)
 
 
-def main() -> None:
+def build(data: Path, tower: Path, size: int, bank: FeatureBank) -> tuple[LlavaForConditionalGeneration, Captioner]:
+    """The untrained model, and its parts for training; features of `bank` give the scale of the standardisation."""
+    captions = (caption for photo in read_photos(data, TRAIN) for caption in photo.captions)
+    words = vocabulary(captions)
+    model = build_model(load_tower(tower, size), words)
+    packer = CaptionPacker(build_tokenizer(words), model.config.image_seq_length)
+    sample = bank.features(np.arange(min(64, len(bank))))  # enough for means: 196 patches each
+    return model, Captioner(model, packer, sample).train()
+
+
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m train.photos.train", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with captions.txt and images")
     parser.add_argument("--tower", type=Path, required=True, help="folder of a CLIP vision tower")
@@ -191,16 +201,11 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=224, help="pixels of an image's side, as the features have")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--export-only", action="store_true", help="write the model from the checkpoint as it is")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(options.seed)
     train, development = (FeatureBank(options.data, options.features, split) for split in (TRAIN, DEVELOPMENT))
-    words = vocabulary(caption for photo in train.photos for caption in photo.captions)
-    tokenizer = build_tokenizer(words)
-    model = build_model(load_tower(options.tower, options.size), words)
-    packer = CaptionPacker(tokenizer, model.config.image_seq_length)
-    sample = train.features(np.arange(min(64, len(train))))  # enough for means: 196 patches each
-    captioner = Captioner(model, packer, sample).train()
+    model, captioner = build(options.data, options.tower, options.size, train)
     hidden = (captioner.projector, captioner.decoder)
     optimiser = Optimiser(hidden, matrix_lr=0.01, other_lr=2e-3, readouts=(captioner.words,))
     budget = Budget(minutes=0 if options.export_only else options.minutes)
@@ -209,7 +214,8 @@ def main() -> None:
     # Two thirds of the time of float32, also in the optimiser; the cache would keep weights from before a step.
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
         stage.run(PHASES, trainer.step, trainer.validate)
-    export(model, captioner, build_processor(tokenizer, options.size), options.out / "model")
+    patch = model.config.vision_config.patch_size
+    export(model, captioner, build_processor(captioner.packer.tokenizer, options.size, patch), options.out / "model")
 
 
 if __name__ == "__main__":
