@@ -46,7 +46,7 @@ def computed(folder):
 
 @pytest.fixture(scope="module")
 def trained(folder, computed):
-    train.main(options(folder, features=computed, out=folder / "run", minutes=0.03))
+    train.main(options(folder, features=computed, out=folder / "run", steps=2))
     return folder / "run"
 
 
@@ -103,6 +103,5 @@ def test_the_exported_model_reads_captions_as_training_does(folder, trained):
 
 
 def test_a_second_call_continues(folder, computed, trained):
-    stored = torch.load(trained / "captions.pt")
-    train.main(options(folder, features=computed, out=trained, minutes=stored["used"] / 60 + 0.01))
-    assert torch.load(trained / "captions.pt")["optimiser"]["steps"] > stored["optimiser"]["steps"] > 0
+    train.main(options(folder, features=computed, out=trained, steps=3))
+    assert torch.load(trained / "captions.pt")["optimiser"]["steps"] == 3

@@ -1,9 +1,9 @@
 """Step 2: train projector and decoder on the features of step 1, then write the model.
 
-    python -m train.photos.train --data DIR --tower CLIP_FOLDER --features features --out run --minutes 120
+    python -m train.photos.train --data DIR --tower CLIP_FOLDER --features features --out run --steps 2400
 
-A second call continues from the checkpoint in `run`, with whatever features there are by then; more `--minutes`
-than before prolong the training. `run/log.txt` has the losses in nats per token: `loss` of the training captions
+A second call continues from the checkpoint in `run`, with whatever features there are by then; more `--steps` than
+before prolong the training. `run/log.txt` has the losses in nats per token: `loss` of the training captions
 and, on development images, `seeing` (all tokens), `pruned` (16 random tokens) and `blind` (no image).
 `run/model` is the model so far, for `covist eval --suite photos --model run/model`.
 
@@ -42,7 +42,7 @@ PRUNED = 16  # tokens of the validation that shows how much the decoder needs al
 @dataclass(frozen=True)
 class Phase:
     name: str
-    share: float  # of the time
+    share: float  # of the steps
     images: int  # per step
     blind: int  # captioned images per step that are not shown; they need no features
     pooled: int = 1  # the side of the square of patches that are averaged to one token
@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tower", type=Path, required=True, help="folder of a CLIP vision tower")
     parser.add_argument("--features", type=Path, required=True, help="folder that train.photos.features has written")
     parser.add_argument("--out", type=Path, required=True, help="folder for checkpoint, log and model")
-    parser.add_argument("--minutes", type=float, default=120.0, help="training time over all calls")
+    parser.add_argument("--steps", type=int, default=2400, help="training steps over all calls; 2 to 3 s each")
     parser.add_argument("--size", type=int, default=224, help="pixels of an image's side, as the features have")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--export-only", action="store_true", help="write the model from the checkpoint as it is")
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> None:
     model, captioner = build(options.data, options.tower, options.size, train)
     hidden = (captioner.projector, captioner.decoder)
     optimiser = Optimiser(hidden, matrix_lr=0.01, other_lr=2e-3, readouts=(captioner.words,))
-    budget = Budget(minutes=0 if options.export_only else options.minutes)
+    budget = Budget(steps=0 if options.export_only else options.steps)
     trainer = Trainer(captioner, train, development, options.seed)
     stage = Stage("captions", optimiser, {"captioner": captioner}, budget, options.out)
     # Two thirds of the time of float32, also in the optimiser; the cache would keep weights from before a step.
