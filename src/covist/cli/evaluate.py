@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -23,6 +23,7 @@ from covist.cli.console import (
     table_of_figures,
 )
 from covist.cli.models import Films, load, suite_of
+from covist.cli.photos import PHOTOS, photos_of, print_photos
 from covist.units import counted
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ def evaluate(
     an answer if one is known. Without answers, methods are scored by how closely
     the model's answers match those without compression.
 
+    [bold]--suite photos --data FOLDER[/] scores captions that people wrote: FOLDER holds
+    captions.txt (image,caption) and images. Without --half odd, on the development images.
+
     To continue an interrupted run, give the same [bold]--out[/] again.
     The summary there covers every method and budget in the directory.
     A run over fewer images does not replace it.
@@ -85,6 +89,7 @@ def evaluate(
     from covist.api.setup import Setup
     from covist.eval import evaluate as run_suite
     from covist.eval import method_names
+    from covist.eval.photos import evaluate_photos
     from covist.eval.runner import check_runs
     from covist.outputs import writable_directory
 
@@ -93,13 +98,15 @@ def evaluate(
     budgets = str(setup.budget or BUDGETS) if budgets is None else budgets
     names = method_names(methods)  # a bad name, suite or budget is refused before anything is loaded
     check_runs(names, options.split(budgets, "--budgets"))
-    asked = suite_of(suite, data, metric, Films((), frames, fps))
+    with_photos = suite == PHOTOS
+    asked = photos_of(data, metric, model) if with_photos else suite_of(suite, data, metric, Films((), frames, fps))
     if destination is not None:
         writable_directory(destination)
     loaded = load(model or asked.model, clip, device)
+    run: Any = evaluate_photos if with_photos else run_suite
     try:
         with progress() as advance:
-            results = run_suite(
+            results = run(
                 methods,
                 budgets,
                 suite=asked,
@@ -118,6 +125,8 @@ def evaluate(
     print_notes(results.reaches.values())
     if as_json:
         print_json(results.to_dict())
+    elif with_photos:
+        print_photos(results, destination)
     else:
         _print(results, destination)
     return 0

@@ -113,6 +113,7 @@ class Answering:
             cached=None if cached == tokens else cached,
             target=None if target == run.budget else target,
             written=said.tokens,
+            losses=said.losses,
         )
 
 

@@ -60,6 +60,7 @@ class Answered:
     tokens, cached: of prefill, and of the cache after it; `cached` is None if both are the same
     target: the tokens that the budget came to for this image; None if that is the budget itself
     written: the tokens of each answer
+    losses: of the words of given texts, in nats, for suites that score these
     sitting: the call of `evaluate` that made it; times of different calls may be from different days and machines
     """
 
@@ -71,6 +72,7 @@ class Answered:
     cached: float | None = None
     target: float | None = None
     written: list[list[int]] | None = None
+    losses: list[list[float | None]] | None = None
 
     @property
     def cached_tokens(self) -> float:

@@ -31,6 +31,7 @@ class Said:
 
     texts: list[str]
     tokens: list[list[int]]  # of each answer, end token included
+    losses: list[list[float | None]] | None = None  # of the words of given texts, where these are scored
 
 
 class Subject:

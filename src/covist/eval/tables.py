@@ -42,7 +42,7 @@ def markdown(results: Results) -> str:
         parts += [
             f"## {measure} minus that of {results.differences[0].against}, paired",
             correction_note(results),
-            _difference_table(results),
+            difference_table(results),
         ]
     return "\n\n".join(parts) + "\n"
 
@@ -91,7 +91,8 @@ def _family_table(results: Results) -> str:
     return markdown_table(head, rows)
 
 
-def _difference_table(results: Results) -> str:
+def difference_table(results: Results) -> str:
+    """Every paired difference with its interval."""
     rows = [
         [
             one.method,

@@ -1,0 +1,188 @@
+"""How much of what a model sees in photographs compression keeps.
+
+The gain of seeing is how much less surprising a word is than to the same model without an image, in nats. Retention is
+the gain with compression / the gain without, over all words or those of one class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from covist.errors import CovistError
+from covist.eval.photos.words import ALL, WORD_CLASSES, word_class, words_of
+from covist.eval.records import Answered, Records, Run
+from covist.eval.results import Cost, Results, Score
+from covist.eval.statistics import Tally
+from covist.eval.suite import Item, Suite
+from covist.eval.tables import correction_note, difference_table, markdown_table, with_interval
+from covist.eval.tally import answer_agreement
+from covist.methods.grammar import VANILLA
+from covist.outputs import write_json
+from covist.request.budgets import Reach
+from covist.units import counted
+
+BLIND = "blind"
+
+
+@dataclass(frozen=True)
+class PhotoResults:
+    """What `evaluate_photos` returns.
+
+    of: results over all words and by word class; their retention is the share of the gain of seeing that is kept, and
+        their `same_answers` the share of images about which the model writes the same caption as without compression
+    nats: the mean loss of a word, by run; the blind model's too
+    words: how many words were scored, by class
+    """
+
+    of: dict[str, Results]
+    nats: dict[Run, float]
+    words: dict[str, int]
+
+    @classmethod
+    def build(cls, suite: Suite, items: list[Item], runs: list[Run], records: Records, seed: int) -> PhotoResults:
+        """Results of finished runs, the uncompressed and the blind model among them."""
+        losses = {run: [_losses(item, records.of(run)[item.number]) for item in items] for run in runs}
+        blind = next((run for run in runs if run.method == BLIND), None)
+        vanilla = next((run for run in runs if run.method == VANILLA), None)
+        if blind is None or vanilla is None:
+            raise CovistError("retention needs the uncompressed and the blind model")
+        compared = [run for run in runs if run != blind]
+        reference = records.of(vanilla)
+        costs = {run: Cost.of(run, [records.of(run)[item.number] for item in items]) for run in compared}
+        same = {run: answer_agreement(items, records.of(run), reference) for run in compared}
+        of = {
+            name: Results(
+                suite=suite.name,
+                families=(name,),
+                images=len(items),
+                unit=suite.unit,
+                questions=sum(map(len, items_words(losses[vanilla], name))),
+                by_agreement=False,
+                settings=dict(records.settings),
+                tallies={run: _gains(losses[run], losses[blind], name) for run in compared},
+                same_answers=same,
+                costs=costs,
+                seed=seed,
+            )
+            for name in (ALL, *WORD_CLASSES)
+        }
+        nats = {run: float(np.mean(np.concatenate(items_words(own, ALL)))) for run, own in losses.items()}
+        return cls(of, nats, {name: results.questions for name, results in of.items()})
+
+    @property
+    def about(self) -> str:
+        """`5,531 words about 100 images`."""
+        return f"{counted(self.words[ALL], 'word')} about {counted(self.of[ALL].images, 'image')}"
+
+    @property
+    def reaches(self) -> dict[Run, Reach]:
+        """How many tokens each budget came to, by run."""
+        return self.of[ALL].reaches
+
+    def rows(self) -> list[tuple[Score, dict[str, Score]]]:
+        """The score over all words, and those by word class, of every run."""
+        by_class = {name: self.of[name].scores for name in WORD_CLASSES}
+        return [
+            (score, {name: scores[place] for name, scores in by_class.items()})
+            for place, score in enumerate(self.of[ALL].scores)
+        ]
+
+    def nats_of(self, score: Score) -> float:
+        return self.nats[Run(score.method, score.budget)]
+
+    @property
+    def blind_nats(self) -> float:
+        return next(nats for run, nats in self.nats.items() if run.method == BLIND)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; None for what cannot be computed."""
+        whole = self.of[ALL].to_dict()
+        by_class = {name: results.to_dict()["results"] for name, results in self.of.items()}
+        rows = [
+            {
+                **{
+                    name: row[name]
+                    for name in ("method", "budget", "mean_tokens", "counted_tokens", "reached", "nominal")
+                },
+                "nats_per_word": round(self.nats[Run(row["method"], row["budget"])], 4),
+                "retention": {name: own[place]["retention"] for name, own in by_class.items()},
+                "ci": {name: own[place]["ci"]["retention"] for name, own in by_class.items()},
+                "same_captions": row["same_answers"],
+                "seconds_per_image": row["seconds_per_image"],
+            }
+            for place, row in enumerate(whole["results"])
+        ]
+        named = ("suite", "images", "settings", "differences", "versions")
+        about = {"words": self.words, "blind_nats_per_word": round(self.blind_nats, 4), "results": rows}
+        return {**{name: whole[name] for name in named}, **about}
+
+    def to_markdown(self) -> str:
+        """Losses and retention of every run, then the paired differences over all words."""
+        head = ["method", "budget", "mean tokens", "nats per word", "retention", *WORD_CLASSES, "same captions"]
+        rows = [
+            [
+                score.method,
+                str(score.budget) if score.reached else f"{score.budget}, {score.standing}",
+                f"{score.mean_tokens:.1f}",
+                f"{self.nats_of(score):.3f}",
+                with_interval(score.retention, score.retention_interval),
+                *(with_interval(one.retention, one.retention_interval) for one in by_class.values()),
+                f"{score.same_answers:.1f}",
+            ]
+            for score, by_class in self.rows()
+        ]
+        parts = [
+            f"# Suite photos: {self.about}",
+            f"Nats per word of captions that people wrote; {self.blind_nats:.3f} for the model without an image. "
+            "Retention is the share, in percent, of the gain of seeing that compression keeps: over all words, and by "
+            "word class. Brackets hold 95% bootstrap intervals over images.",
+            markdown_table(head, rows),
+        ]
+        results = self.of[ALL]
+        if results.differences:
+            parts += [
+                f"## Retention minus that of {results.differences[0].against}, paired",
+                correction_note(results),
+                difference_table(results),
+            ]
+        return "\n\n".join(parts) + "\n"
+
+    def write(self, directory: str | Path) -> None:
+        """Write results.json and results.md."""
+        folder = Path(directory)
+        write_json(folder / "results.json", self.to_dict())
+        (folder / "results.md").write_text(self.to_markdown(), encoding="utf-8")
+
+
+Losses = dict[str, list[float]]
+"""The losses of an image's words, by word class, and of all of them."""
+
+
+def _losses(item: Item, answered: Answered) -> Losses:
+    if answered.losses is None:
+        raise CovistError("these answers were stored without losses: evaluate them again in another directory")
+    made: Losses = {}
+    captions = [question.answers[0] for question in item.questions if question.answers]
+    for caption, losses in zip(captions, answered.losses, strict=True):
+        for word, loss in zip(words_of(caption), losses, strict=True):
+            if loss is not None:
+                for name in (ALL, word_class(word.text)):
+                    made.setdefault(name, []).append(loss)
+    return made
+
+
+def items_words(losses: Sequence[Losses], name: str) -> list[list[float]]:
+    """The losses of a class of words, by image."""
+    return [own.get(name, []) for own in losses]
+
+
+def _gains(seeing: Sequence[Losses], blind: Sequence[Losses], name: str) -> Tally:
+    """Sums of the gain of seeing, and numbers of words; both [images, 1]."""
+    own, without = items_words(seeing, name), items_words(blind, name)
+    gains = [sum(there) - sum(here) for here, there in zip(own, without, strict=True)]
+    return Tally(np.array(gains)[:, None], np.array(list(map(len, own)), dtype=float)[:, None])

@@ -1,0 +1,62 @@
+"""`evaluate_photos`: methods x budgets on captioned photographs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from covist.api.setup import Setup
+from covist.config import CovistConfig
+from covist.eval.answering import Answering, Progress, answers_identity
+from covist.eval.photos.results import BLIND, PhotoResults
+from covist.eval.photos.subject import CaptionSubject
+from covist.eval.records import Records, Run
+from covist.eval.runner import method_names, planned_runs
+from covist.eval.suite import HALVES, Suite
+
+
+class PhotoAnswering(Answering):
+    """Answers with a further run: the model without an image."""
+
+    subject: CaptionSubject
+
+    def _compressed(self, run: Run) -> AbstractContextManager[Any]:
+        return self.subject.blinded(self.suite) if run.method == BLIND else super()._compressed(run)
+
+
+def evaluate_photos(
+    methods: str | Iterable[str],
+    budgets: str | Iterable[int | float | str],
+    *,
+    suite: Suite,
+    model: Any,
+    half: str | None = None,
+    limit: int | None = None,
+    max_new_tokens: int | None = None,
+    config: CovistConfig | Setup | str | Path | None = None,
+    out: str | Path | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> PhotoResults:
+    """Score captions that people wrote about photographs: how much of what the model sees does a method keep?
+
+    methods, budgets, limit, config, out, seed, progress: as in `evaluate`
+    suite: of `photo_suite`; docs/photos-protocol.md describes splits and measures
+    model: a name, a `LoadedModel`, or a tuple (model, processor, clip)
+    half: "even" for the development images, the default, or "odd" for the test images
+    max_new_tokens: of the captions that the model writes itself; 24 by default
+    """
+    names, setup, longest = method_names(methods), Setup.of(config), max_new_tokens or suite.max_new_tokens
+    items = suite.items(limit, half or HALVES[0])
+    subject = CaptionSubject.resolve(model, longest)
+    vanilla, *others = planned_runs(names, budgets, round(subject.tokens(items[0])), suite.one_size)
+    runs = [vanilla, Run(BLIND, 0), *others]
+    records = Records(out, answers_identity(suite, subject, longest, setup, seed))
+    answering = PhotoAnswering(subject, suite, items, records, seed)
+    answering.answer(runs, progress)
+    results = PhotoResults.build(suite, items, runs, records, seed)
+    if out is not None:
+        results.write(out)
+    return results

@@ -1,0 +1,159 @@
+"""The suite of captioned photographs, on rendered stand-ins and a model that was never trained."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from covist import tiny
+from covist.errors import CovistError
+from covist.eval.photos import evaluate_photos, photo_suite
+from covist.eval.photos.data import DEVELOPMENT, TEST, TRAIN, read_photos, split_of
+from covist.eval.photos.results import PhotoResults
+from covist.eval.photos.subject import CaptionSubject
+from covist.eval.photos.words import ALL, word_class, words_of
+from covist.eval.records import Answered, Records, Run
+
+CAPTIONS = ("A red circle above a blue square .", "The photo is of a zebra, and 2 objects.")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Forty captioned images, of which a few are in each held-out split."""
+    made = tmp_path_factory.mktemp("photos")
+    (made / "images").mkdir()
+    rows = ["image,caption"]
+    for number in range(40):
+        tiny.scene_image(tiny.sample_scene(number)).save(made / "images" / f"{number}.png")
+        rows += [f'{number}.png,"{caption}"' for caption in CAPTIONS]
+    (made / "captions.txt").write_text("\n".join(rows))
+    return made
+
+
+@pytest.fixture
+def loaded(untrained):
+    return untrained
+
+
+def test_the_split_follows_from_the_name_alone(folder):
+    photos = {split: read_photos(folder, split) for split in (TRAIN, DEVELOPMENT, TEST)}
+    names = [photo.path.name for own in photos.values() for photo in own]
+    assert len(names) == len(set(names)) == 40
+    assert all(split_of(photo.path.name) == split for split, own in photos.items() for photo in own)
+    assert split_of("1000268201_693b08cb0e.jpg") == TRAIN and len(photos[TRAIN]) > 20
+
+
+def test_a_copy_under_another_name_is_left_out(folder, tmp_path):
+    (tmp_path / "images").mkdir()
+    names = [f"{number}.png" for number in range(30)]
+    for name in names:
+        (tmp_path / "images" / name).write_bytes((folder / "images" / "0.png").read_bytes())
+    (tmp_path / "captions.txt").write_text("\n".join(["image,caption", *(f"{name},a circle" for name in names)]))
+    assert [photo.path.name for photo in read_photos(tmp_path, split_of("0.png"))] == ["0.png"]
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        (None, "cannot read"),
+        ("0.png|a circle", "must begin with the line image,caption"),
+        ("image,caption\nnone.png,a circle", "has no none.png"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_refused(tmp_path, written, complaint):
+    (tmp_path / "images").mkdir()
+    if written is not None:
+        (tmp_path / "captions.txt").write_text(written)
+    with pytest.raises(CovistError, match=complaint):
+        read_photos(tmp_path, TRAIN)
+
+
+def test_halves_of_the_suite_are_the_splits(folder):
+    suite = photo_suite(folder)
+    for half, split in (("even", DEVELOPMENT), ("odd", TEST)):
+        own = {Image.open(photo.path).tobytes() for photo in read_photos(folder, split)}
+        assert {item.image.tobytes() for item in suite.items(half=half)} <= own
+
+
+def test_words_have_classes():
+    words = words_of("Two dogs, one red, run past a man's house.")
+    assert [word.text for word in words] == ["two", "dogs", "one", "red", "run", "past", "a", "man's", "house"]
+    assert [word_class(text) for text in ("two", "dogs", "red", "past", "run")] == [
+        "numbers", "objects", "colors", "relations", "other",
+    ]  # fmt: skip
+
+
+def test_the_loss_of_a_caption_is_that_of_one_plain_pass(folder, loaded):
+    model, processor, _ = loaded
+    suite = photo_suite(folder)
+    item = suite.items(1, "even")[0]
+    said = CaptionSubject.resolve(loaded).answer(item)
+    inputs = processor(
+        text=[tiny.prompt_for("Describe the photo.") + " " + CAPTIONS[0]], images=[item.image], return_tensors="pt"
+    )
+    with torch.no_grad():
+        chances = model(**inputs).logits.log_softmax(-1)[0, :-1]
+    ids = inputs.input_ids[0, 1:]
+    length = len(processor.tokenizer(CAPTIONS[0], add_special_tokens=False).input_ids)
+    expected = -chances[torch.arange(len(ids)), ids][-length:][:-1]  # the last token is a full stop: no word
+    known = [loss for loss in said.losses[0] if loss is not None]
+    read = [loss for loss, token in zip(expected.tolist(), ids[-length:-1].tolist(), strict=True) if token != 2]
+    assert known == pytest.approx(read, abs=1e-3)
+    assert said.losses[1][5] is None, "a word that the model does not know is not scored"
+
+
+def test_a_blind_model_says_the_same_about_every_image(folder, loaded):
+    suite = photo_suite(folder)
+    first, second = suite.items(2, "even")
+    subject = CaptionSubject.resolve(loaded)
+    with subject.blinded(suite):
+        assert subject.answer(first).losses == subject.answer(second).losses
+    assert subject.answer(first).losses != subject.answer(second).losses
+
+
+def _recorded(losses: dict[str, float], items) -> Records:
+    records = Records(None, {})
+    for method, loss in losses.items():
+        for item in items:
+            words = [[loss * (1 + item.number / 10)] * len(words_of(caption)) for caption in CAPTIONS]
+            records.add(Run(method, 16), Answered(item.number, ["a"], 0.1, 16, written=[[1]], losses=words))
+    return records
+
+
+def test_retention_is_the_share_of_the_gap_to_the_blind_model(folder):
+    suite = photo_suite(folder)
+    items = suite.items(half="even")
+    records = _recorded({"vanilla": 2.0, "blind": 4.0, "random": 3.0, "divprune": 2.5}, items)
+    runs = [Run(name, 16) for name in ("vanilla", "blind", "random", "divprune")]
+    results = PhotoResults.build(suite, items, runs, records, seed=0)
+    kept = {score.method: score.retention for score in results.of[ALL].scores}
+    assert kept == pytest.approx({"vanilla": 100, "random": 50, "divprune": 75})
+    assert results.nats[Run("random", 16)] == pytest.approx(3 * np.mean([1 + item.number / 10 for item in items]))
+    assert "| random |" in results.to_markdown() and "relations" in results.to_dict()["results"][0]["retention"]
+
+
+def test_an_evaluation_goes_on_where_it_stopped(folder, loaded, tmp_path):
+    seen = []
+    arguments = {"suite": photo_suite(folder), "model": loaded, "half": "even", "out": tmp_path}
+    evaluate_photos("random,divprune", "16", limit=1, **arguments)
+    results = evaluate_photos(
+        "random,divprune", "16", limit=2, progress=lambda done, total, name: seen.append(done), **arguments
+    )
+    assert seen[0] == 4, "four runs over the first image are finished"
+    tokens = {score.method: score.mean_tokens for score in results.of[ALL].scores}
+    assert tokens["random"] == 16 and tokens["vanilla"] > 16
+    assert all(math.isfinite(nats) for nats in results.nats.values())
+    assert (tmp_path / "results.md").exists() and (tmp_path / "results.json").exists()
+
+
+def test_images_of_several_sizes_are_read(folder, loaded, tmp_path):
+    (tmp_path / "images").mkdir()
+    rows = ["image,caption"]
+    for number in range(40):
+        Image.new("RGB", (40 + number, 60), (number, 200, 90)).save(tmp_path / "images" / f"{number}.png")
+        rows.append(f"{number}.png,a red circle")
+    (tmp_path / "captions.txt").write_text("\n".join(rows))
+    item = photo_suite(tmp_path).items(1, "even")[0]
+    assert len(CaptionSubject.resolve(loaded).answer(item).losses[0]) == 3

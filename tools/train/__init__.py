@@ -1,0 +1,1 @@
+"""Training that is run from a clone and is not part of the package."""

@@ -1,0 +1,222 @@
+"""Step 2: train projector and decoder on the features of step 1, then write the model.
+
+    python -m train.photos.train --data DIR --tower CLIP_FOLDER --features features --out run --steps 2400
+
+A second call continues from the checkpoint in `run`, with whatever features there are by then; more `--steps` than
+before prolong the training. `run/log.txt` has the losses in nats per token: `loss` of the training captions
+and, on development images, `seeing` (all tokens), `pruned` (16 random tokens) and `blind` (no image).
+`run/model` is the model so far, for `covist eval --suite photos --model run/model`.
+
+The decoder learns to be blind too: it also reads captions after images whose every token is the mean image token. So
+the loss without an image is that of a model that knows the language of captions, not that of a model that is surprised.
+"""
+
+import argparse
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LlavaForConditionalGeneration
+
+from covist.errors import CovistError
+from covist.eval.photos.data import DEVELOPMENT, TRAIN, Photo, read_photos
+from covist.tiny.decoder import Standardise
+from covist.tiny.optim import Optimiser
+from covist.tiny.packing import IGNORED, PACKED_ATTENTION
+from covist.tiny.runner import Budget, Stage
+from covist.tiny.store import fold_standardisation
+from train.photos.features import load_tower, shard_path, shards
+from train.photos.model import build_model
+from train.photos.packing import CaptionPacker
+from train.photos.text import build_processor, build_tokenizer, vocabulary
+
+VALIDATED, VALIDATE_EVERY = 48, 4  # development images, and reports between two validations
+PRUNED = 16  # tokens of the validation that shows how much the decoder needs all of them
+
+
+@dataclass(frozen=True)
+class Phase:
+    name: str
+    share: float  # of the steps
+    images: int  # per step
+    blind: int  # captioned images per step that are not shown; they need no features
+    pooled: int = 1  # the side of the square of patches that are averaged to one token
+
+
+PHASES = (
+    Phase("gist", 0.15, images=12, blind=12, pooled=7),  # the language, and what a photograph is about
+    Phase("pooled patches", 0.35, images=20, blind=4, pooled=2),
+    Phase("all patches", 0.5, images=14, blind=2),
+)
+
+
+class FeatureBank:
+    """The images of a split whose features are on disk."""
+
+    def __init__(self, data: Path, folder: Path, split: str):
+        self.parts = shards(read_photos(data, split))
+        self.folder, self.split = folder, split
+        self.found: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        """Images with features; looks for new files."""
+        while len(self.found) < len(self.parts) and (path := self._path(len(self.found))).exists():
+            self.found.append(np.load(path, mmap_mode="r"))
+        return sum(map(len, self.found))
+
+    def _path(self, number: int) -> Path:
+        return shard_path(self.folder, self.split, number)
+
+    @cached_property
+    def photos(self) -> list[Photo]:
+        return [photo for part in self.parts for photo in part]
+
+    def features(self, indices: np.ndarray) -> Tensor:
+        """[n, tokens, width]"""
+        if indices.max() >= len(self):
+            raise CovistError(f"{self.folder} has features of {len(self)} {self.split} images only; compute more")
+        size = len(self.parts[0])
+        rows = [self.found[index // size][index % size] for index in indices]
+        return torch.from_numpy(np.stack(rows)).float()
+
+
+class Captioner(nn.Module):
+    """Projector and decoder after standardised features of the tower."""
+
+    mean_token: Tensor
+
+    def __init__(self, model: LlavaForConditionalGeneration, packer: CaptionPacker, sample: Tensor):
+        super().__init__()
+        self.standardise = Standardise(sample)
+        self.projector, self.decoder = model.model.multi_modal_projector, model.model.language_model
+        self.words = model.lm_head
+        self.packer = packer
+        self.decoder.config._attn_implementation = PACKED_ATTENTION
+        self.register_buffer("mean_token", torch.zeros(self.decoder.config.hidden_size))
+
+    def visual(self, features: Tensor) -> Tensor:
+        """Image tokens [n, t, width]; while training, their running mean is kept for the blind images."""
+        tokens = self.projector(self.standardise(features))
+        if self.training:
+            started = bool(self.mean_token.any())
+            self.mean_token.lerp_(tokens.detach().mean((0, 1)).float(), 0.02 if started else 1.0)
+        return tokens
+
+    def losses(self, visual: Tensor, places: Tensor, photos: list[Photo]) -> Tensor:
+        """Nats of every known token of the captions, given image tokens at `places` [t]."""
+        packed, n, packer, embed = self.packer(photos), len(photos), self.packer, self.decoder.embed_tokens
+        before, after = (embed(torch.tensor(ids)).expand(n, -1, -1) for ids in (packer.before, packer.after))
+        hidden = torch.cat([before, visual, after, embed(packed.ids)], dim=1)
+        first = len(packer.before)
+        last = first + packer.image_tokens
+        prefix = torch.cat([torch.arange(first), places + first, torch.arange(last, last + len(packer.after))])
+        states = self.decoder(
+            inputs_embeds=hidden,
+            position_ids=torch.cat([prefix.expand(n, -1), packed.positions], dim=1),
+            attention_mask=packed.mask(len(prefix)),
+            use_cache=False,
+        ).last_hidden_state[:, len(prefix) :]
+        asked = packed.labels != IGNORED
+        return F.cross_entropy(self.words(states[asked]), packed.labels[asked], reduction="none")
+
+
+def pooled(features: Tensor, side: int) -> tuple[Tensor, Tensor]:
+    """Means of squares of patches [n, t, width], and the place of each square's first patch [t]."""
+    grid = int(features.shape[1] ** 0.5)
+    maps = features.unflatten(1, (grid, grid)).movedim(3, 1)
+    places = torch.arange(grid * grid).view(grid, grid)[::side, ::side]
+    return F.avg_pool2d(maps, side).flatten(2).mT, places.flatten()
+
+
+class Trainer:
+    """One step of any phase, and the losses on development images."""
+
+    def __init__(self, captioner: Captioner, train: FeatureBank, development: FeatureBank, seed: int):
+        self.captioner, self.train, self.development, self.seed = captioner, train, development, seed
+        self.reports = 0
+
+    def step(self, phase: Phase, number: int) -> tuple[Tensor, dict[str, float]]:
+        rng = np.random.default_rng([self.seed, number])
+        indices = rng.choice(len(self.train), phase.images, replace=False)
+        unseen = rng.choice(len(self.train.photos), phase.blind, replace=False)
+        features, places = pooled(self.train.features(indices), phase.pooled)
+        visual = self.captioner.visual(features)
+        blind = self.captioner.mean_token.to(visual.dtype).expand(phase.blind, *visual.shape[1:])
+        photos = [self.train.photos[index] for index in (*indices, *unseen)]
+        loss = self.captioner.losses(torch.cat([visual, blind]), places, photos).mean()
+        return loss, {"loss": float(loss.detach())}
+
+    @torch.no_grad()
+    def validate(self) -> str:
+        self.reports += 1
+        if self.reports % VALIDATE_EVERY != 1:
+            return f"{len(self.train)} images"
+        self.captioner.eval()
+        sums = np.zeros(3)
+        for start in range(0, VALIDATED, 16):
+            indices = np.arange(start, start + 16)
+            photos = [self.development.photos[index] for index in indices]
+            visual = self.captioner.visual(self.development.features(indices))
+            places = torch.arange(visual.shape[1])
+            few = torch.randperm(len(places), generator=torch.Generator().manual_seed(start))[:PRUNED].sort().values
+            shown = (visual, places), (visual[:, few], few), (self.captioner.mean_token.expand_as(visual), places)
+            sums += [float(self.captioner.losses(*one, photos).mean()) for one in shown]
+        self.captioner.train()
+        losses = zip(("seeing", "pruned", "blind"), sums / (VALIDATED / 16), strict=True)
+        return f"{len(self.train)} images, development " + " ".join(f"{name} {loss:.3f}" for name, loss in losses)
+
+
+def export(model: LlavaForConditionalGeneration, captioner: Captioner, processor, out: Path) -> None:
+    """Write the model as a folder that `covist` and transformers load."""
+    stored = copy.deepcopy(model)  # the training goes on with its own
+    standardise = captioner.standardise
+    fold_standardisation(stored.model.multi_modal_projector.linear_1, standardise.mean, standardise.std)
+    stored.set_attn_implementation("sdpa")
+    stored.save_pretrained(out)
+    processor.save_pretrained(out)
+
+
+def build(data: Path, tower: Path, size: int, bank: FeatureBank) -> tuple[LlavaForConditionalGeneration, Captioner]:
+    """The untrained model, and its parts for training; features of `bank` give the scale of the standardisation."""
+    captions = (caption for photo in read_photos(data, TRAIN) for caption in photo.captions)
+    words = vocabulary(captions)
+    model = build_model(load_tower(tower, size), words)
+    packer = CaptionPacker(build_tokenizer(words), model.config.image_seq_length)
+    sample = bank.features(np.arange(min(64, len(bank))))  # enough for means: 196 patches each
+    return model, Captioner(model, packer, sample).train()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m train.photos.train", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with captions.txt and images")
+    parser.add_argument("--tower", type=Path, required=True, help="folder of a CLIP vision tower")
+    parser.add_argument("--features", type=Path, required=True, help="folder that train.photos.features has written")
+    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoint, log and model")
+    parser.add_argument("--steps", type=int, default=2400, help="training steps over all calls; 2 to 3 s each")
+    parser.add_argument("--size", type=int, default=224, help="pixels of an image's side, as the features have")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--export-only", action="store_true", help="write the model from the checkpoint as it is")
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(options.seed)
+    train, development = (FeatureBank(options.data, options.features, split) for split in (TRAIN, DEVELOPMENT))
+    model, captioner = build(options.data, options.tower, options.size, train)
+    hidden = (captioner.projector, captioner.decoder)
+    optimiser = Optimiser(hidden, matrix_lr=0.01, other_lr=2e-3, readouts=(captioner.words,))
+    budget = Budget(steps=0 if options.export_only else options.steps)
+    trainer = Trainer(captioner, train, development, options.seed)
+    stage = Stage("captions", optimiser, {"captioner": captioner}, budget, options.out)
+    # Two thirds of the time of float32, also in the optimiser; the cache would keep weights from before a step.
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        stage.run(PHASES, trainer.step, trainer.validate)
+    patch = model.config.vision_config.patch_size
+    export(model, captioner, build_processor(captioner.packer.tokenizer, options.size, patch), options.out / "model")
+
+
+if __name__ == "__main__":
+    main()
