@@ -28,7 +28,7 @@ class Continuation(Pass):
         self._ledgers: dict[int, Ledger] = {}
         assert self.book is not None, "a continuation has a compressed cache"
         for number, layer in self.layers.items():
-            if layer.held != self.book.ledger(number).length:
+            if layer.is_initialized and layer.held != self.book.ledger(number).length:
                 raise CovistError(
                     "the cache was modified, or a call that filled it was interrupted; continue with a cache that this "
                     "model returned, or start again from the prompt"

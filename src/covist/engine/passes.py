@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from covist.contract.decoder import Rotary
 from covist.engine.attention.interface import Attended, AttentionCall
+from covist.engine.capture import cos_and_sin
 from covist.engine.sequence.cache import Book, adopt, book_of, check_rule, compressed_layers
 from covist.engine.settings import Settings
 from covist.errors import CovistError
@@ -58,18 +59,18 @@ class Stage:
 
     def fit(self, name: str, value: Any, call: Pass, hidden: Tensor) -> Any:
         """An argument of a layer that may hold something for every token, for the tokens of this stage."""
+        if value is None:  # of a layer without keys: the model saw no padding to hide
+            return self.valid if name == "attention_mask" and self.padded else None
+        rotation = next((one for one in call.rotations if one.output is value), None)
+        if rotation is not None and self.positions is not None:
+            if id(rotation) not in self.turned:
+                self.turned[id(rotation)] = rotation.again(hidden, self.positions)
+            return self.turned[id(rotation)]
         if isinstance(value, Tensor):
             return self._fit_tensor(name, value, call.width)
-        if value is None and name == "attention_mask" and self.padded:
-            return self.valid  # of a layer without keys: the model saw no padding to hide
-        if not isinstance(value, tuple) or self.positions is None and self.columns is None:
-            return value
-        rotation = next((one for one in call.rotations if one.output is value), None)
-        if rotation is None or self.positions is None:
+        if isinstance(value, tuple) and self.columns is not None:
             return tuple(self.fit(name, part, call, hidden) for part in value)
-        if id(rotation) not in self.turned:
-            self.turned[id(rotation)] = rotation.again(hidden, self.positions)
-        return self.turned[id(rotation)]
+        return value
 
     def _fit_tensor(self, name: str, value: Tensor, width: torch.Size) -> Tensor:
         if name.endswith("mask") and value.ndim == 2 and self.valid is not None:
@@ -175,9 +176,7 @@ class Pass(ABC):
 
     def rotary(self, index: int, hidden: Tensor, given: Any) -> Rotary | None:
         """cos and sin [batch, n, width] of what a layer was given, for the stage that it belongs to now."""
-        turned = self.stage(index).fit("position_embeddings", given, self, hidden)
-        is_pair = isinstance(turned, tuple) and len(turned) == 2 and all(isinstance(one, Tensor) for one in turned)
-        return turned if is_pair else None
+        return cos_and_sin(self.stage(index).fit("position_embeddings", given, self, hidden))
 
     def positions(self, arguments: dict[str, Any]) -> Tensor:
         """Uncompressed positions of the call's tokens [batch, n] or [batch, n, axes]."""

@@ -98,8 +98,7 @@ class Prefill(Pass):
         assert new.ids is not None, "a question has tokens"
         embed = module.get_input_embeddings()
         prompt, self.signals = known.continued(new.ids, new.embeddings, new.positions, mask, embed)
-        for layer in self.layers.values():
-            layer.reset()
+        self.cache.reset()
         self._shown, self.seen, self.book = new.embeddings.shape[1], 0, None
         self.asked_again = True
         return prompt

@@ -101,8 +101,9 @@ class CompressedLayer:
         if self.book is not None and self.leads and removed:
             for ledger in self.book.stages.values():  # before any layer is cropped
                 ledger.check_crop(removed)
-            self.book.given -= removed
         self._changed("crop", tokens_to_remove, lambda ledger: ledger.crop(removed) if removed else ledger)
+        if self.book is not None and self.leads:  # not if the original class has refused
+            self.book.given -= removed
 
     def _changed(self, verb: str, argument: Any, step: Callable[[Ledger], Ledger]) -> None:
         """Let the original class change its keys by their true number, and the first layer the book of all."""
@@ -119,15 +120,17 @@ class CompressedLayer:
         self.book = None
 
     def take(self: Any, columns: Tensor) -> None:
-        """Keep only these of the keys that the layer was given, [batch, kept], as far as its window still has them."""
-        forgotten, kept = self.held - self.keys.shape[2], columns.shape[1]
-        if forgotten:
-            columns = columns - forgotten
-            most = int((columns >= 0).sum(1).max())
-            columns = columns[:, kept - most :].clamp(min=0)  # what one sample has forgotten, its window hides anyway
-        if hasattr(self, "cumulative_length"):  # of a sliding window, which counts what it was given
-            self.cumulative_length = kept
-        index = columns.to(self.keys.device)[:, None, :, None]
+        """Keep only these [batch, kept] of the keys that each sample was given.
+
+        A window that has forgotten the first of them holds the last of those that are kept. Any key may stand in the
+        place of a forgotten one, because its row is outside the window of every later query.
+        """
+        if not self.is_initialized:
+            return
+        forgotten = self.held - self.keys.shape[2]
+        if hasattr(self, "cumulative_length"):
+            self.cumulative_length = columns.shape[1]
+        index = (columns[:, -self.keys.shape[2] :] - forgotten).clamp(min=0).to(self.keys.device)[:, None, :, None]
         self.keys, self.values = (
             states.gather(2, index.expand(-1, states.shape[1], -1, states.shape[3]))
             for states in (self.keys, self.values)
