@@ -19,6 +19,7 @@ REQUIRED = (
     "pillow",
     "numpy",
     "scipy",
+    "filelock",
     "pyarrow",
     "safetensors",
     "typer",

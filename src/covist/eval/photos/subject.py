@@ -17,10 +17,10 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from covist.errors import CovistError
 from covist.eval.photos.words import words_of
-from covist.eval.subject import REFERENCE_IMAGES, Said, Subject
+from covist.eval.subject import Said, Subject
 from covist.eval.suite import HALVES, Item, Suite
 from covist.request.batches import end_tokens, until_end
-from covist.request.concentration import mean_concentration
+from covist.request.concentration import REFERENCE_IMAGES, mean_concentration
 from covist.request.inputs import Request
 from covist.request.timing import generate
 
@@ -37,7 +37,7 @@ class ForcedCaptions(LogitsProcessor):
         self.tokens, self.prompt = tokens, prompt
         self.losses = torch.zeros(tokens.shape)  # in nats
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         step = input_ids.shape[1] - self.prompt
         if step >= self.tokens.shape[1]:
             return scores

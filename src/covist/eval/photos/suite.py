@@ -28,5 +28,5 @@ def photo_suite(folder: str | Path) -> Suite:
 
 def _item(photo: Photo) -> Item:
     """Every caption that people wrote, to be scored, and a last question, to be answered."""
-    scored = (Question(PROMPT, caption, metric="exact", family="captions") for caption in photo.captions)
+    scored = (Question(PROMPT, (caption,), metric="exact", family="captions") for caption in photo.captions)
     return Item(0, (*scored, Question(PROMPT)), partial(load_image, photo.path))
