@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from covist.contract.method import AttentionRule
-from covist.engine.attention.bias import Terms
 from covist.engine.attention.interface import backend_of, takes_no_mask
 from covist.engine.attention.mask import StageAttention
 from covist.engine.attention.step import StepAttention
@@ -27,8 +26,9 @@ class Continuation(Pass):
         explicit = rule is not None and not takes_no_mask(self._backend)
         self._ledgers: dict[int, Ledger] = {}
         assert self.book is not None, "a continuation has a compressed cache"
-        for number, layer in self.layers.items():
-            if layer.is_initialized and layer.held != self.book.ledger(number).length:
+        for layers, ledger in self.book.ranges(self.settings.decoder.layers):
+            held = {self.layers[number].held for number in layers if number in self.layers}
+            if held - {ledger.length, 0}:  # layers that share keys hold none
                 raise CovistError(
                     "the cache was modified, or a call that filled it was interrupted; continue with a cache that this "
                     "model returned, or start again from the prompt"
@@ -58,6 +58,7 @@ class Continuation(Pass):
             step = self._step = StepAttention(stages, self._positions, rule, self.book.prepared)
             for stage in self.stages.values():
                 stage.attend = step.attend
+            self.is_plain = all(stage.is_plain for stage in self.stages.values())
             return
         for first, ledger in self._ledgers.items():
             attention = StageAttention(ledger, queries, rule)
@@ -82,5 +83,4 @@ def _needs_every_key(rule: AttentionRule | None) -> bool:
     """Whether text keys, whose number grows, have a bias, or weights are means over images."""
     if rule is None:
         return False
-    terms = {Terms.of(rule, layer) for layer in range(len(rule.scale))}
-    return any(one.mean_weights or one.all_keys and one.distance is not None for one in terms)
+    return bool(rule.mean_weights) or rule.distance_keys == "all" and rule.distances is not None

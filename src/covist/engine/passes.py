@@ -97,6 +97,7 @@ class Pass(ABC):
     def __init__(self, settings: Settings):
         self.settings = settings
         self.inside = self.entered = False
+        self.is_plain = False  # whether every further layer takes what the text model gives it
         self.book: Book | None = None
         self.cache: Any = None
         self.layers: dict[int, Any] = {}  # of the cache, those that hold keys
@@ -130,6 +131,8 @@ class Pass(ABC):
 
     def enter_layer(self, index: int, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
         """The arguments of a layer; None if it takes what it was given."""
+        if self.is_plain:
+            return None
         if not self.inside:
             self.inside = True
             self.settings.rules.follow_rotation()

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -91,8 +90,7 @@ def _attend(
     return one.attend(call)
 
 
-@dataclass(frozen=True)
-class AttentionCall:
+class AttentionCall(NamedTuple):
     """One call of the attention function by a layer, with the model's mask as a rule."""
 
     module: nn.Module
@@ -119,15 +117,17 @@ class AttentionCall:
 
 
 def attention_of(module: nn.Module, backend: str) -> Attention:
-    """The model's function for a backend, which sees a config that names the backend and not covist's function."""
-    named = _With(module, config=_With(module.config, _attn_implementation=backend))
-    if backend != "eager":
+    """The model's function for a backend. Kernels read their name in a config, which must not be covist's."""
+    if takes_no_mask(backend):
+        named = _With(module, config=_With(module.config, _attn_implementation=backend))
         return partial(ALL_ATTENTION_FUNCTIONS[backend], named)
+    if backend != "eager":
+        return partial(ALL_ATTENTION_FUNCTIONS[backend], module)
     files = (sys.modules.get(ancestor.__module__) for ancestor in type(module).__mro__)
     eager = next((getattr(file, EAGER) for file in files if hasattr(file, EAGER)), None)
     if eager is None:
         raise CovistError(f"{type(module).__name__} has no eager attention; load the model with 'sdpa'")
-    return partial(eager, named)
+    return partial(eager, module)
 
 
 class _With:

@@ -93,6 +93,13 @@ class StepAttention:
 
     def attend(self, call: AttentionCall) -> Attended:
         """The attention of a layer."""
+        mask = self._grouped.get(call.layer)
+        if mask is not None and call.rule.is_causal and mask.shape[-1] == call.key.shape[2]:
+            return call.under(mask.to(call.query.device))
+        return self._attend_alone(call)
+
+    def _attend_alone(self, call: AttentionCall) -> Attended:
+        """The attention of a layer whose mask is not there yet, or is like no other's."""
         number = max(place for place, (layers, _) in enumerate(self._stages) if layers.start <= call.layer)
         ledger, keys = self._stages[number][1], call.key.shape[2]
         if keys > ledger.length:
@@ -124,6 +131,7 @@ class StepAttention:
         known = self.prepared
         if not isinstance(known, Prepared) or not known.fits(self._stages, self._rule, dtype):
             self.prepared = Prepared.of(self._stages, self._rule, dtype)
+            self._grouped = {}
 
     def _columns(self, number: int) -> slice:
         """The joined keys of a stage among those of all stages."""

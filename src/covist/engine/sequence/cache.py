@@ -158,8 +158,8 @@ def _restored(original: type, state: dict[str, Any]) -> Any:
 
 def book_of(cache: Cache | None) -> Book | None:
     """What a cache knows about its keys, if it was filled under compression."""
-    layers = {} if cache is None else compressed_layers(cache)
-    return next((layer.book for layer in layers.values()), None)
+    layers = () if cache is None else cache.layers
+    return next((layer.book for layer in layers if isinstance(layer, CompressedLayer)), None)
 
 
 def compressed_layers(cache: Cache) -> dict[int, Any]:
@@ -169,6 +169,9 @@ def compressed_layers(cache: Cache) -> dict[int, Any]:
 
 def adopt(cache: Cache | None, decoder: Any) -> DynamicCache:
     """Let every layer of `cache` that holds keys know them (cached keys stay); create a cache if there is none."""
+    if book_of(cache) is not None:
+        assert isinstance(cache, DynamicCache), "no other was adopted"
+        return cache
     cache = DynamicCache(config=decoder.config) if cache is None else cache
     known = tuple(getattr(classes, name) for name in GROWING if hasattr(classes, name))
     recurrent = tuple(getattr(classes, name) for name in RECURRENT if hasattr(classes, name))
