@@ -23,6 +23,18 @@ INSIDE = 72  # a layer average for methods that reduce inside the decoder
 BUDGET, STEPS, TOLERANCE = 24, 6, 1e-5
 
 
+@pytest.fixture
+def compress(compress):
+    """Methods without a concentration reference have nothing to freeze."""
+
+    def start(model, method, **options):
+        if isinstance(method, str) and create_method(method).tracker is None:
+            options["concentration"] = None
+        return compress(model, method=method, **options)
+
+    return start
+
+
 # -- how far a compressed model is from what it should be --------------------------------------------------------------
 
 
@@ -142,7 +154,6 @@ def from_asking_the_whole_conversation(compress, model, method):
 # -- the checks --------------------------------------------------------------------------------------------------------
 
 FEW = ["sliding, two rotary tables", "chunked", "linear", "mamba"]
-HYBRID = ["linear", "convolution", "mamba, rotary"]
 kinds = pytest.mark.parametrize(
     "kind", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in KINDS]
 )
@@ -214,8 +225,8 @@ def test_reductions_inside_the_decoder_are_the_literal_reference(compress, kind,
     assert from_the_literal_reference(compress, model_of(kind), method, budget=INSIDE) < TOLERANCE
 
 
-@pytest.mark.parametrize("kind", ["sliding, two rotary tables", "chunked", "linear"])
-def test_cut_caches_of_windows_and_recurrent_layers_continue(compress, kind):
+@pytest.mark.parametrize("kind", ["sliding, two rotary tables", "chunked"])
+def test_cut_caches_of_windows_continue(compress, kind):
     compress(model_of(kind), budget=BUDGET, method="clse")
     assert steps_of(model_of(kind), ask(PROMPT, SHORT))[1].isfinite().all()
 
