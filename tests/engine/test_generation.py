@@ -82,7 +82,7 @@ def test_returned_sequences_of_sampling_share_one_state(multi_head, strategy, co
     first, *others = (image.stages[0].indices for image in handle.report.images)
     assert len(others) == 2 and all(torch.equal(first, other) for other in others)
     logits = step_logits(output)
-    torch.testing.assert_close(logits[0, 1:], logits[0, :1].expand(2, -1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits[0, 1:], logits[0, :1].expand(2, -1), atol=1e-4, rtol=1e-4)
 
 
 def test_scores_and_single_token(multi_head, strategy, compress):
@@ -175,7 +175,7 @@ def test_prediction_behind_an_image_is_that_of_its_last_representative(multi_hea
     inputs = ask("what <image> color")
     logits = multi_head(**inputs).logits[0]
     last = 2 + int(handle.report.images[0].stages[-1].indices[-1])
-    assert torch.equal(logits[last], logits[2 + 143])
+    torch.testing.assert_close(logits[last], logits[2 + 143], atol=1e-5, rtol=1e-5)
 
 
 def test_gradients_reach_the_decoder(multi_head, strategy, compress):
@@ -273,6 +273,7 @@ def test_compiled_model_is_refused(compress):
         compress(model, budget=24)
 
 
+@pytest.mark.own_rounding
 @pytest.mark.parametrize("called_before", [False, True])
 def test_compiled_call_of_a_compressed_model_is_refused(compress, called_before):
     """torch puts the error of a traced hook into one of its own, with our line first."""

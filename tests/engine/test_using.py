@@ -49,6 +49,7 @@ def test_no_budget_is_the_plain_model(multi_head, compress):
     assert handle.report.mean_tokens == 24
 
 
+@pytest.mark.own_rounding
 def test_threads_choose_for_themselves(multi_head, compress):
     handle = compress(multi_head, budget=24, per_call=True)
     choices = [{}, {"budget": 12}, {"method": "divprune"}, {"budget": "none"}, {"method": "vscan", "budget": 60}]
