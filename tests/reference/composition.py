@@ -21,11 +21,17 @@ def confidence(row, xy_removed, xy_kept):
     return 1 / (1 + math.exp(-(max(t) - 0.4) / 0.1)) * (1 + concentration) / 2
 
 
-def compose(features, s, m, xy, kept, e, gamma=2.0, m_max=8.0, alpha=0.15, tau=0.75):
-    """-> (features [K, d], weights [K], withheld, representative of every old token as a place in `kept`)."""
+def compose(features, s, m, xy, kept, e, gamma=2.0, m_max=8.0, alpha=0.15, tau=0.75, ties=None):
+    """-> (features [K, d], weights [K], withheld, representative of every old token as a place in `kept`).
+
+    ties: places in `kept` that decide between representatives which are equally similar up to rounding
+    """
     n = len(m)
     removed = [j for j in range(n) if j not in kept]
     a = {j: first_largest([s[j][i] for i in kept], range(len(kept))) for j in removed}
+    for j in removed if ties is not None else ():
+        if s[j][kept[ties[j]]] >= s[j][kept[a[j]]] - 1e-6:
+            a[j] = ties[j]
     b = [math.fsum(m[j] * s[j][i] ** gamma for j in removed if a[j] == k) for k, i in enumerate(kept)]
     placed = math.fsum(e[i] * b[k] for k, i in enumerate(kept))
     scale = math.fsum(m[j] * e[j] for j in removed) / placed if placed > 1e-8 else 0.0

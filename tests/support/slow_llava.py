@@ -49,10 +49,10 @@ class _Image:
             return features
         kept = [place for place, token in enumerate(self.tokens) if token in survivors]
         evidence = stage.maps["combined"].numpy().astype(float)
-        before = self.weights
+        before, ties = self.weights, None if stage.assignment is None else stage.assignment.tolist()
 
         def composed(features: np.ndarray) -> tuple:
-            return composition.compose(features, self.affinity, before, self.coordinates, kept, evidence)
+            return composition.compose(features, self.affinity, before, self.coordinates, kept, evidence, ties=ties)
 
         features, self.weights, _, _ = composed(features)
         self.companions = {layer: composed(own)[0] for layer, own in self.companions.items()}
