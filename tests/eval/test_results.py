@@ -187,12 +187,12 @@ def test_answers_of_methods_with_long_names_are_stored_and_found(tmp_path):
     options = ",".join(f"option{number}=0.123456789" for number in range(20))
     runs = [Run(f"covist-fixed:{options},last={last}", budget) for last in ("1", "2") for budget in (64, "auto:0.9")]
     runs.append(Run("ü" * 200, 64))
-    records = Records(tmp_path, {"seed": 0})
-    for number, run in enumerate(runs):
-        records.add(run, Answered(number, ["red"], seconds=0.5, tokens=64.0))
-    again = Records(tmp_path, {"seed": 0})
-    assert [list(again.of(run)) for run in runs] == [[number] for number in range(len(runs))]
-    assert set(again.runs()) == set(runs)
+    with Records(tmp_path, {"seed": 0}) as records:
+        for number, run in enumerate(runs):
+            records.add(run, Answered(number, ["red"], seconds=0.5, tokens=64.0))
+    with Records(tmp_path, {"seed": 0}) as again:
+        assert [list(again.of(run)) for run in runs] == [[number] for number in range(len(runs))]
+        assert set(again.runs()) == set(runs)
 
 
 def test_short_names_say_what_the_files_hold(tmp_path):
