@@ -55,14 +55,14 @@ CPUS = [
 
 
 @dataclass(frozen=True)
-class Reduction:
+class Outcome:
     passed: bool
     summary: str  # the last line of pytest
     failures: list[str]
     seconds: float
 
 
-def run(cpu: Cpu, processes: int, arguments: list[str]) -> Reduction:
+def run(cpu: Cpu, processes: int, arguments: list[str]) -> Outcome:
     environment = {**os.environ, **cpu.settings, "OMP_NUM_THREADS": str(cpu.threads)}
     shared = ["-n", str(processes // cpu.threads)] if processes > cpu.threads else []
     command = [sys.executable, "-m", "pytest", "-rfE", *shared, *cpu.arguments, *arguments]
@@ -76,10 +76,10 @@ def run(cpu: Cpu, processes: int, arguments: list[str]) -> Reduction:
     failures = [found[1] for line in lines if (found := re.match(r"(?:FAILED|ERROR) (\S+)", line))]
     counted = [line.strip("= ") for line in lines if re.search(r"\d+ \w+.* in [\d.]+s", line)]
     summary = counted[-1] if counted else "no summary: see above"
-    return Reduction(running.returncode == 0, summary, failures, time.perf_counter() - started)
+    return Outcome(running.returncode == 0, summary, failures, time.perf_counter() - started)
 
 
-def table(outcomes: dict[str, Reduction]) -> str:
+def table(outcomes: dict[str, Outcome]) -> str:
     width = max(map(len, outcomes))
     lines = [""]
     for name, outcome in outcomes.items():

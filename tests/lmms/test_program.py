@@ -97,14 +97,14 @@ def lmms_eval(*launcher: str, configurations: list[dict[str, Any]], folder: Path
 
 
 @dataclass(frozen=True)
-class Reduction:
+class Outcome:
     """What one run left on disk."""
 
     results: dict[str, Any]
     samples: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, output: Path) -> Reduction:
+    def of(cls, output: Path) -> Outcome:
         (results,) = output.glob("*/*_results.json")
         (samples,) = output.glob("*/*_samples_*.jsonl")
         lines = [json.loads(line) for line in samples.read_text().splitlines()]
@@ -152,8 +152,8 @@ def log(folder, exported, checkpoints) -> str:
 
 
 @pytest.fixture(scope="module")
-def outcomes(folder, log) -> dict[str, Reduction]:
-    return {name: Reduction.of(folder / name) for name in (*RUNS, *FAMILIES, "first", "again")}
+def outcomes(folder, log) -> dict[str, Outcome]:
+    return {name: Outcome.of(folder / name) for name in (*RUNS, *FAMILIES, "first", "again")}
 
 
 @pytest.fixture(scope="module")
@@ -230,4 +230,4 @@ def test_two_processes_share_the_questions_and_change_no_answer(folder, exported
         ACCELERATE_USE_CPU="true",
     )
     assert "Running on rank 1" in log
-    assert Reduction.of(folder / "parallel").answers == outcomes["pro-few"].answers[:9]
+    assert Outcome.of(folder / "parallel").answers == outcomes["pro-few"].answers[:9]

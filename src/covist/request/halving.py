@@ -31,7 +31,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Reduction(Generic[Item, Result]):
+class Attempt(Generic[Item, Result]):
     """A part of a batch, and its result, or why its only item has none."""
 
     items: Sequence[Item]
@@ -48,7 +48,7 @@ def in_halves(
     batch: Sequence[Item],
     run: Callable[[Sequence[Item]], Result],
     note: Callable[[Exception, Sequence[Item]], None] = lambda error, part: None,
-) -> Iterator[Reduction[Item, Result]]:
+) -> Iterator[Attempt[Item, Result]]:
     """Run a batch, and its halves if it fails; errors of a broken accelerator are raised.
 
     note: is told of every part that failed
@@ -66,12 +66,12 @@ def in_halves(
         note(error, batch)
         failure = Failure.of(error)
     if failure is None:
-        yield Reduction(batch, result)
+        yield Attempt(batch, result)
         return
     if failure.is_memory:
         _release_memory()
     if len(batch) == 1:
-        yield Reduction(batch, failure=failure)
+        yield Attempt(batch, failure=failure)
         return
     middle = len(batch) // 2
     yield from in_halves(batch[:middle], run, note)
