@@ -40,6 +40,9 @@ class Subject:
     max_new_tokens: the longest answer; by default that of the longest right one and the end token
     """
 
+    reference_half: str | None = None
+    """The half of a suite on which references are measured; None means both."""
+
     def __init__(self, loaded: LoadedModel, max_new_tokens: int | None = None):
         self.loaded, self._max_new_tokens = loaded, max_new_tokens
         self._requests: dict[int, list[Request]] = {}
@@ -102,8 +105,12 @@ class Subject:
 
         CoViST's reference is frozen to it, so that an answer does not depend on earlier images.
         """
-        first = (self.requests(item)[0] for item in suite.items(REFERENCE_IMAGES))
+        first = (self.requests(item)[0] for item in self.reference_items(suite))
         return mean_concentration(self.loaded, first)
+
+    def reference_items(self, suite: Suite) -> list[Item]:
+        """The items on which references are measured."""
+        return suite.items(REFERENCE_IMAGES, self.reference_half)
 
     def room(self, item: Item) -> int:
         """The longest answer in tokens: as given, or that of the longest right answer and the end token."""

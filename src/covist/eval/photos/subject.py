@@ -20,7 +20,6 @@ from covist.eval.photos.words import words_of
 from covist.eval.subject import Said, Subject
 from covist.eval.suite import HALVES, Item, Suite
 from covist.request.batches import end_tokens, until_end
-from covist.request.concentration import REFERENCE_IMAGES, mean_concentration
 from covist.request.inputs import Request
 from covist.request.timing import generate
 
@@ -68,6 +67,7 @@ class BlindRequest(Request):
 class CaptionSubject(Subject):
     """A loaded model that scores the captions of an item and writes one itself."""
 
+    reference_half = HALVES[0]  # test images are not looked at before their one run
     _blind: Tensor | None = None
 
     @contextmanager
@@ -83,15 +83,10 @@ class CaptionSubject(Subject):
     def _mean_token(self, suite: Suite) -> Tensor:
         means = [
             torch.cat(list(features.pooler_output)).mean(0)
-            for item in suite.items(REFERENCE_IMAGES, HALVES[0])
+            for item in self.reference_items(suite)
             for features in self.requests(item)[0].encode(self.model).values()
         ]
         return torch.stack(means).mean(0)
-
-    def concentration(self, suite: Suite) -> float:
-        """As of any subject, but measured on development images only."""
-        first = (self.requests(item)[0] for item in suite.items(REFERENCE_IMAGES, HALVES[0]))
-        return mean_concentration(self.loaded, first)
 
     def answer(self, item: Item, requests: Sequence[Request] | None = None) -> Said:
         """The caption that the model writes, and the losses of the words of each caption that people wrote."""
