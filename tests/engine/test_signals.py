@@ -13,6 +13,7 @@ from support.slow_llava import SlowLlava
 from transformers import LlavaForConditionalGeneration
 
 from covist.contract.signals import ImageSignals
+from covist.engine.sequence.finder import stands_in
 from covist.families.registry import family_for
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
@@ -53,8 +54,8 @@ def test_signals_know_their_own_embeddings(captured):
     first, second = captured[0]
     prompt = torch.cat([torch.zeros_like(first.span), first.span.flip(0)])
     rows = torch.arange(2 * len(first.span) - 1, len(first.span) - 1, -1)
-    assert first.stands_in(prompt, rows) and not second.stands_in(prompt, rows)
-    assert not first.stands_in(prompt, rows[:-1])
+    assert stands_in(first, prompt, rows) and not stands_in(second, prompt, rows)
+    assert not stands_in(first, prompt, rows[:-1])
 
 
 def test_projector_that_reads_several_layers():

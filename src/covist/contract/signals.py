@@ -190,15 +190,6 @@ class ImageSignals:
         tensors += [] if self.tower is None else [self.tower.entry]
         return sum(tensor.nbytes for tensor in tensors)
 
-    def stands_in(self, embeddings: Tensor, rows: Tensor) -> bool:
-        """Whether the rows [n] of a prompt [length, d] hold this image's embeddings (a few of them are compared)."""
-        count = self.span.shape[0]
-        if rows.shape[0] != count:
-            return False
-        probe = torch.linspace(0, count - 1, min(8, count)).long()
-        ours = self.span[probe.to(self.span.device)].to(embeddings.device, embeddings.dtype)
-        return bool(torch.equal(embeddings[rows[probe.to(rows.device)]], ours))
-
     @classmethod
     def join(
         cls,

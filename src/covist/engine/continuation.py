@@ -9,6 +9,7 @@ from covist.engine.attention.interface import backend_of, takes_no_mask
 from covist.engine.attention.mask import StageAttention
 from covist.engine.attention.step import StepAttention
 from covist.engine.passes import Pass, Stage, handed
+from covist.engine.sequence.cache import stage_ranges
 from covist.engine.sequence.ledger import Ledger
 from covist.errors import CovistError
 
@@ -26,7 +27,7 @@ class Continuation(Pass):
         explicit = rule is not None and not takes_no_mask(self._backend)
         self._ledgers: dict[int, Ledger] = {}
         assert self.book is not None, "a continuation has a compressed cache"
-        for layers, ledger in self.book.ranges(self.settings.decoder.layers):
+        for layers, ledger in stage_ranges(self.book.stages, self.settings.decoder.layers):
             held = {self.layers[number].held for number in layers if number in self.layers}
             if held - {ledger.length, 0}:  # layers that share keys hold none
                 raise CovistError(
@@ -51,10 +52,7 @@ class Continuation(Pass):
         queries = self._positions.shape[1]
         if queries == 1 and not takes_no_mask(self._backend) and not _needs_every_key(rule):
             assert self.book is not None
-            ends = [*list(self._ledgers)[1:], self.settings.decoder.layers]
-            stages = [
-                (range(first, end), ledger) for (first, ledger), end in zip(self._ledgers.items(), ends, strict=True)
-            ]
+            stages = stage_ranges(self._ledgers, self.settings.decoder.layers)
             step = self._step = StepAttention(stages, self._positions, rule, self.book.prepared)
             for stage in self.stages.values():
                 stage.attend = step.attend

@@ -50,20 +50,19 @@ class Hooks:
         self._calls = _Calls()
         self._installed = ExitStack()
         settings.decoder.check_backend()
-        self._switch = self._put_on(lambda: AttentionSwitch(family.decoder))
+        self._switch = self._put_on(AttentionSwitch(family.decoder))
         try:
             with all_or_nothing(family.model):
                 self.watch_blocks(settings.method)
                 for hook in self._hooks(encoder_requests):
-                    self._put_on(lambda hook=hook: hook)  # type: ignore[misc]
+                    self._put_on(hook)
         except BaseException:
             self._installed.close()
             raise
 
-    def _put_on(self, make: Callable[[], Any]) -> Any:
-        made = make()
-        self._installed.callback(made.remove)
-        return made
+    def _put_on(self, hook: Any) -> Any:
+        self._installed.callback(hook.remove)
+        return hook
 
     def _hooks(self, encoder_requests: Sequence[EncoderRequest]) -> Iterator[Removable]:
         family, decoder = self._family, self._family.decoder
@@ -82,7 +81,7 @@ class Hooks:
         """Watch the blocks once a method needs it, so that other methods do not pay for hooks inside the layers."""
         if method.watches_blocks and not hasattr(self, "_blocks"):
             with all_or_nothing(self._family.decoder):
-                self._blocks = self._put_on(lambda: BlockWatch(self._family.decoder.layers, method.name))
+                self._blocks = self._put_on(BlockWatch(self._family.decoder.layers, method.name))
 
     @contextmanager
     def using(self, settings: Settings | None) -> Iterator[None]:
@@ -182,7 +181,7 @@ class Hooks:
         with self._calls.one(), running(one):
             if one is None:
                 return forward(*args, **kwargs)
-            if isinstance(one, Prefill) and not one.asked_again:
+            if isinstance(one, Prefill):
                 one.signals = self._encoded.all()
             output = forward(**one.enter(self._family.decoder, given))
             return one.leave(output)

@@ -45,11 +45,6 @@ class Book:
     def ledger(self, layer: int) -> Ledger:
         return self.stages[max(first for first in self.stages if first <= layer)]
 
-    def ranges(self, layers: int) -> list[tuple[range, Ledger]]:
-        """The layers of every stage, with their ledger."""
-        ends = [*list(self.stages)[1:], layers]
-        return [(range(first, end), ledger) for (first, ledger), end in zip(self.stages.items(), ends, strict=True)]
-
     def change(self, step: Callable[[Ledger], Ledger]) -> None:
         """Change all ledgers, as their cache was changed."""
         self.stages = {first: step(ledger) for first, ledger in self.stages.items()}
@@ -58,6 +53,12 @@ class Book:
     @property
     def reduced(self) -> bool:
         return any(ledger.reduced for ledger in self.stages.values())
+
+
+def stage_ranges(stages: dict[int, Ledger], layers: int) -> list[tuple[range, Ledger]]:
+    """The layers of every stage, with their ledger."""
+    ends = [*list(stages)[1:], layers]
+    return [(range(first, end), ledger) for (first, ledger), end in zip(stages.items(), ends, strict=True)]
 
 
 class CompressedLayer:
