@@ -40,6 +40,12 @@ def test_equal_components_on_all_axes_are_the_one_dimensional_factor():
     close(several, array(DistanceTable(THETA).log_factor(positions, positions)), 1e-6)
 
 
+def test_fractions_of_positions_are_taken_at_the_nearest_whole_distance():
+    queries, keys = torch.tensor([7.0, 9.2]), torch.tensor([2.0, 4.7])
+    found = DistanceTable(THETA).log_factor(queries, keys)
+    assert torch.equal(found, DistanceTable(THETA).log_factor(torch.tensor([7, 9]), torch.tensor([2, 5])))
+
+
 def test_the_table_grows_with_the_distances_and_is_symmetric():
     table = DistanceTable(THETA, size=4)
     near = table.log_factor(torch.tensor([3]), torch.tensor([1]))

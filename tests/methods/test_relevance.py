@@ -9,6 +9,7 @@ import torch
 from reference.selectors import cdpruner as greedy_determinant
 from reference.selectors import published_relevance
 from support.images import FakeText, image
+from support.rounding import OtherRounding
 from support.ties import contents
 from torch import nn
 
@@ -139,6 +140,14 @@ def test_cen_prune_over_zoo_prune(context, copies, count):
     sensitive = ZooPrune(seed=3).sensitivity(context.signals).double().tolist()
     expected = literal.cen_prune_zoo_prune(features, rarity, sensitive, count)
     assert_same_choice(kept(CenPruneZooPrune(seed=3), context, count), expected, copies)
+
+
+@pytest.mark.own_rounding
+@pytest.mark.parametrize("rounding", range(4))
+def test_rounding_does_not_tell_copies_of_the_least_rare_token_apart(rounding):
+    with OtherRounding(rounding):
+        rarity = centre(image(seed=2, copies=7).signals).rarity
+    assert (rarity == 0).sum() == 7 and rarity.max() == 1
 
 
 @pytest.mark.parametrize("count", [1, 5, 12])

@@ -30,10 +30,10 @@ def farthest(chosen, distance, saliency, count):
 
 
 def stretch(values, noise=TIE):
-    low, high = min(values), max(values)
-    if high - low <= noise * max(abs(v) for v in values):
+    low, high, size = min(values), max(values), max(abs(v) for v in values)
+    if high - low <= noise * size:
         return [1.0] * len(values)
-    return [(v - low) / (high - low) for v in values]
+    return [0.0 if v - low <= TIE * size else (v - low) / (high - low) for v in values]
 
 
 def score(hidden, attention, count, alpha=0.8):

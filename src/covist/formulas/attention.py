@@ -31,18 +31,22 @@ class DistanceTable:
     def log_factor(self, query_positions: Tensor, key_positions: Tensor, limit: int | None = None) -> Tensor:
         """Positions [..., q] and [..., k] (with a last dimension of axes if there are several) -> [..., q, k].
 
+        Positions that count in fractions (time, in omni models) are taken at the nearest whole distance.
         limit: a bound on the distances, if the caller knows one; otherwise it is computed from the positions.
         """
         if self.multidimensional:
             distances = (query_positions[..., :, None, :] - key_positions[..., None, :, :]).abs().unbind(-1)
         else:
             distances = ((query_positions[..., :, None] - key_positions[..., None, :]).abs(),)
+        if query_positions.is_floating_point():
+            distances = tuple(distance.round().long() for distance in distances)
         if limit is None:
             limit = max(int(distance.max()) for distance in distances) if distances[0].numel() else 0
         tables = self._covering(limit, query_positions.device)
         if not self.multidimensional:
             return tables[0][distances[0]]
-        shares = [table[distance] for table, distance in zip(tables, distances, strict=True)]
+        # The last axes of a short head may have no frequency left.
+        shares = [table[distance] for table, distance in zip(tables, distances, strict=False)]
         return torch.log(2 - torch.stack(shares).sum(0))
 
     def _covering(self, limit: int, device: torch.device) -> Tensor:

@@ -69,10 +69,14 @@ def without(indices: Tensor, total: int) -> Tensor:
 
 
 def stretched(values: Tensor, noise: float = TIE) -> Tensor:
-    """Min-max of values [N]; ones if they differ by no more than `noise`, relative to the largest."""
-    low, high = values.aminmax()
-    differ = high - low > noise * values.abs().max()
-    return torch.where(differ, (values - low) / (high - low), 1.0)
+    """Min-max of values [N]; ones if they differ by no more than `noise`, relative to the largest.
+
+    What only rounding tells from the lowest becomes zero too, so that copies of the lowest are not chosen by noise.
+    """
+    size = values.abs().max()
+    above = values - values.min()
+    above = above.masked_fill(above <= TIE * size, 0)
+    return torch.where(above.max() > noise * size, above / above.max(), 1.0)
 
 
 def expand(start: Tensor, distance: Tensor, count: int, saliency: Tensor | None = None) -> Tensor:
