@@ -33,6 +33,21 @@ def as_json(name: str, value: Any) -> Any:
     return json.loads(json.dumps(value, default=converted))
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON. Anything wrong with it raises a `ValueError` of one line, also what is nested beyond Python's depth.
+
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: nested too deeply
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg} at character {error.pos + 1}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def save_settings(path: str | Path, values: dict[str, Any]) -> None:
     """Write a file, or leave the one that is there as it was."""
     text = json.dumps(as_json("settings", values), indent=2) + "\n"
@@ -42,11 +57,11 @@ def save_settings(path: str | Path, values: dict[str, Any]) -> None:
 def load_settings(path: str | Path, make: Callable[[Any], Settings], what: str = "config") -> Settings:
     """What `make` builds from the contents of a file; `what` is what the file is called in an error."""
     try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = parse_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise CovistError(f"{what} {path} cannot be read ({error})") from None
-    except json.JSONDecodeError as error:
-        raise CovistError(f"{what} {path} is not JSON ({error.msg} in line {error.lineno})") from None
+    except ValueError as error:
+        raise CovistError(f"{what} {path} is not JSON ({error})") from None
     try:
         return make(values)
     except CovistError as error:

@@ -75,6 +75,8 @@ GOOD = {"image": "0.png", "question": "what?"}
     ("row", "complaint"),
     [
         ("{nonsense", "not a JSON object"),
+        pytest.param("[" * 100_000, "not a JSON object .nested too deeply", id="deep"),
+        pytest.param(f'{{"image": {"9" * 5_000}}}', "not a JSON object .Exceeds the limit", id="digits"),
         ('["a"]', "expected an object with the fields of a question"),
         ({"question": "what?"}, "no image, images, video or videos"),
         ({"image": "0.png"}, "no question"),

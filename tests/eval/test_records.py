@@ -44,7 +44,18 @@ def test_answers_are_read_as_they_were_written(folder):
 
 
 @pytest.mark.parametrize(
-    "damage", [b"\0" * 40, b"{", b"", b"null", b"{}", b'{"method": "covist-fixed", "budget": 64}', b"\xff\xfe", b"[]"]
+    "damage",
+    [
+        b"\0" * 40,
+        pytest.param(b"[" * 100_000, id="deep"),
+        b"{",
+        b"",
+        b"null",
+        b"{}",
+        b'{"method": "covist-fixed", "budget": 64}',
+        b"\xff\xfe",
+        b"[]",
+    ],
 )
 def test_a_damaged_line_costs_its_own_image_only_and_is_named_once(folder, damage):
     path = answers_file(folder)

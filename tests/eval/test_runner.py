@@ -124,6 +124,13 @@ def test_fewer_images_leave_the_summary_alone(untrained, tmp_path):
     assert [row["method"] for row in summary(tmp_path)["results"]] == ["vanilla", "uniform", "random"]
 
 
+@pytest.mark.parametrize("content", ["[]", '{"images": null}', '{"images": "many"}', "[[["])
+def test_a_damaged_summary_is_replaced(untrained, tmp_path, content):
+    (tmp_path / "results.json").write_text(content)
+    evaluate("random", "24", limit=1, model=untrained, out=tmp_path)
+    assert summary(tmp_path)["images"] == 1
+
+
 def test_times_of_one_sitting_are_compared_and_others_marked(untrained, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         evaluate("random,uniform", "24", limit=2, model=untrained, out=tmp_path, progress=StopAfter(3))

@@ -1,11 +1,15 @@
 """Images from files: upright RGB, whatever the file holds."""
 
+import struct
+from io import BytesIO
+
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile, features
 
 from covist.errors import CovistError
-from covist.request.images import image_files, load_image
+from covist.request.images import MAX_RATIO, check_image, count_pixels, decode_image, image_files, load_image
+from covist.request.jpeg_scans import MAX_SCANS
 
 ORIENTATION, QUARTER_TURN = 0x112, 6
 WHITE, RED = (255, 255, 255), (255, 0, 0)
@@ -108,6 +112,75 @@ def test_an_animation_shows_its_first_frame(tmp_path):
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
     frames[0].save(tmp_path / "frames.gif", save_all=True, append_images=frames[1:])
     assert load_image(tmp_path / "frames.gif").getpixel((0, 0)) == RED
+
+
+@pytest.mark.parametrize("read", [load_image, check_image, lambda path: count_pixels(path.read_bytes())])
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_image_that_is_too_narrow_is_refused_by_its_header(tmp_path, read, turned):
+    """CLIP's processor would first make the short side 336 pixels: 2.6 GB for 1 x 2,000 pixels."""
+    for length, is_read in ((MAX_RATIO, True), (MAX_RATIO + 1, False)):
+        Image.new("L", (1, length) if turned else (length, 1)).save(tmp_path / "image.png")
+        if is_read:
+            read(tmp_path / "image.png")
+        else:
+            with pytest.raises(CovistError, match=f"may be at most {MAX_RATIO} times the other; crop it"):
+                read(tmp_path / "image.png")
+
+
+def with_scans(count: int, appended: bytes = b"") -> bytes:
+    """A progressive JPEG file whose last scan is repeated until it has `count` of them."""
+    file = BytesIO()
+    Image.new("L", (16, 16), 120).save(file, "JPEG", progressive=True)
+    whole = file.getvalue()
+    own, last = whole.count(b"\xff\xda"), whole[whole.rindex(b"\xff\xda") : -2]
+    return whole[:-2] + last * (count - own) + whole[-2:] + appended
+
+
+def test_a_jpeg_file_of_very_many_scans_is_refused_before_it_is_decoded(monkeypatch):
+    assert decode_image(with_scans(MAX_SCANS)).size == (16, 16)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda image: pytest.fail("it was decoded"))
+    with pytest.raises(CovistError, match=f"image has more than {MAX_SCANS} scans; save it again"):
+        decode_image(with_scans(MAX_SCANS + 1))
+
+
+@pytest.mark.parametrize("kind", ["a video after the image", "a thumbnail", "stuffed and filled bytes"])
+def test_what_only_looks_like_scans_is_not_counted(kind):
+    marker = b"\xff\xda" * 2 * MAX_SCANS
+    if kind == "a thumbnail":
+        data = with_scans(6)
+        data = data[:2] + b"\xff\xe5" + struct.pack(">H", len(marker) + 2) + marker + data[2:]
+    elif kind == "a video after the image":
+        data = with_scans(6, marker)
+    else:
+        data = with_scans(6).replace(b"\xff\xda", b"\xff" * 300 + b"\xff\xda")
+    assert decode_image(data).size == (16, 16)
+
+
+def odd_exif() -> bytes:
+    """A photograph to be turned, with a pointer that is a number with a fraction: Pillow raises struct.error."""
+    entries = [(ORIENTATION, 3, 1, QUARTER_TURN), (0x14A, 11, 1, 0)]
+    packed = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    exif = b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(entries)) + packed + bytes(4)
+    file = BytesIO()
+    Image.new("RGB", (4, 2)).save(file, "PNG", exif=exif)
+    return file.getvalue()
+
+
+def broken_avif() -> bytes:
+    """Pillow raises RuntimeError."""
+    if not features.check("avif"):
+        pytest.skip("this Pillow has no AVIF")
+    file = BytesIO()
+    Image.new("RGB", (9, 7), "red").save(file, "AVIF")
+    data = file.getvalue()
+    return data[: data.index(b"mdat") + 4] + bytes(len(data))
+
+
+@pytest.mark.parametrize("made", [odd_exif, broken_avif])
+def test_whatever_a_decoder_raises_is_one_line(made):
+    with pytest.raises(CovistError, match="^photo is damaged or truncated") as refused:
+        decode_image(made(), "photo")
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["https://example.com/cat.png", "http:/example.com/cat.png", "DATA:image/png;base64,x"])

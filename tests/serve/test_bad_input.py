@@ -63,12 +63,13 @@ def asking(content, **fields) -> dict:
         (png(64, 64, zlib.compress(b"\0" * 10)), "damaged or truncated"),
         (png(64, 64, b"no deflate"), "damaged or truncated"),
         (png(0, 64), "image 1"),
+        (png(1, 2_000), "one side may be at most 200 times the other"),
         (b"words", "not an image"),
         (b"", "not an image"),
         (b"GIF89a" + WHOLE, "not an image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0", "not an image"),
     ],
-    ids=["bomb", "large", "truncated", "short-data", "broken-data", "empty", "text", "nothing", "gif", "postscript"],
+    ids=["bomb", "large", "truncated", "short", "broken", "empty", "narrow", "text", "nothing", "gif", "postscript"],
 )
 def test_files_that_are_no_good_images(refused, data, words):
     assert words in refused(asking([shown(data), said(QUESTION)]))

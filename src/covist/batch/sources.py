@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 from covist.batch.rows import FIELDS, Row, bad_row, read_row
 from covist.errors import CovistError
+from covist.files import parse_json
 from covist.request.images import has_image_ending
 
 _PARQUET_ROWS = 64  # decoded at once: a row may contain images
@@ -171,10 +171,9 @@ class ImageFolder(Source):
 
 def _parsed(number: int, line: bytes) -> Row:
     try:
-        return read_row(number, json.loads(line.decode("utf-8-sig" if number == 0 else "utf-8")))
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or a number with thousands of digits
-        problem = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
-        return bad_row(number, line, f"row {number + 1} is not a JSON object ({problem})")
+        return read_row(number, parse_json(line.decode("utf-8-sig" if number == 0 else "utf-8")))
+    except ValueError as error:  # not UTF-8, not JSON, or a number with thousands of digits
+        return bad_row(number, line, f"row {number + 1} is not a JSON object ({error})")
 
 
 def _groups_from(metadata: Any, start: int) -> tuple[int, list[int]]:
@@ -190,8 +189,8 @@ def _without_json(values: dict[str, Any]) -> dict[str, Any]:
     """Parse messages that are stored as JSON text, since their parts have no common type."""
     if isinstance(values.get("messages"), str):
         try:
-            return {**values, "messages": json.loads(values["messages"])}
-        except (ValueError, RecursionError):
+            return {**values, "messages": parse_json(values["messages"])}
+        except ValueError:
             return values  # reported when the row is answered
     return values
 

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from covist.batch.answers import FORMATS, Answer, as_line, from_lines
 from covist.errors import CovistError
+from covist.files import parse_json
 from covist.outputs import FREE_SPACE, journal_lines, lock_directory, replace_file, writable_directory, writing
 
 
@@ -85,7 +86,7 @@ class Store:
                 raise CovistError(f"{self.directory} holds parts without a manifest; choose another directory")
             return None
         try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
+            manifest = parse_json(path.read_text(encoding="utf-8"))
         except ValueError:
             manifest = None
         if not isinstance(manifest, dict):

@@ -46,7 +46,7 @@ def look_at(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
     if tracks and reference is None:
         reference = bundled_concentration(loaded)
     family = family_for(loaded.model)
-    decoder = FrozenDecoder(family.decoder, family.rotary_axes())
+    decoder = FrozenDecoder(family.decoder)
     return Facts(identity(loaded), reference, decoder.kv_bytes([1] * decoder.layers))
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from covist.errors import CovistError
 from covist.eval.questions import AUTO, Question
 from covist.eval.suite import Item, Suite, Visual
+from covist.files import parse_json
 from covist.request.images import check_image, load_image, refuse_url
 from covist.request.videos import FOLDER_RATE, FRAMES, check_video, frame_files, load_video
 
@@ -107,7 +108,7 @@ def _lines(path: Path) -> list[str]:
 def _read(line: str, folder: Path, where: str, metric: str) -> tuple[_Source, Question, list[str]]:
     """One line: what is shown, the question, and the names of ignored fields."""
     try:
-        row = json.loads(line)
+        row = _parsed(line)
         if not isinstance(row, dict):
             raise CovistError(f"expected an object with the fields of a question, got {line[:40]!r}")
         source = _Source(_paths(row, "image", folder), _paths(row, "video", folder), where)
@@ -115,10 +116,15 @@ def _read(line: str, folder: Path, where: str, metric: str) -> tuple[_Source, Qu
             raise CovistError("no image, images, video or videos: there is nothing to ask about")
         source.check()
         return source, _question(row, metric), [key for key in row if key not in KEYS]
-    except json.JSONDecodeError as error:
-        raise CovistError(f"{where}: not a JSON object ({error.msg} at character {error.pos + 1})") from None
     except CovistError as error:
         raise CovistError(f"{where}: {error}") from None
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return parse_json(line)
+    except ValueError as error:
+        raise CovistError(f"not a JSON object ({error})") from None
 
 
 def _question(row: dict[str, Any], metric: str) -> Question:

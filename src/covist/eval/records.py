@@ -17,6 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from covist.errors import CovistError
+from covist.files import parse_json
 from covist.outputs import (
     journal_lines,
     lock_directory,
@@ -182,7 +183,7 @@ def _stored_settings(directory: Path) -> dict[str, Any] | None:
 
 def _json_object(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
@@ -205,7 +206,7 @@ def _read(path: Path) -> list[tuple[Run, Answered]]:
 def _parse(line: bytes) -> tuple[Run, Answered] | None:
     """The answers of a line; None if it is damaged."""
     try:
-        fields = json.loads(line)
+        fields = parse_json(line)
         run, answered = Run(fields.pop("method"), fields.pop("budget")), Answered(**fields)
         hash(run)
     except (ValueError, TypeError, KeyError, AttributeError):

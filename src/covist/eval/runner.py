@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable
 from itertools import product
@@ -18,6 +17,7 @@ from covist.eval.records import Records, Run
 from covist.eval.results import Results
 from covist.eval.subject import Subject
 from covist.eval.suite import Suite, load_suite
+from covist.files import parse_json
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA, is_vanilla, split_names
 from covist.methods.registry import available_methods
@@ -113,8 +113,8 @@ def _is_known(method: str) -> bool:
 def _summarise(results: Results, directory: Path) -> None:
     """Write the summary, unless the directory holds one over more images."""
     try:
-        covered = json.loads((directory / "results.json").read_text(encoding="utf-8"))["images"]
-    except (OSError, ValueError, KeyError):
+        covered = int(parse_json((directory / "results.json").read_text(encoding="utf-8"))["images"])
+    except (OSError, ValueError, KeyError, TypeError):
         covered = 0
     if covered <= results.images:
         results.write(directory)

@@ -20,11 +20,14 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from covist.errors import CovistError
+from covist.request.jpeg_scans import MAX_SCANS, has_too_many_scans
 
 MAX_PIXELS = 100_000_000
 """Larger images are refused: a small file can unpack to gigabytes."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 """The formats that are read, by Pillow's names. It knows more, and some start programs: PostScript runs Ghostscript."""
+MAX_RATIO = 200
+"""Narrower images are refused: CLIP's processor makes their short side as long as that of others before it crops."""
 _URL = re.compile(r"(https?|ftp|s3|gs|file|data):", re.IGNORECASE)
 
 
@@ -102,7 +105,7 @@ def _read(
 ) -> Image.Image:
     try:
         return (read or _decode)(file, name, max_pixels, formats)
-    except CovistError:
+    except (CovistError, MemoryError):
         raise
     except UnidentifiedImageError:
         kind = (
@@ -111,8 +114,9 @@ def _read(
         raise CovistError(f"{name} is not an image {kind}") from None
     except Image.DecompressionBombError:
         raise CovistError(f"{name} is too large: more than {max_pixels:,} pixels") from None
-    except (OSError, SyntaxError, EOFError, ValueError) as error:
-        raise CovistError(f"{name} is damaged or truncated ({error})") from None
+    except Exception as error:  # decoders of hostile files raise anything: RuntimeError, struct.error, KeyError ...
+        problem = str(error) or type(error).__name__
+        raise CovistError(f"{name} is damaged or truncated ({problem})") from None
 
 
 def refuse_url(path: str | Path, kind: str = "image") -> None:
@@ -126,6 +130,10 @@ _Reader = Callable[[BinaryIO, str, int, tuple[str, ...] | None], Image.Image]
 
 def _decode(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None) -> Image.Image:
     with _open(file, name, max_pixels, formats) as image:
+        if image.format in ("JPEG", "MPO"):
+            file.seek(0)
+            if has_too_many_scans(file.read()):
+                raise CovistError(f"{name} has more than {MAX_SCANS} scans; save it again as an ordinary JPEG file")
         image.load()
         return as_rgb(ImageOps.exif_transpose(image))
 
@@ -140,6 +148,9 @@ def _open(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] |
         raise CovistError(f"{name} has no pixels ({width} x {height})")
     if width * height > max_pixels:
         raise Image.DecompressionBombError
+    if max(width, height) > MAX_RATIO * min(width, height):
+        problem = f"one side may be at most {MAX_RATIO} times the other; crop it"
+        raise CovistError(f"{name} has {width:,} x {height:,} pixels: {problem}")
     return image
 
 

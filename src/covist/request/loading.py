@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import transformers
 from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
 from torch import nn
-from transformers import AutoConfig
+from transformers import CONFIG_MAPPING, AutoConfig
 
 from covist import tiny
 from covist.contract.family import Family
@@ -91,24 +92,33 @@ def _dtype(name: str, place: torch.device) -> Any:
 
 def served_class(name: str) -> tuple[Any, type[Family]]:
     """The transformers class of a checkpoint and its family, from its configuration, before any weights are read."""
+    model_class, family, _ = served(name)
+    return getattr(transformers, model_class), family
+
+
+def served(name: str) -> tuple[str, type[Family], Any]:
+    """The name of a checkpoint's class, its family and its configuration; refused if it cannot be compressed."""
     config = _read_config(str(EMBEDDED.get(name, name)))
-    model_type = config.model_type
-    architectures = config.architectures or [image_text_models().get(model_type)]
-    served = [architecture for architecture in architectures if architecture in served_classes()]
-    if served:
-        model_class, family = find_family(served, config)
-        return getattr(transformers, model_class), family
+    model_type, listed = config.model_type, image_text_models()
     if reason := refusal(config):
         raise CovistError(f"model {name!r} ({model_type}) is not supported: {reason}")
-    if not hasattr(config, "vision_config"):
+    architectures = config.architectures or [listed[model_type]] if model_type in listed else config.architectures
+    known = [name for name in architectures or () if name in listed.values() or name in served_classes()]
+    if not known:
+        if hasattr(config, "vision_config"):
+            raise CovistError(
+                f"model {name!r} ({model_type}) is not supported: it does not write text about images (`covist models` "
+                "lists supported types)"
+            )
         raise CovistError(f"model {name!r} is text-only ({model_type}): there are no visual tokens to compress")
-    supported = ", ".join(served_classes())
-    raise CovistError(f"model {name!r} ({model_type}) is not supported; supported are {supported}")
+    return *find_family(known, config), config
 
 
 def _read_config(name: str) -> Any:
     unknown = f"unknown model {name!r}: neither {' nor '.join(map(repr, EMBEDDED))} nor a folder with a config.json"
-    if not (Path(name) / "config.json").is_file():
+    if name and Path(name).is_dir():
+        _check_folder(Path(name))
+    else:
         _ask_hub_once(name, unknown)
     try:
         return AutoConfig.from_pretrained(name)
@@ -116,6 +126,26 @@ def _read_config(name: str) -> Any:
         raise CovistError(f"{unknown}, and {_NO_ANSWER} ({_first_line(error)})") from None
     except ValueError as error:
         raise CovistError(f"cannot read the configuration of model {name!r}: {_first_line(error)}") from None
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder whose config.json transformers could not use, with a line that says why."""
+    try:
+        fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CovistError(
+            f"the folder '{folder}' has no config.json; give a folder that save_pretrained wrote"
+        ) from None
+    except ValueError as error:
+        raise CovistError(f"'{folder}/config.json' is not JSON: {_first_line(error)}") from None
+    model_type = fields.get("model_type") if isinstance(fields, dict) else None
+    if model_type is None:
+        raise CovistError(f"'{folder}/config.json' has no model_type; it is not the configuration of a model")
+    if model_type not in CONFIG_MAPPING and "auto_map" not in fields:
+        raise CovistError(
+            f"model type {model_type!r} of '{folder}/config.json' is not in transformers {transformers.__version__}; "
+            "update transformers"
+        )
 
 
 def _ask_hub_once(name: str, unknown: str) -> None:

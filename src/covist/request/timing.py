@@ -124,7 +124,10 @@ def measure_plain_decoder(model: Any, length: int) -> float:
 
 def cache_bytes(cache: Any) -> int:
     """Bytes of the keys and values in a cache."""
-    return sum(states.nbytes for layer in cache.layers for states in (layer.keys, layer.values))
+    attending = [
+        layer for layer in cache.layers if getattr(layer, "keys", None) is not None
+    ]  # others keep a constant state
+    return sum(states.nbytes for layer in attending for states in (layer.keys, layer.values))
 
 
 def synchronise(device: torch.device) -> None:

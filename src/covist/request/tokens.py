@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from covist.contract.signals import ImageSignals, PlacedSignals
-from covist.engine.geometry import plain_flops
+from covist.contract.text_config import geometry_of
 from covist.families.registry import family_for
 from covist.request.inputs import Request
 from covist.request.loading import LoadedModel
@@ -71,4 +71,6 @@ def mean_content(tokens: list[VisualTokens]) -> float:
 
 def uncompressed_flops(model: Any, request: Request) -> float:
     """FLOPs of the decoder prefill of one uncompressed prompt, Eq. 19."""
-    return plain_flops(family_for(model).decoder, request.length)
+    decoder = family_for(model).decoder
+    layers = len(decoder.layers)
+    return geometry_of(decoder.config, layers=layers).flops([request.length] * layers)

@@ -28,7 +28,6 @@ from covist.request.batches import end_tokens
 from covist.request.decoding import greedy
 from covist.request.halving import in_halves
 from covist.request.loading import LoadedModel
-from covist.schedule import decoder_flops
 from covist.serve.errors import broken, draining
 from covist.serve.limits import Limits
 from covist.serve.prompts import PromptMaker
@@ -188,13 +187,6 @@ def _kept(handle: Compression) -> Iterator[None]:
 def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | None) -> Cost:
     """The cost of row `index` of a batch; without a report it ran uncompressed."""
     decoder, prompt = handle.settings.decoder, sequence.prompt
-
-    def stored(lengths: list[int]) -> float:
-        return decoder.kv_bytes(lengths)
-
-    def counted(lengths: list[int]) -> float:
-        return decoder_flops(lengths, decoder.hidden, decoder.intermediate)
-
     plain = [prompt.length] * decoder.layers
     images = () if report is None else tuple(image for image in report.images if image.sample == index)
     others = prompt.length - sum(image.tokens for image in images)
@@ -203,10 +195,10 @@ def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | 
     return Cost(
         visual_tokens=sum(image.tokens for image in images) if images else prompt.visual_tokens,
         visual_tokens_kept=sum(image.mean_tokens for image in images) if images else prompt.visual_tokens,
-        cache_bytes=stored(cached),
-        cache_bytes_uncompressed=stored(plain),
-        flops=counted(seen),
-        flops_uncompressed=counted(plain),
+        cache_bytes=decoder.kv_bytes(cached),
+        cache_bytes_uncompressed=decoder.kv_bytes(plain),
+        flops=decoder.flops(seen),
+        flops_uncompressed=decoder.flops(plain),
         certificates=tuple(
             None if image.certificate is None else image.certificate.to_dict() for image in whole_videos(images)
         ),
