@@ -7,14 +7,17 @@ import pytest
 import torch
 from PIL import Image
 
+import covist
 from covist import tiny
 from covist.errors import CovistError
 from covist.eval.photos import evaluate_photos, photo_suite
 from covist.eval.photos.data import DEVELOPMENT, TEST, TRAIN, read_photos, split_of
 from covist.eval.photos.results import PhotoResults
 from covist.eval.photos.subject import CaptionSubject
+from covist.eval.photos.tower import remembered_tower
 from covist.eval.photos.words import ALL, word_class, words_of
 from covist.eval.records import Answered, Records, Run
+from covist.request.answer import compressed
 
 CAPTIONS = ("A red circle above a blue square .", "The photo is of a zebra, and 2 objects.")
 
@@ -102,6 +105,59 @@ def test_the_loss_of_a_caption_is_that_of_one_plain_pass(folder, loaded):
     read = [loss for loss, token in zip(expected.tolist(), ids[-length:-1].tolist(), strict=True) if token != 2]
     assert known == pytest.approx(read, abs=1e-3)
     assert said.losses[1][5] is None, "a word that the model does not know is not scored"
+
+
+def _step_by_step(loaded, request, ids):
+    """The loss of every token of a text, fed to a compressed model one by one."""
+    model = loaded[0]
+    made, losses = model(**request.inputs(model), use_cache=True), []
+    for place, token in enumerate(ids):
+        losses.append(-made.logits[0, -1].log_softmax(-1)[token].item())
+        fed = torch.full((request.count, 1), token)
+        mask = torch.ones(request.count, request.length + place + 1, dtype=torch.long)
+        made = model(input_ids=fed, attention_mask=mask, past_key_values=made.past_key_values, use_cache=True)
+    return losses
+
+
+@pytest.mark.parametrize("method", ["covist-max", "covist-pro", "random"])
+def test_captions_do_not_change_what_compression_keeps(folder, loaded, method):
+    item = photo_suite(folder).items(1, "even")[0]
+    subject = CaptionSubject.resolve(loaded)
+    text = "a red circle"
+    ids = loaded[1].tokenizer(text, add_special_tokens=False).input_ids
+    with covist.compress(loaded[0], loaded[1], method=method, budget=64, clip=loaded[2]) as handle, torch.no_grad():
+        read = subject._chances(subject.requests(item)[0], [ids, ids, ids])
+        kept = handle.report.mean_tokens
+        expected = _step_by_step(loaded, subject.requests(item)[0], ids)
+    assert (-read[0][torch.arange(len(ids)), ids]).tolist() == pytest.approx(expected, abs=1e-3)
+    assert kept == pytest.approx(64, abs=1)
+
+
+def test_a_caption_of_the_uncompressed_model_is_only_checked(folder, loaded):
+    item = photo_suite(folder).items(1, "even")[0]
+    subject = CaptionSubject.resolve(loaded, 6)
+    alone = subject.answer(item)
+    other = [token + 1 for token in alone.tokens[0]]
+    subject.written = {item.number: alone.tokens[0]}
+    assert subject.answer(item).tokens == alone.tokens
+    subject.written = {item.number: other}
+    assert subject.answer(item).tokens == [alone.tokens[0][:1]], "the first word that differs, and nothing after it"
+
+
+def test_a_remembered_tower_changes_nothing(folder, loaded):
+    items = photo_suite(folder).items(2, "even")
+    subject = CaptionSubject.resolve(loaded)
+    expected = [subject.answer(item) for item in items]
+    layers = loaded[0].model.vision_tower.encoder.layers
+    computed = []
+    handle = layers[0].mlp.fc1.register_forward_hook(lambda *_: computed.append(1))
+    with remembered_tower(loaded[0]):
+        for method in ("vanilla", "hiprune", "vanilla"):
+            with compressed(subject.loaded, Run(method, 64)):
+                said = [subject.answer(item) for item in items]
+    handle.remove()
+    assert said == expected and len(computed) == len(items)
+    assert not any("forward" in vars(module) for module in loaded[0].modules())
 
 
 def test_a_blind_model_says_the_same_about_every_image(folder, loaded):

@@ -27,7 +27,7 @@ from covist.errors import CovistError
 from covist.eval.photos.data import DEVELOPMENT, TRAIN, Photo, read_photos
 from covist.tiny.decoder import Standardise
 from covist.tiny.optim import Optimiser
-from covist.tiny.packing import IGNORED, PACKED_ATTENTION
+from covist.tiny.packing import IGNORED, Packed
 from covist.tiny.runner import Budget, Stage
 from covist.tiny.store import fold_standardisation
 from train.photos.features import load_tower, shard_path, shards
@@ -37,6 +37,9 @@ from train.photos.text import build_processor, build_tokenizer, vocabulary
 
 VALIDATED, VALIDATE_EVERY = 48, 4  # development images, and reports between two validations
 PRUNED = 16  # tokens of the validation that shows how much the decoder needs all of them
+SORTED = (
+    4  # steps whose images are drawn together and dealt out by length, because a batch is padded to its longest row
+)
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,14 @@ class Phase:
     share: float  # of the steps
     images: int  # per step
     blind: int  # captioned images per step that are not shown; they need no features
-    pooled: int = 1  # the side of the square of patches that are averaged to one token
+    square: int = 1  # the side of the square of patches that becomes one token
+    sampled: bool = False  # half of the steps show one patch of each square, not the mean
 
 
+# A decoder that had seen only means would favour methods that merge, one that had seen only samples those that prune.
 PHASES = (
-    Phase("gist", 0.15, images=12, blind=12, pooled=7),  # the language, and what a photograph is about
-    Phase("pooled patches", 0.35, images=20, blind=4, pooled=2),
+    Phase("gist", 0.15, images=12, blind=12, square=7),  # the language, and what a photograph is about
+    Phase("squares", 0.35, images=20, blind=4, square=2, sampled=True),
     Phase("all patches", 0.5, images=14, blind=2),
 )
 
@@ -76,6 +81,11 @@ class FeatureBank:
     def photos(self) -> list[Photo]:
         return [photo for part in self.parts for photo in part]
 
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Words of each image's captions."""
+        return np.array([sum(len(caption.split()) for caption in photo.captions) for photo in self.photos])
+
     def features(self, indices: np.ndarray) -> Tensor:
         """[n, tokens, width]"""
         if indices.max() >= len(self):
@@ -96,7 +106,7 @@ class Captioner(nn.Module):
         self.projector, self.decoder = model.model.multi_modal_projector, model.model.language_model
         self.words = model.lm_head
         self.packer = packer
-        self.decoder.config._attn_implementation = PACKED_ATTENTION
+        self.decoder.config._attn_implementation = "eager"  # its backward pass takes half the time of sdpa's on a CPU
         self.register_buffer("mean_token", torch.zeros(self.decoder.config.hidden_size))
 
     def visual(self, features: Tensor) -> Tensor:
@@ -118,19 +128,31 @@ class Captioner(nn.Module):
         states = self.decoder(
             inputs_embeds=hidden,
             position_ids=torch.cat([prefix.expand(n, -1), packed.positions], dim=1),
-            attention_mask=packed.mask(len(prefix)),
+            attention_mask=attention_mask(packed, len(prefix)),
             use_cache=False,
         ).last_hidden_state[:, len(prefix) :]
         asked = packed.labels != IGNORED
         return F.cross_entropy(self.words(states[asked]), packed.labels[asked], reduction="none")
 
 
-def pooled(features: Tensor, side: int) -> tuple[Tensor, Tensor]:
-    """Means of squares of patches [n, t, width], and the place of each square's first patch [t]."""
+def attention_mask(packed: Packed, prefix: int) -> Tensor:
+    """What is added to the attention scores, [n, 1, prefix + s, prefix + s]: the prefix is causal."""
+    n, total = len(packed.ids), prefix + packed.ids.shape[1]
+    seen = torch.ones(total, total, dtype=torch.bool).tril().repeat(n, 1, 1, 1)
+    seen[:, :, prefix:] = packed.mask(prefix)
+    return torch.zeros(seen.shape, dtype=torch.bfloat16).masked_fill(~seen, -torch.inf)
+
+
+def squares(features: Tensor, side: int, chosen: int | None = None) -> tuple[Tensor, Tensor]:
+    """One token per square of patches [n, t, width], and its place [t]: the mean, at the first patch's place, or the
+    `chosen` patch."""
     grid = int(features.shape[1] ** 0.5)
-    maps = features.unflatten(1, (grid, grid)).movedim(3, 1)
-    places = torch.arange(grid * grid).view(grid, grid)[::side, ::side]
-    return F.avg_pool2d(maps, side).flatten(2).mT, places.flatten()
+    maps = features.unflatten(1, (grid, grid))
+    places = torch.arange(grid * grid).view(grid, grid)
+    if chosen is None:
+        return F.avg_pool2d(maps.movedim(3, 1), side).flatten(2).mT, places[::side, ::side].flatten()
+    row, column = divmod(chosen, side)
+    return maps[:, row::side, column::side].flatten(1, 2), places[row::side, column::side].flatten()
 
 
 class Trainer:
@@ -142,14 +164,22 @@ class Trainer:
 
     def step(self, phase: Phase, number: int) -> tuple[Tensor, dict[str, float]]:
         rng = np.random.default_rng([self.seed, number])
-        indices = rng.choice(len(self.train), phase.images, replace=False)
-        unseen = rng.choice(len(self.train.photos), phase.blind, replace=False)
-        features, places = pooled(self.train.features(indices), phase.pooled)
+        indices = self._drawn(len(self.train), phase.images, number)
+        unseen = self._drawn(len(self.train.photos), phase.blind, number)
+        chosen = int(rng.integers(phase.square**2)) if phase.sampled and rng.random() < 0.5 else None
+        features, places = squares(self.train.features(indices), phase.square, chosen)
         visual = self.captioner.visual(features)
         blind = self.captioner.mean_token.to(visual.dtype).expand(phase.blind, *visual.shape[1:])
         photos = [self.train.photos[index] for index in (*indices, *unseen)]
         loss = self.captioner.losses(torch.cat([visual, blind]), places, photos).mean()
         return loss, {"loss": float(loss.detach())}
+
+    def _drawn(self, available: int, wanted: int, number: int) -> np.ndarray:
+        """Images of a step, with captions of similar length."""
+        group, place = divmod(number, SORTED)
+        drawn = np.random.default_rng([self.seed, group]).choice(available, SORTED * wanted, replace=False)
+        by_length = drawn[self.train.lengths[drawn].argsort(kind="stable")]
+        return by_length[place * wanted : (place + 1) * wanted]
 
     @torch.no_grad()
     def validate(self) -> str:

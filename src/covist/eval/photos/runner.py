@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,26 @@ from covist.config import CovistConfig
 from covist.eval.answering import Answering, Progress, answers_identity
 from covist.eval.photos.results import BLIND, PhotoResults
 from covist.eval.photos.subject import CaptionSubject
+from covist.eval.photos.tower import remembered_tower
 from covist.eval.records import Records, Run
 from covist.eval.runner import method_names, planned_runs
 from covist.eval.suite import HALVES, Suite
 
 
 class PhotoAnswering(Answering):
-    """Answers with a further run: the model without an image."""
+    """Answers with a further run, the model without an image; the first run is that of the uncompressed model."""
 
     subject: CaptionSubject
 
+    def answer(self, runs: Sequence[Run], progress: Progress | None = None) -> None:
+        self._uncompressed = self.records.of(runs[0])
+        with remembered_tower(self.subject.model):
+            super().answer(runs, progress)
+
     def _compressed(self, run: Run) -> AbstractContextManager[Any]:
+        if not run.is_vanilla:
+            answers = self._uncompressed.items()
+            self.subject.written = {number: one.written[0] for number, one in answers if one.written}
         return self.subject.blinded(self.suite) if run.method == BLIND else super()._compressed(run)
 
 
@@ -47,6 +56,8 @@ def evaluate_photos(
     model: a name, a `LoadedModel`, or a tuple (model, processor, clip)
     half: "even" for the development images, the default, or "odd" for the test images
     max_new_tokens: of the captions that the model writes itself; 24 by default
+
+    The vision tower is computed once per image, so times of the results are no times of requests.
     """
     names, setup, longest = method_names(methods), Setup.of(config), max_new_tokens or suite.max_new_tokens
     items = suite.items(limit, half or HALVES[0])

@@ -1,19 +1,19 @@
 """A model that reads captions: how likely it finds each word that people wrote, and what it writes itself.
 
-A caption is forced upon `generate` word by word after the plain prompt. One pass over prompt and caption would be
-faster, but compression would then see the caption: a method that selects by the text would select by the answer.
+The prompt goes through the model alone, and the captions after it, with the cache that the prompt has left. One pass
+over prompt and caption would let compression see the caption: a method that selects by the text would select by the
+answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
 
 from covist.errors import CovistError
 from covist.eval.photos.words import words_of
@@ -22,33 +22,6 @@ from covist.eval.suite import HALVES, Item, Suite
 from covist.request.batches import end_tokens, until_end
 from covist.request.inputs import Request
 from covist.request.timing import generate
-
-FREE = -1  # no forced token
-
-
-class ForcedCaptions(LogitsProcessor):
-    """Makes `generate` write given tokens, and keeps how surprising each of them was.
-
-    tokens: [rows, n]; rows of FREE are written by the model itself
-    """
-
-    def __init__(self, tokens: Tensor, prompt: int):
-        self.tokens, self.prompt = tokens, prompt
-        self.losses = torch.zeros(tokens.shape)  # in nats
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        step = input_ids.shape[1] - self.prompt
-        if step >= self.tokens.shape[1]:
-            return scores
-        wanted = self.tokens[:, step].to(scores.device)
-        rows = torch.nonzero(wanted != FREE)[:, 0]
-        self.losses[rows.cpu(), step] = (
-            -scores[rows].float().log_softmax(-1)[torch.arange(len(rows)), wanted[rows]].cpu()
-        )
-        forced = scores.clone()
-        forced[rows] = -torch.inf
-        forced[rows, wanted[rows]] = 0.0
-        return forced
 
 
 @dataclass(frozen=True)
@@ -65,9 +38,14 @@ class BlindRequest(Request):
 
 
 class CaptionSubject(Subject):
-    """A loaded model that scores the captions of an item and writes one itself."""
+    """A loaded model that scores the captions of an item and writes one itself.
+
+    written: by item, the tokens of captions that the uncompressed model has written. Such a caption is only checked, in
+        the pass that scores the others: what is said then ends with the first word that differs.
+    """
 
     reference_half = HALVES[0]  # test images are not looked at before their one run
+    written: Mapping[int, list[int]] = {}
     _blind: Tensor | None = None
 
     @contextmanager
@@ -96,19 +74,36 @@ class CaptionSubject(Subject):
         request = ready[0] if self._blind is None else BlindRequest(ready[0].prompts, ready[0].images, self._blind)
         captions = [question.answers[0] for question in item.questions if question.answers]
         encoded = [self._encode(caption) for caption in captions]
-        ends = end_tokens(self.model)
-        longest = max(len(ids) for ids, _ in encoded)
-        rows = [ids + [min(ends)] * (longest + 1 - len(ids)) for ids, _ in encoded]
-        forced = ForcedCaptions(torch.tensor([*rows, [FREE] * (longest + 1)]), request.length)
-        room = max(longest + 1, self.room(item))
-        written = generate(self.model, request, room, logits_processor=LogitsProcessorList([forced]))
-        own = until_end(written[-1][: self.room(item)].tolist(), ends)
+        known = self.written.get(item.number)
+        own = self._write(request, item) if known is None else known
+        chances = self._chances(request, [*(ids for ids, _ in encoded), own])
+        if known is not None:
+            own = _until_other(known, chances[-1].argmax(-1).tolist())
         text = self.loaded.processor.batch_decode([own], skip_special_tokens=True)[0]
         losses = [
-            self._by_word(caption, ids, spans, row)
-            for caption, (ids, spans), row in zip(captions, encoded, forced.losses.tolist(), strict=False)
+            self._by_word(caption, ids, spans, (-row[torch.arange(len(ids)), ids]).tolist())
+            for caption, (ids, spans), row in zip(captions, encoded, chances, strict=False)
         ]
         return Said([text], [own], losses)
+
+    def _write(self, request: Request, item: Item) -> list[int]:
+        """The greedy caption, its end included."""
+        return until_end(generate(self.model, request, self.room(item))[-1].tolist(), end_tokens(self.model))
+
+    @torch.no_grad()
+    def _chances(self, request: Request, texts: list[list[int]]) -> Tensor:
+        """Log-probabilities [texts, longest, words] of the tokens of a text after each prompt of a request."""
+        longest, mask = max(map(len, texts)), request.prompts["attention_mask"]
+        ids = mask.new_tensor([text + [0] * (longest - len(text)) for text in texts])  # nobody reads what fills a row
+        prompt = self.model(**request.inputs(self.model), use_cache=True, logits_to_keep=1)
+        given = ids[:, :-1]
+        further = self.model(
+            input_ids=given,
+            attention_mask=torch.cat([mask, torch.ones_like(given)], dim=1),
+            past_key_values=prompt.past_key_values,
+            use_cache=True,
+        )
+        return torch.cat([prompt.logits, further.logits], dim=1).float().log_softmax(-1).cpu()
 
     def _encode(self, caption: str) -> tuple[list[int], list[tuple[int, int]]]:
         """The tokens of a caption, and where each stands in it."""
@@ -126,3 +121,13 @@ class CaptionSubject(Subject):
             known = places and unknown not in {ids[place] for place in places}
             made.append(round(sum(losses[place] for place in places), 4) if known else None)
         return made
+
+
+def _until_other(expected: list[int], chosen: list[int]) -> list[int]:
+    """The tokens of a caption that the model would write too, and the first other one.
+
+    >>> _until_other([5, 6, 2], [5, 7, 2])
+    [5, 7]
+    """
+    same = next((place for place, pair in enumerate(zip(expected, chosen, strict=False)) if pair[0] != pair[1]), None)
+    return expected if same is None else chosen[: same + 1]

@@ -1,0 +1,1 @@
+"""Measurements behind single statements of the documentation; each prints its tables in Markdown."""
