@@ -3,9 +3,10 @@
 # make docs           the site, in build/site/index.html
 # make test-slow      the long tests
 # make test-order     the tests in random order (SEED=n repeats one)
-# make test-cpus      formulas, methods, engine and families as other CPUs round (ONLY=SSE for some; an hour or more)
+# make test-cpus      formulas, methods, engine and families as other CPUs round (ONLY=SSE for some; an hour of one core)
 # make test-versions  the tests on the lowest, the middle and the newest supported versions, each in its own environment
 # make test-pythons   the tests on every declared Python that is installed (TESTS=tests/formulas for some; may fetch CUDA)
+# make test-families  every vision-language type of transformers, as tiny models (figures: docs/families-matrix.md)
 # make test-page      the page in a real browser (Debian's chromium), in its own environment
 # make test-peers     transformers' own ways of generating, on compressed models of every family
 # make test-ray       replicas and batch jobs on a real Ray, in its own environment (2 GB)
@@ -24,8 +25,8 @@ INSTALL := $(BIN)/python $(PINNED)
 # Must be set before torch starts: some CPUs report bf16 instructions that they do not have.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test docs test-slow test-order test-cpus test-versions test-pythons test-page test-peers test-ray test-vllm \
-  test-lmms lint types clean
+.PHONY: demo test docs test-slow test-order test-cpus test-versions test-pythons test-families test-page test-peers test-ray \
+  test-vllm test-lmms lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/covist run --compare
@@ -54,6 +55,9 @@ test-versions: $(BIN)/python
 # Any build of torch: for most versions of Python there is no CPU build.
 test-pythons: $(BIN)/python
 	$(BIN)/python tools/versions.py --pythons --torch-build "" -- $(TESTS)
+
+test-families: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "" --junitxml=build/families.xml tests/any_model
 
 test-page: $(PAGE)/.installed
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }

@@ -22,7 +22,8 @@ from transformers import DynamicCache
 
 import covist
 from covist.bench.random_models import RandomModel, build_random
-from covist.families.registry import family_for, presets
+from covist.bench.recipes import buildable
+from covist.families.registry import family_for
 from covist.plan import Geometry
 from covist.request.inputs import Request
 
@@ -130,7 +131,7 @@ def measure_decoding(bench: Bench, budget: int, strategy: str, repetitions: int)
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--geometry", choices=presets(), default="llava-next-7b")
+    options.add_argument("--geometry", choices=buildable(), default="llava-next-7b")
     options.add_argument("--strategy", choices=("fixed", "pro"), default="fixed")
     options.add_argument("--budget", type=int, action="append", help="default: the smallest and largest of the paper")
     options.add_argument("--layers", type=int, help="decoder layers; default: enough for about 1B parameters")
@@ -140,10 +141,10 @@ def main() -> None:
     options.add_argument("--no-vanilla", action="store_true", help="skip the long uncompressed prefill")
     arguments = options.parse_args()
     warnings.simplefilter("ignore")
-    geometry, family = presets()[arguments.geometry]
+    geometry, recipe = buildable()[arguments.geometry]
     layers = {} if arguments.layers is None else {"num_hidden_layers": arguments.layers}
     decoder = {**decoder_of_a_billion(geometry), **layers}
-    bench = Bench(build_random(geometry.name, 1.0, decoder=decoder, vision=family.shallow_tower))
+    bench = Bench(build_random(geometry.name, 1.0, decoder=decoder, vision=recipe.shallow))
     size = sum(p.numel() for p in bench.decoder.parameters()) / 1e9
     visual = f"{geometry.tokens} + {geometry.markers}"
     print(f"{geometry.name}: decoder {size:.2f}B, {visual} visual and {TEXT} text tokens")

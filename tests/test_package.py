@@ -60,7 +60,7 @@ def test_importing_the_package_waits_for_nothing_heavy_and_finds_its_submodules(
     assert run(sys.executable, "-c", program) == "[]\nwhere is the blue square? scenes covist.viz\n"
 
 
-@pytest.mark.parametrize("command", ["plan --preset llava-1.5-7b --budget 64", "methods", "models"])
+@pytest.mark.parametrize("command", ["plan --preset llava-1.5-7b --budget 64", "methods"])
 def test_commands_that_need_no_model_do_not_wait_for_transformers(command):
     program = (
         "import sys\nfrom covist.cli import main\n"

@@ -155,10 +155,10 @@ def _extras() -> list[Check]:
 def _model(name: str) -> Check:
     """Whether a model can be compressed, judged by its configuration; no weights are read or downloaded."""
     from covist.errors import CovistError
-    from covist.request.loading import EMBEDDED, served_class
+    from covist.request.loading import EMBEDDED, served
 
     try:
-        _, family = served_class(name)
+        _, family, _ = served(name)
     except CovistError as error:
         return Check(f"model {name}", "missing", "cannot be compressed", str(error))
     wants_clip = family.needs_clip_text and name not in EMBEDDED

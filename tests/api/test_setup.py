@@ -63,6 +63,7 @@ def test_a_file_of_constants_alone_still_is_one(model, tmp_path):
     ("content", "complaint"),
     [
         ("{", "is not JSON"),
+        pytest.param("[" * 100_000, "is not JSON", id="deep"),
         ("[1]", "expected an object with one value per setting"),
         ('{"covist_settings": 2}', "covist_settings is 2, but this covist reads version 1"),
         ('{"covist_settings": 1, "budgte": 3}', "unknown setting budgte"),

@@ -5,8 +5,9 @@ import pytest
 from covist import tiny
 from covist.bench.protocol import Bench, configurations
 from covist.bench.random_models import build_random
+from covist.bench.recipes import buildable
 from covist.bench.workloads import Volume, geometry_workload, image_workload, scene_workload
-from covist.families.registry import geometry_named, presets
+from covist.families.registry import geometry_named
 from covist.plan import make_plan
 from covist.request.answer import Configuration
 from covist.request.inputs import Request
@@ -26,7 +27,7 @@ def shallow(monkeypatch):
     """Models of few layers, where an input is large and only its tokens are counted."""
 
     def build(name, scale):
-        return build_random(name, scale, decoder={"num_hidden_layers": 4}, vision=presets()[name][1].shallow_tower)
+        return build_random(name, scale, decoder={"num_hidden_layers": 4}, vision=buildable()[name][1].shallow)
 
     monkeypatch.setattr("covist.bench.workloads.build_random", build)
 
@@ -86,10 +87,10 @@ def test_the_plain_decoder_runs_on_the_compressed_length(loaded, monkeypatch):
     assert lengths == [prompt, prompt - 576 + 32]
 
 
-@pytest.mark.parametrize("name", [name for name, (geometry, _) in presets().items() if geometry.frames == 1])
+@pytest.mark.parametrize("name", [name for name, (size, _) in buildable().items() if size.frames == 1])
 def test_random_models_have_the_tokens_and_stages_of_their_geometry(name):
-    geometry, family = presets()[name]
-    random = build_random(name, 0.01, vision=family.shallow_tower)
+    geometry, recipe = buildable()[name]
+    random = build_random(name, 0.01, vision=recipe.shallow)
     request = Request.of_inputs(random.request(0, 20))
     (tokens,) = visual_tokens(LoadedModel(name, random.model, random.tokenizer), request)
     assert (tokens.content, tokens.markers) == (geometry.tokens, geometry.markers)

@@ -160,7 +160,7 @@ def test_an_unsupported_vision_model(covist, tmp_path):
     from transformers import CLIPConfig
 
     CLIPConfig(architectures=["CLIPModel"]).save_pretrained(tmp_path / "clip")
-    assert_refused(covist("run", "--model", tmp_path / "clip"), "not supported", "LlavaForConditionalGeneration")
+    assert_refused(covist("run", "--model", tmp_path / "clip"), "not supported", "covist models")
 
 
 @pytest.mark.parametrize(

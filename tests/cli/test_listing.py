@@ -9,6 +9,7 @@ from itertools import groupby
 import pytest
 
 from covist import MethodInfo, available_methods, environment
+from covist.families.refusals import image_text_models
 from covist.tiny import NEXT_WEIGHTS
 
 
@@ -110,25 +111,33 @@ def test_methods_knows_combinations(covist):
     assert "weight_limit" in names and "gain_range" not in names
 
 
-def test_models(covist):
-    families = {entry["family"]: entry for entry in covist("models", "--json").json["models"]}
-    assert families["llava-1.5"]["classes"] == ["LlavaForConditionalGeneration"]
-    assert families["llava-1.5"]["presets"] == ["llava-1.5-7b", "llava-1.5-13b"]
-    shown = covist("models").stdout
-    for text in ("llava-1.5", "attention of the class token", "576", "llava-1.5-13b"):
+def test_models_lists_every_type_with_what_is_read_of_it(covist):
+    listed = {entry["model_type"]: entry for entry in covist("models", "--json").json["models"]}
+    assert list(listed) == list(image_text_models())
+    assert listed["llava"]["families"] == ["llava-1.5", "pixtral"] and listed["llava"]["runs"] == "file"
+    assert listed["llava"]["presets"] == ["llava-1.5-7b", "llava-1.5-13b", "pixtral-12b"]
+    assert listed["mllama"]["runs"] is None and "cross-attention" in listed["mllama"]["refusal"]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_models_prints_one_line_each_that_fits(covist, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = covist("models").stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    for name in image_text_models():
+        assert sum(line.split()[:1] == [name] for line in lines) == 1, name
+    assert len(lines) <= len(image_text_models()) + 44
+    assert "qwen3.5-9b" in "".join(lines)
+
+
+def test_models_with_a_type_says_everything(covist):
+    shown = covist("models", "qwen3_vl").stdout
+    for text in ("Qwen3VLForConditionalGeneration", "by qwen3-vl", "pay to each other", "36 full", "qwen3-vl-30b-a3b"):
         assert text in shown
-
-
-def test_every_family_says_what_there_is_to_know(covist):
-    for entry in covist("models", "--json").json["models"]:
-        assert entry["signal"] and entry["tokens"] and entry["video"] and entry["presets"], entry["family"]
-
-
-def test_models_all_adds_the_refused_ones_with_their_reasons(covist):
-    reasons = {entry["model_type"]: entry["reason"] for entry in covist("models", "--all", "--json").json["refused"]}
-    assert "cross-attention" in reasons["mllama"] and "llava" not in reasons
-    shown = covist("models", "--all").stdout
-    assert "llava-1.5" in shown and "mllama" in shown and "cross-attention" in shown
+    assert "no: reads images by cross-attention" in covist("models", "mllama").stdout
+    assert [entry["model_type"] for entry in covist("models", "llava-next", "--json").json["models"]] == ["llava_next"]
+    ran = covist("models", "magic")
+    assert ran.code == 2 and "no image-text model of type 'magic'" in ran.stderr and ran.stderr.count("\n") == 1
 
 
 def test_doctor_finds_what_is_installed(covist, monkeypatch):
@@ -174,7 +183,8 @@ def test_doctor_names_a_release_outside_the_declared_range(covist, monkeypatch):
     [
         ({"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"]}, "ok", "--clip"),
         ({"model_type": "qwen2_5_vl", "architectures": ["Qwen2_5_VLForConditionalGeneration"]}, "ok", ""),
-        ({"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}, "missing", "sliding-window"),
+        ({"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}, "ok", ""),
+        ({"model_type": "mllama", "architectures": ["MllamaForConditionalGeneration"]}, "missing", "cross-attention"),
     ],
 )
 def test_doctor_judges_a_model_by_its_configuration_alone(covist, tmp_path, config, status, words):
@@ -183,6 +193,42 @@ def test_doctor_judges_a_model_by_its_configuration_alone(covist, tmp_path, conf
     check = ran.json["checks"][-1]
     assert (check["name"], check["status"]) == (f"model {tmp_path}", status) and words in check["advice"]
     assert ran.code == (0 if status == "ok" else 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        (None, "has no config.json"),
+        ("{", "is not JSON"),
+        ("[]", "has no model_type"),
+        ('{"model_type": "unheard"}', "model type 'unheard'"),
+        ('{"model_type": "llama"}', "is text-only (llama)"),
+    ],
+)
+def test_doctor_says_what_is_wrong_with_a_folder(covist, tmp_path, written, says):
+    if written is not None:
+        (tmp_path / "config.json").write_text(written)
+    ran = covist("doctor", "--model", tmp_path, "--json")
+    assert ran.code == 1 and says in ran.json["checks"][-1]["advice"] and "model" not in ran.json
+
+
+def test_doctor_counts_the_tokens_of_a_checkpoint_and_what_budgets_save(covist, tmp_path):
+    """Qwen3.5, by its configuration alone: one token per 32 x 32 pixels; a cache in 8 of 32 layers."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_5"}')
+    found = covist("doctor", "--model", tmp_path, "--json").json["model"]
+    assert (found["family"], found["evidence"], found["layers"]) == ("generic", "incoming", {"linear": 24, "full": 8})
+    images = {image["image"]: image for image in found["images"]}
+    assert images["1024 x 768"]["tokens"] == 32 * 24
+    flops, cache = images["1024 x 768"]["left"]["64"]
+    assert flops == pytest.approx(cache, abs=0.01) and cache == pytest.approx((64 + 64) / (768 + 64))
+    shown = covist("doctor", "--model", tmp_path).stdout
+    for text in ("Qwen3_5ForConditionalGeneration", "24 linear, 8 full", "768", "by the configuration", "15.4 %"):
+        assert text in shown
+
+
+def test_doctor_asks_the_processor_of_a_checkpoint_that_has_one(covist):
+    found = covist("doctor", "--model", "tiny", "--json").json["model"]
+    assert "processor" in found["counted_by"] and {image["tokens"] for image in found["images"]} == {576}
 
 
 def test_doctor_names_a_model_that_is_not_there(covist):

@@ -9,9 +9,10 @@ import transformers
 from support.llava import ask
 from support.text_models import READABLE, SIZES, build, readable, text_config
 from torch import nn
-from transformers import AutoModel
+from transformers import AutoModel, DynamicCache
 
 from covist.contract.reading import check_method, readable_schedule
+from covist.contract.text_config import geometry_of
 from covist.engine.decoder import FrozenDecoder
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable
@@ -131,7 +132,20 @@ def test_every_text_model_has_a_decoder_that_says_what_it_reads(name):
     others = [layer for layer in range(8) if layer not in recipes]
     assert torch.equal(gains[others], torch.ones(len(others), decoder.heads))
     assert decoder.kv_numbers(1) == cached and decoder.kv_bytes([1.0] * 8) >= 0
-    assert decoder.intermediate > 0 and decoder.head_width > 0
+    assert decoder.flops([1.0] * 8) > 0 and decoder.head_width > 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_configuration_says_what_the_cache_of_every_layer_holds(name):
+    """After a prompt of 20 tokens, which is longer than the windows."""
+    model = text_model(name)
+    geometry = geometry_of(model.config)
+    cache = DynamicCache(config=model.config)
+    model(input_ids=torch.arange(20)[None], past_key_values=cache, use_cache=True)
+    held = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]
+    numbers = [sum(part.numel() for part in pair if part is not None) for pair in held]
+    expected = [layer.kept(20) * layer.cached for layer in geometry.pattern]
+    assert numbers + [0] * (8 - len(numbers)) == expected
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, read, *_) in MODELS.items() if read])

@@ -9,8 +9,8 @@ from support.matrix.qwen2_5_vl import qwen, qwen_inputs, qwen_processor
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
 import covist
+from covist.engine.axes import rotary_axes
 from covist.families import incoming
-from covist.families.registry import family_for
 
 PROMPT = "<|im_start|>user{image}what is the colour of this ?<|im_end|><|im_start|>assistant"
 MODEL = qwen()
@@ -105,7 +105,7 @@ def test_full_size_geometry_is_1296_tokens_of_5184_patches():
 
 def test_rotary_axes_are_those_of_the_models_own_frequencies():
     """Moving one position component must turn exactly the frequencies of its axis, in both halves of a head."""
-    rotary, axes = MODEL.model.language_model.rotary_emb, family_for(MODEL).rotary_axes()
+    rotary, axes = MODEL.model.language_model.rotary_emb, rotary_axes(MODEL.model.language_model).of_frequencies
     still = torch.zeros(3, 1, 1)
     for axis in range(3):
         moved = still.clone()

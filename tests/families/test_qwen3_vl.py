@@ -13,8 +13,9 @@ from support.videos import ask_about
 
 import covist
 from covist.api import handle
+from covist.contract.text_config import geometry_of
+from covist.engine.axes import rotary_axes
 from covist.engine.decoder import FrozenDecoder
-from covist.engine.geometry import plain_flops
 from covist.errors import CovistError
 from covist.families.registry import family_for
 from covist.methods import sparsevlm
@@ -210,7 +211,7 @@ def test_an_image_of_1024_pixels_is_1024_tokens():
 def test_rotary_axes_are_those_of_the_models_own_frequencies(sections):
     """Moving one position component must turn exactly the frequencies of its axis, in both halves of a head."""
     model = qwen3_vl(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": sections})
-    rotary, axes = model.model.language_model.rotary_emb, family_for(model).rotary_axes()
+    rotary, axes = model.model.language_model.rotary_emb, rotary_axes(model.model.language_model).of_frequencies
     for axis in range(3):
         moved = torch.zeros(3, 1, 1)
         moved[axis] = 1.0
@@ -221,7 +222,7 @@ def test_rotary_axes_are_those_of_the_models_own_frequencies(sections):
 def test_reads_are_what_the_attention_function_receives(case):
     module = case.model.model.language_model
     embeddings = torch.randn(7, 32)
-    watched, decoder = Watched(module, embeddings), FrozenDecoder(module, family_for(case.model).rotary_axes())
+    watched, decoder = Watched(module, embeddings), FrozenDecoder(module)
     cos, sin = decoder.rotary(embeddings[None], torch.arange(7)[None, :, None].expand(-1, -1, 3))
     for layer, hidden in enumerate(watched.hidden):
         for read, received in ((decoder.queries, watched.queries), (decoder.keys, watched.keys)):
@@ -230,11 +231,12 @@ def test_reads_are_what_the_attention_function_receives(case):
 
 
 def test_flops_count_the_experts_that_a_token_meets():
-    module = qwen3_vl_moe(layers=5).model.language_model
-    assert plain_flops(module, 100) == decoder_flops([100] * 5, 32, 2 * 24)
-    del module.config.intermediate_size
-    assert plain_flops(module, 100) == decoder_flops([100] * 5, 32, 2 * 24)
-    assert plain_flops(qwen3_vl(layers=5).model.language_model, 100) == decoder_flops([100] * 5, 32, 64)
+    config = qwen3_vl_moe(layers=5).model.language_model.config
+    assert geometry_of(config).flops([100] * 5) == decoder_flops([100] * 5, 32, 2 * 24)
+    del config.intermediate_size
+    assert geometry_of(config).flops([100] * 5) == decoder_flops([100] * 5, 32, 2 * 24)
+    dense = qwen3_vl(layers=5).model.language_model.config
+    assert geometry_of(dense).flops([100] * 5) == decoder_flops([100] * 5, 32, 64)
 
 
 def test_the_frames_of_a_video_do_not_pose_as_images(case):

@@ -6,11 +6,18 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import LlavaForConditionalGeneration
 
-from support.llava import llava_config
+from covist.tiny.text import PAD, TOKEN_ID
+from support.checks import Subject
+from support.llava import TOKENS, ask, llava_config
+from support.requests import sample_of
 from support.text_models import text_config
 
+PROMPT = "USER: <image> what color is this ? ASSISTANT:"
+TWO = "USER: where is this <image> and <image> what color is the left object ? ASSISTANT:"
+SHORT = "<image> what"
 WINDOW, CHUNK = 20, 12
 STD = 0.08
 SIZES = {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 8}
@@ -48,6 +55,32 @@ BAMBA = {
     "attn_layer_indices": [1, 3],
 }
 PER_LAYER = {"vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 0, "global_head_dim": 16}
+MANY = 512  # more keys than a prompt has: an indexer chooses all of them
+INDEXED = {**LATENT, "index_n_heads": 2, "index_head_dim": 16, "index_topk": MANY}
+SHARED = {**INDEXED, "indexer_types": ["full", "shared"] * 2}
+BLOCKS = {
+    "layer_types": ["full_attention", "minimax_m3_sparse"] * 2,
+    **{"index_n_heads": 2, "index_head_dim": 8, "index_block_size": 4, "index_topk_blocks": MANY},
+    **{"rotary_dim": 4, "dense_intermediate_size": 64, "shared_intermediate_size": 16, "num_local_experts": 4},
+    **{"num_experts_per_tok": 2},
+}
+POOLED = {
+    **SHARED,
+    **{"qk_rope_head_dim": 0, "index_kpool": 4, "linear_num_heads": 2, "linear_head_dim": 8},
+    "layer_types": ["linear_attention", "indexed_attention"] * 2,
+    "indexer_types": ["full"] * 4,
+}
+QWEN4 = {
+    **{**LINEAR, "layer_types": ["linear_attention", "indexed_attention"] * 2},
+    **{**EXPERTS, "shared_expert_intermediate_size": 16, "head_dim": 16, "hc_count": 2, "hc_lowrank": 8},
+    **{"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16},
+    **{"indexer_budget": MANY, "indexer_compress_ratio": 4, "ple_layer_ids": []},
+}
+COUNTED = {
+    "layer_types": ["hybrid_sliding", "hybrid"] * 2,
+    **{"sliding_window_size": WINDOW, "d_rel": 4, "rel_extent": 64},
+    **{"swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8},
+}
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "sliding": ("MistralConfig", {"sliding_window": WINDOW}),
@@ -72,6 +105,12 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba, rotary": ("BambaConfig", BAMBA),
     "latent keys": ("DeepseekV3Config", LATENT),
     "fused projections": ("Phi3Config", {"sliding_window": WINDOW}),
+    "chosen keys": ("DeepseekV32Config", INDEXED),
+    "chosen keys, shared": ("GlmMoeDsaConfig", SHARED),
+    "chosen blocks": ("MiniMaxM3VLTextConfig", BLOCKS),
+    "chosen pools": ("Glm5NextTextConfig", POOLED),
+    "chosen pools, rotary": ("Qwen4ExpTextConfig", QWEN4),
+    "counted distances": ("InklingTextConfig", COUNTED),
 }
 
 
@@ -89,5 +128,33 @@ def build(name: str, **changes: Any) -> LlavaForConditionalGeneration:
 
 
 @cache
-def model_of(name: str) -> LlavaForConditionalGeneration:
-    return build(name)
+def model_of(name: str, **changes: Any) -> LlavaForConditionalGeneration:
+    return build(name, **changes)
+
+
+class KindOfLayer(Subject):
+    """A model of one kind of layer, and prompts for it."""
+
+    tokens, budget = TOKENS, 24
+
+    def __init__(self, name: str, **changes: Any):
+        """`changes`: other values of the text configuration."""
+        self.model = model_of(name, **changes)
+        self.suppressed = [self.model.config.image_token_id, TOKEN_ID[PAD]]
+
+    def prompt(self, images: int = 1) -> dict[str, Tensor]:
+        return ask(PROMPT if images == 1 else TWO)
+
+    def batch(self) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
+        together = ask(PROMPT, TWO, SHORT)
+        images = (slice(0, 1), slice(1, 3), slice(3, 4))
+        return together, [sample_of(together, index, own) for index, own in enumerate(images)]
+
+    def question(self) -> Tensor:
+        return ask("USER: where is the left object ? ASSISTANT:")["input_ids"][:, 1:]
+
+    def longer(self, inputs: dict[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
+        return {"input_ids": ids, "pixel_values": inputs["pixel_values"]}
+
+    def is_image(self, ids: Tensor) -> Tensor:
+        return ids == self.model.config.image_token_id

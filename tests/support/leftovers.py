@@ -19,8 +19,19 @@ def fingerprint(model: Any) -> tuple[dict, list, dict]:
         }
         for name, module in model.named_modules()
     }
-    configs = [c._attn_implementation for c in (model.config, model.config.text_config, model.config.vision_config)]
+    configs = [module.config._attn_implementation for module in model.modules() if hasattr(module, "config")]
     return modules, configs, {name: value.data_ptr() for name, value in model.state_dict().items()}
+
+
+def changed(before: tuple[dict, list, dict], after: tuple[dict, list, dict]) -> set[tuple[str, str]]:
+    """(module, attribute) of everything by which two fingerprints differ."""
+    found = {
+        (module, key)
+        for module in before[0].keys() | after[0].keys()
+        for key in before[0].get(module, {}).keys() | after[0].get(module, {}).keys()
+        if before[0].get(module, {}).get(key) != after[0].get(module, {}).get(key)
+    }
+    return found | {("", part) for part, index in (("configs", 1), ("weights", 2)) if before[index] != after[index]}
 
 
 def hooks_on(model: Any) -> int:

@@ -85,12 +85,12 @@ def served(model, projection=Fused) -> ServedDecoder:
         )
         for layer in model.layers
     ]
-    return ServedDecoder(SimpleNamespace(layers=layers, norm=model.norm), config, None, lambda own, heads: own)
+    return ServedDecoder(SimpleNamespace(layers=layers, norm=model.norm), config, lambda own, heads: own)
 
 
 def test_shape_and_frequencies_are_those_of_the_model(model):
     ours, engine = served(model), FrozenDecoder(model)
-    for name in ("layers", "heads", "head_width", "hidden", "intermediate"):
+    for name in ("layers", "heads", "head_width", "hidden"):
         assert getattr(ours, name) == getattr(engine, name)
     assert torch.equal(ours.frequencies(0), engine.frequencies(0))
     assert ours.scale(0) == engine.scale(0)
@@ -119,7 +119,7 @@ def test_queries_keys_and_values_are_those_of_the_engine(model):
 def test_a_layer_of_another_form_is_refused():
     odd = SimpleNamespace(layers=[SimpleNamespace(self_attn=SimpleNamespace(qkv_proj=None))], norm=None)
     with pytest.raises(CovistError, match="layer 0 has no self_attn with attn, total_num_heads"):
-        ServedDecoder(odd, LlamaConfig(**SIZES), None, lambda own, heads: own)
+        ServedDecoder(odd, LlamaConfig(**SIZES), lambda own, heads: own)
 
 
 def test_nothing_is_rotated(model):

@@ -73,7 +73,7 @@ def entered(loaded: LoadedModel, request: Request, **options):
 
 def compressor(loaded: LoadedModel, settings: dict, clip=None) -> ImageCompressor:
     family = family_for(loaded.model)
-    decoder = FrozenDecoder(family.decoder, family.rotary_axes())
+    decoder = FrozenDecoder(family.decoder)
     made = ImageCompressor(
         Serving.read(settings), decoder, loaded.model.get_input_embeddings(), AXES.get(loaded.name, 1)
     )

@@ -20,6 +20,7 @@ from transformers.models.auto.image_processing_auto import (
 
 import covist
 from covist.bench.random_models import RandomModel, build_random
+from covist.bench.recipes import RECIPES
 from covist.contract.family import Family
 from covist.families.registry import families
 from covist.report.pixels import Preprocessing
@@ -94,7 +95,7 @@ def _times(count: int, view: tuple[int, int]) -> str:
 
 def kept_by_family(image: Image.Image, names: tuple[str, ...] = ()) -> list[Kept]:
     """Every family of this package, or those named, from few visual tokens to many."""
-    ours = [family for family in families() if family.__module__.startswith("covist.")]
+    ours = [family for family in families() if family.__module__.startswith("covist.") and family.presets]
     kept = [_kept(family, image) for family in ours if family.name in (names or (family.name,))]
     return sorted(kept, key=lambda one: one.report.tokens)
 
@@ -103,7 +104,7 @@ def kept_by_family(image: Image.Image, names: tuple[str, ...] = ()) -> list[Kept
 def _kept(family: type[Family], image: Image.Image) -> Kept:
     """By the family's first preset, with few decoder layers and as few encoder layers as the signals need."""
     preset = family.presets[0]
-    random = build_random(preset.name, decoder=LAYERS, vision=family.shallow_tower)
+    random = build_random(preset.name, decoder=LAYERS, vision=RECIPES[family.name].shallow)
     processor = _image_processor(family, random.model.config)
     side = SIDES.get(family.name, SIDE)
     inputs = _with_image(random, processor(images=image.resize((side, side)), return_tensors="pt"))

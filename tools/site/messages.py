@@ -25,7 +25,10 @@ wrong and what to do. The list below groups all of them by what you were doing. 
 filled in. Where a message needs more words, its cause follows, as in [Troubleshooting](troubleshooting.md). The server
 also answers with a [status code](serving.md#limits)."""
 ROOMS = {
-    "Compressing a model": ("When `covist.compress` is called, or the compressed model runs.", "api contract engine"),
+    "Compressing a model": (
+        "When `covist.compress` is called, or the compressed model runs.",
+        "api backends.py contract engine",
+    ),
     "Methods and budgets": (
         "When a method, one of its settings, a budget or a constant is outside its range.",
         "methods formulas checks.py config.py files.py grid.py plan.py schedule.py state.py",

@@ -114,7 +114,7 @@ def compress(
         raise CovistError("reselect= needs the processor (or the tokenizer) to find the latest question")
     if instruction is not None and processor is None and text_tower is None:
         raise CovistError("instruction= needs the processor (or clip=) to read it")
-    decoder = FrozenDecoder(family.decoder, family.rotary_axes())
+    decoder = FrozenDecoder(family.decoder)
     check_method(chosen, decoder)
     settings = Settings(
         family=family,

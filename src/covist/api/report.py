@@ -18,7 +18,6 @@ from covist.errors import CovistError
 from covist.report.films import whole_videos
 from covist.report.pixels import Preprocessing
 from covist.report.stages import ImageReport, StageReport
-from covist.schedule import decoder_flops
 from covist.units import counted, milliseconds, number, operations, share, size
 
 if TYPE_CHECKING:
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
 
 _LISTED = 4
 """Images and videos that a summary lists one by one."""
+
+
+UNIFORM = "without the attention of the vision tower, which cannot be read: all patches count the same"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -206,6 +208,7 @@ class Report:
         spent = ", ".join(f"{name} {milliseconds(seconds)}" for name, seconds in self.seconds.items())
         return {
             **stages,
+            **({"evidence": UNIFORM} if any(image.uniform for image in self.visuals) else {}),
             "KV cache": _saved(self.kv_bytes, self.kv_bytes_uncompressed, size),
             "prefill FLOPs": _saved(self.flops, self.flops_uncompressed, operations),
             **({"kept on the host": f"{size(self.host_bytes)} for later questions"} if self.host_bytes else {}),
@@ -227,8 +230,8 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
         lengths = _lengths(text_and_markers, [one.tokens_per_layer for one in schedules], decoder.layers)
         cached = _lengths(text_and_markers, [one.cached_tokens_per_layer for one in schedules], decoder.layers)
         before = [text + sum(image.length for image in sample.images)] * decoder.layers
-        flops += decoder_flops(lengths, decoder.hidden, decoder.intermediate)
-        flops_before += decoder_flops(before, decoder.hidden, decoder.intermediate)
+        flops += decoder.flops(lengths)
+        flops_before += decoder.flops(before)
         cache += decoder.kv_bytes(cached)
         cache_before += decoder.kv_bytes(before)
     return Report(
@@ -267,6 +270,7 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
         image.signals.continues,
         missed=image.missed,
         attention_bound=image.attention_bound,
+        uniform=image.signals.uniform,
     )
 
 
@@ -301,6 +305,7 @@ def _image_dict(image: ImageReport) -> dict[str, Any]:
         "mean_tokens": image.mean_tokens,
         "mean_cached_tokens": image.mean_cached_tokens,
         "certificate": None if image.certificate is None else image.certificate.to_dict(),
+        "uniform_attention": image.uniform,
         "stages": [
             {
                 "depth": stage.depth,

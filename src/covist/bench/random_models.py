@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -15,10 +16,10 @@ import transformers
 from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
-from covist.contract.family import Family
-from covist.contract.profile import FIRST_SPECIAL, VOCABULARY, narrowed
+from covist.bench.recipes import recipe_for
+from covist.bench.recipes.recipe import FIRST_SPECIAL, VOCABULARY, Recipe, narrowed
 from covist.errors import CovistError
-from covist.families.registry import preset_named
+from covist.families.refusals import image_text_models
 from covist.families.text_tower import TextTower
 from covist.plan import Geometry
 from covist.tiny.text import build_caption_tokenizer
@@ -26,10 +27,10 @@ from covist.tiny.text import build_caption_tokenizer
 
 @dataclass(frozen=True)
 class RandomModel:
-    """An untrained model, with its text tower and its tokenizer if the family needs them."""
+    """An untrained model, with a text tower and a tokenizer if its recipe has them."""
 
     model: Any
-    family: type[Family]
+    recipe: Recipe
     geometry: Geometry
     clip: TextTower | None
     tokenizer: Any | None
@@ -39,16 +40,17 @@ class RandomModel:
         random = torch.Generator().manual_seed(seed)
         words = torch.randint(3, FIRST_SPECIAL, (max(text, 2),), generator=random).tolist()
         before = min(5, len(words) - 1)
-        image, pixels = self.family.random_input(self.geometry, self.model.config, random)
+        image, pixels = self.recipe.image(self.geometry, self.model.config, random)
         ids = torch.tensor([[*words[:before], *image, *words[before:]]])
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **self._token_types(ids), **pixels}
 
     def _token_types(self, ids: Tensor) -> dict[str, Tensor]:
-        """For models with multidimensional positions: 1 for tokens of an image, 2 for those of a video, else 0."""
-        config = self.model.config
-        if not hasattr(self.model.model, "get_rope_index"):
-            return {}
-        return {"mm_token_type_ids": (ids == config.image_token_id).int() + 2 * (ids == config.video_token_id).int()}
+        """1 for tokens of an image, 2 for those of a video, else 0, for models whose positions or masks need them."""
+        config, taken = self.model.config, signature(self.model.forward).parameters
+        types = (ids == config.image_token_id).int()
+        if hasattr(config, "video_token_id"):
+            types += 2 * (ids == config.video_token_id).int()
+        return {name: types for name in ("mm_token_type_ids", "token_type_ids") if name in taken}
 
 
 def build_random(
@@ -60,14 +62,14 @@ def build_random(
     vision: Mapping[str, Any] | None = None,
 ) -> RandomModel:
     """A random model of the geometry `name`; `decoder` and `vision` override fields of its two configurations."""
-    geometry, family = preset_named(name)
+    geometry, recipe = recipe_for(name)
     torch.manual_seed(seed)
     config = random_config(name, scale, decoder=decoder, vision=vision)
-    model = _model_class(family, config)(config).eval()
+    model = getattr(transformers, image_text_models()[config.model_type])(config).eval()
     # If answers ended by chance, every method would generate another number of tokens.
     model.generation_config.eos_token_id = None
-    clip = _text_tower(config.vision_config) if family.needs_clip_text else None
-    return RandomModel(model, family, geometry, clip, family.random_tokenizer())
+    clip = _text_tower(config.vision_config) if recipe.clip_text else None
+    return RandomModel(model, recipe, geometry, clip, recipe.tokenizer())
 
 
 def random_config(
@@ -76,26 +78,18 @@ def random_config(
     """The configuration of a random model; the arguments are those of `build_random`."""
     if not 0 < scale <= 1:
         raise CovistError(f"scale must be in (0, 1], got {scale:g}")
-    geometry, family = preset_named(name)
+    geometry, recipe = recipe_for(name)
     text = {**_decoder(geometry, scale), **(decoder or {})}
-    tower = {**family.published_tower(geometry, scale), **(vision or {})}
-    return family.random_config(geometry, text, tower)
-
-
-def _model_class(family: type[Family], config: Any) -> Any:
-    """The model class of a configuration, for families with several classes."""
-    return next(
-        model_class
-        for model_class in (getattr(transformers, name, None) for name in family.model_classes)
-        if model_class is not None and isinstance(config, model_class.config_class)
-    )
+    tower = {**recipe.tower(geometry, scale), **(vision or {})}
+    return recipe.config(geometry, text, tower)
 
 
 def _decoder(geometry: Geometry, scale: float) -> dict[str, Any]:
     """Fields of a text configuration, by the names that all families share."""
     kv_heads = narrowed(geometry.kv_heads, scale)
     heads = narrowed(geometry.heads, scale, kv_heads)
-    width = round(geometry.intermediate * scale)
+    # kernels for experts want rows of a multiple of 16 bytes
+    width = narrowed(geometry.intermediate, scale, 8) if geometry.experts else round(geometry.intermediate * scale)
     experts = {
         "num_experts": geometry.experts,
         "num_experts_per_tok": geometry.active_experts,

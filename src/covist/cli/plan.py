@@ -75,6 +75,8 @@ def _print(made: Plan) -> None:
     if schedule.cached_mean != schedule.mean:
         stages.add_row("[dim]cached, layer mean[/]", f"[dim]{schedule.cached_mean:g}[/]")
     console.print(stages)
+    if len(made.layer_kinds) > 1:
+        console.print("layers: " + ", ".join(f"{count} {kind}" for kind, count in made.layer_kinds))
     costs = table("", "uncompressed", "compressed", "left")
     costs.add_row(
         "visual tokens per layer", number(made.tokens), number(schedule.mean), share(schedule.mean, made.tokens)

@@ -23,7 +23,6 @@ class Decoder(Protocol):
     heads: int  # of every layer; 1 if layers differ, since gains then broadcast over the heads
     head_width: int  # of the widest head
     hidden: int
-    intermediate: int
 
     @property
     def name(self) -> str:

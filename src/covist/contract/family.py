@@ -100,10 +100,6 @@ class Family(FamilyProfile, ABC):
         raw = (arguments.get(name) for name in ("pixel_values", "pixel_values_videos"))
         return any(value is not None for value in (*self.encoded(arguments).values(), *raw))
 
-    def rotary_axes(self) -> Sequence[int] | None:
-        """The axis of each frequency for multidimensional RoPE; otherwise None."""
-        return None
-
     @abstractmethod
     def capture(
         self, sink: SignalSink, requests: Sequence[EncoderRequest] = (), requested_now: RequestedNow | None = None

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
-from covist.errors import CovistError
 from covist.plan import Geometry
-
-VOCABULARY, FIRST_SPECIAL = 1024, 1000
-"""Of a model with random weights: ids from FIRST_SPECIAL on are the family's placeholders, ids below it are text."""
 
 
 class FamilyProfile:
-    """The class attributes of a family, and how to build random-weight models of its published sizes."""
+    """The class attributes of a family."""
 
     name: ClassVar[str]
     model_classes: ClassVar[tuple[str, ...]]
@@ -40,9 +32,6 @@ class FamilyProfile:
     presets: ClassVar[tuple[Geometry, ...]] = ()
     """Published sizes, for `covist plan --preset` and `covist bench --geometry`; the first represents the family."""
 
-    shallow_tower: ClassVar[Mapping[str, Any]] = {}
-    """Fields of the vision configuration that reduce the tower to the depth that the signals need, for benchmarks."""
-
     @classmethod
     def takes_videos(cls) -> bool:
         """Whether the family compresses videos."""
@@ -51,33 +40,3 @@ class FamilyProfile:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.presets = vars(cls).get("presets", ())  # sizes of published models belong to one family: not inherited
-
-    @classmethod
-    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
-        """Fields of the vision configuration of a preset, its widths times `scale`; depth and patches stay."""
-        raise CovistError(f"the family {cls.name} has no random-weight models")
-
-    @classmethod
-    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
-        """The configuration of a preset's model: `text` and `tower` are the fields of its two halves.
-
-        Placeholders have ids from FIRST_SPECIAL on.
-        """
-        raise CovistError(f"the family {cls.name} has no random-weight models")
-
-    @classmethod
-    def random_input(
-        cls, geometry: Geometry, config: Any, generator: torch.Generator
-    ) -> tuple[list[int], dict[str, Tensor]]:
-        """A random image or video of a preset: its prompt tokens, and the model's other arguments for it."""
-        raise CovistError(f"the family {cls.name} has no random-weight models")
-
-    @classmethod
-    def random_tokenizer(cls) -> Any | None:
-        """The tokenizer for prompts of random-weight models; None if the family does not read the text of prompts."""
-        return None
-
-
-def narrowed(count: int, scale: float, multiple: int = 1) -> int:
-    """A number of heads times `scale`, at least one, divisible by `multiple`."""
-    return max(1, round(count * scale / multiple)) * multiple

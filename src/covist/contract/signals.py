@@ -73,6 +73,7 @@ class ImageSignals:
     project: Callable[[Tensor], Tensor]  # encoder features [*, v] -> decoder embeddings [*, d]
     order: Tensor | None = None  # [N] index among the span's content tokens, if the prompt shows tile after tile
     continues: bool = False  # whether this is a further segment of the preceding video
+    uniform: bool = False  # whether attention is uniform, because the encoder's cannot be read
     class_features: Tensor | None = None  # [tiles, v] class-token features; None without a class token
     text_space: Callable[[Tensor], Tensor] | None = None  # encoder features [*, v] -> input of CLIP's visual projection
     feeding: EncoderLayer | None = None  # the encoder layer that feeds the projector; None without a class token

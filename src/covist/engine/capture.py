@@ -7,9 +7,8 @@ weight, and a copy of its configuration names an attention function of covist, w
 from __future__ import annotations
 
 import copy
-import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -17,11 +16,14 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from covist.contract.decoder import Rotary
 from covist.errors import CovistError
 
+NAME = "covist-capture"
+"""Of the attention function that ends a run."""
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 
 
@@ -59,8 +61,8 @@ class Received:
 class Capture:
     """Runs tokens through twins of a decoder's modules; use it inside `capturing`."""
 
-    def __init__(self, module: Any, name: str):
-        self._module, self._name = module, name
+    def __init__(self, module: Any):
+        self._module = module
 
     @torch.no_grad()
     def enter(self, embeddings: Tensor, positions: Tensor) -> tuple[list[LayerInput], Any]:
@@ -68,18 +70,29 @@ class Capture:
 
         Also returns the twin of the decoder that ran, whose rotary modules are in the state in which they were used.
         """
+        try:
+            return self._enter(embeddings, positions, lambda hidden: hidden)
+        except CovistError as error:
+            try:  # layers may also return which keys they have chosen
+                return self._enter(embeddings, positions, lambda hidden: (hidden, None))
+            except CovistError:
+                raise error from None
+
+    def _enter(
+        self, embeddings: Tensor, positions: Tensor, returned: Callable[[Tensor], Any]
+    ) -> tuple[list[LayerInput], Any]:
         calls: list[tuple[tuple, dict[str, Any]]] = []
 
-        def record(*args: Any, **options: Any) -> Tensor:
+        def record(*args: Any, **options: Any) -> Any:
             calls.append((args, options))
-            return args[0] if args else options["hidden_states"]
+            return returned(args[0] if args else options["hidden_states"])
 
-        layers = [_twin(layer) for layer in self._module.layers]
+        layers = [twin(layer) for layer in self._module.layers]
         for layer in layers:
             layer.forward = record
         # Rotary modules replace their frequencies while they run; a twin keeps the model's own as they are.
-        rotary = {name: _twin(child) for name, child in self._module.named_children() if has_frequencies(child)}
-        decoder = _twin(self._module, layers=nn.ModuleList(layers), **rotary)
+        rotary = {name: twin(child) for name, child in self._module.named_children() if has_frequencies(child)}
+        decoder = twin(self._module, layers=nn.ModuleList(layers), **rotary)
         decoder.config = self._named(self._module.config)
         try:
             type(decoder).forward(decoder, inputs_embeds=embeddings[None], position_ids=positions, use_cache=False)
@@ -101,14 +114,14 @@ class Capture:
             raise CovistError(f"{type(layer).__name__} has no attention")
         own = getattr(layer, name)
         recorders = {name: _Recorder(getattr(own, name)) for name in PROJECTIONS} if has_projections(own) else {}
-        attention = _twin(own, **recorders)
+        attention = twin(own, **recorders)
         attention.config = self._named(getattr(own, "config", self._module.config))
         device = execution_device(layer)
         options = _moved(given.options, device)
         if "past_key_values" in options:
             options["past_key_values"] = cache
         args, options = _run(
-            _twin(layer, **{name: attention}), given.hidden.to(device), *_moved(given.args, device), **options
+            twin(layer, **{name: attention}), given.hidden.to(device), *_moved(given.args, device), **options
         )
         queries, keys, values = args
         scale = options.pop("scaling", None)
@@ -122,11 +135,12 @@ class Capture:
             projected=[recorder.made.flatten(0, -2) for recorder in recorders.values()],
         )
 
-    def _named(self, config: Any) -> Any:
+    @staticmethod
+    def _named(config: Any) -> Any:
         """A copy of a configuration that names the attention function that ends a run."""
         config = copy.copy(config)
         # The public setter would also change sub-configurations, which are shared with the model.
-        config._attn_implementation_internal = self._name
+        config._attn_implementation_internal = NAME
         return config
 
 
@@ -164,17 +178,12 @@ def cos_and_sin(given: Any) -> Rotary | None:
 
 @contextmanager
 def capturing(module: Any) -> Iterator[Capture]:
-    """Register the attention function that ends a run, and remove it afterwards."""
-    name = f"covist-capture-{threading.get_ident()}"
-    ALL_ATTENTION_FUNCTIONS[name] = _stop_at_attention
+    """Trial runs of a decoder, which leave the state of random numbers as it was."""
     # Projections may draw random numbers (dropout of adapters in training).
     devices = [execution_device(layer) for layer in module.layers]
     accelerators = {device for device in devices if device.type not in ("cpu", "meta")}
-    try:
-        with torch.random.fork_rng(list(accelerators), device_type=next((d.type for d in accelerators), "cuda")):
-            yield Capture(module, name)
-    finally:
-        del ALL_ATTENTION_FUNCTIONS[name]
+    with torch.random.fork_rng(list(accelerators), device_type=next((d.type for d in accelerators), "cuda")):
+        yield Capture(module)
 
 
 def execution_device(module: nn.Module) -> torch.device:
@@ -217,32 +226,32 @@ class _Recorder(nn.Module):
         return self.made
 
 
-def _twin(module: nn.Module, **children: nn.Module) -> Any:
+def twin(module: nn.Module, **children: nn.Module) -> Any:
     """A shallow copy with the same weights, other `children`, and without the hooks of the original."""
-    twin = copy.copy(module)
-    state = vars(twin)
+    made = copy.copy(module)
+    state = vars(made)
     state.pop("forward", None)  # accelerate's wrapper, bound to the original
     state["_modules"] = {**module._modules, **children}
     state["_buffers"] = dict(module._buffers)
     state["_forward_hooks"], state["_forward_pre_hooks"] = OrderedDict(), OrderedDict()
-    return twin
+    return made
 
 
-def _run(twin: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple, dict[str, Any]]:
+def _run(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple, dict[str, Any]]:
     """Call a twin until it reaches `_stop`, and return the arguments of `_stop`."""
-    name = type(twin).__name__
+    name = type(module).__name__
     try:
-        type(twin).forward(twin, *args, **kwargs)
+        type(module).forward(module, *args, **kwargs)
     except _Reached as reached:
         return reached.given
     except Exception as error:
-        raise _refusal(twin, error) from error
+        raise _refusal(module, error) from error
     raise CovistError(f"the attention of {name} does not go through transformers' attention interface")
 
 
-def _refusal(twin: nn.Module, error: Exception) -> CovistError:
+def _refusal(module: nn.Module, error: Exception) -> CovistError:
     reason = " ".join(str(error).split())
-    return CovistError(f"a trial run of {type(twin).__name__} failed with {type(error).__name__}: {reason:.160}")
+    return CovistError(f"a trial run of {type(module).__name__} failed with {type(error).__name__}: {reason:.160}")
 
 
 def _moved(value: Any, device: torch.device) -> Any:
@@ -252,3 +261,7 @@ def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, dict):
         return {name: _moved(part, device) for name, part in value.items()}
     return tuple(_moved(part, device) for part in value) if isinstance(value, tuple) else value
+
+
+AttentionInterface.register(NAME, _stop_at_attention)
+AttentionMaskInterface.register(NAME, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])  # for layers that read their mask

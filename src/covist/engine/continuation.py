@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from covist.backends import takes_no_mask
 from covist.contract.method import AttentionRule
-from covist.engine.attention.interface import backend_of, takes_no_mask
+from covist.engine.attention.interface import backend_of
 from covist.engine.attention.mask import StageAttention
 from covist.engine.attention.step import StepAttention
 from covist.engine.passes import Pass, Stage, handed
@@ -42,8 +43,9 @@ class Continuation(Pass):
             )
         for first, ledger in self._ledgers.items():
             placed = ledger.placed(positions) if ledger.shifted else None
-            self.stages[first] = Stage(self._not_yet, placed)
-        entering = self.stages[0].positions
+            self.stages[first] = Stage(self._not_yet, ledger, positions=placed)
+        # The text model itself places what enters it, and some place all keys again.
+        entering, self.stages[0].positions = self.stages[0].positions, None
         return arguments if entering is None else {**arguments, "position_ids": handed(entering)}
 
     def begin_layers(self) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from covist.backends import takes_no_mask
 from covist.contract.decoder import Decoder, Rotary
-from covist.engine.attention.interface import backend_of, takes_no_mask
+from covist.contract.text_config import geometry_of, query_heads
+from covist.engine.attention.interface import backend_of
 from covist.engine.attention_reader import AttentionReader, norms_of
+from covist.engine.axes import rotary_axes
 from covist.engine.capture import PROJECTIONS, attention_name, execution_device, has_projections
-from covist.engine.geometry import kv_numbers, mlp_width, query_heads
 from covist.engine.projections import weights_stamp
 from covist.engine.rotation import Rotation
 from covist.engine.trial import Trial
@@ -31,7 +33,7 @@ WIDEST_HEAD = 256  # of flash attention
 class FrozenDecoder(Decoder):
     """A decoder-only text model, accessed through its modules so that wrapped and sharded projections keep working."""
 
-    def __init__(self, module: Any, rotary_axes: Sequence[int] | None = None):
+    def __init__(self, module: Any):
         if not hasattr(module, "layers"):
             raise CovistError(
                 f"{type(module).__name__} is not a decoder-only text model with `layers`; only such text models can be "
@@ -40,8 +42,8 @@ class FrozenDecoder(Decoder):
         self.module = module
         self.layers = len(module.layers)
         self.hidden: int = module.config.hidden_size
-        self.intermediate: int = mlp_width(module.config, self.layers)
-        self._axes = rotary_axes
+        self.geometry = geometry_of(module.config, layers=self.layers)
+        self._axes = rotary_axes(module)
         self.refresh()
 
     def refresh(self) -> None:
@@ -108,12 +110,16 @@ class FrozenDecoder(Decoder):
     def kv_numbers(self, layer: int) -> int:
         """How many numbers the cache of a layer holds per token; 0 for layers without keys."""
         measured = self._state[0].layers[layer].cached
-        return kv_numbers(self.module.config, layer, self.layers) if measured is None else measured
+        return self.geometry.pattern[layer].cached or 0 if measured is None else measured
+
+    def flops(self, lengths: Sequence[float]) -> float:
+        """FLOPs of a prefill, Eq. 19, given the sequence length of each layer."""
+        return self.geometry.flops(lengths)
 
     def kv_bytes(self, lengths: Iterable[float]) -> float:
-        """Bytes of the key/value cache, given the cached length of each layer."""
-        element = self.module.dtype.itemsize
-        return float(sum(n * self.kv_numbers(layer) * element for layer, n in enumerate(lengths)))
+        """Bytes of the key/value cache, given the tokens that each layer leaves for decoding; a window holds fewer."""
+        element, layers = self.module.dtype.itemsize, self.geometry.pattern
+        return float(sum(layers[index].kept(n) * self.kv_numbers(index) * element for index, n in enumerate(lengths)))
 
     # -- positions -----------------------------------------------------------------------------------------------------
 
@@ -134,8 +140,8 @@ class FrozenDecoder(Decoder):
         """
         if self._axes is None:
             return positions
-        axes = max(self._axes) + 1
-        return positions.reshape(-1, *positions.shape[-2:])[-axes:].expand(axes, -1, -1).permute(1, 2, 0)
+        count = self._axes.count
+        return positions.reshape(-1, *positions.shape[-2:])[-count:].expand(count, -1, -1).permute(1, 2, 0)
 
     def rotary(self, hidden: Tensor, positions: Tensor, layer: int | None = None) -> Rotary:
         """cos and sin [batch, tokens, rotary width] for positions [batch, tokens] or [batch, tokens, axes].

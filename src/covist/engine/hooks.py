@@ -16,7 +16,9 @@ from covist.contract.encoder import EncoderRequest
 from covist.contract.family import Removable
 from covist.contract.method import Method
 from covist.contract.signals import ImageSignals
+from covist.engine.attention.counted import bias_at_rows, distance_biases
 from covist.engine.attention.interface import AttentionSwitch
+from covist.engine.attention.sparse import Indexer
 from covist.engine.blocks import BlockWatch
 from covist.engine.continuation import Continuation
 from covist.engine.drafts import DraftWatch
@@ -76,6 +78,10 @@ class Hooks:
                 yield module.register_forward_hook(_see_rotation, with_kwargs=True)
         for index, layer in enumerate(decoder.layers):
             yield layer.register_forward_pre_hook(partial(self._enter_layer, index), with_kwargs=True)
+            if (indexer := Indexer.of(layer)) is not None:
+                yield layer.register_forward_pre_hook(partial(_show_keys, index, indexer), with_kwargs=True)
+            for part in distance_biases(layer):
+                yield ReplacedMethod(part, "forward", partial(partial, _count_rows, index))
 
     def watch_blocks(self, method: Method) -> None:
         """Watch the blocks once a method needs it, so that other methods do not pay for hooks inside the layers."""
@@ -197,6 +203,25 @@ def _see_rotation(module: nn.Module, args: tuple, kwargs: dict[str, Any], output
     one = current()
     if one is not None and one.entered:
         one.turn(module, args, kwargs, output)
+
+
+def _show_keys(
+    index: int, indexer: Indexer, module: nn.Module, args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict] | None:
+    """Give a layer that chooses among its keys the masks of those that it holds."""
+    one = current()
+    if one is None or not one.inside:
+        return None
+    hidden = args[0] if args else kwargs["hidden_states"]
+    return args, one.show_keys(index, indexer, hidden, kwargs)
+
+
+def _count_rows(index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Let a bias of distances count the tokens that the model was given."""
+    one = current()
+    if one is None or not one.inside:
+        return forward(*args, **kwargs)
+    return bias_at_rows(forward, one.stage(index).ledger, _named(forward, args, kwargs))
 
 
 def _named(forward: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:

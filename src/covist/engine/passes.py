@@ -10,12 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from covist.backends import Attended
 from covist.contract.decoder import Rotary
-from covist.engine.attention.interface import Attended, AttentionCall
+from covist.engine.attention.counted import recounted
+from covist.engine.attention.interface import AttentionCall
+from covist.engine.attention.mask import visible
+from covist.engine.attention.rule import MaskRule
+from covist.engine.attention.sparse import EARLIER, Indexer
 from covist.engine.capture import cos_and_sin
 from covist.engine.sequence.cache import Book, adopt, book_of, check_rule, compressed_layers
+from covist.engine.sequence.ledger import Ledger
 from covist.engine.settings import Settings
 from covist.errors import CovistError
+
+PADDING_MASKS = ("attention_mask", "conv_mask")
+"""Arguments of layers that are None if nothing is padded."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +36,15 @@ class Rotation:
     kwargs: dict[str, Any]
     output: Any
 
+    @property
+    def positions(self) -> Tensor:
+        """[batch, n] or [axes, batch, n]"""
+        given: Tensor = self.kwargs["position_ids"] if "position_ids" in self.kwargs else self.args[1]
+        return given
+
     def again(self, hidden: Tensor, positions: Tensor) -> Any:
         """The same for tokens [batch, n, d] at positions [batch, n] or [batch, n, axes]."""
-        given = self.kwargs["position_ids"] if "position_ids" in self.kwargs else self.args[1]
+        given = self.positions
         placed = positions if positions.ndim == 2 else positions.permute(2, 0, 1)
         if given.ndim == 3 and placed.ndim == 2:
             placed = placed.expand(len(given), -1, -1)
@@ -46,11 +61,14 @@ class Stage:
     """What the layers from one depth on receive in a pass."""
 
     attend: Callable[[AttentionCall], Attended]
+    ledger: Ledger  # of its keys, those of this pass included
+    samples: Tensor | None = None  # [batch] which of the model's prompts a sample is, if they are not the same
     positions: Tensor | None = None  # [batch, tokens(, axes)], if they differ from those that entered the decoder
     columns: Tensor | None = None  # [batch, tokens] places among the tokens that entered it, if some were removed since
     valid: Tensor | None = None  # [batch, tokens] bool, of tokens whose 2-D masks no longer fit
     padded: bool = False  # whether any of them is padding
     turned: dict[int, Any] = field(default_factory=dict)  # rotary embeddings at its positions
+    shown: dict[MaskRule, Tensor] = field(default_factory=dict)  # masks of layers that choose among their keys
 
     @property
     def is_plain(self) -> bool:
@@ -60,7 +78,7 @@ class Stage:
     def fit(self, name: str, value: Any, call: Pass, hidden: Tensor) -> Any:
         """An argument of a layer that may hold something for every token, for the tokens of this stage."""
         if value is None:  # of a layer without keys: the model saw no padding to hide
-            return self.valid if name == "attention_mask" and self.padded else None
+            return self.valid if name in PADDING_MASKS and self.padded else None
         rotation = next((one for one in call.rotations if one.output is value), None)
         if rotation is not None and self.positions is not None:
             if id(rotation) not in self.turned:
@@ -71,6 +89,18 @@ class Stage:
         if isinstance(value, tuple) and self.columns is not None:
             return tuple(self.fit(name, part, call, hidden) for part in value)
         return value
+
+    def mask(self, rule: MaskRule, queries: int) -> Tensor:
+        """[batch, 1, queries, keys] bool: what the last tokens see of all keys, for a layer that chooses among them."""
+        if rule not in self.shown:
+            self.shown[rule] = visible(self.ledger, rule, self.samples, queries, self.ledger.length)
+        return self.shown[rule]
+
+    def turn_keys(self, rotation: Rotation, hidden: Tensor) -> Any:
+        """Rotary embeddings at the positions of all keys."""
+        if id(self) not in self.turned:
+            self.turned[id(self)] = rotation.again(hidden, self.ledger.keys.positions)
+        return self.turned[id(self)]
 
     def _fit_tensor(self, name: str, value: Tensor, width: torch.Size) -> Tensor:
         if name.endswith("mask") and value.ndim == 2 and self.valid is not None:
@@ -146,9 +176,31 @@ class Pass(ABC):
         fitted.pop("hidden_states", None)
         return (hidden, *(stage.fit("", value, self, hidden) for value in args[1:])), fitted
 
+    def show_keys(self, index: int, indexer: Indexer, hidden: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a layer that chooses among its keys: masks instead of rules, and what else it reads."""
+        stage, queries = self.stage(index), hidden.shape[1]
+        if not indexer.is_own and given.get(EARLIER) is None:
+            return given
+        if not indexer.is_own and index and index in self.stages:
+            raise CovistError(
+                f"layer {index} attends to keys that an earlier layer chose among other tokens; use a method that "
+                "reduces images before the decoder"
+            )
+        fitted = {
+            name: stage.mask(value, queries) if isinstance(value, MaskRule) else value for name, value in given.items()
+        }
+        if indexer.counts_columns and stage.ledger.reduced:
+            columns = torch.arange(stage.ledger.length - queries, stage.ledger.length, device=hidden.device)
+            fitted["position_ids"] = columns.expand(len(hidden), -1)
+        of_keys = (rotation for rotation in self.rotations if rotation.positions.shape[-1] > self.width[1])
+        if (rotation := next(of_keys, None)) is not None and stage is not self.stages[0]:
+            fitted["position_embeddings"] = stage.turn_keys(rotation, hidden)
+        return fitted
+
     def attend(self, call: AttentionCall) -> Attended:
         """The attention of a layer."""
-        return self.stage(call.layer).attend(call)
+        stage = self.stage(call.layer)
+        return stage.attend(recounted(call, stage.ledger))
 
     def leave(self, output: Any) -> Any:
         """The output of the text model."""
@@ -198,7 +250,7 @@ class Pass(ABC):
     def _with_cache(self, module: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         """Take over the cache of the call, or make one if the call wants it."""
         cache, use_cache = arguments.get("past_key_values"), arguments.get("use_cache")
-        if cache is None and not (module.config.use_cache if use_cache is None else use_cache):
+        if cache is None and not (getattr(module.config, "use_cache", True) if use_cache is None else use_cache):
             return arguments
         self.cache = adopt(cache, module)
         self.layers, self.book = compressed_layers(self.cache), book_of(self.cache)

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from covist.backends import Attended
 from covist.contract.decoder import Rotary
 from covist.contract.signals import ImageSignals
 from covist.contract.views import BlockView, DecoderView
-from covist.engine.attention.interface import Attended, AttentionCall
+from covist.engine.attention.interface import AttentionCall
 from covist.engine.attention.mask import StageAttention
 from covist.engine.certify import bound_of
 from covist.engine.passes import Pass, Stage, along_tokens, handed, without_autocast
@@ -72,7 +73,8 @@ class Prefill(Pass):
         stage = self._open_stage(0, embeddings)
         positions, stage.positions = stage.positions, None  # the text model itself places what enters it
         assert positions is not None
-        entering = {**self._gathered(arguments, prompt), "inputs_embeds": embeddings, "position_ids": handed(positions)}
+        gathered = self._gathered(arguments, prompt, module.config)
+        entering = {**gathered, "inputs_embeds": embeddings, "position_ids": handed(positions)}
         if self.cache is None and entering.get("attention_mask") is None:
             # Without a mask, transformers would take gaps between positions for borders of packed prompts.
             entering["attention_mask"] = torch.ones_like(prompt.valid, dtype=torch.long)
@@ -111,7 +113,7 @@ class Prefill(Pass):
                 image.attention_bound = bound_of(self.settings, sample, image)
             sample.drop_removed()
 
-    def _gathered(self, arguments: Mapping[str, Any], prompt: Prompt) -> dict[str, Any]:
+    def _gathered(self, arguments: Mapping[str, Any], prompt: Prompt, config: Any) -> dict[str, Any]:
         """Arguments that hold something for every token, for the tokens that are left; companions are taken out."""
         width, taken = prompt.embeddings.shape[:2], self.settings.family.companion_arguments
         rows, samples = self.batch.rows, self.batch.sources
@@ -120,9 +122,18 @@ class Prefill(Pass):
             if name in taken:
                 return None
             per_token = isinstance(value, Tensor) and value.ndim >= 2 and value.shape[:2] == width
-            return along_tokens(value, rows, samples) if per_token and name not in NOT_GATHERED else value
+            if not per_token or name in NOT_GATHERED:
+                return value
+            some = along_tokens(value, rows, samples)
+            return self._after_another_text(some, config.eos_token_id) if name.endswith("input_ids") else some
 
         return {name: left(name, value) for name, value in arguments.items()}
+
+    def _after_another_text(self, ids: Tensor, end: int | Sequence[int] | None) -> Tensor:
+        """Ids [batch, width] whose padding is the end of a text, for layers that read what stands before a token."""
+        end, valid = next(iter(end), None) if isinstance(end, Sequence) else end, self.stages[0].valid
+        assert valid is not None, "a prefill knows its padding"
+        return ids if end is None else ids.masked_fill(~valid.to(ids.device), end)
 
     def begin_layers(self) -> None:
         # The text model has computed its rotary embeddings by now, which may have changed the frequencies.
@@ -143,8 +154,8 @@ class Prefill(Pass):
         return {depth for image in self.images for depth, _ in image.schedule.stages if depth > 0}
 
     def before_layer(self, index: int, hidden: Tensor, rotary: Any) -> Tensor:
+        hidden = self._add_companions(index, hidden)
         if index > 0:
-            hidden = self._add_companions(index, hidden)
             due = index in self.depths
             if due:
                 with without_autocast(hidden):
@@ -165,6 +176,8 @@ class Prefill(Pass):
         self._rows[depth] = [sample.rows for sample in self.batch.samples]
         stage = self.stages[depth] = Stage(
             self._attention(ledger, queries),
+            ledger,
+            self.batch.sources,
             positions=ledger.joined.positions[:, ledger.length - queries :],
             columns=self._places(0, self.width[1]) if depth else None,
             valid=made.joined.valid,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from covist.contract.decoder import Rotary
+from covist.engine.axes import Axes
 from covist.engine.capture import LayerInput, cos_and_sin, has_frequencies
 from covist.formulas.attention import DistanceTable
 
@@ -135,7 +136,7 @@ class Rotation:
         cls,
         sources: Sequence[FrequencySource | None],
         widths: Sequence[int],
-        axes: Sequence[int] | None,
+        axes: Axes | None,
         before: Rotation | None = None,
     ) -> Rotation:
         """Read the sources; layers with equal frequencies share one table, also with an earlier reading."""
@@ -152,7 +153,7 @@ class Rotation:
             padded = torch.cat([turning, turning.new_zeros(max(0, width // 2 - len(turning)))])
             frequencies.append(padded)
             # any axis: the further pairs do not rotate
-            own = None if axes is None else [*axes, *[0] * (len(padded) - len(axes))]
+            own = None if axes is None else [*axes.of_frequencies, *[0] * (len(padded) - len(axes.of_frequencies))]
             values = padded.detach().double().cpu()
             table = next((known for known in tables if torch.equal(known.inverse_frequencies, values)), None)
             if table is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
+from covist.contract.text_config import query_heads
 from covist.engine.attention_reader import AttentionReader, learn_recipe
+from covist.engine.axes import Axes
 from covist.engine.capture import PROJECTIONS, Capture, LayerInput, attention_name, capturing, execution_device
-from covist.engine.geometry import query_heads
 from covist.engine.rotation import FrequencySource, find_source
 from covist.errors import CovistError
 
@@ -69,9 +70,9 @@ class Reading:
 class Trial:
     """Runs a decoder's layers on a few tokens. Whatever fails is not read, with a reason."""
 
-    def __init__(self, module: Any, axes: Sequence[int] | None):
+    def __init__(self, module: Any, axes: Axes | None):
         self._module, self._hidden = module, module.config.hidden_size
-        self._axes = None if axes is None else max(axes) + 1
+        self._axes = axes
         self._learned: dict[Hashable, LayerReading] = {}
         self._sources: dict[int, FrequencySource | None] = {}
 
@@ -97,7 +98,7 @@ class Trial:
         dtype = embed.weight.dtype if embed.weight.is_floating_point() else self._module.dtype
         positions = torch.arange(1, 1 + TRIAL_TOKENS, device=device)[None]
         if self._axes is not None:
-            positions = positions.expand(self._axes, -1, -1)
+            positions = positions.expand(self._axes.count, -1, -1)
         drawn = torch.randn(TRIAL_TOKENS, self._hidden, generator=torch.Generator().manual_seed(0)).to(device, dtype)
         try:
             return drawn, positions, *capture.enter(drawn, positions)

@@ -10,17 +10,12 @@ from torch import Tensor, nn
 
 from covist.contract.encoder import EncoderRead, EncoderRequest, LayerRun, Tower
 from covist.contract.family import Removable
-from covist.contract.profile import narrowed
 from covist.contract.signals import EncoderLayer
 from covist.families.hooks import Scratch
 from covist.families.projected import ProjectedTowerFamily, TowerOutput
 from covist.families.reads import Placing, RecordedReads, of_entries
 from covist.grid import Grid
-from covist.plan import Geometry
 from covist.report.pixels import lay_out, patches_of_tiles
-
-CLIP_SIDE, CLIP_PATCH = 336, 14
-"""Pixels along an image and along a patch of the published towers, CLIP ViT-L/14."""
 
 ClassTokenRecord = tuple[EncoderLayer, Tensor]
 """Queries and keys of an encoder layer, and its output at the class token [tiles, v]."""
@@ -33,21 +28,6 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenRecord]):
     select_strategy = "default"
     has_class = True
     encoder_signal = "attention of the class token"
-    shallow_tower = {"num_hidden_layers": 2}
-
-    @classmethod
-    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
-        heads = narrowed(16, scale)
-        return {
-            "model_type": "clip_vision_model",
-            "hidden_size": 64 * heads,
-            "intermediate_size": 256 * heads,
-            "num_hidden_layers": 24,
-            "num_attention_heads": heads,
-            "image_size": CLIP_SIDE,
-            "patch_size": CLIP_PATCH,
-            "projection_dim": 48 * heads,
-        }
 
     @property
     def encoder_layers(self) -> Sequence[Any]:

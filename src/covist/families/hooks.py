@@ -26,6 +26,10 @@ class Scratch(threading.local):
         if self._is_wanted is None or self._is_wanted():
             self._left[name] = value
 
+    def add(self, name: str, value: Any) -> None:
+        """Leave one more value under a name."""
+        self.leave(name, [*self._left.get(name, ()), value])
+
     def take(self) -> dict[str, Any]:
         """Return everything that was left, and forget it."""
         left, self._left = self._left, {}
@@ -39,9 +43,9 @@ class Running(threading.local):
 
 
 class WrappedMethod(ReplacedMethod):
-    """Call `after(arguments, output)` whenever `owner.name(...)` returns; `remove()` restores the original.
+    """Call `before()`, and `after(arguments, output)` if `owner.name(...)` returns; `remove()` restores the original.
 
-    Methods that share `running` may call each other: `after` sees only the outermost call.
+    Methods that share `running` may call each other: `before` and `after` see only the outermost call.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class WrappedMethod(ReplacedMethod):
         name: str,
         after: Callable[[dict[str, Any], Any], object],
         running: Running | None = None,
+        before: Callable[[], object] | None = None,
     ):
         running = running or Running()
 
@@ -57,6 +62,8 @@ class WrappedMethod(ReplacedMethod):
             signature = inspect.signature(original)
 
             def call(*args: Any, **kwargs: Any) -> Any:
+                if before is not None and not running.calls:
+                    before()
                 running.calls += 1
                 try:
                     output = original(*args, **kwargs)

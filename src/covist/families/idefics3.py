@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from math import isqrt
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from covist.contract.family import Family
-from covist.contract.profile import FIRST_SPECIAL, narrowed
 from covist.contract.signals import ImageSignals, PlacedSignals
 from covist.families.registry import register_family
 from covist.families.tiles import TileFamily
@@ -38,17 +36,6 @@ UNREAD = (
 
 LARGEST: dict[str, Any] = {"tiles": 17, "markers": 37}
 """4 x 4 tiles and the global view of a square image, and the tokens between them if a mark is one token."""
-TILES = {"idefics3-8b": (364, 14, 2), "smolvlm-2.2b": (384, 14, 3)}
-"""Preset -> pixels along a tile, pixels along a patch, and patches along a token."""
-SMALL_TILES = (512, 16, 4)
-WRITTEN = (
-    "<image>",
-    "<fake_token_around_image>",
-    "\n",
-    "<global-img>",
-    *(f"<row_{row}_col_{column}>" for row, column in product(range(1, 5), repeat=2)),
-)
-"""Texts in the prompts of models with random weights, with ids from FIRST_SPECIAL on."""
 
 
 @register_family
@@ -106,54 +93,6 @@ class Idefics3(TileFamily):
         if tiles > 1 and not self._warned:
             self._warned = True
             warnings.warn(UNREAD, stacklevel=2)
-
-    @classmethod
-    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
-        """SigLIP: base/16 under the small models, so400m/14 under the others."""
-        side, patch, _ = TILES.get(geometry.name, SMALL_TILES)
-        layers, count, head, width = (12, 12, 64, 3072) if patch == 16 else (27, 16, 72, 4304)
-        heads = narrowed(count, scale)
-        return {
-            "hidden_size": head * heads,
-            "intermediate_size": round(width * scale),
-            "num_hidden_layers": layers,
-            "num_attention_heads": heads,
-            "image_size": side,
-            "patch_size": patch,
-        }
-
-    @classmethod
-    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
-        import transformers
-
-        return getattr(transformers, cls.model_classes[0]).config_class(
-            vision_config=tower,
-            text_config={"model_type": "llama", **text},
-            scale_factor=TILES.get(geometry.name, SMALL_TILES)[2],
-            image_token_id=FIRST_SPECIAL,
-        )
-
-    @classmethod
-    def random_input(
-        cls, geometry: Geometry, config: Any, generator: torch.Generator
-    ) -> tuple[list[int], dict[str, Tensor]]:
-        image, fake, newline, whole, *marks = range(FIRST_SPECIAL, FIRST_SPECIAL + len(WRITTEN))
-        run, columns = [image] * (geometry.tokens // geometry.tiles), isqrt(geometry.tiles)
-        ids: list[int] = []
-        for number, mark in enumerate(marks, start=1):
-            ids += [fake, mark, *run, *([] if number % columns else [newline])]
-        side = config.vision_config.image_size
-        pixels = torch.randn(1, geometry.tiles, 3, side, side, generator=generator)
-        return [*ids, fake, whole, *run, fake], {"pixel_values": pixels}
-
-    @classmethod
-    def random_tokenizer(cls) -> Any:
-        from tokenizers import Tokenizer, models
-        from transformers import PreTrainedTokenizerFast
-
-        words = (*(f"word{number}" for number in range(FIRST_SPECIAL)), *WRITTEN)
-        vocabulary = models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="word0")
-        return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(vocabulary))
 
 
 @register_family

@@ -7,10 +7,8 @@ from dataclasses import replace
 from math import isqrt
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from covist.contract.profile import FIRST_SPECIAL, narrowed
 from covist.contract.signals import ImageSignals, PlacedSignals
 from covist.errors import CovistError
 from covist.families.registry import register_family
@@ -21,7 +19,16 @@ from covist.plan import Geometry
 SEVEN_TILES = Geometry(
     "internvl3-8b", 28, 3584, 18944, 28, 4, tokens=7 * 256, budgets=(640, 320, 160), tiles=7
 )  # 2 x 3 tiles and the view of the whole image
-OVER_QWEN3 = "internvl3.5-8b"
+OVER_QWEN3 = replace(
+    SEVEN_TILES,
+    name="internvl3.5-8b",
+    layers=36,
+    hidden=4096,
+    intermediate=12288,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+)  # the text models of InternVL3.5 are Qwen3 of 0.6B, 1.7B, 4B, 8B and 14B
 FEATURES = {"vision_feature_layer": -1, "vision_feature_select_strategy": "default"}
 """The features that the projector must read: those of the last block, without the class token."""
 
@@ -43,38 +50,14 @@ class InternVL(TileFamily):
         SEVEN_TILES,
         replace(SEVEN_TILES, name="internvl3-1b", layers=24, hidden=896, intermediate=4864, heads=14, kv_heads=2),
         replace(SEVEN_TILES, name="internvl3-2b", hidden=1536, intermediate=8960, heads=12, kv_heads=2),
-        replace(SEVEN_TILES, name=OVER_QWEN3, layers=36, hidden=4096, intermediate=12288, heads=32, kv_heads=8),
+        OVER_QWEN3,
+        replace(OVER_QWEN3, name="internvl3.5-1b", layers=28, hidden=1024, intermediate=3072, heads=16),
+        replace(OVER_QWEN3, name="internvl3.5-2b", layers=28, hidden=2048, intermediate=6144, heads=16),
+        replace(OVER_QWEN3, name="internvl3.5-4b", hidden=2560, intermediate=9728),
+        replace(OVER_QWEN3, name="internvl3.5-14b", layers=40, hidden=5120, intermediate=17408, heads=40),
     )
     queries_and_keys = ("q_norm", "k_norm")  # identities in towers without norms
     class_tokens = 1
-
-    @classmethod
-    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
-        """InternViT-300M."""
-        heads = narrowed(16, scale)
-        return {
-            "hidden_size": 64 * heads,
-            "intermediate_size": 256 * heads,
-            "num_hidden_layers": 24,
-            "num_attention_heads": heads,
-            "attention_bias": True,
-            "image_size": 448,
-            "patch_size": 14,
-        }
-
-    @classmethod
-    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
-        from transformers import InternVLConfig
-
-        text = {"model_type": "qwen3" if geometry.name == OVER_QWEN3 else "qwen2", **text}
-        return InternVLConfig(vision_config=tower, text_config=text, image_token_id=FIRST_SPECIAL)
-
-    @classmethod
-    def random_input(
-        cls, geometry: Geometry, config: Any, generator: torch.Generator
-    ) -> tuple[list[int], dict[str, Tensor]]:
-        pixels = torch.randn(geometry.tiles, 3, *config.vision_config.image_size, generator=generator)
-        return [config.image_token_id] * geometry.tokens, {"pixel_values": pixels}
 
     def __init__(self, model: nn.Module):
         super().__init__(model)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import ImageSignals
-from covist.families.clip_tower import CLIP_SIDE, ClassTokenRecord, ClipTowerFamily, patches_per_side, read_tiles
+from covist.families.clip_tower import ClassTokenRecord, ClipTowerFamily, patches_per_side, read_tiles
 from covist.families.projected import TowerOutput
 from covist.families.registry import register_family
 from covist.grid import Grid
@@ -42,17 +39,3 @@ class Llava(ClipTowerFamily):
             )
             for index, span in enumerate(output.spans)
         ]
-
-    @classmethod
-    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
-        from transformers import LlavaConfig
-
-        text = {"model_type": "llama", **text}
-        return LlavaConfig(vision_config=tower, text_config=text, image_token_index=FIRST_SPECIAL)
-
-    @classmethod
-    def random_input(
-        cls, geometry: Geometry, config: Any, generator: torch.Generator
-    ) -> tuple[list[int], dict[str, Tensor]]:
-        pixels = torch.randn(1, 3, CLIP_SIDE, CLIP_SIDE, generator=generator)
-        return [config.image_token_id] * geometry.tokens, {"pixel_values": pixels}

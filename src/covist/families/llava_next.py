@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import ImageSignals
-from covist.families.clip_tower import CLIP_SIDE, ClassTokenRecord, ClipTowerFamily, patches_per_side, read_tiles
+from covist.families.clip_tower import ClassTokenRecord, ClipTowerFamily, patches_per_side, read_tiles
 from covist.families.projected import TowerOutput
 from covist.families.registry import register_family
 from covist.grid import Grid
@@ -86,23 +85,3 @@ class LlavaNext(ClipTowerFamily):
 
         config = self.model.config
         return image_size_to_num_patches(size, config.image_grid_pinpoints, config.vision_config.image_size)
-
-    @classmethod
-    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
-        from transformers import LlavaNextConfig
-
-        return LlavaNextConfig(
-            vision_config=tower,
-            text_config={"model_type": "llama", **text},
-            image_token_index=FIRST_SPECIAL,
-            image_grid_pinpoints=[[2 * CLIP_SIDE, 2 * CLIP_SIDE]],
-        )
-
-    @classmethod
-    def random_input(
-        cls, geometry: Geometry, config: Any, generator: torch.Generator
-    ) -> tuple[list[int], dict[str, Tensor]]:
-        return [config.image_token_id] * (geometry.tokens + geometry.markers), {
-            "pixel_values": torch.randn(1, geometry.tiles, 3, CLIP_SIDE, CLIP_SIDE, generator=generator),
-            "image_sizes": torch.tensor(config.image_grid_pinpoints),
-        }

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from covist.contract.profile import FIRST_SPECIAL
 from covist.contract.signals import EncoderLayer, ImageSignals
-from covist.families.clip_tower import CLIP_SIDE, ClassTokenRecord
+from covist.families.clip_tower import ClassTokenRecord
 from covist.families.llava_next import LlavaNext
 from covist.families.projected import TowerOutput
 from covist.families.reads import Placing, RecordedReads, of_entries
@@ -31,18 +30,6 @@ class LlavaNextVideo(LlavaNext):
     presets = (  # an image of 672 x 672 pixels
         Geometry("llava-next-video-7b", 32, 4096, 11008, 32, 32, 2880, markers=48, budgets=(640, 320, 160), tiles=5),
     )
-
-    @classmethod
-    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
-        from transformers import LlavaNextVideoConfig
-
-        return LlavaNextVideoConfig(
-            vision_config=tower,
-            text_config={"model_type": "llama", **text},
-            image_token_index=FIRST_SPECIAL,
-            video_token_index=FIRST_SPECIAL + 1,
-            image_grid_pinpoints=[[2 * CLIP_SIDE, 2 * CLIP_SIDE]],
-        )
 
     @property
     def visual_tokens(self) -> tuple[int, ...]:

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covist.contract.profile import FIRST_SPECIAL, narrowed
 from covist.contract.signals import ImageSignals
 from covist.families.incoming import choose_query_patches_in_rows
 from covist.families.patch_attention import PatchAttention
@@ -31,8 +30,6 @@ from covist.grid import Grid
 from covist.plan import Geometry
 from covist.report.pixels import lay_out, patches_of_tiles
 
-TILE = 384
-"""Pixels along a side of the published models' tiles."""
 TWO_BY_TWO: dict[str, Any] = {"tokens": 3645, "markers": 54, "budgets": (640, 320, 160), "tiles": 5}
 """An image of 768 x 768 pixels: 27 x 27 tokens in its base view, 54 x 54 in its grid."""
 NEVER_RESIZED = "anyres_max_1000000"
@@ -78,43 +75,6 @@ class LlavaOnevision(PatchTowerFamily):
         Geometry("llava-onevision-7b", 28, 3584, 18944, 28, 4, **TWO_BY_TWO),
         Geometry("llava-onevision-0.5b", 24, 896, 4864, 14, 2, **TWO_BY_TWO),
     )
-    shallow_tower = {"num_hidden_layers": 1}
-
-    @classmethod
-    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
-        """SigLIP so400m without its last layer."""
-        heads = narrowed(16, scale)
-        return {
-            "model_type": "siglip_vision_model",
-            "hidden_size": 72 * heads,
-            "intermediate_size": round(4304 * scale),
-            "num_hidden_layers": 26,
-            "num_attention_heads": heads,
-            "image_size": TILE,
-            "patch_size": 14,
-            "vision_use_head": False,
-        }
-
-    @classmethod
-    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
-        from transformers import LlavaOnevisionConfig
-
-        return LlavaOnevisionConfig(
-            vision_config=tower,
-            text_config={"model_type": "qwen2", **text},
-            image_token_index=FIRST_SPECIAL,
-            video_token_index=FIRST_SPECIAL + 1,
-            image_grid_pinpoints=[[2 * TILE, 2 * TILE]],
-        )
-
-    @classmethod
-    def random_input(
-        cls, geometry: Geometry, config: Any, generator: torch.Generator
-    ) -> tuple[list[int], dict[str, Tensor]]:
-        return [config.image_token_id] * (geometry.tokens + geometry.markers), {
-            "pixel_values": torch.randn(1, geometry.tiles, 3, TILE, TILE, generator=generator),
-            "image_sizes": torch.tensor(config.image_grid_pinpoints),
-        }
 
     @property
     def encoder_layers(self) -> Sequence[Any]:

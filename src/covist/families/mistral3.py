@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from covist.families.pixtral_tower import IMAGE, PixtralTowerFamily
+from covist.families.pixtral_tower import PixtralTowerFamily
 from covist.families.registry import register_family
 from covist.plan import Geometry
 
@@ -30,15 +30,6 @@ class Mistral3(PixtralTowerFamily):
         Geometry("mistral-small-3.1-24b", 40, 5120, 32768, **SIZES),
         Geometry("ministral-3-8b", 34, 4096, 14336, **SIZES),
     )
-    published_patch = 14
-
-    @classmethod
-    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
-        from transformers import Mistral3Config
-
-        kind = "ministral3" if geometry.name.startswith("ministral") else "mistral"
-        text = {"model_type": kind, "sliding_window": None, **text}
-        return Mistral3Config(vision_config=tower, text_config=text, image_token_index=IMAGE)
 
     @property
     def merge(self) -> int:

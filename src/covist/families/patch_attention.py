@@ -16,17 +16,21 @@ from covist.families.incoming import attention_shares, incoming_attention
 
 @dataclass(frozen=True)
 class PatchAttention:
-    """What a block computed for the patches of a whole image, tile or frame, in the encoder's order."""
+    """What a block computed for the patches of a whole image, tile or frame, in the encoder's order.
+
+    If `turned_keys` are known, `queries` are turned too, and there is no `rotary`.
+    """
 
     queries: Tensor  # [patches, heads, w] before rotary
     keys: Tensor  # [patches, heads, w] before rotary
     rotary: Rotary | None = None  # cos and sin [patches, w]
     values: Tensor | None = None  # [patches, heads, w], if requested
+    turned_keys: Tensor | None = None  # [patches, heads, w] after rotary, as the attention received them
 
     def of(self, patches: slice | Tensor) -> PatchAttention:
         rotary = None if self.rotary is None else (self.rotary[0][patches], self.rotary[1][patches])
-        values = None if self.values is None else self.values[patches]
-        return PatchAttention(self.queries[patches], self.keys[patches], rotary, values)
+        values, turned = (None if one is None else one[patches] for one in (self.values, self.turned_keys))
+        return PatchAttention(self.queries[patches], self.keys[patches], rotary, values, turned)
 
     def split(self, count: int) -> list[PatchAttention]:
         """Equal consecutive parts, each of which attends only within itself, like the frames of a video."""
@@ -35,11 +39,15 @@ class PatchAttention:
 
     def incoming(self, query_patches: Sequence[Tensor]) -> Tensor:
         """Attention that each patch receives: [patches]."""
-        return incoming_attention(self.queries, self.keys, self.rotary, query_patches)
+        return incoming_attention(self.queries, self._attended, self.rotary, query_patches)
 
     def shares(self, query_patches: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The same, and the part of it that each patch receives from itself: [patches] each."""
-        return attention_shares(self.queries, self.keys, self.rotary, query_patches)
+        return attention_shares(self.queries, self._attended, self.rotary, query_patches)
+
+    @property
+    def _attended(self) -> Tensor:
+        return self.keys if self.turned_keys is None else self.turned_keys
 
 
 class ProjectionTap:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from covist.families.pixtral_tower import IMAGE, PixtralTowerFamily
+from covist.families.pixtral_tower import PixtralTowerFamily
 from covist.families.registry import register_family
 from covist.plan import Geometry
 
@@ -18,16 +16,3 @@ class Pixtral(PixtralTowerFamily):
     presets = (  # 1024 x 1024 pixels, the largest image that it accepts
         Geometry("pixtral-12b", 40, 5120, 14336, 32, 8, 4096, markers=63, budgets=(1024, 512, 256), head_dim=128),
     )
-    published_patch = 16
-
-    @classmethod
-    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
-        from transformers import LlavaConfig
-
-        return LlavaConfig(
-            vision_config=tower,
-            text_config={"model_type": "mistral", "sliding_window": None, **text},
-            image_token_index=IMAGE,
-            vision_feature_layer=-1,
-            vision_feature_select_strategy="full",
-        )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from math import isqrt
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from covist.contract.profile import FIRST_SPECIAL, narrowed
 from covist.contract.signals import ImageSignals
 from covist.families.incoming import choose_query_patches_in_rows
 from covist.families.patch_attention import PatchAttention
@@ -18,10 +16,6 @@ from covist.families.patch_tower import PatchRecords, PatchTowerFamily
 from covist.families.projected import TowerOutput
 from covist.families.reads import Placing, RecordedReads, of_patches
 from covist.grid import Grid
-from covist.plan import Geometry
-
-IMAGE, ROW_BREAK, IMAGE_END = range(FIRST_SPECIAL, FIRST_SPECIAL + 3)
-"""Ids of the tokens of an image in the prompts of random-weight models."""
 
 
 class PixtralTowerFamily(PatchTowerFamily):
@@ -30,33 +24,6 @@ class PixtralTowerFamily(PatchTowerFamily):
     tower_types = ("pixtral",)
     attention_name = "attention"
     processor = "PixtralProcessor"
-    shallow_tower = {"num_hidden_layers": 1}
-    published_patch: ClassVar[int]
-    """Pixels along a side of a patch."""
-
-    @classmethod
-    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
-        heads = narrowed(16, scale)
-        return {
-            "model_type": "pixtral",
-            "hidden_size": 64 * heads,
-            "intermediate_size": 256 * heads,
-            "num_hidden_layers": 24,
-            "num_attention_heads": heads,
-            "patch_size": cls.published_patch,
-        }
-
-    @classmethod
-    def random_input(
-        cls, geometry: Geometry, config: Any, generator: torch.Generator
-    ) -> tuple[list[int], dict[str, Tensor]]:
-        side = isqrt(geometry.tokens)  # tokens of a square image
-        pixels = side * config.vision_config.patch_size * getattr(config, "spatial_merge_size", 1)
-        rows = [*[config.image_token_id] * side, ROW_BREAK] * side
-        return [*rows[:-1], IMAGE_END], {
-            "pixel_values": torch.randn(1, config.vision_config.num_channels, pixels, pixels, generator=generator),
-            "image_sizes": torch.tensor([[pixels, pixels]]),
-        }
 
     @property
     def merge(self) -> int:

@@ -26,11 +26,14 @@ def load_processor(family: type[Family], name: str) -> Any:
     stand-in, or is left out."""
     import transformers  # here, because plans import the family modules too and do not need transformers
 
-    if family.processor is None or find_spec("torchvision"):
+    class_name = None if find_spec("torchvision") else family.processor or processor_name(name)
+    if class_name is None:
         return transformers.AutoProcessor.from_pretrained(name)
-    processor_class = without_torchvision(getattr(transformers, family.processor))
+    original = getattr(transformers, class_name)
+    processor_class = without_torchvision(original)
     if VIDEO_PART not in processor_class.get_attributes():
-        return processor_class.from_pretrained(name)
+        whole = transformers.AutoProcessor if processor_class is original else processor_class
+        return whole.from_pretrained(name)
     processor = image_only(processor_class).from_pretrained(name)
     if family.video_stand_in is not None:
         from covist.families import _pil_videos
@@ -38,6 +41,15 @@ def load_processor(family: type[Family], name: str) -> Any:
         stand_in = getattr(_pil_videos, family.video_stand_in)
         processor.video_processor = stand_in.of(name, processor.image_processor)
     return processor
+
+
+def processor_name(name: str) -> str | None:
+    """The processor class of a checkpoint's model type; None if transformers has none of its own for it."""
+    from transformers import AutoConfig
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES  # type: ignore[attr-defined]
+
+    found: str | None = PROCESSOR_MAPPING_NAMES.get(AutoConfig.from_pretrained(name).model_type)
+    return found
 
 
 @cache

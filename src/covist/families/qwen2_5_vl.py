@@ -1,21 +1,19 @@
-"""Qwen2.5-VL: most blocks of the tower see windows, and the tower orders patches by window."""
+"""Qwen2.5-VL: most blocks of the tower see windows; the evidence is that of the last one that sees whole images."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from covist.contract.profile import narrowed
 from covist.errors import CovistError
-from covist.families.qwen_tower import PLACEHOLDERS, QwenTowerFamily
+from covist.families.qwen import QwenFamily
 from covist.families.registry import register_family
 from covist.plan import Geometry
 
 
 @register_family
-class Qwen25VL(QwenTowerFamily):
+class Qwen25VL(QwenFamily):
     name = "qwen2.5-vl"
     model_classes = ("Qwen2_5_VLForConditionalGeneration",)
     processor = "Qwen2_5_VLProcessor"
@@ -25,19 +23,6 @@ class Qwen25VL(QwenTowerFamily):
         Geometry("qwen2.5-vl-7b", 28, 3584, 18944, 28, 4, tokens=1296, budgets=(512, 256, 128)),
         Geometry("qwen2.5-vl-3b", 36, 2048, 11008, 16, 2, tokens=1296, budgets=(512, 256, 128)),
     )
-    shallow_tower = {"depth": 1, "fullatt_block_indexes": [0]}
-
-    @classmethod
-    def published_tower(cls, geometry: Geometry, scale: float) -> dict[str, Any]:
-        heads = narrowed(16, scale)
-        return {"depth": 32, "hidden_size": 80 * heads, "intermediate_size": round(3420 * scale), "num_heads": heads}
-
-    @classmethod
-    def random_config(cls, geometry: Geometry, text: dict[str, Any], tower: dict[str, Any]) -> Any:
-        from transformers import Qwen2_5_VLConfig
-
-        tower = {"out_hidden_size": text["hidden_size"], **tower}
-        return Qwen2_5_VLConfig(vision_config=tower, text_config={**text, **cls.rotary_sections}, **PLACEHOLDERS)
 
     def __init__(self, model: nn.Module):
         super().__init__(model)
@@ -50,20 +35,5 @@ class Qwen25VL(QwenTowerFamily):
             )
 
     @property
-    def evidence_block(self) -> Any:
-        tower = self.base.visual
-        return tower.blocks[max(tower.fullatt_block_indexes)]
-
-    @property
-    def global_blocks(self) -> Sequence[int]:
-        return self.base.visual.fullatt_block_indexes
-
-    def order(self, grid: Tensor) -> Tensor:
-        # imported here, because plans import the family modules too and do not need transformers
-        from transformers.vision_utils import get_vision_window_index
-
-        tower = self.base.visual
-        in_windows, _ = get_vision_window_index(
-            grid[None], tower.spatial_merge_size, tower.window_size, tower.patch_size
-        )
-        return in_windows.argsort()
+    def global_layers(self) -> Sequence[int]:
+        return tuple(self.base.visual.fullatt_block_indexes)

@@ -10,6 +10,7 @@ from torch import nn
 
 from covist.contract.family import Family, unwrap
 from covist.errors import CovistError
+from covist.families.presets import PRESETS
 from covist.families.refusals import refusal
 from covist.plan import Geometry
 from covist.plugins import load_modules
@@ -74,37 +75,29 @@ def family_for(model: nn.Module) -> Family:
 def find_family(names: Iterable[str], config: Any) -> tuple[str, type[Family]]:
     """The first of the class names that a family serves, and that family; `config` is the model's."""
     names, known = list(names), served_classes()
-    served = next((name for name in names if name in known), None)
-    if served is None:
-        raise CovistError(_refused(names[0] if names else config.model_type, config))
     tower = getattr(getattr(config, "vision_config", None), "model_type", ANY_TOWER)
-    family = _FAMILIES.get((served, tower)) or _FAMILIES.get((served, ANY_TOWER))
-    if family is None:
-        towers = ", ".join(sorted(other for name, other in _FAMILIES if name == served))
-        raise CovistError(f"{served} with a {tower!r} vision tower is not supported; supported towers: {towers}")
-    return served, family
+    served = next((name for name in names if name in known), None)
+    if served is not None:
+        family = _FAMILIES.get((served, tower)) or _FAMILIES.get((served, ANY_TOWER))
+        if family is not None:
+            return served, family
+    if reason := refusal(config):
+        raise CovistError(f"{names[0]} is not supported: {reason} (`covist models` lists supported models)")
+    from covist.families.generic import Generic
 
-
-def _refused(name: str, config: Any) -> str:
-    reason = refusal(config)
-    if reason is not None:
-        return f"{name} is not supported: {reason} (`covist models` lists supported models)"
-    known = ", ".join(f"{name} ({', '.join(classes)})" for name, classes in available_families().items())
-    return (
-        f"{name} is not a supported model. Supported: {known}. "
-        "To add a family, write one file with a Family subclass under @register_family (CONTRIBUTING.md)."
-    )
+    return names[0], Generic
 
 
 # -- published sizes ---------------------------------------------------------------------------------------------------
 
 
-def presets() -> dict[str, tuple[Geometry, type[Family]]]:
-    """Preset name -> a published geometry and its family."""
-    return {geometry.name: (geometry, family) for family in families() for geometry in family.presets}
+def presets() -> dict[str, tuple[Geometry, str]]:
+    """Preset name -> a published geometry, and the family that it belongs to, or the model type if no file has it."""
+    owners = {**{family.name: family.presets for family in families()}, **PRESETS}
+    return {geometry.name: (geometry, owner) for owner, geometries in owners.items() for geometry in geometries}
 
 
-def preset_named(name: str) -> tuple[Geometry, type[Family]]:
+def preset_named(name: str) -> tuple[Geometry, str]:
     known = presets()
     if name not in known:
         raise CovistError(f"unknown geometry {name!r}; choose one of {', '.join(known)}")

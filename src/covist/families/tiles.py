@@ -25,7 +25,6 @@ class TileFamily(Family):
 
     needs_clip_text = False
     encoder_signal = "incoming attention of the last block"
-    shallow_tower = {"num_hidden_layers": 1}
     queries_and_keys: ClassVar[tuple[str, str]] = ("q_proj", "k_proj")
     """Modules of the tower's attention whose outputs are its queries and keys."""
     class_tokens: ClassVar[int] = 0

@@ -42,6 +42,7 @@ def joined(parts: Sequence[ImageReport]) -> ImageReport:
         preprocessing=first.preprocessing,
         segments=tuple(part.frames for part in parts),
         missed=_mean([(part.missed, part.tokens) for part in parts]),
+        uniform=any(part.uniform for part in parts),
     )
 
 

@@ -118,6 +118,7 @@ class ImageReport:
     segments: tuple[int, ...] = ()  # frames of each segment, if the report joins several
     missed: float | None = None  # insufficient coverage, because of which the image runs uncompressed
     attention_bound: float | None = None  # of Proposition 1, if it was requested and says something
+    uniform: bool = False  # whether attention counted as uniform, because the encoder's cannot be read
 
     @property
     def is_video(self) -> bool:

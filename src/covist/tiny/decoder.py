@@ -7,6 +7,7 @@ words with things, and ends with all patches.
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -119,6 +120,10 @@ class DecoderTrainer:
         self.pointer = Pointer(self.decoder.config.hidden_size)
         self.seed = seed
 
+    def decoder_mask(self, packed: Packed, prefix: int) -> Any:
+        """What the decoder is given as `attention_mask`; decoders with other layers than attention need another."""
+        return packed.mask(prefix)
+
     def answer_logits(self, features: Tensor, places: Tensor, packed: Packed) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Logits of the text tokens [n, s, words], and the states of all layers [n, prefix + t + s, width].
 
@@ -130,11 +135,10 @@ class DecoderTrainer:
         hidden = torch.cat([start, visual, words(packed.ids)], dim=1)
         begin = torch.arange(len(PREFIX)).expand(n, -1)
         positions = torch.cat([begin, places + len(PREFIX), packed.positions], dim=1)
-        mask = packed.mask(len(PREFIX) + places.shape[1])
         output = self.decoder(
             inputs_embeds=hidden,
             position_ids=positions,
-            attention_mask=mask,
+            attention_mask=self.decoder_mask(packed, len(PREFIX) + places.shape[1]),
             use_cache=False,
             output_hidden_states=True,
         )

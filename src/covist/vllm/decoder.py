@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 from covist.contract.decoder import Decoder, Rotary
+from covist.engine.axes import axes_of
 from covist.engine.projections import row_norms
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable, head_gains, projection_energy
@@ -19,27 +20,27 @@ GatherHeads = Callable[[Tensor, int], Tensor]
 """(values of this rank [heads, ...], number of heads of all ranks) -> values of all ranks."""
 
 
-def rotary_frequencies(text_config: Any) -> Tensor:
-    """RoPE frequencies after the model's scaling, from transformers' own rotary module, without allocating weights."""
+def rotary_module(text_config: Any) -> Any:
+    """transformers' own rotary module of a text model, whose weights are not allocated."""
     with torch.device("meta"):
         skeleton = AutoModel.from_config(text_config)
     with torch.device("cpu"):
-        return type(skeleton.rotary_emb)(config=text_config).inv_freq.float()
+        return type(skeleton.rotary_emb)(config=text_config)
 
 
 class ServedDecoder(Decoder):
     """A decoder whose layers have `self_attn` with a fused `qkv_proj` and call `self.attn(q, k, v)`."""
 
-    def __init__(self, module: Any, text_config: Any, rotary_axes: Sequence[int] | None, gather_heads: GatherHeads):
-        self._module, self._axes, self._gather = module, rotary_axes, gather_heads
+    def __init__(self, module: Any, text_config: Any, gather_heads: GatherHeads):
+        self._module, self._gather = module, gather_heads
         attention = self.attention_of(0)
         self.layers = len(module.layers)
         self.heads: int = attention.total_num_heads
         self.kv_heads: int = attention.total_num_kv_heads
         self.head_width: int = attention.head_dim
         self.hidden: int = text_config.hidden_size
-        self.intermediate: int = text_config.intermediate_size
-        self._frequencies = rotary_frequencies(text_config)
+        rotary = rotary_module(text_config)
+        self._frequencies, self._axes = rotary.inv_freq.float(), axes_of(rotary)
         self._energies: list[Tensor | None] | None = None
 
     def attention_of(self, layer: int) -> Any:
@@ -73,7 +74,8 @@ class ServedDecoder(Decoder):
 
     @cached_property
     def distances(self) -> tuple[DistanceTable, ...]:
-        return (DistanceTable(self.frequencies(0), self._axes),) * self.layers
+        axes = None if self._axes is None else self._axes.of_frequencies
+        return (DistanceTable(self.frequencies(0), axes),) * self.layers
 
     # -- inputs and projections of layers ----------------------------------------------------------------------------
 

@@ -46,8 +46,7 @@ class CompressedModel:
         self._tokens_at_once = scheduler.max_num_batched_tokens
         self._family = self._bind_family(vllm_config)
         module, text = self.language_model.model, self.config.get_text_config()
-        axes = self._family.rotary_axes()
-        self._decoder = ServedDecoder(module, text, axes, _gather_heads)
+        self._decoder = ServedDecoder(module, text, _gather_heads)
         self._compressor = ImageCompressor(self.serving, self._decoder, module.embed_input_ids, self.axes)
         device, dtype = vllm_config.device_config.device, vllm_config.model_config.dtype
         self._side = torch.zeros(self._tokens_at_once, side_columns(self.axes), dtype=torch.float32, device=device)

@@ -6,24 +6,29 @@ The families are those of transformers; only the places of the same values diffe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from transformers.vision_utils import get_vision_window_index
 
 from covist.contract.encoder import EncoderRead, EncoderRequest, LayerRun
 from covist.contract.family import Removable
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.families.clip_tower import ClassTokenRecord, run_layer
+from covist.families.encoding import Encoding
 from covist.families.hooks import Scratch
 from covist.families.llava import Llava
 from covist.families.llava_next import NEWLINE, LlavaNext, PackedLayout, layout_of
 from covist.families.patch_attention import PatchAttention
+from covist.families.pixels import shown_pixels
 from covist.families.projected import TowerOutput
 from covist.families.qwen2_5_vl import Qwen25VL
 from covist.families.qwen3_vl import Qwen3VL
-from covist.families.qwen_tower import Encoded
 from covist.families.reads import ReadableTower, ReadTaps
 
 Gather = Callable[[Tensor], Tensor]
@@ -209,7 +214,7 @@ class ServedLlavaNext(ServedClipTower, LlavaNext):
 
 
 class ServedQwenTower:
-    """A mixin before a family with Qwen's tower: where vLLM has its parts, and how images are read."""
+    """A mixin before a family of Qwen's: where vLLM has its parts, and how images are read."""
 
     model: Any
     gather: Gather
@@ -220,11 +225,10 @@ class ServedQwenTower:
 
     @property
     def decoder(self) -> Any:
-        """The layers, and what families read of the rotary module, which vLLM has in every layer."""
-        text = self.model.config.get_text_config()
-        frequencies = range((getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads) // 2)
-        rotary = SimpleNamespace(mrope_section=text.rope_parameters["mrope_section"], inv_freq=frequencies)
-        return SimpleNamespace(layers=self.model.language_model.model.layers, rotary_emb=rotary)
+        return self.model.language_model.model
+
+    def check_structure(self) -> None:
+        """vLLM's classes follow a pattern of their own."""
 
     def _block_tap(self, block: Any, is_requested: Callable[[], bool] | None = None) -> FusedAttentionTap:
         heads = self.model.config.vision_config.num_heads
@@ -234,10 +238,10 @@ class ServedQwenTower:
         """Record what the tower computes from now on."""
         family: Any = self
         visual, scratch = self.model.visual, Scratch()
-        self._tap, self._scratch = self._block_tap(family.evidence_block), scratch
-        tower = ReadableTower(
-            visual.blocks, len(visual.blocks) - 1, self._block_tap, global_layers=family.global_blocks
-        )
+        last = len(visual.blocks) - 1
+        evidence = visual.blocks[max(family.global_layers, default=last)]
+        self._tap, self._scratch = self._block_tap(evidence), scratch
+        tower = ReadableTower(visual.blocks, last, self._block_tap, global_layers=family.global_layers)
         self._reads = ReadTaps(tower, requests, None)
 
         def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -250,21 +254,74 @@ class ServedQwenTower:
     def read(self, arguments: dict[str, Any], spans: Sequence[Tensor]) -> list[ImageSignals]:
         """Signals of the images that were just encoded; in a span, features for later layers follow the embeddings."""
         family: Any = self
-        width = self.model.config.get_text_config().hidden_size
-        own = [span[:, :width] for span in spans]
+        visual, width = self.model.visual, self.model.config.get_text_config().hidden_size
+        grids, merge = arguments["image_grid_thw"], visual.spatial_merge_size
+        embeddings = torch.cat([span[:, :width] for span in spans])
         (block,), features = self._tap.take(), self._scratch.take()["features"]
-        encoded = Encoded(family, own, spans, arguments["pixel_values"], block, features, self._reads.take())
-        return list(encoded.signals(arguments["image_grid_thw"], is_video=False))
+        views = [[(int(rows) // merge, int(columns) // merge)] * int(frames) for frames, rows, columns in grids]
+        sizes = [rows * columns * merge**2 for of_image in views for rows, columns in of_image]
+        folding = MergedFolding(embeddings, features, visual.merger, merge**2, self.order(grids))
+        bounds = [slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        pixels = shown_pixels(arguments, self.model.config, [view for own in views for view in own], is_video=False)
+        recorded = {
+            read: [raw[0].of(own) for own in bounds] if isinstance(raw[0], PatchAttention) else raw
+            for read, raw in self._reads.take().items()
+        }
+        towers = [[block.of(own) for own in bounds]]
+        made = Encoding(views, folding, towers, recorded, family.placed, pixels, exact=family.exact_attention)
+        images = list(made.signals())
+        for image, span in zip(images, spans, strict=True):
+            _, *levels = span.split(width, dim=-1)
+            image.companions.update((level + 1, features) for level, features in enumerate(levels))
+        return images
+
+    def order(self, grids: Tensor) -> Tensor:
+        """The place in the tower of each token in reading order."""
+        return torch.arange(int(grids.prod(-1).sum()) // self.model.visual.spatial_merge_size**2)
+
+
+@dataclass
+class MergedFolding:
+    """Tokens of which each is merged from as many patches that follow each other in the tower."""
+
+    embeddings: Tensor  # [N, d]
+    given: Tensor  # [patches, v] input of the merger
+    merger: Any
+    patches: int  # of a token
+    order: Tensor  # [N] the place in the tower of each token
+    class_is_last: bool = False
+
+    @cached_property
+    def features(self) -> Tensor:
+        """[N, patches x v]."""
+        return self.given.unflatten(0, (len(self.order), -1))[self.order.to(self.given.device)].flatten(1)
+
+    def projector(self, features: Tensor) -> Tensor:
+        """Token features [*, patches x v] -> embeddings [*, d]."""
+        merged = self.merger(features.reshape(-1, features.shape[-1] // self.patches))
+        return merged.view(*features.shape[:-1], -1)
+
+    def patches_of(self, count: int) -> Tensor | None:
+        """The patches of each token [N, count], in the order of the tower."""
+        if count != self.patches:
+            return None
+        numbers = torch.arange(len(self.order) * count, device=self.embeddings.device).view(-1, count)
+        return numbers[self.order.to(self.embeddings.device)]
 
 
 class ServedQwen25VL(ServedQwenTower, Qwen25VL):
-    """Qwen2.5-VL."""
+    """Qwen2.5-VL, whose tower orders patches by window."""
+
+    def order(self, grids: Tensor) -> Tensor:
+        visual, parts, first = self.model.visual, [], 0
+        for grid in grids:
+            in_windows, _ = get_vision_window_index(
+                grid[None], visual.spatial_merge_size, visual.window_size, visual.patch_size
+            )
+            parts.append(in_windows.argsort() + first)
+            first += len(in_windows)
+        return torch.cat(parts)
 
 
 class ServedQwen3VL(ServedQwenTower, Qwen3VL):
     """Qwen3-VL."""
-
-    def companions(self, output: Sequence[Tensor], number: int) -> dict[int, Tensor]:
-        width = self.model.config.get_text_config().hidden_size
-        _, *levels = output[number].split(width, dim=-1)
-        return {level + 1: features for level, features in enumerate(levels)}

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from covist.backends import Attended, takes_no_mask
 from covist.contract.method import AttentionRule
 from covist.engine.attention.bias import Terms
-from covist.engine.attention.interface import Attended, AttentionCall, takes_no_mask
+from covist.engine.attention.interface import AttentionCall
 from covist.engine.attention.rule import MaskRule
 from covist.engine.attention.wide import WideStage
 from covist.engine.sequence.ledger import Ledger
@@ -33,7 +34,7 @@ class StageAttention:
         """`samples` [batch]: which of the model's prompts a sample is, if they are not the same."""
         self.ledger, self._queries = ledger.settled(), queries
         self._rule = rule if ledger.reduced else None
-        self._samples = torch.arange(len(ledger.shift), device=ledger.shift.device) if samples is None else samples
+        self._samples = samples
         self._masks: dict[tuple[MaskRule, int], Tensor] = {}
         self._biases: dict[Terms, Tensor] = {}
 
@@ -78,11 +79,13 @@ class StageAttention:
     def _in_chunks(self, call: AttentionCall, chunk: int) -> Attended:
         """A mask differs per head, so a mask for all queries would grow with heads x queries x keys."""
         arguments = {"scale": call.options.get("scaling"), "dropout_p": call.options.get("dropout", 0.0)}
-        outputs, keys = [], call.key.shape[2]
+        outputs, keys, bias = [], call.key.shape[2], call.options.get("position_bias")
         for first in range(0, self._queries, chunk):
             part = slice(first, min(first + chunk, self._queries))
             seen = keys - self._queries + part.stop if call.rule.is_causal else keys  # what these queries may see
             mask = self.mask(call, "eager", part)[..., :seen]
+            if bias is not None:
+                mask = mask + bias[:, :, part, :seen]
             states = (call.query[:, :, part], call.key[:, :, :seen], call.value[:, :, :seen])
             outputs.append(_grouped_attention(*states, mask, **arguments))
             del mask  # before the next one is made
@@ -94,20 +97,13 @@ class StageAttention:
             return self._masks[rule, keys]
         shown = self._shown(rule, keys, part)
         mask = torch.zeros(shown.shape, dtype=torch.float32, device=shown.device).masked_fill_(~shown, BLOCKED)
-        if part is None:
+        if part is None and rule.mask is None:  # no other layer has a mask that one has made itself
             self._masks[rule, keys] = mask
         return mask
 
     def _shown(self, rule: MaskRule, keys: int, part: slice | None) -> Tensor:
-        """[batch, 1, queries, keys] bool: what the queries see of the last `keys` keys."""
-        rows, valid = self.ledger.joined.rows, self.ledger.joined.valid
-        part = part or slice(None)
-        queries = rows[:, rows.shape[1] - self._queries :][:, part]
-        seen = rule.at(self._samples, queries, rows[:, -keys:]) & valid[:, None, None, -keys:]
-        if self.ledger.padded:  # a padded query sees itself, so that its row of the softmax stays finite
-            column = torch.arange(keys, device=rows.device)
-            seen = seen | (column == column[keys - self._queries :][part, None])
-        return seen
+        """[batch, heads or 1, queries, keys] bool: what the queries see of the last `keys` keys."""
+        return visible(self.ledger, rule, self._samples, self._queries, keys, part or slice(None))
 
     def _bias(self, terms: Terms, part: slice | None) -> Tensor:
         """[batch, 1, queries or 1, keys]; kept unless it is that of some queries only."""
@@ -121,6 +117,22 @@ class StageAttention:
         joined = self.ledger.joined
         queries = joined.positions[:, joined.count - self._queries :][:, part]
         return terms.bias(joined, queries, self.ledger.reach)
+
+
+def visible(
+    ledger: Ledger, rule: MaskRule, samples: Tensor | None, queries: int, keys: int, part: slice = slice(None)
+) -> Tensor:
+    """[batch, heads or 1, queries, keys] bool: what a part of the last `queries` tokens sees of the last keys."""
+    rows, valid = ledger.last(keys)
+    samples = torch.arange(len(rows), device=rows.device) if samples is None else samples
+    asking = slice(keys - queries, keys)
+    seen = rule.at(samples, rows[:, asking][:, part], rows, part) & valid[:, None, None]
+    if queries > 1 and not ledger.padded:
+        return seen
+    # A padded query sees itself, so that its row of the softmax stays finite. Of a single token, nobody has read it.
+    column = torch.arange(keys, device=rows.device)
+    own = column == column[asking][part, None]
+    return seen | (own & ~valid[:, asking][:, part, None])[:, None]
 
 
 def as_additive(mask: Tensor, like: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import causal_mask_function
 
+from covist.errors import CovistError
+
 Visible = Callable[..., Any]
 """(batch, head, query row, key row) -> bool. Arguments broadcast; rows count the tokens that the model was given."""
 
@@ -24,10 +26,16 @@ class MaskRule:
     """
 
     visible: Visible = causal_mask_function
-    mask: Tensor | None = None  # [batch, 1, queries, keys] bool, if a layer has made its own mask of the keys it holds
+    mask: Tensor | None = None  # [batch, heads or 1, queries, keys] bool, if a layer has made one of the keys it holds
 
     ndim, shape = 4, torch.Size((0, 0, 0, 0))
     """Of a mask that is already prepared: a model that builds masks twice must not take it for a 2-D one."""
+
+    def __getitem__(self, part: object) -> None:
+        raise CovistError(
+            "this text model lets later layers see only some tokens of a prompt (Gemma 4 in transformers 5.23), which "
+            "compression does not support; use transformers 5.22"
+        )
 
     @classmethod
     def of_mask(cls, mask: Tensor | None) -> MaskRule:
@@ -39,10 +47,13 @@ class MaskRule:
         """Whether a token sees all tokens before it."""
         return self.visible is causal_mask_function and self.mask is None
 
-    def at(self, samples: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-        """[batch, 1, queries, keys] bool, for rows [batch, queries] and [batch, keys] of the prompts `samples`."""
+    def at(self, samples: Tensor, queries: Tensor, keys: Tensor, part: slice) -> Tensor:
+        """[batch, heads or 1, queries, keys] bool, for rows [batch, queries] and [batch, keys] of prompts `samples`.
+
+        The queries are this `part` of those of the call.
+        """
         if self.mask is not None:
-            return self.mask.to(queries.device)
+            return self.mask[:, :, part].to(queries.device)
         head = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=queries.device)
         seen = self.visible(samples[:, None, None, None], head, queries[:, None, :, None], keys[:, None, None])
         shape = (len(queries), 1, queries.shape[1], keys.shape[1])

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from covist.backends import Attended
 from covist.contract.method import AttentionRule
 from covist.engine.attention.bias import Terms
-from covist.engine.attention.interface import Attended, AttentionCall
-from covist.engine.attention.mask import ELEMENTS_AT_ONCE, as_additive
+from covist.engine.attention.interface import AttentionCall
+from covist.engine.attention.mask import ELEMENTS_AT_ONCE, as_additive, visible
 from covist.engine.attention.rule import MaskRule
 from covist.engine.sequence.ledger import Keys, Ledger
 from covist.errors import CovistError
@@ -195,16 +196,14 @@ class StepAttention:
         return self._masks[where]
 
     def _blocked(self, number: int, rule: MaskRule, keys: int) -> Tensor:
-        """[batch, 1, 1, keys]: what a rule hides of the last keys of a stage."""
-        where = number, rule.visible, rule.mask is None, keys
-        if where not in self._masks:
-            ledger = self._stages[number][1]
-            rows, valid = ledger.last(keys)
-            samples = torch.arange(len(rows), device=rows.device)
-            hidden = ~(rule.at(samples, rows[:, -1:], rows) & valid[:, None, None])
-            hidden[..., -1] = False  # a query sees itself, even if it is padding
-            self._masks[where] = hidden * torch.finfo(self._known.dtype).min
-        return self._masks[where]
+        """[batch, heads or 1, 1, keys]: what a rule hides of the last keys of a stage."""
+        where = number, rule.visible, keys
+        if rule.mask is None and where in self._masks:
+            return self._masks[where]
+        blocked = ~visible(self._stages[number][1], rule, None, 1, keys) * torch.finfo(self._known.dtype).min
+        if rule.mask is None:  # no other layer has a mask that one has made itself
+            self._masks[where] = blocked
+        return blocked
 
 
 def _moved(positions: Tensor, shift: Tensor) -> Tensor:

@@ -7,9 +7,10 @@ from functools import lru_cache
 import torch.nn.functional as F
 from torch import Tensor
 
+from covist.backends import Attended, attention_of
 from covist.contract.method import AttentionRule
 from covist.engine.attention.bias import Terms
-from covist.engine.attention.interface import Attended, AttentionCall, attention_of
+from covist.engine.attention.interface import AttentionCall
 from covist.engine.sequence.ledger import Ledger
 from covist.formulas.attention import DistanceTable
 from covist.formulas.cosine_series import CosineSeries, fit_series

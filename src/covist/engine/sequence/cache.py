@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import cache as cached
 from typing import Any
@@ -27,8 +27,14 @@ GROWING = (
     "LinearAttentionAndSlidingWindowAttentionLayer",
 )
 """Classes of transformers whose keys are the last of those that a layer was given; older releases lack some."""
-RECURRENT = ("LinearAttentionLayer",)
+RECURRENT = ("LinearAttentionLayer", "DummyLayer")
 """Classes without keys: removed tokens never enter their states, so there is nothing to know about them."""
+STATES = {
+    **dict.fromkeys(("keys", "values", "idx_keys"), (0, 2)),
+    "indexer_keys": (0, 1),
+    "indexer_position_ids": (1, 2),
+}
+"""What layers hold for every key, with the dimensions of samples and of keys; indexers have keys of their own."""
 
 
 @dataclass
@@ -131,11 +137,13 @@ class CompressedLayer:
         forgotten = self.held - self.keys.shape[2]
         if hasattr(self, "cumulative_length"):
             self.cumulative_length = columns.shape[1]
-        index = (columns[:, -self.keys.shape[2] :] - forgotten).clamp(min=0).to(self.keys.device)[:, None, :, None]
-        self.keys, self.values = (
-            states.gather(2, index.expand(-1, states.shape[1], -1, states.shape[3]))
-            for states in (self.keys, self.values)
-        )
+        index = (columns[:, -self.keys.shape[2] :] - forgotten).clamp(min=0)
+        for name, (batch, tokens) in STATES.items():
+            states = getattr(self, name, None)
+            if states is not None:
+                shape = [1] * states.ndim
+                shape[batch], shape[tokens] = index.shape
+                setattr(self, name, states.take_along_dim(index.view(shape).to(states.device), tokens))
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _restored, (type(self).__mro__[2], self.__dict__)  # the class is made anew: it has no name to import
@@ -174,10 +182,8 @@ def adopt(cache: Cache | None, decoder: Any) -> DynamicCache:
         assert isinstance(cache, DynamicCache), "no other was adopted"
         return cache
     cache = DynamicCache(config=decoder.config) if cache is None else cache
-    known = tuple(getattr(classes, name) for name in GROWING if hasattr(classes, name))
-    recurrent = tuple(getattr(classes, name) for name in RECURRENT if hasattr(classes, name))
     for layer in cache.layers:
-        if not isinstance(layer, CompressedLayer) and type(layer) not in (*known, *recurrent):
+        if not isinstance(layer, CompressedLayer) and not _grows(layer) and type(layer) not in _named(RECURRENT):
             raise CovistError(
                 f"compression needs a dynamic cache, got {type(cache).__name__} with {type(layer).__name__}: "
                 "the layers hold different numbers of keys, which static (compiled) and quantised caches cannot do; "
@@ -189,11 +195,24 @@ def adopt(cache: Cache | None, decoder: Any) -> DynamicCache:
     if cache.layer_class_to_replicate is not None:  # made without the decoder's configuration: layers come with use
         cache.layers += [DynamicLayer() for _ in range(len(decoder.layers) - len(cache.layers))]
     for number, layer in enumerate(cache.layers):
-        if type(layer) in known:
+        if not isinstance(layer, CompressedLayer) and _grows(layer):
             cache.layers[number] = _restored(type(layer), {**layer.__dict__, "book": None, "leads": False})
     for place, layer in enumerate(compressed_layers(cache).values()):
         layer.leads = place == 0
     return cache
+
+
+def _grows(layer: Any) -> bool:
+    """Whether the keys of a layer are the last that it was given; its class may hold those of an indexer too."""
+    kind = type(layer)
+    if kind in _named(GROWING):
+        return True
+    more = vars(layer).keys() - vars(DynamicLayer()).keys() - {"dtype", "device"}
+    return issubclass(kind, DynamicLayer) and kind.update is DynamicLayer.update and more <= STATES.keys()
+
+
+def _named(names: Iterable[str]) -> list[type]:
+    return [getattr(classes, name) for name in names if hasattr(classes, name)]
 
 
 def check_rule(book: Book, rule: AttentionRule | None) -> None:

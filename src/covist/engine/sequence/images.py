@@ -100,11 +100,19 @@ class Sample:
             return len(self.rows)
         return len(self.rows) - 1 - int(self.places(reduced[-1].kept_rows.max()))
 
+    @property
+    def _is_a_line(self) -> bool:
+        """Whether positions are the same on all axes: a model may number its images like text."""
+        return bool((self.positions == self.positions[:, :1]).all())
+
     def placed(self, method: Method) -> tuple[Tensor, int]:
         """Positions of the current sequence under the method's position rule, and the shift of later tokens."""
         positions = self.positions[self.rows]
         if not len(positions):  # a prompt of padding only
             return positions, 0
+        if positions.ndim == 2 and self._is_a_line:
+            numbered, shift = replace(self, positions=_line(self.positions)).placed(method)
+            return numbered[:, None].expand(-1, positions.shape[1]), shift
         if positions.ndim == 2:  # multidimensional RoPE keeps its grid: renumbering would destroy it
             for image in self.images:
                 positions[self.places(image.kept_rows)] = image.state.positions
@@ -123,11 +131,16 @@ class Sample:
                 start, length = self.positions[first], int(self.positions[last] + 1 - self.positions[first])
             span = method.position_span(length, image.budget)
             original = self.positions[self.rows]
-            original[self.places(image.kept_rows)] = image.state.positions
+            original[self.places(image.kept_rows)] = _line(image.state.positions)
             positions[span_rows] = compress_positions(original[span_rows], start, span, length) - shift
             positions[self.rows >= image.end] -= length - span
             shift += length - span
         return positions, shift
+
+
+def _line(positions: Tensor) -> Tensor:
+    """Positions [n], or [n, axes] that are the same on all axes, as [n]."""
+    return positions if positions.ndim == 1 else positions[:, 0]
 
 
 @dataclass
