@@ -97,7 +97,7 @@ def test_a_cache_goes_on_under_the_choice_that_filled_it(multi_head, compress):
 
 
 def test_a_named_method_remembers_what_it_has_seen(multi_head, compress):
-    handle, references = compress(multi_head, budget=24), []
+    handle, references = compress(multi_head, budget=24, concentration=None), []
     for seed in (1, 2):
         with handle.using(strategy="pro"):
             multi_head(**ask(PROMPT, seeds=(seed,)))

@@ -9,6 +9,8 @@ from PIL import Image
 
 import covist
 from covist import tiny
+from covist.api.setup import Setup
+from covist.budget import Count
 from covist.errors import CovistError
 from covist.eval.photos import evaluate_photos, photo_suite
 from covist.eval.photos.data import DEVELOPMENT, TEST, TRAIN, read_photos, split_of
@@ -153,7 +155,7 @@ def test_a_remembered_tower_changes_nothing(folder, loaded):
     handle = layers[0].mlp.fc1.register_forward_hook(lambda *_: computed.append(1))
     with remembered_tower(loaded[0]):
         for method in ("vanilla", "hiprune", "vanilla"):
-            with compressed(subject.loaded, Run(method, 64)):
+            with compressed(subject.loaded, Setup(method, 64)):
                 said = [subject.answer(item) for item in items]
     handle.remove()
     assert said == expected and len(computed) == len(items)
@@ -174,7 +176,7 @@ def _recorded(losses: dict[str, float], items) -> Records:
     for method, loss in losses.items():
         for item in items:
             words = [[loss * (1 + item.number / 10)] * len(words_of(caption)) for caption in CAPTIONS]
-            records.add(Run(method, 16), Answered(item.number, ["a"], 0.1, 16, written=[[1]], losses=words))
+            records.add(Run(method, Count(16)), Answered(item.number, ["a"], 0.1, 16, written=[[1]], losses=words))
     return records
 
 
@@ -182,11 +184,13 @@ def test_retention_is_the_share_of_the_gap_to_the_blind_model(folder):
     suite = photo_suite(folder)
     items = suite.items(half="even")
     records = _recorded({"vanilla": 2.0, "blind": 4.0, "random": 3.0, "divprune": 2.5}, items)
-    runs = [Run(name, 16) for name in ("vanilla", "blind", "random", "divprune")]
+    runs = [Run(name, Count(16)) for name in ("vanilla", "blind", "random", "divprune")]
     results = PhotoResults.build(suite, items, runs, records, seed=0)
     kept = {score.method: score.retention for score in results.of[ALL].scores}
     assert kept == pytest.approx({"vanilla": 100, "random": 50, "divprune": 75})
-    assert results.nats[Run("random", 16)] == pytest.approx(3 * np.mean([1 + item.number / 10 for item in items]))
+    assert results.nats[Run("random", Count(16))] == pytest.approx(
+        3 * np.mean([1 + item.number / 10 for item in items])
+    )
     assert "| random |" in results.to_markdown() and "relations" in results.to_dict()["results"][0]["retention"]
 
 

@@ -49,10 +49,10 @@ def show(
     they and their weight change over time.
     """
     from covist.outputs import writable_file
-    from covist.request.answer import Configuration, ask
+    from covist.request.answer import ask
     from covist.viz.files import FIGURES, PAGES
 
-    chosen = Configuration.of(options.setup(config, strategy, method, budget, min_coverage))
+    chosen = options.setup(config, strategy, method, budget, min_coverage)
     asked = question(image, prompt, Films(video or (), frames, fps), model)
     writable_file(destination, FIGURES + PAGES)
     loaded = load(model, clip, device)
@@ -63,7 +63,7 @@ def show(
         about = {
             "model": model,
             "prompt": asked.prompt,
-            "budget": chosen.budget,
+            "budget": chosen.to_dict()["budget"],
             "notes": notes,
             "figure": str(destination),
         }

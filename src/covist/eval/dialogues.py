@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from covist.api.compress import compress
+from covist.budget import Budget, Written
 from covist.eval.metrics import METRICS
 from covist.eval.questions import Asked, posed
 from covist.eval.statistics import Interval, Tally, accuracy, accuracy_difference
@@ -45,7 +46,7 @@ class Second:
 
 def second_questions(
     method: str = "covist-fixed",
-    budget: int | str = 32,
+    budget: Budget | Written = 32,
     suite: str = "scenes",
     limit: int | None = None,
     half: str | None = None,
