@@ -34,11 +34,11 @@ class Answerer:
         self.loaded = load_model(
             arguments.pretrained, arguments.clip, device, arguments.dtype, arguments.attn_implementation
         )
-        handle = compressed(self.loaded, arguments.setup).__enter__()  # as long as the answerer lives
-        self._tracker = None if handle is None else handle.settings.method.tracker
+        self._handle = compressed(self.loaded, arguments.setup).__enter__()  # as long as the answerer lives
+        self._tracker = None if self._handle is None else self._handle.settings.method.tracker
         self.needs_reference = self._tracker is not None and self._tracker.frozen is None and not arguments.is_running
         """Whether each task must measure a concentration reference before its first answer."""
-        self._together = Together(self.loaded, handle)
+        self._together = Together(self.loaded, self._handle)
 
     def settle(self, conversations: Iterable[Conversation]) -> float | None:
         """The mean concentration over the first conversations with different images; None if there are no images."""
