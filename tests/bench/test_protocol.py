@@ -34,7 +34,7 @@ def shallow(monkeypatch):
 
 def test_vanilla_comes_first_and_once():
     plan = configurations(["random", "vanilla"], [64, "10%"])
-    assert plan == [Setup("vanilla"), Setup("random", 64), Setup("random", "10%")]
+    assert plan == [Setup("vanilla", "none"), Setup("random", 64), Setup("random", "10%")]
 
 
 def test_warm_up_prompts_are_not_timed_and_not_repeated(loaded):

@@ -204,7 +204,7 @@ def summary(order: Order, out: Path, finished: Finished, wall_seconds: float) ->
         "out": str(out),
         "model": order.spec.model,
         "method": order.spec.setup.method,
-        "budget": order.spec.setup.to_dict()["budget"],
+        "budget": str(order.spec.setup.budget),
         "parts": finished.parts,
         **tally.to_dict(),
         "kv_bytes_saved": tally.tokens_saved * finished.facts.kv_bytes_per_token,
