@@ -23,7 +23,7 @@ INTRODUCTION = f"""\
 covist refuses bad input with a `CovistError` of one line; commands then exit with code 2. Each message states what was
 wrong and what to do. The list below groups all of them by what you were doing. `{ANYTHING}` stands for the part that is
 filled in. Where a message needs more words, its cause follows, as in [Troubleshooting](troubleshooting.md). The server
-also answers with a [status code](serving.md#limits)."""
+also answers with a [status code](http-api.md#refusals)."""
 ROOMS = {
     "Compressing a model": (
         "When `covist.compress` is called, or the compressed model runs.",

@@ -1,4 +1,4 @@
-"""Pages of the site from the root of the repository: the changelog, and how to contribute."""
+"""Pages of the site from the root of the repository: the changelog, how to contribute, and security."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-PAGES = ("CHANGELOG.md", "CONTRIBUTING.md")
+PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
