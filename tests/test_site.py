@@ -110,6 +110,13 @@ def test_links_of_the_pages_in_the_root_lead_somewhere(pages):
     assert dead == []
 
 
+def test_the_readme_and_the_first_page_begin_alike():
+    readme, index = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/index.md"))
+    words, code = index.split("\n\n")[1], FENCE.search(index)[0]
+    assert words.startswith("A vision-language model") and code.startswith("```python")
+    assert words in readme and code in readme
+
+
 def test_the_search_knows_every_page_and_works_from_a_folder(site, pages):
     index = (site / "search" / "search_index.js").read_text(encoding="utf-8").removeprefix("var __index = ")
     found = {entry["location"].partition("#")[0] for entry in json.loads(index)["docs"]}
