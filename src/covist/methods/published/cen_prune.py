@@ -11,11 +11,11 @@ from torch import Tensor
 from covist.contract.method import Method, MethodInfo
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
-from covist.methods.cdpruner import CDPruner, most_probable_subset, question_relevance
-from covist.methods.divprune import DivPrune, most_isolated
+from covist.methods.published.cdpruner import CDPruner, most_probable_subset, question_relevance
+from covist.methods.published.divprune import DivPrune, most_isolated
+from covist.methods.published.zoo_prune import ZooPrune
 from covist.methods.registry import register_method
 from covist.methods.shared import TIE, cosine, distances, expand, first_best, largest, stretched
-from covist.methods.zoo_prune import ZooPrune
 
 
 @dataclass(frozen=True)

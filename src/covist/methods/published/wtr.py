@@ -8,9 +8,9 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
-from covist.methods.dart import Dart
-from covist.methods.divprune import DivPrune
 from covist.methods.inside import ChooseInside, Stepped, at_first_cut
+from covist.methods.published.dart import Dart
+from covist.methods.published.divprune import DivPrune
 from covist.methods.random import Seeded, drawn
 from covist.methods.registry import register_method
 from covist.state import VisualState

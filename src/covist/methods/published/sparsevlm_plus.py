@@ -8,7 +8,7 @@ from torch import Tensor
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.formulas.ops import round_half_up
-from covist.methods._raters import PAPER, RatedInside, raters
+from covist.methods.published._raters import PAPER, RatedInside, raters
 from covist.methods.registry import register_method
 from covist.methods.shared import largest
 

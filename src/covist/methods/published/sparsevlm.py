@@ -9,8 +9,8 @@ from torch import Tensor
 
 from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
-from covist.methods._raters import PAPER, RatedInside, raters
 from covist.methods.inside import attention_to_image
+from covist.methods.published._raters import PAPER, RatedInside, raters
 from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means, largest
 from covist.reduction import Reduction

@@ -11,8 +11,8 @@ from covist.contract.method import Method, MethodInfo
 from covist.contract.views import DecoderView
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
-from covist.methods._fitting import Attended
 from covist.methods.inside import ScoreInside, last_prompt_row, solved
+from covist.methods.published._fitting import Attended
 from covist.methods.registry import register_method
 from covist.reduction import Reduction
 from covist.schedule import Calibration, Schedule, fixed_schedule

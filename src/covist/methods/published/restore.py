@@ -12,11 +12,11 @@ from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, plain_rule
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
-from covist.methods.divprune import DivPrune
-from covist.methods.holov import HoloV
+from covist.methods.published.divprune import DivPrune
+from covist.methods.published.holov import HoloV
+from covist.methods.published.vispruner import VisPruner
 from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means, cosine, largest, without
-from covist.methods.vispruner import VisPruner
 from covist.reduction import Reduction
 from covist.state import VisualState
 

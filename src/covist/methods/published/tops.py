@@ -11,8 +11,8 @@ from covist.contract.method import MethodInfo
 from covist.contract.reading import readable_depth
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import mass_norm, round_half_up
-from covist.methods._raters import pointed_at_now, raters
 from covist.methods.inside import ChooseInside, NominalCounts, Stepped, attention_to_image, scaled_depths
+from covist.methods.published._raters import pointed_at_now, raters
 from covist.methods.registry import register_method
 from covist.methods.shared import Coverage, cosine, first_best, received_attention
 from covist.state import VisualState

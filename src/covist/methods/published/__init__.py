@@ -1,0 +1,1 @@
+"""Methods of other authors, one file each."""
