@@ -13,8 +13,6 @@ from torch import Tensor
 from covist.contract.views import DecoderView
 from covist.methods.inside import ScoreInside, last_prompt_row
 
-PAPER = "SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model Inference (ICML 2025)"
-
 
 class RatedInside(ScoreInside):
     """Drops tokens after layers 2, 6 and 15 of 32 by the raters' attention; subclasses have their own counts."""

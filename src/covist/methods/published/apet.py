@@ -8,12 +8,11 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import first_largest, ranking
 from covist.methods.inside import Stepped
+from covist.methods.published import register_published
 from covist.methods.random import Seeded
-from covist.methods.registry import register_method
 from covist.methods.shared import TIE, cosine, farthest_points, without
 from covist.reduction import Reduction
 from covist.state import VisualState
@@ -21,40 +20,13 @@ from covist.state import VisualState
 BASIS, RIDGE = 10, 1e-5
 
 
-@register_method
+@register_published
 class ApET(Seeded, Stepped):
     name = "apet"
     default_positions = "reindex"
     cuts = (0, 16)
     shape = (1.5, 0.5)
     writes_content = True
-    info = MethodInfo(
-        paper="ApET: Approximation-Error Guided Token Compression for Efficient VLMs (CVPR 2026)",
-        acts="before the decoder and before layer 16/32",
-        signals="encoder features and projector, decoder states",
-        budget="layer average K: 1.5 K, then K / 2",
-        criterion="diversity",
-        needs=("encoder-features", "decoder-states"),
-        licence="MIT",
-        published=(
-            "A basis of 10 tokens comes from farthest point sampling (squared Euclidean distance) on the encoder "
-            "features. Every token is approximated by ridge regression on it (1e-5), and those with the largest errors "
-            "stay. The 10 of these with the smallest errors are overwritten by the basis, in ascending order. Every "
-            "dropped token joins the most similar (cosine) of the others, whose content becomes the mean; then the "
-            "projector follows. The same happens again on the hidden states before layer 16 of 32: 288 then 96, 192 "
-            "then 64, 96 then 32. Positions are renumbered."
-        ),
-        ours=(
-            "The first point of the sampling is random in the original; here it depends only on the seed. The basis "
-            "takes at most half of the places, so that fewer than 20 kept tokens have a smaller basis, and a single "
-            "kept token is the one with the largest norm, with all others merged into it. Basis tokens that are not "
-            "kept count as dropped and join another token. Errors are computed in float64, so that copies in the basis "
-            "leave the system solvable. Errors and cosines that differ only by rounding count as equal: the first of "
-            "several copies comes first. For other depths the layer is scaled, and the counts are solved for the "
-            "layer-mean budget."
-        ),
-        checked="reference: ApET (basis, errors, kept tokens and content of both stages)",
-    )
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         signals = image.signals

@@ -7,16 +7,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo
 from covist.contract.views import ImageContext
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.relevance import Sign, SignedRelevance, clip_relevance, embedding_cosines, spread
 from covist.methods.shared import cosine, first_best
 
 RELEVANCE_WEIGHT = 0.5  # theta of the exponential form
 
 
-@register_method
+@register_published
 class CDPruner(SignedRelevance):
     name = "cdpruner"
     default_positions = "reindex"
@@ -24,33 +23,6 @@ class CDPruner(SignedRelevance):
         "relevance": "negated: CLIP's cosine to the question with the published sign; plain: with the opposite sign; "
         "none: diversity alone. Without CLIP's text space, the cosine is always plain unless this is none"
     }
-    info = MethodInfo(
-        paper=(
-            "Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning in MLLMs (NeurIPS 2025)"
-        ),
-        acts="before the decoder",
-        signals="projected embeddings, CLIP text or the question's input embeddings",
-        budget="exactly K in every layer up to the width of the embeddings, fewer beyond",
-        criterion="diversity",
-        needs=("encoder-features", "embeddings", "clip-text", "question"),
-        licence="Apache-2.0",
-        published=(
-            "The kernel is diag(r) S diag(r), with S the cosine of projected embeddings and r the min-max of the "
-            "negated CLIP cosine to the bare question; greedy MAP by incremental Cholesky, in float32. Beyond the rank "
-            "of the kernel (the width of the embeddings), rounding chooses a few more tokens; then the determinant is "
-            "exhausted and the loop repeats its picks, so there are fewer distinct tokens than requested. The same "
-            "happens here, and the report counts the distinct tokens."
-        ),
-        ours=(
-            "`relevance` can reverse the sign or omit relevance: the authors found that CLIP's patches anti-correlate "
-            "with the text, which need not hold for another tower. The repeated picks (the first two tokens of the "
-            "image) are not added. Min and max are taken per image, not over all images of a call. A question of more "
-            "than 77 CLIP tokens is cut into segments with a begin and an end token each; the original cuts without "
-            "them. Without CLIP's text space, the rule of OpenVINO's port applies: positive mean cosine to the "
-            "question's input embeddings, r <- exp(r / 2). Without a question, the kernel is the similarity alone."
-        ),
-        checked="golden: cdpruner (relevance, order of choice at 64, kept tokens at 64, 48 and 32)",
-    )
 
     def select(self, image: ImageContext, count: int) -> Tensor:
         similarity = cosine(image.signals.embeddings)

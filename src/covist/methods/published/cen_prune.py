@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo
+from covist.contract.method import Method
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
+from covist.methods.published import register_published
 from covist.methods.published.cdpruner import CDPruner, most_probable_subset, question_relevance
 from covist.methods.published.divprune import DivPrune, most_isolated
 from covist.methods.published.zoo_prune import ZooPrune
-from covist.methods.registry import register_method
 from covist.methods.shared import TIE, cosine, distances, expand, first_best, largest, stretched
 
 
@@ -75,74 +75,27 @@ def deviation(values: Tensor) -> Tensor:
     return torch.where(spread > TIE * values.abs().amax(0), spread, 1.0)
 
 
-def info_over(base: type[Method], published: str, ours: str) -> MethodInfo:
-    """The common `MethodInfo`, with what is special about a base."""
-    return MethodInfo(
-        paper=(
-            "Centering before Pruning: Lightweight Geometry Correction for Diversity-Based Visual Token Pruning in "
-            "LVLMs (arXiv 2608.30263)"
-        ),
-        acts="before the decoder",
-        signals=f"those of {base.name}, and encoder features if a token merges several patches",
-        budget="exactly K in every layer",
-        criterion="diversity",
-        needs=("encoder-features", *(need for need in base.info.needs or () if need != "encoder-features")),
-        licence="no code",
-        published=(
-            "Cosines S' are those of projected embeddings minus their mean over the image. The weight g of a token is "
-            "its negated mean cosine to all others before centring, min-max. For Qwen, encoder features are used "
-            "instead: the mean over the patches that a token merges, divided by the standard deviation of each "
-            f"dimension before centring; g is the sigmoid of its standard score. {published}"
-        ),
-        ours=(
-            "Written from the text of the paper, without code. Every tower whose projector merges patches that lie "
-            "side by side follows the rule for Qwen, all others that for LLaVA. If all tokens resemble each other "
-            "equally, g is the same for all. Deviations are those of the population. Tiles form one pool; the original "
-            "keeps the same share of each. "
-            f"{ours}"
-        ),
-        checked=f"reference: Cen-Prune (kept tokens over {base.name})",
-    )
-
-
-@register_method
+@register_published
 class CenPruneDivPrune(CenPrune, DivPrune):
     name = "cen-prune-divprune"
-    info = info_over(
-        DivPrune,
-        "The first token is DivPrune's on S'; each next token has the largest g times its smallest 1 - S'.",
-        "As in DivPrune, a chosen token is never chosen again.",
-    )
 
     def choose(self, image: ImageContext, centred: Centred, count: int) -> Tensor:
         distance = distances(centred.features)
         return expand(most_isolated(distance), distance, count, centred.rarity)
 
 
-@register_method
+@register_published
 class CenPruneZooPrune(CenPrune, ZooPrune):
     name = "cen-prune-zoo-prune"
-    info = info_over(
-        ZooPrune,
-        "ZOO-Prune's selection on S'.",
-        "The paper does not say how g enters: here it multiplies the sensitivity, also for the first token. "
-        "Directions, step and cost are those of zoo-prune.",
-    )
 
     def choose(self, image: ImageContext, centred: Centred, count: int) -> Tensor:
         saliency = centred.rarity * self.sensitivity(image.signals)
         return expand(first_best(saliency)[None], distances(centred.features), count, saliency)
 
 
-@register_method
+@register_published
 class CenPruneCDPruner(CenPrune, CDPruner):
     name = "cen-prune-cdpruner"
-    info = info_over(
-        CDPruner,
-        "CDPruner's greedy MAP with the kernel diag(r g) S' diag(r g).",
-        "r, its sign and its replacement without CLIP's text space are as in cdpruner. Beyond the rank of the kernel, "
-        "where cdpruner stops, the tokens with the largest r g fill the budget.",
-    )
 
     def choose(self, image: ImageContext, centred: Centred, count: int) -> Tensor:
         weight = centred.rarity * question_relevance(image, self.relevance)

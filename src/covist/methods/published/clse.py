@@ -8,11 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.formulas.ops import round_half_up
 from covist.methods.inside import NominalCounts, ScoreInside, at_first_cut, attention_to_image, last_prompt_row
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.schedule import Schedule
 
 PUBLISHED = {192: (330, 210, 62), 128: (220, 140, 41), 64: (110, 70, 20)}
@@ -21,41 +20,11 @@ TEMPERATURE = 0.1
 SMALLEST = 1e-6
 
 
-@register_method
+@register_published
 class CLSE(NominalCounts, ScoreInside):
     name = "clse"
     cuts = (1, 11, 21)
     shape = (1.72, 1.09, 0.32)
-    info = MethodInfo(
-        paper="Spectral Evolution-Guided Token Pruning in Multimodal Large Language Models (ECCV 2026)",
-        acts="before layers 1, 11 and 21 of 32, then in the cache of all layers",
-        signals="decoder states before and after the first layer, attention of the last prompt token",
-        budget=(
-            "layer average K of prefill: all tokens, then solved counts; the cache of every layer holds the last "
-            "count; counts=nominal keeps 1.72 K, 1.09 K and 0.32 K"
-        ),
-        criterion="attention",
-        needs=("decoder-attention", "decoder-states"),
-        licence="Apache-2.0",
-        published=(
-            "Tokens are dropped before layers 1, 11 and 21 of 32, by the attention of the last prompt token in the "
-            "preceding layer, mean over heads. At the first cut this is multiplied by how much the layer has changed a "
-            "token's fine structure: low frequencies are removed from the states before and after the layer (Fourier "
-            "transform of every channel over the 24 x 24 grid, times 1 - exp(-d^2 / (2 * 1.2^2))), the mean modulus "
-            "over channels is s0 and s1, and min(1, |s1 - s0| / (mean s0 + s0 + 1e-6)) is standardised and passed "
-            "through a sigmoid at temperature 0.1. For 192, 128 and 64, 330/210/62, 220/140/41 and 110/70/20 tokens "
-            "stay (for other budgets 1.72, 1.09 and 0.32 of K), a layer mean of 208, 145 and 81. The dropped tokens "
-            "are also removed from the caches of all earlier layers. Original positions."
-        ),
-        ours=(
-            "The counts are solved for a layer mean of prefill unless counts=nominal. The caches are cut once, after "
-            "prefill, which leaves in them what three successive cuts would, but holds the full caches longer. Every "
-            "view, of any size, has its own transform, with d in periods per view; masked tokens take the mean of the "
-            "others. For other depths the layers are scaled; the first cut compares the states before and after the "
-            "preceding layer. The standard deviation is that of a sample, plus 1e-6."
-        ),
-        checked="reference: CLSE (fine structure, score and kept tokens; published counts and layer means)",
-    )
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         made = super().schedule(layers, budget, tokens)

@@ -7,42 +7,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.methods.inside import DropInside, key_norms
 from covist.methods.layout import allot
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import cosine, largest
 from covist.state import VisualState
 
 PIVOTS = 4
 
 
-@register_method
+@register_published
 class Dart(DropInside):
     name = "dart"
     cuts: ClassVar[tuple[int, ...]] = (2,)
-    info = MethodInfo(
-        paper="Stop Looking for Important Tokens in Multimodal Language Models: Duplication Matters More (EMNLP 2025)",
-        acts="before layer 2/32",
-        signals="keys of the preceding layer, decoder states after the final norm",
-        budget="layer average K: all tokens, then a solved count, including the pivots",
-        criterion="diversity",
-        needs=("decoder-keys", "decoder-states"),
-        licence="Apache-2.0",
-        published=(
-            "Tokens are dropped before layer 2 of 32. Pivots are the 4 image and the 4 text tokens with the largest L1 "
-            "norm of their rotated key in layer 1; each pivot in turn takes the tokens with the lowest cosine to it "
-            "(states after the final norm). 8 pivots with a quota of 16 plus 4 image pivots make 132 tokens, where the "
-            "authors say 128. Original positions."
-        ),
-        ours=(
-            "The true count is solved for the layer-mean budget, and the pivots share what the image pivots leave (132 "
-            "tokens give the published quotas of 16). Pivots are ordered by norm, image first (the original follows "
-            "hash order)."
-        ),
-        checked="golden: dart (pivots, and kept tokens at 192, 128 and 64 given the pivots' order)",
-    )
 
     def observed_layer(self, depth: int) -> int:
         return depth - 1

@@ -8,12 +8,11 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import share_groups
 from covist.methods.inside import DropInside, last_prompt_row
 from covist.methods.layout import windows
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import largest
 from covist.reduction import Reduction
 from covist.state import VisualState
@@ -22,44 +21,11 @@ WINDOWS = 4  # per side
 SPREAD_SHARE = 0.1
 
 
-@register_method
+@register_published
 class E2SPruner(DropInside):
     name = "e2s-pruner"
     cuts = (3, 17, 22)
     presets = {192: (194, 148, 96), 128: (122, 48, 42), 64: (20, 8, 1)}
-    info = MethodInfo(
-        paper=(
-            "E2S-Pruner: Progressive Two-Stage Evidence Fusion for Visual Token Pruning in Vision-Language Models "
-            "(arXiv 2608.23253)"
-        ),
-        acts="after the 3rd, 17th and 22nd layer of 32",
-        signals="queries of the text after the image and keys of the preceding layer, places in the image",
-        budget="layer average K: all tokens, then solved counts in the published proportions",
-        criterion="attention",
-        needs=("decoder-attention",),
-        licence="unknown",
-        published=(
-            "In each head, r is the softmax over the N image tokens of the mean over the text of q k / sqrt(d), and p "
-            "= N r / (1 + N r). The heads' mean p, weighted by rho = 2 |mean(p) - 0.5| (1 - 2 mean |p - mean(p)|), is "
-            "evidence for the token, rho (1 - p) against it, and 1 - rho undecided. Dempster's rule combines it with "
-            "the evidence of earlier cuts, with conflict c. The score is 0.9 (1 - (1 - plausibility) (1 - c)), plus "
-            "0.1 for the best token of each occupied cell of a 4 x 4 grid. After the 3rd, 17th and 22nd layer of 32, "
-            "194/148/96, 122/48/42 or 20/8/0 tokens stay, layer means of exactly 192, 128 and 64."
-        ),
-        ours=(
-            "No code is published, and the paper leaves open which layer is read and what happens to positions: here "
-            "the layer that has just run is read, and positions are kept. The text is everything after the image, or "
-            "else the last prompt token; queries and keys are rotated; N counts the remaining tokens. At the first cut "
-            "nothing is known, so Dempster's rule gives the new evidence and no conflict; later c is the conflict of "
-            "this cut with all before it, not a sum over cuts. The best token of a cell is the one with the highest "
-            "score, and every view has its own grid. Counts keep the proportions of the published list for the nearest "
-            "budget and are solved for the layer mean; one token stays if the published count is 0. By the formula, a "
-            "token about which the heads are undecided is more plausible than one with some support. This puts the "
-            "method below random tokens on the embedded model (57 against 74 of 100 at 128 tokens, 5 images), where "
-            "evidence for minus evidence against would score 64."
-        ),
-        checked="reference: E2S-Pruner (evidence, combination, score and kept tokens of three cuts; published means)",
-    )
 
     def observed_layer(self, depth: int) -> int:
         return depth - 1

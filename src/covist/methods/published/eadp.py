@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import entropy
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.relevance import Sign, SignedRelevance, bare_question, in_text_space, sign_of, spread
 from covist.methods.shared import cosine, greedy_max_coverage, largest
 
@@ -20,41 +19,13 @@ SHARPNESS, TEXT_SHARE, ENTROPY_TEMPERATURE, GLOBAL_SHARE = 100.0, 0.2, 0.01, 0.5
 BESIDE = math.exp(-0.5) / (1 + 2 * math.exp(-0.5))  # Gaussian of sigma 1 at -1, 0 and 1, with sum one
 
 
-@register_method
+@register_published
 class EADP(SignedRelevance):
     name = "eadp"
     default_positions = "reindex"
     options: ClassVar = {
         "beta": "exponent of the demand, at least 0; none: 1 for images in CLIP's text space, otherwise 2",
     }
-    info = MethodInfo(
-        paper="Combating Textual Noise and Redundancy: Entropy-Aware Dense Visual Token Pruning (ECCV 2026)",
-        acts="before the decoder",
-        signals="projected embeddings, CLIP text or the question's input embeddings",
-        budget="exactly K in every layer",
-        criterion="coverage",
-        needs=("encoder-features", "embeddings", "clip-text", "question"),
-        licence="no licence file",
-        published=(
-            "Relevance is half the negated cosine to the pooled question and half that to its informative tokens. "
-            "These are the fifth of CLIP's 77 text states (including begin, end and padding) whose softmax(100 u) over "
-            "the image has the lowest entropy H, weighted by softmax(-H / 0.01). The mean over segments, min-max, a 3 "
-            "x 3 Gaussian (sigma 1, reflected at borders) and the power beta (1; 2 for videos and Qwen) give the "
-            "demand w. Tokens are chosen greedily for sum_j w_j max S_ij, S = (cosine of projected embeddings + 1) / "
-            "2. For Qwen, everything is computed on projected embeddings and the instruction's input embeddings, whose "
-            "mean is the pooled question; the cosine is still negated."
-        ),
-        ours=(
-            "Every family without CLIP's text space follows the rule for Qwen. `relevance` can reverse the sign, which "
-            "need not hold for another tower. Padding is token 0, hidden from the others; each segment has a begin and "
-            "an end token; the benchmarks' answer hints are removed from the question. The min-max adds 1e-6 to the "
-            "numerator, so that every token has some demand. Each view of the image is smoothed as a whole, not tile "
-            "by tile, and missing cells of a masked image do not count. Tiles form one pool, so that the budget is "
-            "reached; the original gives each tile its share of the demand, rounded down. Without a question, the "
-            "demand is even."
-        ),
-        checked="reference: EADP (demand and kept tokens)",
-    )
 
     def __init__(self, relevance: Sign | None = "negated", beta: float | None = None, **options: Any):
         super().__init__(relevance, **options)

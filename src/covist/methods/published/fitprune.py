@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo
+from covist.contract.method import Method
 from covist.contract.views import DecoderView
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
 from covist.methods.inside import ScoreInside, last_prompt_row, solved
+from covist.methods.published import register_published
 from covist.methods.published._fitting import Attended
-from covist.methods.registry import register_method
 from covist.reduction import Reduction
 from covist.schedule import Calibration, Schedule, fixed_schedule
 from covist.state import VisualState
@@ -30,43 +30,12 @@ EMBEDDED = Calibration(
 """The embedded model's: `covist calibrate --suite scenes --limit 24 --budgets 50%,33.3%,22.2%,16.7%`."""
 
 
-@register_method
+@register_published
 class FitPrune(ScoreInside):
     name = "fitprune"
     options: ClassVar = {
         "calibration": "how many tokens each layer sees, as `covist calibrate` measured it; pass its file as config="
     }
-    info = MethodInfo(
-        paper=(
-            "Fit and Prune: Fast and Training-free Visual Token Pruning for Multi-modal Large Language Models "
-            "(AAAI 2025)"
-        ),
-        acts="after every layer that can spare tokens",
-        signals="attention of the text and of the image to the image in the preceding layer, calibrated counts",
-        budget="layer average K: all tokens in the first layer, then calibrated counts",
-        criterion="attention",
-        needs=("decoder-attention",),
-        licence="no licence file",
-        published=(
-            "Every layer has its own number of tokens to drop. Those with the lowest score are dropped: the sum of the "
-            "text's rows times the mean of the image's rows of the layer's attention, maximum over heads. The numbers "
-            "come from a calibration, a binary search on alpha: the tokens that receive least may be dropped as long "
-            "as the rest receive at least 1 - alpha of what all receive in that layer, from the text and from the "
-            "image; tokens that may be dropped by both criteria are dropped."
-        ),
-        ours=(
-            "The published numbers are only for LLaVA-1.5-7B and are not used. `covist calibrate` measures them on any "
-            "model and data. By default, the numbers of the embedded model are stretched over the decoder's depth; "
-            "they only stand in for a calibration of your model. Images are fitted one by one and their shares "
-            "averaged, so they may differ in size; the target is the layer mean of tokens, which determines the FLOPs. "
-            "Budgets between two fitted ones interpolate, and the counts are solved for the layer mean. The original "
-            "removes tokens between a layer's attention and its feed-forward block; here they are removed after the "
-            "layer, which leaves the same tokens and makes the feed-forward block a little more expensive. The "
-            "selection reads all attention of the image in every layer that drops tokens, which costs about 25 times "
-            "the selection of CoViST-Pro. Positions are kept; the description leaves this open."
-        ),
-        checked="reference: FitPrune (score and kept tokens; shares of every layer at an alpha, and the search)",
-    )
 
     def __init__(self, calibration: Calibration | None = None, **options: Any):
         super().__init__(**options)

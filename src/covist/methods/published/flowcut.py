@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from covist.contract.encoder import EncoderRead, LayerRun, Tower
-from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import entropy, mass_norm, round_half_up, share_groups
 from covist.methods.inside import ChooseInside, Stepped, published_schedule
 from covist.methods.layout import allot
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import largest, received_attention, tile_numbers
 from covist.reduction import Reduction
 from covist.schedule import Schedule, fixed_schedule
@@ -26,7 +25,7 @@ MEMORY = 0.5
 Tiles = Literal["once", "twice", "nominal"]
 
 
-@register_method
+@register_published
 class FlowCut(Stepped, ChooseInside):
     name = "flowcut"
     default_positions = "reindex"
@@ -39,40 +38,6 @@ class FlowCut(Stepped, ChooseInside):
         "where 2.5 times as many enter the decoder as remain after its layer 1; nominal: the same with the published "
         "counts, whose layer mean is above the budget"
     }
-    info = MethodInfo(
-        paper="FlowCut: Rethinking Redundancy via Information Flow for Efficient Vision-Language Models (NeurIPS 2025)",
-        acts="inside the vision tower",
-        signals="class attention and values of every encoder layer, projector; with tiles=twice or nominal also "
-        "attention and values of decoder layer 1",
-        budget="exactly K in every layer; tiles=twice has a layer average of K: 2.3 K, then 0.9 K; tiles=nominal keeps "
-        "2.5 K, then K",
-        criterion="attention",
-        needs=("class-attention", "encoder-layers"),
-        licence="Apache-2.0",
-        published=(
-            "After every layer of a CLIP tower, class attention and the softmax of value products with the class "
-            "token, each normalised over the patches, are added and multiplied by the L1 norm of the mean value over "
-            "heads; the score is half of this and half of the previous score. With r layers left before the one that "
-            "feeds the projector, n tokens and r even, the round((n - K) / sqrt(r) (1 - (H / ln n)^2)) tokens with the "
-            "lowest scores are dropped, H the entropy of the class attention; with none left, all but K. Later layers "
-            "run on the rest and the class token. With tiles=nominal, every tile keeps K / 2 (2.5 K for five; the "
-            "tables of the CoViST paper count 2 K), and decoder layer 1 drops to K by the same score of the last "
-            "instruction token, with its products over visual tokens only and divided by the root of the width."
-        ),
-        ours=(
-            "The tower's plain run is already complete when the method begins, so the method runs the tower a second "
-            "time: the encoder's cost grows where the original's falls, and far exceeds three times CoViST's "
-            "selection. Entropy and n are over the patches. Tiles run separately, each with a share in proportion to "
-            "its tokens; padding and masked patches are dropped first. Tokens are dropped only in the tower unless "
-            "`tiles` asks for the published steps on tiles (with twice, at counts solved for a layer average of K); in "
-            "the decoder they are dropped after layer 1, just as they are dropped after a layer of the tower. In a "
-            "tower of one layer, tokens are dropped after it. If the tower has no class token, or its patches are "
-            "merged before the decoder, nothing is dropped inside the tower: the score of the layer that feeds the "
-            "projector decides, with the received attention and, instead of the class token's value, the mean value "
-            "weighted by it."
-        ),
-        checked="reference: tests/reference/encoder.py (scores, counts after every layer, kept tokens, features)",
-    )
 
     def __init__(self, tiles: Tiles = "once", **options: Any):
         super().__init__(**options)

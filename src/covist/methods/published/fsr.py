@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.relevance import Sign, SignedRelevance, clip_relevance, spread
 from covist.methods.shared import cosine, distances, expand, largest, received_attention, without
 from covist.reduction import Reduction
@@ -19,36 +18,12 @@ from covist.state import VisualState
 RELEVANCE_POWER = 3
 
 
-@register_method
+@register_published
 class FSR(SignedRelevance):
     name = "fsr"
     default_positions = "reindex"
     writes_content = True
     options: ClassVar = {"focus": "share of the evidence that the focus holds, above 0 and at most 1"}
-    info = MethodInfo(
-        paper="Focus-Scan-Refine: From Human Visual Perception to Efficient Visual Token Pruning (arXiv 2602.05809)",
-        acts="before the decoder",
-        signals="class attention, projected embeddings, CLIP text",
-        budget="exactly K in every layer",
-        criterion="instruction",
-        needs=("class-attention", "encoder-features", "embeddings", "clip-text"),
-        licence="no code",
-        published=(
-            "Evidence phi is the cube of CLIP's relevance (min-max, as in CDPruner) times the head-mean class "
-            "attention; without CLIP's text space (Qwen) it is the attention alone. The focus is the smallest set that "
-            "holds 0.9 of all phi. The scan adds the tokens farthest (1 - cosine) from everything chosen, up to K. "
-            "Each remaining token finds its most similar scanned token; the most similar of them, as many as were "
-            "scanned, are merged into theirs by a mean weighted by phi. The focus stays unchanged."
-        ),
-        ours=(
-            "Written from the text of the paper, without code. The focus has at most K tokens: if 0.9 of phi needs "
-            "more, nothing is scanned. Choices that the paper leaves open: relevance is negated, as in CDPruner, "
-            "unless `relevance` reverses it; distance, similarity and merging use projected embeddings; the scanned "
-            "token is part of its mean and keeps its index; tokens are in raster order and renumbered. Tiles form one "
-            "pool. Without a class token, the mean received attention is used."
-        ),
-        checked="reference: FSR (focus, scan and merged features)",
-    )
 
     def __init__(self, relevance: Sign | None = "negated", focus: float = 0.9, **options: Any):
         super().__init__(relevance, **options)

@@ -5,41 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo
+from covist.contract.method import Method
 from covist.contract.views import ImageContext
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import cosine, largest, received_attention
 
 CHUNKS = 16
 ATTENTION_SCALE, VARIETY_SCALE = 1000.0, 0.09
 
 
-@register_method
+@register_published
 class HoloV(Method):
     name = "holov"
     default_positions = "reindex"
-    info = MethodInfo(
-        paper=(
-            "Don't Just Chase 'Highlighted Tokens' in MLLMs: Revisiting Visual Holistic Context Retention (NeurIPS "
-            "2025)"
-        ),
-        acts="before the decoder",
-        signals="class attention, projected embeddings",
-        budget="exactly K in every layer",
-        criterion="attention",
-        needs=("class-attention", "embeddings"),
-        licence="Apache-2.0",
-        published=(
-            "The token sequence is split into 16 consecutive chunks (not crops; longer chunks first). A chunk's quota "
-            "is proportional to the mean of 1000 a + 0.09 kappa var, with var the variance of a token's cosines inside "
-            "the chunk, including the zeroed diagonal. Inside a chunk, the tokens with the most attention stay."
-        ),
-        ours=(
-            "Places that a chunk cannot fill go to the best chunks with room, as in RESTORE's copy (the original pads "
-            "with zeros). Tokens are in raster order (the original orders each chunk by attention)."
-        ),
-        checked="golden: holov (chunk scores, quotas with and without overflow, kept tokens at 192, 128 and 64)",
-    )
 
     def select(self, image: ImageContext, count: int) -> Tensor:
         attention = received_attention(image.signals)

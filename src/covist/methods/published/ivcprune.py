@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from covist.config import CovistConfig
-from covist.contract.method import MethodInfo
 from covist.contract.reading import nearest_frequencies
 from covist.contract.views import DecoderView
 from covist.formulas.internal import coordinate_signals
 from covist.formulas.ops import round_half_up
 from covist.methods.inside import PUBLISHED_LAYERS, DropInside, last_prompt_row
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import largest
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
@@ -24,36 +23,10 @@ QUESTION_OFFSET = 2  # the question begins two tokens after the image
 WHOLE_CACHES = 1  # number of first layers whose cache is not cut
 
 
-@register_method
+@register_published
 class IVCPrune(DropInside):
     name = "ivc-prune"
     cuts = (16,)
-    info = MethodInfo(
-        paper="IVC-Prune: Revealing the Implicit Visual Coordinates in LVLMs for Vision Token Pruning (ICLR 2026)",
-        acts="before layer 16/32, then in the cache of all layers except the first",
-        signals="rotary angles, values of the preceding layer",
-        budget="layer average K of the cache, whose first layer stays whole; prefill runs half of the layers on all "
-        "tokens",
-        criterion="instruction",
-        needs=("decoder-keys",),
-        licence="MIT",
-        published=(
-            "Coordinate tokens have the largest mean cosine (5% of the tokens) and the largest mean sine (5%) of their "
-            "rotary angles. Foreground tokens (20%) are close in value space (softmax(v v^T / sqrt(dh)) of the "
-            "preceding layer, no rotation) first to the question, which begins two tokens after the image, then to the "
-            "question and 1% seeds. There is one selection in the middle of the decoder (before layer 16 of 32). It is "
-            "then applied to the cache of all earlier layers except layer 0, which stays whole. Original positions. "
-            "Prefill runs the layers before the selection on all tokens."
-        ),
-        ours=(
-            "The published shares (5% + 5% + 20%, for LLaVA) do not depend on a budget. To meet a budget, the three "
-            "sets grow or shrink together until their union has the count; at the size of the published union it is "
-            "the published set. The count is solved for the layer mean of the cache, including layer 0, so that small "
-            "budgets cannot be reached in shallow decoders. For other depths the layer of the selection is scaled; "
-            "other models use the shares of LLaVA."
-        ),
-        checked="golden: ivcprune (coordinate tokens, seeds, foreground and kept tokens at the published shares)",
-    )
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         cut = round_half_up(self.cuts[0] * layers / PUBLISHED_LAYERS)

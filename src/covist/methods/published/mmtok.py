@@ -7,9 +7,9 @@ import re
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo
+from covist.contract.method import Method
 from covist.contract.views import ImageContext
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.relevance import ANSWER_HINTS, embedding_cosines
 from covist.methods.shared import cosine, greedy_max_coverage
 
@@ -22,30 +22,10 @@ STOP_LIST = (
 STOP_WORDS = frozenset(STOP_LIST.split())
 
 
-@register_method
+@register_published
 class MMTok(Method):
     name = "mmtok"
     default_positions = "reindex"
-    info = MethodInfo(
-        paper="MMTok: Multimodal Coverage Maximization for Efficient Inference of VLMs (ICLR 2026)",
-        acts="before the decoder",
-        signals="encoder features, projected embeddings, the question's input embeddings",
-        budget="exactly K in every layer",
-        criterion="coverage",
-        needs=("encoder-features", "embeddings", "question"),
-        licence="Apache-2.0",
-        published=(
-            "Rows softmax(cos(words, projected tokens) / 0.02) / m and half of softmax(cos of encoder features / 0.2) "
-            "/ n are stacked; tokens are chosen by greedy maximum coverage over the columns. Words are the question's "
-            "tokens (input embeddings of the decoder) without answer hints and stop words; if none remain, all tokens."
-        ),
-        ours=(
-            "The stock processor does not pad images to a square, so no border is excluded. Stop words are removed for "
-            "every family, and each image has its own pool. The stop list has the published categories, but not the "
-            "published words."
-        ),
-        checked="golden: mmtok (rows, order of choice at 192, 128 and 64)",
-    )
 
     def select(self, image: ImageContext, count: int) -> Tensor:
         rows = visual_rows(image.signals.hidden)

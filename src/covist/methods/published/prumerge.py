@@ -7,45 +7,24 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo
+from covist.contract.method import Method
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import cosine, largest, received_attention, without
 from covist.reduction import Reduction
 from covist.state import VisualState
 
 NEIGHBOURS = 32
 GRID_PER_OUTLIER = 3
-PAPER = "LLaVA-PruMerge: Adaptive Token Reduction for Efficient Large Multimodal Models (ICCV 2025)"
 
 
-@register_method
+@register_published
 class PruMerge(Method):
     name = "prumerge"
     default_positions = "reindex"
     encoder_requests = (-1,)
     writes_content = True
-    info = MethodInfo(
-        paper=PAPER,
-        acts="before the decoder",
-        signals="class query and keys of the last encoder layer, encoder features, projector",
-        budget="exactly K in every layer, including the extra token",
-        criterion="attention",
-        needs=("class-attention", "encoder-features"),
-        licence="Apache-2.0",
-        published=(
-            "Attention and keys come from the last encoder layer, heads not split. Every kept token adds the "
-            "attention-weighted sum of its 32 nearest others (kept or not); one extra token is the attention-weighted "
-            "sum of all that are not kept."
-        ),
-        ours=(
-            "The count is fixed, as in comparison tables: the K - 1 largest instead of the outliers. Tokens are in "
-            "raster order; the extra token is at the last index that is not kept. Without a class token, the mean "
-            "received attention is used."
-        ),
-        checked="golden: prumerge (attention, kept tokens at 192, 128 and 64, merged features at 128 and 64)",
-    )
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         signals = image.signals
@@ -61,22 +40,9 @@ class PruMerge(Method):
         return largest(attention, count)
 
 
-@register_method
+@register_published
 class PruMergePlus(PruMerge):
     name = "prumerge-plus"
-    info = replace(
-        PruMerge.info,
-        published=(
-            f"{PruMerge.info.published} The n tokens with the most attention are joined by evenly spaced ones, one in "
-            "every third of N / n, so that about three quarters of the tokens are a grid."
-        ),
-        ours=(
-            "The budget rule: the authors' n is the number of outliers a > Q3 + 1.5 (Q3 - Q1), whatever count results. "
-            "Here n is the largest for which n tokens, their grid and the extra token fit into K; remaining places go "
-            "to the next tokens by attention. Order and extra token are as for PruMerge."
-        ),
-        checked="golden: prumerge (kept tokens and merged features at the authors' number of outliers)",
-    )
 
     def choose(self, attention: Tensor, count: int) -> Tensor:
         return fit_grid(largest(attention, len(attention)), count)

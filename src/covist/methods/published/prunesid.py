@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo
+from covist.contract.method import Method
 from covist.contract.views import ImageContext
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import cosine, largest, received_attention, without
 from covist.reduction import Reduction
 from covist.state import VisualState
@@ -20,41 +20,11 @@ NO_VARIANCE = 1e-10
 """Share of the largest variance below which a component is ignored."""
 
 
-@register_method
+@register_published
 class PruneSID(Method):
     name = "prunesid"
     default_positions = "reindex"
     writes_content = True
-    info = MethodInfo(
-        paper=(
-            "Prune Redundancy, Preserve Essence: Vision Token Compression in VLMs via Synergistic "
-            "Importance-Diversity (ICLR 2026)"
-        ),
-        acts="before the decoder",
-        signals="class attention, encoder and class features, projector",
-        budget="exactly K in every layer, including the class token",
-        criterion="diversity",
-        needs=("class-attention", "encoder-features"),
-        licence="Apache-2.0 by its README",
-        published=(
-            "There are K / 4 principal components of sigmoid(encoder features), with tokens as columns, each centred; "
-            "a token belongs to the component with its largest absolute loading. In each group, non-maximum "
-            "suppression in the order of class attention removes tokens with a cosine above K / 32 times the mean "
-            "cosine of the image. Groups get one place each and share the rest in proportion to their survivors, at "
-            "most 5 per 64 tokens of budget (more if the budget cannot be filled otherwise); survivors come first, "
-            "then the others by attention. One place belongs to the projected class token."
-        ),
-        ours=(
-            "Components are exact, from an eigendecomposition in float64; the original's are randomised. Components "
-            "without variance (more components than distinct tokens) own no token. Places that remain because of the "
-            "limits go one by one to the groups with the most survivors, in rounds. Tokens are in raster order, not in "
-            "group order, and the class token is at the first index that is not kept. Tiles form one pool with the "
-            "class token of the first tile and one K; the original's order on tiles scrambles their places. Without a "
-            "class token, its place goes to a patch. A budget below 4 has one group, a budget of 1 only the class "
-            "token. The dynamic variant is not in the authors' code."
-        ),
-        checked="reference: tests/reference/encoder.py (components, groups, suppression, quotas, kept tokens)",
-    )
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         signals = image.signals

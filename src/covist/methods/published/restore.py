@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from covist.contract.decoder import Decoder
-from covist.contract.method import AttentionRule, Method, MethodInfo, plain_rule
+from covist.contract.method import AttentionRule, Method, plain_rule
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
+from covist.methods.published import register_published
 from covist.methods.published.divprune import DivPrune
 from covist.methods.published.holov import HoloV
 from covist.methods.published.vispruner import VisPruner
-from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means, cosine, largest, without
 from covist.reduction import Reduction
 from covist.state import VisualState
@@ -79,38 +79,6 @@ def lower_medians(cluster: Tensor, sizes: Tensor) -> Tensor:
     return by_cluster[sizes.cumsum(0) - sizes + (sizes - 1) // 2]
 
 
-def _register(selector: type[Method]) -> None:
-    info = MethodInfo(
-        paper=(
-            "Improving Visual Token Reduction via Rectifying Distortions for Efficient Multimodal LLM Inference (ICML "
-            "2026)"
-        ),
-        acts="before the decoder, and a bias on every attention logit",
-        signals=f"those of {selector.name}, projected embeddings",
-        budget="exactly K in every layer, including merged tokens",
-        criterion=selector.info.criterion,
-        needs=(*(need for need in selector.info.needs or () if need != "embeddings"), "embeddings"),
-        licence="GPL-3.0",
-        published=(
-            "The base method chooses half of the count; all other tokens are merged (plain mean) into anchors with a "
-            "high score rho (1 - u) on projected embeddings, with rho the sum of cosines and u the largest cosine to a "
-            "token of lower density (the code compares with lower densities, although its names suggest higher ones). "
-            "A merged token takes the lower-median position of its members; positions are kept. In prefill every "
-            "causal key (text too) gets log(2 - D), in decoding none; visual keys get log size, except in layer 0 of "
-            "prefill, where all sizes are N / K."
-        ),
-        ours=(
-            "It works for every budget, family and batch, not only for three budgets of one model. D follows the "
-            "model's own rotary frequencies (the original hard-codes those of base 10000 and width 128)."
-        ),
-        checked=(
-            "golden: restore (DivPrune: kept tokens, positions, sizes, assignment and means at 192, 128 and 64; "
-            "distance table)"
-        ),
-    )
-    attributes = {"__module__": __name__, "name": f"restore-{selector.name}", "info": info, "base": selector}
-    register_method(type(f"Restore{selector.__name__}", (Restore,), attributes))
-
-
-for _selector in (HoloV, DivPrune, VisPruner):
-    _register(_selector)
+for selector in (HoloV, DivPrune, VisPruner):
+    attributes = {"__module__": __name__, "name": f"restore-{selector.name}", "base": selector}
+    register_published(type(f"Restore{selector.__name__}", (Restore,), attributes))

@@ -7,11 +7,10 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.methods.inside import attention_to_image
-from covist.methods.published._raters import PAPER, RatedInside, raters
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
+from covist.methods.published._raters import RatedInside, raters
 from covist.methods.shared import cluster_means, largest
 from covist.reduction import Reduction
 from covist.state import VisualState
@@ -19,34 +18,12 @@ from covist.state import VisualState
 RECYCLED_SHARE, TOKENS_PER_CLUSTER = 0.3, 10
 
 
-@register_method
+@register_published
 class SparseVLM(RatedInside):
     name = "sparsevlm"
     default_positions = "reindex"
     writes_content = True
     presets = {192: (300, 200, 110), 128: (303, 110, 36), 96: (238, 48, 26), 64: (66, 30, 17)}
-    info = MethodInfo(
-        paper=PAPER,
-        acts="after layers 2, 6 and 15 of 32, earlier for small budgets",
-        signals="input embeddings, attention of the rating text tokens, decoder states",
-        budget="layer average K with scaled presets, including recycled tokens",
-        criterion="instruction",
-        needs=("embeddings", "question", "decoder-attention", "decoder-states"),
-        licence="Apache-2.0",
-        published=(
-            "Raters are the text tokens after the image to which its input embeddings point more than on average. "
-            "After layers 2, 6 and 15 of 32, the raters' attention in that layer scores the tokens. The best 30% of "
-            "the removed tokens are clustered by density peaks on the layer's output, and their means stay. Positions "
-            "are renumbered."
-        ),
-        ours=(
-            "Counts keep the proportions of the published list for the nearest budget, are solved for the layer mean "
-            "and include the recycled tokens, unlike the published counts. If the first three layers would take more "
-            "than 3/4 of the budget, the cuts move forward. A recycled token is at its cluster's centre, recycled "
-            "tokens take at most half of the places, and the density has no random tie-breaker."
-        ),
-        checked="golden: sparsevlm (raters, score, kept tokens, clusters and recycled means at 192, 128 and 64)",
-    )
 
     def score(self, view: DecoderView) -> Tensor:
         return attention_to_image(view, raters(view))

@@ -5,41 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.formulas.ops import round_half_up
-from covist.methods.published._raters import PAPER, RatedInside, raters
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
+from covist.methods.published._raters import RatedInside, raters
 from covist.methods.shared import largest
 
 HEADS, OF_HEADS = 14, 32
 SMALLEST_LOGIT = 0.1  # of the one at distance 0; the published geometry stays above it
 
 
-@register_method
+@register_published
 class SparseVLMPlus(RatedInside):
     name = "sparsevlm-plus"
     presets = {192: (300, 200, 118), 128: (238, 108, 60), 96: (246, 54, 28), 64: (66, 34, 20)}
-    info = MethodInfo(
-        paper=PAPER,
-        acts="after layers 2, 6 and 15 of 32, earlier for small budgets",
-        signals="input embeddings, attention of the rating text tokens, rotary angles",
-        budget="layer average K with scaled presets",
-        criterion="instruction",
-        needs=("embeddings", "question", "decoder-attention"),
-        licence="Apache-2.0",
-        published=(
-            "Like SparseVLM, with these differences: the raters' attention to the image is divided by the logits that "
-            "the rotation alone gives (all-ones queries and keys, no softmax); only the 14 of 32 heads with the most "
-            "mass on the image after the division are averaged; nothing is recycled; original positions are kept."
-        ),
-        ours=(
-            "Counts are as for SparseVLM. The 14 is scaled in proportion for other head counts. In narrow heads and "
-            "over long distances the rotation alone gives logits near or below zero, which never happens in the "
-            "published model within its 576 tokens: they are clamped to a tenth of the largest one."
-        ),
-        checked="golden: sparsevlm_plus (rotation, heads, score, kept tokens and positions at 192, 128 and 64)",
-    )
 
     def score(self, view: DecoderView) -> Tensor:
         rows = raters(view)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from covist.contract.decoder import Decoder
-from covist.contract.method import AttentionRule, Method, MethodInfo, plain_rule
+from covist.contract.method import AttentionRule, Method, plain_rule
 from covist.contract.views import ImageContext
 from covist.methods.layout import allot
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import cosine
 from covist.reduction import Reduction
 from covist.state import VisualState
@@ -19,35 +19,11 @@ from covist.state import VisualState
 ROUNDS = 24  # blocks of the published encoder
 
 
-@register_method
+@register_published
 class ToMe(Method):
     name = "tome"
     default_positions = "reindex"
     writes_content = True
-    info = MethodInfo(
-        paper="Token Merging: Your ViT But Faster (ICLR 2023)",
-        acts="before the decoder, and log size on every attention logit",
-        signals="projected embeddings",
-        budget="exactly K in every layer",
-        criterion="diversity",
-        needs=("embeddings",),
-        licence="CC-BY-NC 4.0",
-        published=(
-            "Each even token is matched with its most similar odd token, and the best matches are merged. The number "
-            "of merges is the same in every round, one round for each of the 24 blocks of CLIP-L (576 to 64: 22 in "
-            "eight rounds, 21 in sixteen), and never more than half of the tokens. The next round's list is the even "
-            "tokens that did not merge, by decreasing similarity, then the odd ones. Content is the size-weighted "
-            "mean, and log size is added to every logit of a merged key."
-        ),
-        ours=(
-            "Tokens are merged after the encoder: the original merges between attention and MLP of every encoder "
-            "block, by the block's keys, with proportional attention there. Here projected tokens are merged by their "
-            "own cosine, and the decoder's attention is proportional. No token is protected, because there is no class "
-            "token any more. There are more than 24 rounds only if the limit of half the tokens requires it. A merged "
-            "token is at the index of its odd token, and the decoder sees raster order."
-        ),
-        checked="golden: tome (features, sizes and assignment after one round and after two schedules of 24)",
-    )
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         merged = merge(state.features, merges_per_round(state.count, count))

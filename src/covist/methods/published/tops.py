@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo
 from covist.contract.reading import readable_depth
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import mass_norm, round_half_up
 from covist.methods.inside import ChooseInside, NominalCounts, Stepped, attention_to_image, scaled_depths
+from covist.methods.published import register_published
 from covist.methods.published._raters import pointed_at_now, raters
-from covist.methods.registry import register_method
 from covist.methods.shared import Coverage, cosine, first_best, received_attention
 from covist.state import VisualState
 
@@ -23,45 +22,12 @@ COPY = 1 - 1e-5
 SMALLEST = 1e-6
 
 
-@register_method
+@register_published
 class TOPS(NominalCounts, Stepped, ChooseInside):
     name = "tops"
     default_positions = "reindex"
     cuts = (0, 12, 24)
     shape = (2.0, 1.0, 0.25)
-    info = MethodInfo(
-        paper=(
-            "TOPS: First-Principles Visual Token Pruning via Constructing Token Optimal Preservation Sets for "
-            "Efficient MLLM Inference (arXiv 2606.27161)"
-        ),
-        acts="before the decoder and before layers 12/32 and 24/32",
-        signals="class attention, embeddings, attention of the rating text tokens, decoder states",
-        budget="layer average K: 1.7 K, 0.8 K and 0.2 K; counts=nominal keeps 2 K, K and K / 4",
-        criterion="attention",
-        needs=("class-attention", "embeddings", "decoder-attention", "decoder-states"),
-        licence="unknown",
-        published=(
-            "The first token has the most class attention; each next token has the largest relevance + 0.5 diversity + "
-            "lambda coverage. Diversity is 1 - the largest cosine to those chosen; coverage is what a token adds to "
-            "the sum of every token's largest cosine to those chosen; each term is divided by its mean. Before the "
-            "decoder this uses projected embeddings, class attention and lambda 0.5; before layers 12 and 24 of 32 (15 "
-            "and 30 of 40) it uses hidden states, the attention of rating text tokens, and lambda 0.5 for 128 tokens, "
-            "1 for 64 and 32. Counts are 2 K, K and K / 4: layer means of 152, 76 and 38 for 128, 64 and 32. Positions "
-            "are renumbered."
-        ),
-        ours=(
-            "No code is published. Counts are solved for the layer-mean budget in the published proportions unless "
-            "counts=nominal. The paper does not define the raters: here they follow SparseVLM's rule on the current "
-            "hidden states, and their attention is that of the next layer. Means are over the tokens that can still be "
-            "chosen, as in the algorithm box (the main text uses min-max). Lambda changes half-way between the "
-            "published budgets, at a sixth of the tokens. Cosines above 1 - 1e-5 count as 1, so that rounding does not "
-            "distinguish copies. The paper has other settings for Qwen2.5-VL (layers 12 and 16 of 28; 512/281/77, "
-            "256/139/39 and 128/71/19 tokens; lambda 0.4), which are not used: every decoder has the settings of "
-            "LLaVA, with the layers scaled to its depth. Without a class token, the mean received attention is used. "
-            "Without text after the image, the last prompt token rates it."
-        ),
-        checked="reference: TOPS (order of choice, raters, kept tokens at every stage; published layer means)",
-    )
 
     def nominal_counts(self, budget: int) -> Sequence[int]:
         return [round_half_up(part * budget) for part in self.shape]

@@ -5,46 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo
 from covist.contract.views import ImageContext
 from covist.methods.layout import even_cells
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.relevance import SignedRelevance, embedding_cosines, in_text_space, sign_of
 from covist.methods.shared import largest, without
 from covist.reduction import Reduction
 from covist.state import VisualState
 
 
-@register_method
+@register_published
 class TRIM(SignedRelevance):
     name = "trim"
     default_positions = "reindex"
     writes_content = True
-    info = MethodInfo(
-        paper=(
-            "Less is More: A Simple yet Effective Token Reduction Method for Efficient Multi-modal LLMs (COLING 2025)"
-        ),
-        acts="before the decoder",
-        signals="encoder features, projector, CLIP text or the question's input embeddings",
-        budget="exactly K in every layer, including the mean token",
-        criterion="instruction",
-        needs=("encoder-features", "embeddings", "clip-text", "question"),
-        licence="Apache-2.0",
-        published=(
-            "The score is the softmax of the negated dot product (not the cosine) of the patch in CLIP's text space "
-            "and the pooled question. The best tokens stay in raster order; one further token is the projected mean of "
-            "the encoder features of all others."
-        ),
-        ours=(
-            "The count is fixed, as in comparison tables: K - 1 tokens and the mean, instead of the share of scores "
-            "above Q3 + 1.5 (Q3 - Q1). The original appends the mean; here it is at the last index that is not kept. "
-            "`relevance` can reverse the sign, which need not hold for another tower. The benchmarks' answer hints are "
-            "removed from the question; a long question is read in segments whose products are averaged. Without "
-            "CLIP's text space, the score is the mean cosine to the question's input embeddings, not negated. Without "
-            "a question, evenly spaced tokens are kept. Tiles form one pool."
-        ),
-        checked="reference: TRIM (kept tokens and mean token)",
-    )
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         kept = self.closest(image, count - 1)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from covist.contract.encoder import EncoderRead
-from covist.contract.method import Method, MethodInfo
+from covist.contract.method import Method
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
 from covist.methods.layout import NO_TOKEN, neighbours, rows_and_columns
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import cluster_means, cosine, largest, received_attention, without
 from covist.reduction import Reduction
 from covist.state import VisualState
@@ -31,7 +31,7 @@ Relation = Callable[[Tensor], Tensor]
 """From encoder features [n, v] to their cosines with the text tokens [n, T]."""
 
 
-@register_method
+@register_published
 class VisionTrim(Method):
     name = "visiontrim"
     default_positions = "reindex"
@@ -42,36 +42,6 @@ class VisionTrim(Method):
         "scores": "how dominant tokens are chosen. coded: by class attention and attention received from other "
         "patches, as in the authors' code; paper: the second term is the similarity to the 3 x 3 neighbours"
     }
-    info = MethodInfo(
-        paper="VisionTrim: Unified Vision Token Compression for Training-Free MLLM Acceleration (ICLR 2026)",
-        acts="before the decoder",
-        signals="class attention, received attention, encoder features, CLIP text or the question's input embeddings",
-        budget="exactly K in every layer, including complement tokens",
-        criterion="attention",
-        needs=("class-attention", "encoder-features", "encoder-layers", "clip-text", "question"),
-        licence="Apache-2.0",
-        published=(
-            "48 of 64 places are for dominant tokens, scored by half the class attention and half the mean attention "
-            "from other patches, each of unit length, at the layer that feeds the projector. With scores=paper, the "
-            "score is the class attention and softmax(mean over a 3 x 3 window, 9 slots, of -|f - f'|^2 / var(F) - |p "
-            "- p'|^2 / 2 var(P)), each weighted by the other's variance. Complement tokens are those of the rest with "
-            "the largest mean cosine to the text in CLIP's space (without the tower's last norm). In 3 rounds, every "
-            "other token joins the complement token with the largest product of both cosines over the text, which adds "
-            "the mean of its members."
-        ),
-        ours=(
-            "Only the vision stage is included: the stage inside the language model is not released, and the authors' "
-            "tables need it. Attention from the class token is not part of the received attention. The text is every "
-            "state of CLIP's 77 tokens except padding. The logit scale does not change the order and is omitted. In "
-            "every round the merged tokens are compared again. Variances are over all entries, positions are rows and "
-            "columns, and slots outside the view count as zero. Tokens are in raster order; complement tokens are at "
-            "their own places. Tiles form one pool. Without a class token, the mean received attention replaces its "
-            "attention. Without CLIP's text space, cosines are those of projected tokens and the question's input "
-            "embeddings. Without a question, the next tokens by score are the complement, and tokens join by the "
-            "cosines of their features."
-        ),
-        checked="reference: tests/reference/encoder.py (both scores, complement, rounds, merged features)",
-    )
 
     def __init__(self, scores: Scores = "coded", **options: Any):
         super().__init__(**options)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo
+from covist.contract.method import Method
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
 from covist.formulas.ops import round_half_up
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import cluster_means, cosine, largest, received_attention, without
 from covist.reduction import Reduction
 from covist.state import VisualState
@@ -17,31 +17,11 @@ from covist.state import VisualState
 DOMINANT_SHARE = 27 / 32
 
 
-@register_method
+@register_published
 class VisionZip(Method):
     name = "visionzip"
     default_positions = "reindex"
     writes_content = True
-    info = MethodInfo(
-        paper="VisionZip: Longer is Better but Not Necessary in Vision Language Models (CVPR 2025)",
-        acts="before the decoder",
-        signals="class attention, encoder keys, encoder and class features, projector",
-        budget="exactly K in every layer, including class and contextual tokens",
-        criterion="attention",
-        needs=("class-attention", "encoder-features"),
-        licence="Apache-2.0",
-        published=(
-            "27 of 32 places are for dominant tokens (162 + 30, 108 + 20, 54 + 10), and one of these is the projected "
-            "class token, which the decoder of the uncompressed model never sees. A contextual token is the sum of its "
-            "target and the mean of the tokens assigned to it by the cosine of head-averaged keys."
-        ),
-        ours=(
-            "Tokens are in raster order, so the class token is at the first index that is not kept and the contextual "
-            "tokens at their targets, instead of [class, dominant, contextual]. Tiles form one pool with the class "
-            "token of the first tile. Without a class token, its place goes to a patch."
-        ),
-        checked="golden: visionzip (dominant tokens, targets, assignment and contextual features at 192, 128 and 64)",
-    )
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         signals = image.signals

@@ -7,42 +7,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo
+from covist.contract.method import Method
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import cosine, largest, received_attention
 
 DELETED_PER_ROUND = 8
 
 
-@register_method
+@register_published
 class VisPruner(Method):
     name = "vispruner"
     default_positions = "reindex"
     options: ClassVar = {"important": "share of the budget that class attention chooses; the rest avoids duplicates"}
-    info = MethodInfo(
-        paper="Beyond Text-Visual Attention: Exploiting Visual Cues for Effective Token Pruning in VLMs (ICCV 2025)",
-        acts="before the decoder",
-        signals="class attention, encoder features",
-        budget="exactly K in every layer",
-        criterion="attention",
-        needs=("class-attention", "encoder-features"),
-        licence="Apache-2.0",
-        published=(
-            "Class attention chooses a share of the tokens. The list of all others starts in the order of attention; "
-            "every round splits it into alternate tokens, deletes the (at most 8) members of the even half that "
-            "resemble a member of the odd half most, and puts the survivors of the even half, ordered by that "
-            "similarity, before the odd half. The order decides the next split, so it is kept."
-        ),
-        ours=(
-            "The published index arithmetic needs a list of even length in every round; here odd lengths work. "
-            "`important` is 0.5 at every budget (the authors use 0.75 at 64)."
-        ),
-        checked=(
-            "golden: vispruner (diverse tokens in their order and kept tokens at 192, 128 and 64; also important=0.75)"
-        ),
-    )
 
     def __init__(self, important: float = 0.5, **options: Any):
         super().__init__(**options)

@@ -8,11 +8,10 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView
 from covist.formulas.composition import EXACT_DISTANCES
 from covist.methods.inside import DropInside, NominalCounts
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import cosine, farthest_points, first_best, largest, without
 from covist.reduction import Reduction
 from covist.state import VisualState
@@ -25,44 +24,11 @@ OWN_SHARE = 0.3
 SMALLEST = 1e-6
 
 
-@register_method
+@register_published
 class VLMPruner(NominalCounts, DropInside):
     name = "vlm-pruner"
     cuts = (2,)
     writes_content = True
-    info = MethodInfo(
-        paper=(
-            "VLM-Pruner: Buffering for Spatial Sparsity in an Efficient VLM Centrifugal Token Pruning Paradigm "
-            "(CVPR 2026)"
-        ),
-        acts="before layer 2/32",
-        signals="keys of the preceding layer, decoder states, places in the image",
-        budget="layer average K: all tokens, then a solved count; counts=nominal keeps K after the cut",
-        criterion="diversity",
-        needs=("decoder-keys", "decoder-states"),
-        licence="Apache-2.0",
-        published=(
-            "Tokens are dropped before layer 2 of 32. There are 4 pivots: the image token with the largest L1 norm of "
-            "its key in layer 1, then farthest points (Euclidean distance of keys). A token's similarity to those that "
-            "stay is its largest cosine to them on the 256 channels of layer 1's output with the highest variance, "
-            "times 1 + 0.5 d, with d the grid distance to the nearest of them divided by the diagonal. In rounds with "
-            "the thresholds 0.8, 0.9 and so on, tokens are tried from the least similar on, in batches of 16 that are "
-            "scored again; those below the threshold stay, and on overflow the best of the batch. A round ends if its "
-            "first batch adds none. Every dropped token joins its most similar kept token (plain cosine), which "
-            "becomes 0.3 of itself and 0.7 of the similarity-weighted mean of what joined it. Original positions. 192, "
-            "128 and 64 tokens after the cut are a layer mean of 216, 156 and 96."
-        ),
-        ours=(
-            "Based on a third-party copy of the code. The count after the cut is solved for the layer-mean budget "
-            "unless counts=nominal. The original stops after a round that adds none and may return fewer tokens; here "
-            "the next threshold follows until the count is reached. Every view has a diagonal of one, whatever its "
-            "shape, and separate views or frames far apart in time are at most one diagonal away. The plain cosine "
-            "uses the same 256 channels, and its weight is never below 1e-6. A token that nothing joins stays "
-            "unchanged. Similarities are rounded to five digits, so that the first of several copies comes first. Keys "
-            "are read after rotation."
-        ),
-        checked="reference: VLM-Pruner (pivots, kept tokens and content; published layer means)",
-    )
 
     def observed_layer(self, depth: int) -> int:
         return depth - 1

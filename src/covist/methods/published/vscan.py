@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from covist.contract.method import MethodInfo
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import round_half_up
 from covist.grid import Grid
 from covist.methods.inside import PUBLISHED_LAYERS, ScoreInside, attention_to_image, last_prompt_row
 from covist.methods.layout import windows
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import cluster_means, cosine, largest, layer_attention, received_attention
 from covist.reduction import Reduction
 from covist.schedule import Schedule, fixed_schedule
@@ -21,35 +20,13 @@ WINDOWS = 4  # per side
 FIRST_STAGE = 1.5
 
 
-@register_method
+@register_published
 class VScan(ScoreInside):
     name = "vscan"
     default_positions = "reindex"
     encoder_requests = (5 / 24,)
     cuts = (16,)
     writes_content = True
-    info = MethodInfo(
-        paper="VScan: Rethinking Visual Token Reduction for Efficient Large Vision-Language Models (TMLR 2026)",
-        acts="before the decoder and before layer 16/32",
-        signals="class attention of two encoder layers, embeddings, attention of the last prompt token",
-        budget="layer average K: 1.5 K, then K / 2",
-        criterion="attention",
-        needs=("class-attention", "embeddings", "decoder-attention"),
-        licence="unknown",
-        published=(
-            "Half of the tokens are local (most class attention of encoder layer 5 of 24 inside each of 4 x 4 "
-            "windows), half global (most class attention of the layer that feeds the projector, without the local "
-            "ones). Every other token is averaged into its most similar kept token after projection. Before layer 16 "
-            "of 32, 1.5 K tokens are reduced to K / 2 by the last prompt token's attention."
-        ),
-        ours=(
-            "Windows divide any grid 4 x 4 and take turns, so that any count can be met; positions are renumbered, as "
-            "for a shorter sequence. Without a class token, both scans read the mean received attention."
-        ),
-        checked=(
-            "golden: vscan (first stage: local, global and kept tokens, merged features and sizes at 192, 128 and 64)"
-        ),
-    )
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         cut = round_half_up(self.cuts[0] * layers / PUBLISHED_LAYERS)

@@ -7,19 +7,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method, MethodInfo
+from covist.contract.method import Method
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import unit_rows
-from covist.methods.registry import register_method
+from covist.methods.published import register_published
 from covist.methods.shared import distances, expand, first_best, stretched
 
 STEP = 0.01  # in float16
 SAME = 1e-3  # sensitivities that differ by less, relative to the largest, are those of a linear projector
 
 
-@register_method
+@register_published
 class ZooPrune(Method):
     name = "zoo-prune"
     default_positions = "reindex"
@@ -27,33 +27,6 @@ class ZooPrune(Method):
         "seed": "an integer; another seed draws other directions",
         "directions": "number of directions in which the features are moved, at least 1; the cost grows with it",
     }
-    info = MethodInfo(
-        paper=(
-            "ZOO-Prune: Training-Free Token Pruning via Zeroth-Order Gradient Estimation in Vision-Language Models "
-            "(CVPR 2026)"
-        ),
-        acts="before the decoder",
-        signals="encoder features, projector, projected embeddings",
-        budget="exactly K in every layer",
-        criterion="diversity",
-        needs=("encoder-features", "embeddings"),
-        licence="no licence file; file headers Apache",
-        published=(
-            "The sensitivity of a token is the mean of ||P(h + 0.01 u) - P(h - 0.01 u)|| / 0.02 over 64 Gaussian "
-            "directions u of unit length, the same for all tokens, with the projector P in the model's precision; then "
-            "min-max. The first token is the most sensitive; each next token has the largest sensitivity times its "
-            "distance (1 - cosine of projected embeddings) to the nearest chosen token."
-        ),
-        ours=(
-            "The directions depend on a seed and are the same for every image. The step grows with the rounding of the "
-            "model's precision, from 0.01 in float16: in bfloat16, which is eight times as coarse, the differences for "
-            "a step of 0.01 would be mostly rounding. With a linear projector (Idefics3, SmolVLM), all tokens are "
-            "equally sensitive, so that only distance decides; in half precision, rounding has some influence. Tiles "
-            "form one pool. The image passes through the projector 128 times, which costs more than any other "
-            "selection in covist; fewer `directions` cost less."
-        ),
-        checked="reference: ZOO-Prune (sensitivities and kept tokens)",
-    )
 
     def __init__(self, seed: int = 0, directions: int = 64, **options: Any):
         super().__init__(**options)
