@@ -19,9 +19,7 @@ class RatedInside(ScoreInside):
 
     cuts = (3, 7, 16)
     untouched_share = 0.75
-
-    def observed_layer(self, depth: int) -> int:
-        return depth - 1
+    reads_preceding_layer = True
 
 
 def pointed_at(view: DecoderView) -> Tensor:

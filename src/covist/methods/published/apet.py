@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import first_largest, ranking
-from covist.methods.inside import Stepped
+from covist.methods.inside import ReduceInside, Stepped
 from covist.methods.published import register_published
 from covist.methods.random import Seeded
 from covist.methods.shared import TIE, cosine, farthest_points, without
@@ -21,7 +20,7 @@ BASIS, RIDGE = 10, 1e-5
 
 
 @register_published
-class ApET(Seeded, Stepped):
+class ApET(Seeded, Stepped, ReduceInside):
     name = "apet"
     default_positions = "reindex"
     cuts = (0, 16)
@@ -34,11 +33,9 @@ class ApET(Seeded, Stepped):
         features = signals.project(approximated.features.to(signals.hidden.dtype))
         return Reduction(approximated.applied_to(state, features))
 
-    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
-        started = perf_counter()
+    def reduced(self, state: VisualState, view: DecoderView, count: int) -> VisualState:
         approximated = approximate(view.observed[view.visual], count, self.seed)
-        reduced = approximated.applied_to(state, approximated.features)
-        return Reduction(reduced, seconds={"selection": perf_counter() - started})
+        return approximated.applied_to(state, approximated.features)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class CLSE(NominalCounts, ScoreInside):
     name = "clse"
     cuts = (1, 11, 21)
     shape = (1.72, 1.09, 0.32)
+    reads_preceding_layer = True
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         made = super().schedule(layers, budget, tokens)
@@ -32,9 +33,6 @@ class CLSE(NominalCounts, ScoreInside):
 
     def nominal_counts(self, budget: int) -> Sequence[int]:
         return PUBLISHED.get(budget) or [round_half_up(part * budget) for part in self.shape]
-
-    def observed_layer(self, depth: int) -> int:
-        return depth - 1
 
     def score(self, view: DecoderView) -> Tensor:
         attention = attention_to_image(view, last_prompt_row(view))

@@ -21,9 +21,7 @@ PIVOTS = 4
 class Dart(DropInside):
     name = "dart"
     cuts: ClassVar[tuple[int, ...]] = (2,)
-
-    def observed_layer(self, depth: int) -> int:
-        return depth - 1
+    reads_preceding_layer = True
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
         image_pivots, text_pivots = pivots(view, min(PIVOTS, count))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from time import perf_counter
-
 import torch
 from torch import Tensor
 
 from covist.contract.views import DecoderView, ImageContext
 from covist.formulas.ops import share_groups
-from covist.methods.inside import DropInside, last_prompt_row
+from covist.methods.inside import DropInside, text_rows
 from covist.methods.layout import windows
 from covist.methods.published import register_published
-from covist.methods.shared import largest
-from covist.reduction import Reduction
+from covist.methods.shared import largest, turns
 from covist.state import VisualState
 
 WINDOWS = 4  # per side
@@ -26,30 +22,22 @@ class E2SPruner(DropInside):
     name = "e2s-pruner"
     cuts = (3, 17, 22)
     presets = {192: (194, 148, 96), 128: (122, 48, 42), 64: (20, 8, 1)}
-
-    def observed_layer(self, depth: int) -> int:
-        return depth - 1
+    reads_preceding_layer = True
 
     def memory(self, image: ImageContext) -> Tensor:
         """The combined opinion of the cuts so far about each token [N, 3]; zeros say nothing, and change nothing."""
         return torch.zeros(image.grid.size, 3, dtype=torch.float32, device=image.positions.device)
 
-    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
-        started = perf_counter()
-        opinions: Tensor = view.memory
-        opinions[state.indices] = combined(opinions[state.indices], head_opinion(text_logits(view)).detach())
-        outcome = super().reduce(state, view, count)
-        return replace(outcome, seconds={"selection": perf_counter() - started})
-
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
+        opinion = combined(view.memory[state.indices], head_opinion(text_logits(view)).detach())
+        view.memory[state.indices] = opinion
         window = windows(state.grid, WINDOWS, view.visual.device)[state.indices]
-        return largest(spread(retained(view.memory[state.indices]), window), count)
+        return largest(spread(retained(opinion), window), count)
 
 
 def text_logits(view: DecoderView) -> Tensor:
     """Logits of the text after the image for each representative, before the softmax, mean over tokens [heads, K]."""
-    rows = view.text if len(view.text) else last_prompt_row(view)
-    query = view.queries(rows).mean(1)[..., None]  # [heads, head width, 1]
+    query = view.queries(text_rows(view)).mean(1)[..., None]  # [heads, head width, 1]
     keys = share_groups(view.keys(view.visual), len(query))
     return (keys @ query)[..., 0] * view.decoder.scale(view.observed_layer)
 
@@ -83,8 +71,5 @@ def retained(opinion: Tensor) -> Tensor:
 
 def spread(score: Tensor, window: Tensor) -> Tensor:
     """Score [K] with a bonus for the best token of each window [K]."""
-    order = largest(score, len(score))
-    by_window = order[window[order].argsort(stable=True)]  # window by window, best token first
-    is_first = window[by_window].diff(prepend=window.new_tensor([-1])) > 0
-    bonus = torch.zeros_like(score).index_fill_(0, by_window[is_first], 1)
-    return (1 - SPREAD_SHARE) * score + SPREAD_SHARE * bonus
+    is_best = turns(largest(score, len(score)), window) == 0
+    return (1 - SPREAD_SHARE) * score + SPREAD_SHARE * is_best

@@ -13,9 +13,7 @@ from covist.methods.published import register_published
 class FastV(ScoreInside):
     name = "fastv"
     cuts = (2,)
-
-    def observed_layer(self, depth: int) -> int:
-        return depth - 1
+    reads_preceding_layer = True
 
     def score(self, view: DecoderView) -> Tensor:
         return attention_to_image(view, last_prompt_row(view))

@@ -11,7 +11,7 @@ from covist.contract.method import Method
 from covist.contract.views import DecoderView
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
-from covist.methods.inside import ScoreInside, last_prompt_row, solved
+from covist.methods.inside import ScoreInside, solved, text_rows
 from covist.methods.published import register_published
 from covist.methods.published._fitting import Attended
 from covist.reduction import Reduction
@@ -33,6 +33,7 @@ EMBEDDED = Calibration(
 @register_published
 class FitPrune(ScoreInside):
     name = "fitprune"
+    reads_preceding_layer = True
     options: ClassVar = {
         "calibration": "how many tokens each layer sees, as `covist calibrate` measured it; pass its file as config="
     }
@@ -56,9 +57,6 @@ class FitPrune(ScoreInside):
             return Schedule(layers, ((0, tokens), *((layer, counts[layer]) for layer in falls)))
 
         return solved(schedule, 1.0, budget)
-
-    def observed_layer(self, depth: int) -> int:
-        return depth - 1
 
     def score(self, view: DecoderView) -> Tensor:
         cross, internal = received(view)
@@ -105,9 +103,8 @@ class AttentionProbe(Method):
 
 def received(view: DecoderView) -> tuple[Tensor, Tensor]:
     """Attention to the representatives in the strongest head: sum over text rows, mean over image rows, [K] each."""
-    text = view.text if len(view.text) else last_prompt_row(view)
     internal = [_received(view, rows) for rows in view.visual.split(ROWS_AT_ONCE)]
-    return _received(view, text), torch.stack(internal).sum(0) / len(view.visual)
+    return _received(view, text_rows(view)), torch.stack(internal).sum(0) / len(view.visual)
 
 
 def _received(view: DecoderView, rows: Tensor) -> Tensor:

@@ -13,9 +13,8 @@ from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import entropy, mass_norm, round_half_up, share_groups
 from covist.methods.inside import ChooseInside, Stepped, published_schedule
-from covist.methods.layout import allot
 from covist.methods.published import register_published
-from covist.methods.shared import largest, received_attention, tile_numbers
+from covist.methods.shared import largest, received_attention, rewritten, tile_shares
 from covist.reduction import Reduction
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
@@ -33,6 +32,7 @@ class FlowCut(Stepped, ChooseInside):
     writes_content = True
     cuts = (0, 2)
     shape = (2.5, 1.0)  # five tiles with K / 2 each, then K
+    reads_preceding_layer = True
     options: ClassVar = {
         "tiles": "once: tokens are dropped only in the vision tower; twice: as published for images of five tiles, "
         "where 2.5 times as many enter the decoder as remain after its layer 1; nominal: the same with the published "
@@ -53,24 +53,19 @@ class FlowCut(Stepped, ChooseInside):
             return super().schedule(layers, budget, tokens)
         return published_schedule(layers, tokens, self.cuts, [round_half_up(part * budget) for part in self.shape])
 
-    def observed_layer(self, depth: int) -> int:
-        return depth - 1
-
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         signals = image.signals
         if signals.tower is None:
             score = flow_without_class(received_attention(signals), signals.read(VALUES)[0])
             return Reduction(state.restrict(largest(score, count).sort().values))
-        tile, features = tile_numbers(signals), state.features.clone()
         kept: list[Tensor] = []
-        for number, share in enumerate(allot(count, tile.bincount().tolist())):
-            members = (tile == number).nonzero()[:, 0]
+        for number, (members, share) in enumerate(tile_shares(signals, count)):
             if share:
                 patches = signals.pack[members] % (signals.tower.entry.shape[1] - 1)
                 stay, outputs = walk(signals.tower, number, patches, share)
                 kept.append(members[stay])
-                features[kept[-1]] = signals.project(outputs).to(features.dtype)
-        return Reduction(state.with_features(features).restrict(torch.cat(kept).sort().values))
+                state = rewritten(state, members[stay], signals.project(outputs))
+        return Reduction(state.restrict(torch.cat(kept).sort().values))
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
         last = torch.tensor([view.last_instruction_row], device=view.visual.device)

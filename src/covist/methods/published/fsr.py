@@ -11,7 +11,7 @@ from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.methods.published import register_published
 from covist.methods.relevance import Sign, SignedRelevance, clip_relevance, spread
-from covist.methods.shared import cosine, distances, expand, largest, received_attention, without
+from covist.methods.shared import cosine, distances, expand, largest, received_attention, rewritten, without
 from covist.reduction import Reduction
 from covist.state import VisualState
 
@@ -35,8 +35,8 @@ class FSR(SignedRelevance):
         evidence = self.evidence(image)
         focus = leading(evidence, self.focus, count)
         chosen = expand(focus, distances(state.features), count)
-        features, weights = refine(state, chosen[len(focus) :], without(chosen, state.count), evidence)
-        return Reduction(state.replace(features=features, weights=weights).restrict(chosen.sort().values))
+        refined = refine(state, chosen[len(focus) :], without(chosen, state.count), evidence)
+        return Reduction(refined.restrict(chosen.sort().values))
 
     def evidence(self, image: ImageContext) -> Tensor:
         """phi, [N]."""
@@ -52,14 +52,10 @@ def leading(evidence: Tensor, share: float, most: int) -> Tensor:
     return order[: min(most, 1 + int((held < share * held[-1]).sum()))]
 
 
-def refine(state: VisualState, anchors: Tensor, removed: Tensor, evidence: Tensor) -> tuple[Tensor, Tensor]:
-    """Features [N, d] and weights [N] after merging the removed tokens [R] that resemble an anchor [A] most into it.
-
-    As many tokens are merged as there are anchors.
-    """
-    features, weights = state.features.clone(), state.weights.clone()
+def refine(state: VisualState, anchors: Tensor, removed: Tensor, evidence: Tensor) -> VisualState:
+    """Merge those of the removed tokens [R] that resemble an anchor [A] most into it, as many as there are anchors."""
     if not len(anchors):
-        return features, weights
+        return state
     closest, anchor = cosine(state.features[removed], state.features[anchors]).max(-1)
     merged = largest(closest, len(anchors))
     tokens = torch.cat([anchors, removed[merged]])
@@ -67,6 +63,5 @@ def refine(state: VisualState, anchors: Tensor, removed: Tensor, evidence: Tenso
     share = evidence[tokens].double().clamp(min=torch.finfo(torch.float32).tiny)[:, None]  # or a plain mean
     content = torch.cat([share * state.features[tokens], share], dim=1)
     sums = content.new_zeros(len(anchors), content.shape[1]).index_add_(0, cluster, content)
-    features[anchors] = (sums[:, :-1] / sums[:, -1:]).to(features.dtype)
-    weights[anchors] = cluster.bincount(minlength=len(anchors)).to(weights)
-    return features, weights
+    sizes = cluster.bincount(minlength=len(anchors)).to(state.weights)
+    return rewritten(state, anchors, sums[:, :-1] / sums[:, -1:], sizes)

@@ -11,9 +11,9 @@ from covist.contract.encoder import EncoderRead
 from covist.contract.method import Method
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
-from covist.methods.layout import allot, neighbours
+from covist.methods.layout import neighbours
 from covist.methods.published import register_published
-from covist.methods.shared import largest, tile_numbers
+from covist.methods.shared import largest, tile_shares
 
 OBJECTS, WHOLE = EncoderRead("received", 8 / 24, without_class=15 / 32), EncoderRead("received")
 BESIDE = ((0, -1), (0, 1), (-1, 0), (1, 0))
@@ -36,14 +36,8 @@ class HiPrune(Method):
     def select(self, image: ImageContext, count: int) -> Tensor:
         objects, whole = (image.signals.read(request)[0] for request in (OBJECTS, WHOLE))
         beside = neighbours(image.grid, BESIDE).to(whole.device)
-        tile = tile_numbers(image.signals)
-        sizes = tile.bincount().tolist()
-        return torch.cat(
-            [
-                self._of_tile((tile == number).nonzero()[:, 0], objects, whole, beside, share)
-                for number, share in enumerate(allot(count, sizes))
-            ]
-        )
+        shares = tile_shares(image.signals, count)
+        return torch.cat([self._of_tile(members, objects, whole, beside, share) for members, share in shares])
 
     def _of_tile(self, members: Tensor, objects: Tensor, whole: Tensor, beside: Tensor, count: int) -> Tensor:
         """The `count` tokens that stay of the `members` of a tile."""

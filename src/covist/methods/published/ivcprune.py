@@ -27,6 +27,7 @@ WHOLE_CACHES = 1  # number of first layers whose cache is not cut
 class IVCPrune(DropInside):
     name = "ivc-prune"
     cuts = (16,)
+    reads_preceding_layer = True
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         cut = round_half_up(self.cuts[0] * layers / PUBLISHED_LAYERS)
@@ -34,9 +35,6 @@ class IVCPrune(DropInside):
             return fixed_schedule(layers, tokens, tokens)
         count = round_half_up((layers * budget - WHOLE_CACHES * tokens) / (layers - WHOLE_CACHES))
         return Schedule(layers, ((0, tokens), (cut, max(1, count))), cache_cut_from=WHOLE_CACHES)
-
-    def observed_layer(self, depth: int) -> int:
-        return depth - 1
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
         cosine, sine = coordinate_signals(state, nearest_frequencies(view.decoder, view.depth), CovistConfig())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from covist.contract.views import DecoderView
-from covist.methods.inside import DropInside, NominalCounts, key_norms, last_prompt_row
+from covist.methods.inside import DropInside, NominalCounts, key_norms, text_rows
 from covist.methods.published import register_published
 from covist.methods.shared import cosine, distances, expand, largest
 from covist.state import VisualState
@@ -17,13 +17,11 @@ ANCHORS = 8
 class MoB(NominalCounts, DropInside):
     name = "mob"
     cuts = (2,)
-
-    def observed_layer(self, depth: int) -> int:
-        return depth - 1
+    reads_preceding_layer = True
 
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
         norms = key_norms(view)
-        text = view.text if len(view.text) else last_prompt_row(view)
+        text = text_rows(view)
         anchors = text[largest(norms[text], ANCHORS)]
         normed = view.decoder.final_norm(view.hidden)
         similarity = cosine(normed[anchors], normed[view.visual])  # [anchors, K]

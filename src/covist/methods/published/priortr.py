@@ -9,7 +9,7 @@ from torch import Tensor
 
 from covist.contract.views import DecoderView
 from covist.errors import CovistError
-from covist.methods.inside import NominalCounts, ScoreInside, last_prompt_row
+from covist.methods.inside import NominalCounts, ScoreInside, last_prompt_row, text_rows
 from covist.methods.published import register_published
 
 SMALLEST = 1e-10
@@ -19,6 +19,7 @@ SMALLEST = 1e-10
 class PriorTR(NominalCounts, ScoreInside):
     name = "priortr"
     cuts = (3,)
+    reads_preceding_layer = True
     options: ClassVar = {
         "rows": "all: attention of all text after the image (LLaVA-1.5); last: of the last prompt token (LLaVA-1.6)"
     }
@@ -29,11 +30,8 @@ class PriorTR(NominalCounts, ScoreInside):
             raise CovistError(f"rows={rows!r}: choose 'all' or 'last'")
         self.rows = rows
 
-    def observed_layer(self, depth: int) -> int:
-        return depth - 1
-
     def score(self, view: DecoderView) -> Tensor:
-        text = view.text if len(view.text) else last_prompt_row(view)
+        text = text_rows(view)
         rows = text if self.rows == "all" else torch.cat([text[:1], last_prompt_row(view)])
         attention = view.attention(rows).mean(0)[:, view.visual]  # [rows, K]
         prior = shares(attention[0])

@@ -11,7 +11,7 @@ from covist.contract.method import Method
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
 from covist.methods.published import register_published
-from covist.methods.shared import cosine, largest, received_attention, without
+from covist.methods.shared import cosine, largest, received_attention, rewritten, without
 from covist.reduction import Reduction
 from covist.state import VisualState
 
@@ -31,10 +31,8 @@ class PruMerge(Method):
         attention, keys = last_layer(signals)
         kept = self.choose(attention, count - 1)
         merged = signals.project(merge_neighbours(signals.hidden, keys, attention, kept).to(signals.hidden.dtype))
-        features = state.features.clone()
         places = torch.cat([kept, without(kept, state.count)[-1:]])
-        features[places] = merged.to(features.dtype)
-        return Reduction(state.with_features(features).restrict(places.sort().values))
+        return Reduction(rewritten(state, places, merged).restrict(places.sort().values))
 
     def choose(self, attention: Tensor, count: int) -> Tensor:
         return largest(attention, count)

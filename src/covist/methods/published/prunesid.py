@@ -10,7 +10,7 @@ from torch import Tensor
 from covist.contract.method import Method
 from covist.contract.views import ImageContext
 from covist.methods.published import register_published
-from covist.methods.shared import cosine, largest, received_attention, without
+from covist.methods.shared import cosine, largest, received_attention, rewritten, turns, without
 from covist.reduction import Reduction
 from covist.state import VisualState
 
@@ -34,9 +34,8 @@ class PruneSID(Method):
         if class_features is None:
             return Reduction(state.restrict(kept.sort().values))
         place = without(kept, state.count)[:1]
-        features = state.features.clone()
-        features[place] = signals.project(class_features[:1]).to(features.dtype)
-        return Reduction(state.with_features(features).restrict(torch.cat([kept, place]).sort().values))
+        with_class = rewritten(state, place, signals.project(class_features[:1]))
+        return Reduction(with_class.restrict(torch.cat([kept, place]).sort().values))
 
 
 def choose(hidden: Tensor, attention: Tensor, budget: int, patches: int) -> Tensor:
@@ -49,10 +48,9 @@ def choose(hidden: Tensor, attention: Tensor, budget: int, patches: int) -> Tens
     sizes = group.bincount()
     places = quotas(sizes.tolist(), group[survives].bincount(minlength=len(sizes)).tolist(), budget, patches)
     order = largest(attention, len(attention))
-    order = order[(~survives[order]).byte().argsort(stable=True)]
-    order = order[group[order].argsort(stable=True)]  # group by group: survivors, then the others, by attention
-    turn = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[group[order]]
-    return order[turn < torch.tensor(places, device=order.device)[group[order]]]
+    order = order[(~survives[order]).byte().argsort(stable=True)]  # survivors, then the others, by attention
+    stays = turns(order, group) < torch.tensor(places, device=order.device)[group]
+    return stays.nonzero()[:, 0]
 
 
 def groups(hidden: Tensor, count: int) -> Tensor:

@@ -16,7 +16,7 @@ from covist.methods.published import register_published
 from covist.methods.published.divprune import DivPrune
 from covist.methods.published.holov import HoloV
 from covist.methods.published.vispruner import VisPruner
-from covist.methods.shared import cluster_means, cosine, largest, without
+from covist.methods.shared import cluster_means, cosine, joined, largest, represented, without
 from covist.reduction import Reduction
 from covist.state import VisualState
 
@@ -37,21 +37,14 @@ class Restore(Method):
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         half = count // 2
-        kept = self._selector.select(image, half).sort().values if half else state.indices[:0]
+        kept = self._selector.select(image, half) if half else state.indices[:0]
         removed = without(kept, state.count)
         similarity = cosine(state.features[removed])
         anchors = distinctive(similarity, count - half, self.denser)
-        cluster = similarity[:, anchors].argmax(-1)
-        cluster[anchors] = torch.arange(len(anchors), device=anchors.device)
+        cluster = joined(similarity[:, anchors], anchors)
         means, sizes = cluster_means(state.features[removed], cluster, len(anchors))
         places = removed[lower_medians(cluster, sizes.long())]
-        features, weights = state.features.clone(), state.weights.clone()
-        features[places] = means.to(features.dtype)
-        weights[places] = sizes
-        final = torch.cat([kept, places]).sort().values
-        assignment = torch.searchsorted(final, state.indices)
-        assignment[removed] = torch.searchsorted(final, places[cluster])
-        return Reduction(state.replace(features=features, weights=weights).restrict(final), assignment=assignment)
+        return represented(state, removed, places, cluster, means)
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule:
         weights = plain_rule(decoder.layers, decoder.heads)

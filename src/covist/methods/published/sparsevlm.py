@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from time import perf_counter
-
 import torch
 from torch import Tensor
 
@@ -11,8 +9,7 @@ from covist.contract.views import DecoderView
 from covist.methods.inside import attention_to_image
 from covist.methods.published import register_published
 from covist.methods.published._raters import RatedInside, raters
-from covist.methods.shared import cluster_means, largest
-from covist.reduction import Reduction
+from covist.methods.shared import cluster_means, joined, largest, rewritten
 from covist.state import VisualState
 
 RECYCLED_SHARE, TOKENS_PER_CLUSTER = 0.3, 10
@@ -28,19 +25,18 @@ class SparseVLM(RatedInside):
     def score(self, view: DecoderView) -> Tensor:
         return attention_to_image(view, raters(view))
 
-    def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
-        started = perf_counter()
+    def reduced(self, state: VisualState, view: DecoderView, count: int) -> VisualState:
         order = largest(self.score(view), state.count)
         places, clusters = split_places(state.count, count)
         pool = order[places : places + recycled(state.count - places)]
-        features, weights, kept = state.features.clone(), state.weights.clone(), [order[:places]]
+        kept = order[:places]
         if clusters:
             centres, cluster = density_peaks(state.features[pool].float(), clusters)
-            features[pool[centres]] = cluster_means(state.features[pool], cluster, clusters)[0].to(features.dtype)
-            weights[pool[centres]] = weights.new_zeros(clusters).index_add_(0, cluster, weights[pool])
-            kept.append(pool[centres])
-        reduced = state.replace(features=features, weights=weights).restrict(torch.cat(kept).sort().values)
-        return Reduction(reduced, seconds={"selection": perf_counter() - started})
+            means, _ = cluster_means(state.features[pool], cluster, clusters)
+            weights = state.weights.new_zeros(clusters).index_add_(0, cluster, state.weights[pool])
+            state = rewritten(state, pool[centres], means, weights)
+            kept = torch.cat([kept, pool[centres]])
+        return state.restrict(kept.sort().values)
 
 
 def recycled(removed: int) -> int:
@@ -66,6 +62,4 @@ def density_peaks(features: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
     apart = distance.masked_fill(~denser, torch.inf).amin(-1)
     apart = torch.where(denser.any(-1), apart, distance.max())
     centres = largest(density * apart, clusters)
-    cluster = distance[:, centres].argmin(-1)
-    cluster[centres] = torch.arange(clusters, device=centres.device)
-    return centres, cluster
+    return centres, joined(-distance[:, centres], centres)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from covist.contract.views import BlockView, DecoderView, ImageContext
 from covist.formulas.ops import mass_norm
-from covist.methods.inside import DropInside, attention_to_image, last_prompt_row
+from covist.methods.inside import DropInside, attention_to_image, text_rows
 from covist.methods.published import register_published
 from covist.methods.shared import largest
 from covist.state import VisualState
@@ -46,5 +46,5 @@ def change(given: Tensor, made: Tensor) -> Tensor:
 
 def score(view: DecoderView, changed: Tensor) -> Tensor:
     """Importance of the representatives [K], of which `changed` [K] says how much the blocks have changed them."""
-    attention = attention_to_image(view, view.text if len(view.text) else last_prompt_row(view))
+    attention = attention_to_image(view, text_rows(view))
     return mass_norm(changed) + mass_norm(attention)

@@ -9,7 +9,7 @@ from covist.contract.views import ImageContext
 from covist.methods.layout import even_cells
 from covist.methods.published import register_published
 from covist.methods.relevance import SignedRelevance, embedding_cosines, in_text_space, sign_of
-from covist.methods.shared import largest, without
+from covist.methods.shared import largest, represented, without
 from covist.reduction import Reduction
 from covist.state import VisualState
 
@@ -21,18 +21,10 @@ class TRIM(SignedRelevance):
     writes_content = True
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
-        kept = self.closest(image, count - 1)
-        removed = without(kept, state.count)
-        place = removed[-1:]
+        removed = without(self.closest(image, count - 1), state.count)
         hidden = image.signals.hidden
         mean = image.signals.project(hidden[removed].float().mean(0, keepdim=True).to(hidden.dtype))
-        features, weights = state.features.clone(), state.weights.clone()
-        features[place] = mean.to(features.dtype)
-        weights[place] = float(len(removed))
-        final = torch.cat([kept, place]).sort().values
-        assignment = torch.searchsorted(final, state.indices)
-        assignment[removed] = torch.searchsorted(final, place)
-        return Reduction(state.replace(features=features, weights=weights).restrict(final), assignment=assignment)
+        return represented(state, removed, removed[-1:], torch.zeros_like(removed), mean)
 
     def closest(self, image: ImageContext, count: int) -> Tensor:
         """The tokens that are most related to the question [count]."""

@@ -14,9 +14,7 @@ class V2Drop(ScoreInside):
     name = "v2drop"
     cuts = (3, 17, 22)
     shape = (1.0, 0.5, 1e-4)  # halves at the second cut; one token is left after the third
-
-    def observed_layer(self, depth: int) -> int:
-        return depth - 1
+    reads_preceding_layer = True
 
     def score(self, view: DecoderView) -> Tensor:
         before, after = (states[view.visual].float() for states in (view.observed, view.hidden))

@@ -15,7 +15,7 @@ from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
 from covist.methods.layout import NO_TOKEN, neighbours, rows_and_columns
 from covist.methods.published import register_published
-from covist.methods.shared import cluster_means, cosine, largest, received_attention, without
+from covist.methods.shared import cluster_means, cosine, largest, received_attention, rewritten, without
 from covist.reduction import Reduction
 from covist.state import VisualState
 
@@ -62,11 +62,9 @@ class VisionTrim(Method):
         targets = rest[largest(relevance, places).sort().values]
         members = without(torch.cat([dominant, targets]), state.count)
         merged, sizes = complement(signals.hidden[targets], signals.hidden[members], relation)
-        features, weights = state.features.clone(), state.weights.clone()
-        features[targets] = signals.project(merged.to(signals.hidden.dtype)).to(features.dtype)
-        weights[targets] += sizes
-        kept = torch.cat([dominant, targets]).sort().values
-        return Reduction(state.replace(features=features, weights=weights).restrict(kept))
+        features = signals.project(merged.to(signals.hidden.dtype))
+        completed = rewritten(state, targets, features, state.weights[targets] + sizes)
+        return Reduction(completed.restrict(torch.cat([dominant, targets]).sort().values))
 
 
 def coded_score(image: ImageContext) -> Tensor:

@@ -10,7 +10,7 @@ from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
 from covist.formulas.ops import round_half_up
 from covist.methods.published import register_published
-from covist.methods.shared import cluster_means, cosine, largest, received_attention, without
+from covist.methods.shared import cluster_means, cosine, largest, received_attention, rewritten, without
 from covist.reduction import Reduction
 from covist.state import VisualState
 
@@ -34,17 +34,14 @@ class VisionZip(Method):
         stride = max(1, len(remaining) // max(1, contextual_places))
         targets = remaining[::stride][:contextual_places]
         others = remaining[~torch.isin(remaining, targets)]
-
-        features, weights = state.features.clone(), state.weights.clone()
-        kept = [dominant, targets]
+        kept = torch.cat([dominant, targets])
         if len(targets):
             merged, members = merge_context(signals, targets, others)
-            features[targets] = merged.to(features.dtype)
-            weights[targets] += members
+            state = rewritten(state, targets, merged, state.weights[targets] + members)
         if class_features is not None:
-            features[others[0]] = signals.project(class_features[:1])[0].to(features.dtype)
-            kept.append(others[:1])
-        return Reduction(state.replace(features=features, weights=weights).restrict(torch.cat(kept).sort().values))
+            state = rewritten(state, others[:1], signals.project(class_features[:1]))
+            kept = torch.cat([kept, others[:1]])
+        return Reduction(state.restrict(kept.sort().values))
 
 
 def merge_context(signals: ImageSignals, targets: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:

@@ -28,10 +28,8 @@ SMALLEST = 1e-6
 class VLMPruner(NominalCounts, DropInside):
     name = "vlm-pruner"
     cuts = (2,)
+    reads_preceding_layer = True
     writes_content = True
-
-    def observed_layer(self, depth: int) -> int:
-        return depth - 1
 
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
         started = perf_counter()

@@ -11,7 +11,7 @@ from covist.grid import Grid
 from covist.methods.inside import PUBLISHED_LAYERS, ScoreInside, attention_to_image, last_prompt_row
 from covist.methods.layout import windows
 from covist.methods.published import register_published
-from covist.methods.shared import cluster_means, cosine, largest, layer_attention, received_attention
+from covist.methods.shared import cluster_means, cosine, joined, largest, layer_attention, received_attention, turns
 from covist.reduction import Reduction
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
@@ -43,8 +43,7 @@ class VScan(ScoreInside):
         deep = received_attention(signals)
         local = local_scan(deep if shallow is None else shallow, image.grid, count // 2)
         kept = torch.cat([local, largest(deep.index_fill(0, local, -torch.inf), count - len(local))]).sort().values
-        cluster = cosine(state.features, state.features[kept]).argmax(-1)
-        cluster[kept] = torch.arange(count, device=kept.device)
+        cluster = joined(cosine(state.features, state.features[kept]), kept)
         means, sizes = cluster_means(state.features, cluster, count)
         merged = state.restrict(kept).replace(features=means.to(state.features.dtype), weights=sizes)
         return Reduction(merged, assignment=cluster)
@@ -57,8 +56,4 @@ def local_scan(attention: Tensor, grid: Grid, count: int) -> Tensor:
     """Tokens with the most attention [N] of each window; windows take turns, the strongest first -> [count]."""
     window = windows(grid, WINDOWS, attention.device)
     order = largest(attention, len(attention))
-    by_window = order[window[order].argsort(stable=True)]  # window by window, strongest token first
-    sizes = window.bincount()
-    turn = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[window[by_window]]
-    rank = torch.empty_like(turn).scatter_(0, by_window, turn)  # turn in which each token comes
-    return order[rank[order].argsort(stable=True)][:count]
+    return order[turns(order, window)[order].argsort(stable=True)][:count]

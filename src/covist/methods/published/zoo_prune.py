@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from covist.contract.method import Method
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import unit_rows
 from covist.methods.published import register_published
+from covist.methods.random import Seeded
 from covist.methods.shared import distances, expand, first_best, stretched
 
 STEP = 0.01  # in float16
@@ -20,7 +20,7 @@ SAME = 1e-3  # sensitivities that differ by less, relative to the largest, are t
 
 
 @register_published
-class ZooPrune(Method):
+class ZooPrune(Seeded):
     name = "zoo-prune"
     default_positions = "reindex"
     options: ClassVar = {
@@ -29,12 +29,10 @@ class ZooPrune(Method):
     }
 
     def __init__(self, seed: int = 0, directions: int = 64, **options: Any):
-        super().__init__(**options)
-        if not isinstance(seed, int):
-            raise CovistError(f"seed={seed!r}: choose an integer")
+        super().__init__(seed, **options)
         if not (isinstance(directions, int) and directions >= 1):
             raise CovistError(f"directions={directions!r}: choose an integer of at least 1")
-        self.seed, self.directions = seed, directions
+        self.directions = directions
 
     def select(self, image: ImageContext, count: int) -> Tensor:
         sensitivity = self.sensitivity(image.signals)
