@@ -72,7 +72,7 @@ def first_best(scores: Tensor) -> Tensor:
 
 
 def turns(order: Tensor, group: Tensor) -> Tensor:
-    """The turn in which each token comes [N], from 0, if every group [N] takes its tokens in an order [N] of all."""
+    """Turn of each token in its group [N], from 0, if every group takes its tokens in the `order` [N] of all tokens."""
     by_group = order[group[order].argsort(stable=True)]
     sizes = group.bincount()
     turn = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[group[by_group]]
