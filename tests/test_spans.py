@@ -82,7 +82,7 @@ def test_a_mistake_is_found(span):
         "covist methods NAME",
         "make test-NAME",
         "make test-...",
-        "src/covist/methods/NAME.py",
+        "src/covist/methods/published/NAME.py",
         "src/covist/reproduce/tables/*.json",
         "don't",
     ],
