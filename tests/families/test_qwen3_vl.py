@@ -18,8 +18,8 @@ from covist.engine.axes import rotary_axes
 from covist.engine.decoder import FrozenDecoder
 from covist.errors import CovistError
 from covist.families.registry import family_for
-from covist.methods import sparsevlm
 from covist.methods.create import create_method
+from covist.methods.published import sparsevlm
 from covist.methods.registry import available_methods
 from covist.schedule import decoder_flops
 

@@ -12,12 +12,12 @@ from covist.contract.encoder import EncoderRead, LayerRun, Tower
 from covist.errors import CovistError
 from covist.grid import Grid
 from covist.methods.create import create_method
-from covist.methods.evocut import STATES, EvoCut, cluster_centres, evolution_scores
-from covist.methods.hiprune import BESIDE, OBJECTS, WHOLE, HiPrune
 from covist.methods.layout import NO_TOKEN, allot, even_cells, neighbours
-from covist.methods.prunesid import PruneSID, choose, groups, quotas, survivors
+from covist.methods.published.evocut import STATES, EvoCut, cluster_centres, evolution_scores
+from covist.methods.published.hiprune import BESIDE, OBJECTS, WHOLE, HiPrune
+from covist.methods.published.prunesid import PruneSID, choose, groups, quotas, survivors
+from covist.methods.published.visiontrim import RECEIVED, VisionTrim
 from covist.methods.shared import received_attention
-from covist.methods.visiontrim import RECEIVED, VisionTrim
 
 COUNTS = [1, 2, 7, 18, 34]  # of 35 tokens, odd on purpose
 SEEDS = [0, 1, 2]

@@ -17,8 +17,8 @@ from covist.eval.runner import check_runs, method_names, read_budgets
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite, load_suite
 from covist.eval.tuning import LADDER
-from covist.methods.fitprune import AttentionProbe, FitPrune
 from covist.methods.grammar import parse_name
+from covist.methods.published.fitprune import AttentionProbe, FitPrune
 from covist.request.timing import generate
 from covist.schedule import Calibration
 

@@ -14,6 +14,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from covist import __version__
+from covist.serve import openapi
 from covist.serve.answers import Answer, sent_event
 from covist.serve.body import read_body
 from covist.serve.errors import GONE, Refusal, draining, error_body
@@ -28,7 +30,7 @@ from covist.serve.schema import ChatRequest, parse_chat
 from covist.serve.sequence import Event
 
 CHAT = "/v1/chat/completions"
-PATHS = (CHAT, "/v1/models", "/health", "/ready", "/metrics")
+PATHS = (CHAT, "/v1/models", "/health", "/ready", "/metrics", openapi.PATH)
 FIGURES = "covist.figures"
 """The key in a request's scope for the figures of its line in the log."""
 
@@ -62,17 +64,24 @@ def create_app(service: Answering) -> FastAPI:
         yield
         await asyncio.get_running_loop().run_in_executor(None, service.close)
 
-    app = FastAPI(title="covist", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    app = openapi.Described(
+        title="covist",
+        version=__version__,
+        docs_url=None,  # these two would load scripts from other hosts
+        redoc_url=None,
+        openapi_url=openapi.PATH,
+        lifespan=lifespan,
+    )
     app.state.service, app.state.drain = service, Drain()
     app.add_middleware(_Accounts, service=service, drain=app.state.drain)
     app.add_exception_handler(Refusal, _answer_refusal)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(Exception, _answer_failure)
-    app.add_api_route(CHAT, _chat, methods=["POST"])
-    app.add_api_route("/v1/models", _models)
-    app.add_api_route("/health", _health)
-    app.add_api_route("/ready", _ready)
-    app.add_api_route("/metrics", _metrics)
+    app.add_api_route(CHAT, _chat, methods=["POST"], **openapi.CHAT)
+    app.add_api_route("/v1/models", _models, **openapi.MODELS)
+    app.add_api_route("/health", _health, **openapi.HEALTH)
+    app.add_api_route("/ready", _ready, **openapi.READY)
+    app.add_api_route("/metrics", _metrics, **openapi.METRICS)
     return app
 
 
