@@ -99,8 +99,8 @@ def test_ids_are_what_the_official_replacement_gives(family, official):
     assert ids[0].tolist() == loaded.processor.tokenizer(text).input_ids
 
 
-@pytest.mark.parametrize("configuration", [Setup("vanilla"), Setup("covist-fixed", 3)], ids=str)
-def test_several_prompts_share_one_encoding_and_answer_as_alone(loaded, configuration, monkeypatch):
+@pytest.mark.parametrize("setup", [Setup("vanilla"), Setup("covist-fixed", 3, 0.05)], ids=str)
+def test_several_prompts_share_one_encoding_and_answer_as_alone(loaded, setup, monkeypatch):
     shown = ([smooth_image(90, 90)],)
     together, *alone = (
         prepare(loaded, *shown, *prompts, videos=[FILM]) for prompts in (QUESTIONS, *((one,) for one in QUESTIONS))
@@ -109,7 +109,7 @@ def test_several_prompts_share_one_encoding_and_answer_as_alone(loaded, configur
     tower = loaded.model.model.visual
     hook = tower.register_forward_hook(lambda *_: calls.append(1))
     try:
-        with compressed(loaded, configuration, concentration=0.05):
+        with compressed(loaded, setup):
             both = generate(loaded.model, together, 3)
             assert len(calls) == 2  # the image, the video
             each = [generate(loaded.model, one, 3) for one in alone]
