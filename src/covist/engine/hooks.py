@@ -153,22 +153,16 @@ class Hooks:
             if book is not None:
                 raise CovistError(OTHER_SETTINGS)
             return None
-        ids = given.get("input_ids")
         # Decoding steps bring no image; not searching for image tokens avoids waiting for the device.
         # In transformers a draft sees no image, so it runs through the plain model.
         drafting = getattr(self._drafting, "now", False)
         if brings_images or self._encoded.awaited and not drafting:
-            is_image = self._family.image_mask(ids, given.get("inputs_embeds"))
+            is_image = self._family.image_mask(given.get("input_ids"), given.get("inputs_embeds"))
             if bool(is_image.any()):
                 if not brings_images:
                     raise CovistError(CHUNKED)
                 return Prefill(settings, is_image)
-        if book is None:
-            return None
-        known = book.conversation
-        if known is not None and known.is_asked_again(settings.reader, ids, book.given):
-            return Prefill(settings)
-        return Continuation(settings)
+        return None if book is None else Continuation(settings)
 
     def _call_decoder(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The call of the text model, with the tokens that are left."""

@@ -77,14 +77,6 @@ class InstructionReader:
         grown = [self._decode(tokens[:count], special=False) for count in range(len(tokens) + 1)]
         return [later[len(earlier) :] for earlier, later in zip(grown, grown[1:], strict=False)]
 
-    def has_assistant(self, ids: Tensor) -> bool:
-        """Whether an assistant turn begins in a text."""
-        return bool(self.turns(ids, torch.ones_like(ids, dtype=torch.bool)).assistant)
-
-    def latest_turn(self, ids: Tensor | None, turns: Turns) -> int:
-        """The prompt row where the words of the latest question begin; 0 if no marker precedes them."""
-        return turns.latest_turn(partial(self._says_something, ids))
-
     def _says_something(self, ids: Tensor | None, rows: Tensor) -> bool:
         """Whether tokens hold words; without a tokenizer, any token counts."""
         return len(rows) > 0 if ids is None or self._tokenizer is None else bool(self._words(ids, rows))

@@ -83,14 +83,6 @@ class Turns:
         border = self.assistant[answers - 1].end
         return bisect_left(images, border, key=lambda image: self.text_before(image.start))
 
-    def latest_turn(self, says_something: Callable[[Tensor], bool]) -> int:
-        """The prompt row where the words of the latest question begin; 0 if no marker precedes them."""
-        end = len(self._places)
-        if self.assistant and not says_something(self.rows[self.assistant[-1].end :]):
-            end = self.assistant[-1].start  # the marker that the answer will follow
-        began = [marker for marker in self.beginnings if marker.end <= end]
-        return 0 if not began or began[-1].end >= end else self._places[began[-1].end]
-
     @cached_property
     def _runs(self) -> list[tuple[int, list[int], str]]:
         """(first token, tokens, text) of each run of text without a gap."""

@@ -69,12 +69,11 @@ class ImageFinder:
         for image in images:
             is_text[image.start : image.end] = False
         turns = reader.turns(ids, is_text)
-        latest = reader.latest_turn(ids, turns) if self._settings.reselect else 0
         instructions: dict[int, Instruction] = {}  # by the row after which the question begins
         for number, image in enumerate(images):
             if not bool(seen[image.rows[image.signals.content_rows]].any()):
                 continue  # a fully masked image is ignored
-            after = max(images[turns.first_of_turn(images, number)].end, latest)
+            after = images[turns.first_of_turn(images, number)].end
             if after not in instructions:
                 instructions[after] = reader.read(ids, is_text, after, prompt.embeddings[row], turns)
             sample.images.append(self._image(row, image, seen, instructions[after]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,12 +23,6 @@ class Prompt:
     positions: Tensor  # [batch, n] or [batch, n, axes]
     valid: Tensor  # [batch, n] bool
     blocks: Tensor | None = None  # [batch, n] which of the prompts packed into a row a token belongs to, from 0 on
-
-    def on(self, device: torch.device) -> Prompt:
-        """The same prompts on a device."""
-        parts = {item.name: getattr(self, item.name) for item in fields(self)}
-        moved: dict[str, Any] = {name: None if part is None else part.to(device) for name, part in parts.items()}
-        return Prompt(**moved)
 
     def generated(self, row: int, image: ImageSignals) -> int:
         """How many of a row's last tokens were generated; a call without a cache sees them as part of the prompt.
