@@ -18,10 +18,9 @@ from covist.engine.attention.interface import AttentionCall
 from covist.engine.attention.mask import StageAttention
 from covist.engine.passes import Pass, Stage, along_tokens, handed, without_autocast
 from covist.engine.sequence.cache import Book
-from covist.engine.sequence.finder import ImageFinder
+from covist.engine.sequence.finder import ImageFinder, Prompt, packed_prompts
 from covist.engine.sequence.images import Batch, ImageInPrompt, Sample
 from covist.engine.sequence.ledger import Ledger
-from covist.engine.sequence.prompt import Prompt, packed_prompts, text_ledger
 from covist.engine.settings import Settings
 
 NOT_GATHERED = ("inputs_embeds", "input_ids", "attention_mask", "position_ids", "past_key_values")
@@ -56,7 +55,7 @@ class Prefill(Pass):
         left = [prompt.embeddings[sample.source][sample.rows] for sample in self.batch.samples]
         embeddings = self.batch.write_states(0, left)
         self.seconds = perf_counter() - started
-        text = text_ledger(self.seen, prompt, self.padding_mask(arguments))
+        text = self._text_before(prompt, self.padding_mask(arguments))
         self._past = {
             number: text if self.book is None else self.book.ledger(number) for number in range(len(module.layers))
         }
@@ -89,6 +88,18 @@ class Prefill(Pass):
         self.batch = Batch(ImageFinder(self.settings, prompt, self.signals).samples())
         for sample in self.batch.samples:
             sample.drop_removed()
+
+    def _text_before(self, prompt: Prompt, mask: Tensor | None) -> Ledger | None:
+        """The ledger of a cache that was filled without compression: text tokens before the prompt."""
+        if self.seen == 0:
+            return None
+        valid = torch.ones(len(prompt.valid), self.seen, dtype=torch.bool, device=prompt.positions.device)
+        if mask is not None:
+            valid = mask[:, : self.seen].to(valid.device) != 0
+        positions = (valid.cumsum(1) - 1).clamp(min=0)
+        if prompt.positions.ndim == 3:
+            positions = positions[..., None].expand(-1, -1, prompt.positions.shape[-1])
+        return Ledger.of_text(positions, valid)
 
     def _gathered(self, arguments: Mapping[str, Any], prompt: Prompt, config: Any) -> dict[str, Any]:
         """Arguments that hold something for every token, for the tokens that are left; companions are taken out."""
