@@ -171,7 +171,7 @@ def check(value, name, kind):
 
 
 def test_the_expected_savings_are_what_plans_compute():
-    page = (ROOT / "docs" / "expectations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "measuring.md").read_text(encoding="utf-8")
     asked = re.findall(r"^covist plan --preset (\S+) --budget (\d+)$", page, re.M)
     plans = [make_plan(preset_named(name)[0], int(budget)).to_dict() for name, budget in asked]
     shown = [tuple(map(float, found)) for found in re.findall(r"\| ([\d.]+) % \| ([\d.]+) % \|$", page, re.M)]
