@@ -41,9 +41,13 @@ class AttentionRule:
     def while_decoding(self) -> AttentionRule:
         return self.decoding or self
 
+    def distance(self, layer: int) -> DistanceTable | None:
+        """log(2 - D) in a layer; None if D is 1 there."""
+        return None if self.distances is None else self.distances[layer]
+
     @property
     def tables(self) -> tuple[DistanceTable | None, ...]:
-        """The distance factors of all layers, each once; layers without one count as one."""
+        """What `distance` may return, each once; layers without a distance factor count as one."""
         return (None,) if self.distances is None else tuple(dict.fromkeys(self.distances))
 
 
