@@ -91,7 +91,7 @@ def _section(entry: dict[str, Any]) -> Iterator[str]:
 
 @cache
 def _measured() -> dict[str, dict[str, str]]:
-    """Figures of docs/results-tables.md: test bed -> method -> "98.4 at 128, 94.0 at 64", for budgets that were reached."""
+    """Figures of docs/results-tables.md: bed -> method -> "98.4 at 128, 94.0 at 64", for budgets that were reached."""
     return {
         bed: {
             method: ", ".join(f"{found.value} at {budget}" for budget, found in row.items())
