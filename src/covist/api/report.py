@@ -44,8 +44,6 @@ class Report:
     flops, flops_uncompressed: operations of the decoder's prefill (Eq. 19), with and without compression
     seconds: host time for "selection", "composition" and "rest", not synchronised with an accelerator
     method: name of the method
-    host_bytes: size of the features kept on the host for later questions (`reselect`)
-    asked_again: whether a later question chose the tokens of images of earlier turns
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -67,8 +65,6 @@ class Report:
     flops_uncompressed: float
     seconds: dict[str, float]
     method: str = ""
-    host_bytes: int = 0
-    asked_again: bool = False
 
     @cached_property
     def visuals(self) -> tuple[ImageReport, ...]:
@@ -172,8 +168,6 @@ class Report:
             "flops": self.flops,
             "flops_uncompressed": self.flops_uncompressed,
             "seconds": self.seconds,
-            "host_bytes": self.host_bytes,
-            "asked_again": self.asked_again,
         }
 
     @property
@@ -211,7 +205,6 @@ class Report:
             **({"evidence": UNIFORM} if any(image.uniform for image in self.visuals) else {}),
             "KV cache": _saved(self.kv_bytes, self.kv_bytes_uncompressed, size),
             "prefill FLOPs": _saved(self.flops, self.flops_uncompressed, operations),
-            **({"kept on the host": f"{size(self.host_bytes)} for later questions"} if self.host_bytes else {}),
             "time spent": f"{milliseconds(sum(self.seconds.values()))} ({spent})" if spent else "not timed",
         }
 
@@ -243,8 +236,6 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
         flops_before,
         _seconds(prefill),
         settings.method.name,
-        prefill.host_bytes,
-        prefill.asked_again,
     )
 
 
@@ -269,7 +260,6 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
         preprocessing,
         image.signals.continues,
         missed=image.missed,
-        attention_bound=image.attention_bound,
         uniform=image.signals.uniform,
     )
 
