@@ -16,10 +16,10 @@ import covist
 from covist.errors import CovistError
 from covist.eval.photos.tower import remembered_tower
 from covist.eval.tables import markdown_table
+from covist.request.decoding import generate
 from covist.request.images import load_image
 from covist.request.inputs import prepare
 from covist.request.loading import LoadedModel, load_model
-from covist.request.timing import generate
 from covist.units import counted
 
 PROMPT = "Describe the photo."  # methods that measure coverage without the question do not read it
@@ -59,7 +59,7 @@ def _measure(loaded: LoadedModel, path: Path, budgets: Sequence[str], method: st
     with remembered_tower(loaded.model):
         for budget in budgets:
             with covist.compress(loaded.model, loaded.processor, method=method, budget=budget) as handle:
-                generate(loaded.model, request, max_new_tokens=1)
+                generate(loaded.model, request.inputs(loaded.model), max_new_tokens=1)
                 report = handle.report
             certificate = None if report is None else report.images[0].certificate
             if certificate is None:
