@@ -20,11 +20,9 @@ REQUIRED = (
     "numpy",
     "scipy",
     "filelock",
-    "pyarrow",
     "safetensors",
     "typer",
     "rich",
-    "matplotlib",
 )
 
 
@@ -141,6 +139,8 @@ def _waiting_threads() -> Check:
 
 def _extras() -> list[Check]:
     uses = {
+        "matplotlib": "figures of `covist show` and the plot of `covist eval --out`",
+        "pyarrow": "Parquet files of `covist batch`",
         "torchvision": "AutoProcessor of some checkpoints, and faster image processors",
         "accelerate": "device_map, for one device or several",
         "peft": "models with LoRA adapters",

@@ -112,7 +112,7 @@ class Report:
         return "\n".join([f"Report of {self._title}", *(f"  {name:{width}}  {text}" for name, text in facts.items())])
 
     def _repr_html_(self) -> str:
-        from covist.viz import draw_html, seen_views  # matplotlib is slow to import
+        from covist.viz import draw_html, seen_views
 
         views = [seen_views(image) for image in self.visuals]
         return draw_html(self.visuals, views, self._title, self._facts())
@@ -141,20 +141,20 @@ class Report:
         ...     handle.report.save(f"{folder}/kept.html")
         ...     handle.report.save(f"{folder}/kept.png", image=image)
         """
-        from covist.viz import draw_film, draw_html, draw_report, save_figure, save_page, seen_views
+        from covist import viz
         from covist.viz.files import PAGES, check_ending
 
         ending = check_ending(path)
         given = self._given(image)
         if ending in PAGES:
-            views = [seen_views(*pair) for pair in zip(self.visuals, given, strict=True)]
-            save_page(draw_html(self.visuals, views, self._title, self._facts()), path, self._title)
+            views = [viz.seen_views(*pair) for pair in zip(self.visuals, given, strict=True)]
+            viz.save_page(viz.draw_html(self.visuals, views, self._title, self._facts()), path, self._title)
             return
         if not 0 <= which < len(self.visuals):
             raise CovistError(f"which={which}: the report has {self._shown}, counted from 0")
         shown = self.visuals[which]
-        draw = draw_film if shown.is_video else draw_report
-        save_figure(draw(shown, seen_views(shown, given[which]), self.method, shown.summary), path)
+        draw = viz.draw_film if shown.is_video else viz.draw_report
+        viz.save_figure(draw(shown, viz.seen_views(shown, given[which]), self.method, shown.summary), path)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON."""
