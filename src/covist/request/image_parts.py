@@ -33,7 +33,7 @@ class HeaderFile:
     """A file whose header may be read in `MAX_STEPS` pieces. After `finish`, the rest may be read in any number."""
 
     def __init__(self, file: BinaryIO, name: str):
-        self._file, self._name, self._left = file, name, MAX_STEPS
+        self._file, self._name, self._left = file, name, float(MAX_STEPS)
 
     def read(self, size: int = -1) -> bytes:
         self._left -= 1
@@ -42,7 +42,7 @@ class HeaderFile:
         return self._file.read(size)
 
     def finish(self) -> None:
-        self.read = self._file.read  # type: ignore[method-assign]
+        self._left = float("inf")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
