@@ -14,8 +14,8 @@ from support.videos import ask_about
 import covist
 from covist.api import handle
 from covist.contract.text_config import geometry_of
-from covist.engine.axes import rotary_axes
 from covist.engine.decoder import FrozenDecoder
+from covist.engine.rotation import rotary_axes
 from covist.errors import CovistError
 from covist.families.registry import family_for
 from covist.methods.create import create_method

@@ -10,9 +10,9 @@ from covist import tiny
 from covist.eval.photos import photo_suite
 from covist.eval.photos.data import DEVELOPMENT, TRAIN, read_photos
 from covist.eval.photos.subject import CaptionSubject
-from covist.tiny.runner import restore
 from train.photos import features, train
 from train.photos.text import vocabulary
+from train.runner import restore
 
 SIZE, PATCH = 112, 8  # 14 x 14 patches
 

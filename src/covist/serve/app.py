@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from covist import __version__
 from covist.serve import openapi
 from covist.serve.answers import Answer, sent_event
-from covist.serve.body import read_body
+from covist.serve.body import hanging_up, read_body
 from covist.serve.errors import GONE, Refusal, draining, error_body
 from covist.serve.job import Job
 from covist.serve.keys import Keys
@@ -73,6 +73,7 @@ def create_app(service: Answering) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.service, app.state.drain = service, Drain()
+    app.add_middleware(_OneLength)
     app.add_middleware(_Accounts, service=service, drain=app.state.drain)
     app.add_exception_handler(Refusal, _answer_refusal)
     app.add_exception_handler(HTTPException, _answer_http)
@@ -221,6 +222,25 @@ async def _answer_http(request: Request, error: Exception) -> Response:
 
 async def _answer_failure(request: Request, error: Exception) -> Response:
     return JSONResponse(error_body(500, "unexpected error in the server", "unexpected"), 500)
+
+
+class _OneLength:
+    """Refuses requests that give two lengths, on every path.
+
+    A proxy in front that believes the other length would take what follows for the next request of someone else.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and {b"content-length", b"transfer-encoding"} <= {
+            name for name, _ in scope["headers"]
+        }:
+            message = "the request has both Content-Length and Transfer-Encoding; send one of them"
+            app = await _answer_refusal(Request(scope), hanging_up(400, "two_lengths", message))
+        await app(scope, receive, send)
 
 
 class _Accounts:
