@@ -130,6 +130,7 @@ def test_captions_do_not_change_what_compression_keeps(folder, loaded, method):
         kept = handle.report.mean_tokens
         expected = _step_by_step(loaded, subject.requests(item)[0], ids)
     assert (-read[0][torch.arange(len(ids)), ids]).tolist() == pytest.approx(expected, abs=1e-3)
+    assert read[2] == pytest.approx(read[0], abs=1e-5), "all captions follow the same kept tokens"
     assert kept == pytest.approx(64, abs=1)
 
 
