@@ -16,10 +16,10 @@ import numpy as np
 from covist.errors import CovistError
 from covist.eval.photos.words import ALL, WORD_CLASSES, word_class, words_of
 from covist.eval.records import Answered, Records, Run
-from covist.eval.results import Cost, Results, Score
+from covist.eval.results import Cost, Difference, Results, Score
 from covist.eval.statistics import Tally
 from covist.eval.suite import Item, Suite
-from covist.eval.tables import correction_note, difference_table, markdown_table, with_interval
+from covist.eval.tables import by_budget, correction_note, markdown_table, retention_table, with_interval
 from covist.eval.tally import answer_agreement
 from covist.methods.grammar import VANILLA
 from covist.outputs import write_json
@@ -52,6 +52,7 @@ class PhotoResults:
         if blind is None or vanilla is None:
             raise CovistError("retention needs the uncompressed and the blind model")
         compared = [run for run in runs if run != blind]
+        first = next((run.method for run in compared if run != vanilla), None)
         reference = records.of(vanilla)
         costs = {run: Cost.of(run, [records.of(run)[item.number] for item in items]) for run in compared}
         same = {run: answer_agreement(items, records.of(run), reference) for run in compared}
@@ -68,6 +69,7 @@ class PhotoResults:
                 same_answers=same,
                 costs=costs,
                 seed=seed,
+                reference=first,
             )
             for name in (ALL, *WORD_CLASSES)
         }
@@ -77,7 +79,11 @@ class PhotoResults:
     @property
     def about(self) -> str:
         """`5,531 words about 100 images`."""
-        return f"{counted(self.words[ALL], 'word')} about {counted(self.of[ALL].images, 'image')}"
+        return f"{counted(self.words[ALL], 'word')} about {counted(self.images, 'image')}"
+
+    @property
+    def images(self) -> int:
+        return self.of[ALL].images
 
     @property
     def reaches(self) -> dict[Run, Reach]:
@@ -122,41 +128,49 @@ class PhotoResults:
         return {**{name: whole[name] for name in named}, **about}
 
     def to_markdown(self) -> str:
-        """Losses and retention of every run, then the paired differences over all words."""
-        head = ["method", "budget", "mean tokens", "nats per word", "retention", *WORD_CLASSES, "same captions"]
+        """Retention and paired differences by method and budget, then losses and word classes of every run."""
+        results = self.of[ALL]
+        parts = [
+            f"# Suite photos: {self.about}",
+            "Retention is the share, in percent, of the gain of seeing that compression keeps, measured in nats per "
+            f"word of captions that people wrote: {self.blind_nats:.3f} for the model without an image. Brackets hold "
+            "95% bootstrap intervals over images.",
+            "## Retention",
+            retention_table(results),
+        ]
+        if results.differences:
+            parts += [
+                f"## Retention minus that of {results.differences[0].against}, paired",
+                f"{correction_note(results)} An asterisk marks what is clear after correction.",
+                by_budget({(one.method, one.budget): _marked(one) for one in results.differences}),
+            ]
+        return "\n\n".join([*parts, "## Every run", self._run_table()]) + "\n"
+
+    def _run_table(self) -> str:
+        head = ["method", "budget", "mean tokens", "nats per word", *WORD_CLASSES, "same captions"]
         rows = [
             [
                 score.method,
                 str(score.budget) if score.reached else f"{score.budget}, {score.standing}",
                 f"{score.mean_tokens:.1f}",
                 f"{self.nats_of(score):.3f}",
-                with_interval(score.retention, score.retention_interval),
                 *(with_interval(one.retention, one.retention_interval) for one in by_class.values()),
                 f"{score.same_answers:.1f}",
             ]
             for score, by_class in self.rows()
         ]
-        parts = [
-            f"# Suite photos: {self.about}",
-            f"Nats per word of captions that people wrote; {self.blind_nats:.3f} for the model without an image. "
-            "Retention is the share, in percent, of the gain of seeing that compression keeps: over all words, and by "
-            "word class. Brackets hold 95% bootstrap intervals over images.",
-            markdown_table(head, rows),
-        ]
-        results = self.of[ALL]
-        if results.differences:
-            parts += [
-                f"## Retention minus that of {results.differences[0].against}, paired",
-                correction_note(results),
-                difference_table(results),
-            ]
-        return "\n\n".join(parts) + "\n"
+        return markdown_table(head, rows)
 
     def write(self, directory: str | Path) -> None:
         """Write results.json and results.md."""
         folder = Path(directory)
         write_json(folder / "results.json", self.to_dict())
         (folder / "results.md").write_text(self.to_markdown(), encoding="utf-8")
+
+
+def _marked(difference: Difference) -> str:
+    found = with_interval(difference.retention, difference.interval, signed=True)
+    return f"{found} *" if difference.is_clear_among_all else found
 
 
 Losses = dict[str, list[float]]
