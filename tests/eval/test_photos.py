@@ -195,6 +195,10 @@ def test_retention_is_the_share_of_the_gap_to_the_blind_model(folder):
     assert kept == pytest.approx({"vanilla": 100, "random": 50, "divprune": 75})
     assert results.nats[Run("random", 16)] == pytest.approx(3 * np.mean([1 + item.number / 10 for item in items]))
     assert "relations" in results.to_dict()["results"][0]["retention"]
+    seen = results.nats[Run("blind", 16)] - results.nats[Run("vanilla", 16)]
+    assert results.gain(ALL)[0] == pytest.approx(seen)
+    assert f"seeing gains {seen:.3f} [" in results.to_markdown()
+    assert results.to_dict()["gain_of_seeing"]["colors"]["nats_per_word"] == pytest.approx(seen)
 
 
 def test_an_evaluation_goes_on_where_it_stopped(folder, loaded, tmp_path):

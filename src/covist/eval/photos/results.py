@@ -6,6 +6,7 @@ the gain with compression / the gain without, over all words or those of one cla
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from covist.errors import CovistError
 from covist.eval.photos.words import ALL, WORD_CLASSES, word_class, words_of
 from covist.eval.records import Answered, Records, Run
 from covist.eval.results import Cost, Difference, Results, Score
-from covist.eval.statistics import Tally
+from covist.eval.statistics import Interval, Tally
 from covist.eval.suite import Item, Suite
 from covist.eval.tables import by_budget, correction_note, markdown_table, retention_table, with_interval
 from covist.eval.tally import answer_agreement
@@ -105,6 +106,12 @@ class PhotoResults:
     def blind_nats(self) -> float:
         return next(nats for run, nats in self.nats.items() if run.method == BLIND)
 
+    def gain(self, name: str) -> tuple[float, Interval]:
+        """What seeing gains without compression, in nats per word of a class, with its 95% interval."""
+        vanilla = self.of[name].scores[0]
+        low, high = vanilla.accuracy_interval
+        return vanilla.accuracy / 100, (low / 100, high / 100)  # scores are in percent
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None for what cannot be computed."""
         whole = self.of[ALL].to_dict()
@@ -124,7 +131,12 @@ class PhotoResults:
             for place, row in enumerate(whole["results"])
         ]
         named = ("suite", "images", "settings", "differences", "versions")
-        about = {"words": self.words, "blind_nats_per_word": round(self.blind_nats, 4), "results": rows}
+        about = {
+            "words": self.words,
+            "blind_nats_per_word": round(self.blind_nats, 4),
+            "gain_of_seeing": {name: _gain_dict(*self.gain(name)) for name in self.of},
+            "results": rows,
+        }
         return {**{name: whole[name] for name in named}, **about}
 
     def to_markdown(self) -> str:
@@ -135,6 +147,9 @@ class PhotoResults:
             "Retention is the share, in percent, of the gain of seeing that compression keeps, measured in nats per "
             f"word of captions that people wrote: {self.blind_nats:.3f} for the model without an image. Brackets hold "
             "95% bootstrap intervals over images.",
+            "Without compression, seeing gains "
+            + ", ".join(f"{_in_nats(*self.gain(name))} for {name}" for name in self.of)
+            + " (nats per word).",
             "## Retention",
             retention_table(results),
         ]
@@ -166,6 +181,15 @@ class PhotoResults:
         folder = Path(directory)
         write_json(folder / "results.json", self.to_dict())
         (folder / "results.md").write_text(self.to_markdown(), encoding="utf-8")
+
+
+def _in_nats(value: float, interval: Interval) -> str:
+    return f"{value:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]"
+
+
+def _gain_dict(value: float, interval: Interval) -> dict[str, Any]:
+    ends = (round(end, 4) if math.isfinite(end) else None for end in interval)
+    return {"nats_per_word": round(value, 4) if math.isfinite(value) else None, "ci": list(ends)}
 
 
 def _marked(difference: Difference) -> str:
