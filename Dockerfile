@@ -17,6 +17,8 @@ USER covist
 WORKDIR /home/covist
 # Must be set before torch starts: some CPUs report bf16 instructions that they do not have.
 ENV ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 GRADIO_ANALYTICS_ENABLED=False PYTHONUNBUFFERED=1
+# Give the memory of large images back to the system once they have been answered.
+ENV MALLOC_MMAP_THRESHOLD_=1048576 MALLOC_TRIM_THRESHOLD_=1048576
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=120s \
   CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=4)"]

@@ -36,7 +36,8 @@ test: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	rm -rf build/site
+	$(BIN)/python tools/site/build.py
 	@echo "the site is in build/site/index.html"
 
 test-slow: $(VENV)/.installed-dev
@@ -87,7 +88,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --editable .
+	$(INSTALL) --editable '.[figures,parquet]'
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python

@@ -9,6 +9,8 @@ fit on a GPU of 80 GB.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
 
 import torch
 from torch import Tensor
@@ -17,7 +19,8 @@ from covist.families.registry import geometry_named
 from covist.formulas.attention import DistanceTable
 from covist.formulas.cosine_series import REACH, CosineSeries, error_bound, fit_series
 from covist.formulas.wide_heads import terms_in
-from covist.vllm.capacity import Card, concurrent_requests, token_bytes
+from covist.plan import HALF, Geometry
+from covist.schedule import kv_bytes
 
 HEAD_WIDTH = 128
 COLUMNS = (8, 16, 32, 64)
@@ -25,6 +28,16 @@ QWEN_AXES = [0] * 16 + [1] * 24 + [2] * 24
 PARAMETERS = {"llava-next-7b": 7.06e9, "qwen2.5-vl-7b": 8.29e9}
 TEXT = 128
 """Tokens of question and answer in a request."""
+BLOCK = 16
+"""Tokens per block of vLLM's cache; requests do not share blocks."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU: its memory in bytes, and the share that vLLM uses (`--gpu-memory-utilization`)."""
+
+    memory: float = 80e9
+    share: float = 0.9
 
 
 def frequencies(base: float) -> Tensor:
@@ -56,6 +69,27 @@ def error_rows() -> Iterator[str]:
             errors = text_errors(series, table)
             rms, far, bound = errors.square().mean().sqrt(), errors[64:].max(), error_bound(series, table)
             yield f"| {name} | {columns} | {terms_in(columns)} | {rms:.3f} | {far:.2f} | {bound:.2f} |"
+
+
+def token_bytes(geometry: Geometry, columns: int = 0) -> int:
+    """Bytes of a token in the cache in fp16 or bf16, with `columns` extra dimensions per head.
+
+    Text tokens and values have the extra dimensions too, because a cache has one width.
+    """
+    return int(kv_bytes([1] * geometry.layers, geometry.kv_heads, geometry.head_width + columns, HALF))
+
+
+def concurrent_requests(
+    geometry: Geometry, parameters: float, tokens: int, columns: int = 0, card: Card | None = None
+) -> int:
+    """How many requests of `tokens` tokens each fit into memory with the weights of a model of so many parameters.
+
+    This ignores activations and the encoder's working memory, which vLLM subtracts.
+    """
+    card = card or Card()
+    free = card.memory * card.share - HALF * parameters
+    request = ceil(tokens / BLOCK) * BLOCK * token_bytes(geometry, columns)
+    return max(0, int(free // request))
 
 
 def capacity_rows() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What docs/budget.md advises follows from the tables of docs/results.md and of the paper."""
+"""What docs/budget.md advises follows from the tables of docs/results-tables.md and of the paper."""
 
 import pytest
 
@@ -21,7 +21,7 @@ METHODS = ("covist-max", "covist-fixed", "covist-pro")
 
 def by_task(bed: str) -> dict[tuple[str, str], dict[int, float]]:
     """(method, family) -> budget -> what is left of the uncompressed model's score."""
-    (_, _, *families), rows = published.table("results.md", f"### By task, {bed}")
+    (_, _, *families), rows = published.table(published.TABLES, f"### By task, {bed}")
     found: dict[tuple[str, str], dict[int, float]] = {}
     for method, budget, *cells in rows:
         for family, cell in zip(families, cells, strict=True):

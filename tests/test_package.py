@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import covist
+from covist.extras import PACKAGES
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,7 +55,7 @@ def test_dir_shows_only_what_is_public():
 def test_importing_the_package_waits_for_nothing_heavy_and_finds_its_submodules():
     program = (
         "import sys, covist\n"
-        "print(sorted({'torch', 'transformers', 'matplotlib'} & set(sys.modules)))\n"
+        "print(sorted({'torch', 'transformers', 'matplotlib', 'pyarrow'} & set(sys.modules)))\n"
         "print(covist.tiny.demo()[1], covist.eval.load_suite('scenes').name, covist.viz.__name__)"
     )
     assert run(sys.executable, "-c", program) == "[]\nwhere is the blue square? scenes covist.viz\n"
@@ -101,14 +102,15 @@ def test_the_metadata_of_the_wheel_says_what_it_is(metadata):
     for line in metadata.get_all("Requires-Dist"):
         package, _, extra = line.partition("; extra == ")
         extras.setdefault(extra.strip("'"), set()).add(package)
-    for name in ("serve", "page", "ray", "lmms", "video", "docs"):
+    for name in ("figures", "parquet", "serve", "page", "ray", "lmms", "video", "docs"):
         assert extras[name] and extras[name] <= extras["all"]
+    assert set(PACKAGES) < set(extras)
 
 
 def test_the_description_for_a_package_index_needs_no_file_beside_it(metadata):
     text = metadata.get_payload()
     assert "## Ten lines" in text and "](" not in text and "<img" not in text and "Made by" not in text
-    assert "pip install covist" in text and "make demo" not in text and "## Citation" in text
+    assert "pip install 'covist[figures,parquet]'" in text and "make demo" not in text and "## Citation" in text
 
 
 def test_the_source_distribution_holds_what_is_needed_to_build_and_to_read(tmp_path):

@@ -27,7 +27,7 @@ def test_pages_show_every_figure_in_both_themes_and_no_other():
 
 @pytest.mark.parametrize(("name", "heading"), [("retention", published.FIRST), ("retention-hd", published.SECOND)])
 def test_every_row_that_reached_a_budget_is_a_line_with_all_its_points(name, heading):
-    _, rows = published.table("results.md", heading)
+    _, rows = published.table(published.TABLES, heading)
     points = {method.rstrip(" ¹"): sum("[" in cell for cell in cells) for method, *cells in rows}
     assert {line.name: len(line.points) for line in DRAWINGS[name].lines} == {
         method: count for method, count in points.items() if count

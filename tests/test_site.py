@@ -14,6 +14,7 @@ from html import unescape
 from html.parser import HTMLParser
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -57,9 +58,10 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
-    environment = {**os.environ, **NO_NETWORK, "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if sys.version_info < (3, 11):
+        pytest.skip("zensical needs Python 3.11")
+    command = [sys.executable, "tools/site/build.py", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, env={**os.environ, **NO_NETWORK}, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
     return folder
 
@@ -110,11 +112,39 @@ def test_links_of_the_pages_in_the_root_lead_somewhere(pages):
     assert dead == []
 
 
+def test_the_readme_and_the_first_page_begin_alike():
+    readme, index = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/index.md"))
+    words, code = index.split("\n\n")[1], FENCE.search(index)[0]
+    assert words.startswith("A vision-language model") and code.startswith("```python")
+    assert words in readme and code in readme
+
+
 def test_the_search_knows_every_page_and_works_from_a_folder(site, pages):
-    index = (site / "search" / "search_index.js").read_text(encoding="utf-8").removeprefix("var __index = ")
-    found = {entry["location"].partition("#")[0] for entry in json.loads(index)["docs"]}
-    assert found >= set(pages) - {"404.html", "index.html"}
-    assert "assets/iframe-worker.js" in pages["index.html"].loaded
+    index = (site / "search.js").read_text(encoding="utf-8").removeprefix("var __index = ").rstrip(";\n")
+    found = {entry["location"].partition("#")[0] for entry in json.loads(index)["items"]}
+    assert found == set(pages) - {"404.html"} - {old.replace(".md", ".html") for old in redirects()}
+    assert "./assets/iframe-worker.js" in pages["index.html"].loaded
+
+
+def redirects() -> dict[str, str]:
+    return settings()["plugins"]["redirects"]["redirect_maps"]
+
+
+def settings() -> dict[str, Any]:
+    tomllib = pytest.importorskip("tomllib")  # since Python 3.11, as zensical
+    return tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_every_page_is_in_the_navigation():
+    named = re.findall(r"'([\w-]+\.md)'", str(settings()["nav"]))
+    elsewhere = {"messages.md", "changelog.md", "contributing.md", "security.md"}
+    assert sorted(named) == sorted({path.name for path in (ROOT / "docs").glob("*.md")} | elsewhere)
+
+
+def test_old_addresses_lead_to_pages(pages):
+    for old, new in redirects().items():
+        assert not (ROOT / "docs" / old).exists() and (ROOT / "docs" / new).exists()
+        assert pages[old.replace(".md", ".html")].links == [new.replace(".md", ".html")]
 
 
 def test_the_reference_describes_every_public_function_and_class(pages):
@@ -171,7 +201,7 @@ def check(value, name, kind):
 
 
 def test_the_expected_savings_are_what_plans_compute():
-    page = (ROOT / "docs" / "expectations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "measuring.md").read_text(encoding="utf-8")
     asked = re.findall(r"^covist plan --preset (\S+) --budget (\d+)$", page, re.M)
     plans = [make_plan(preset_named(name)[0], int(budget)).to_dict() for name, budget in asked]
     shown = [tuple(map(float, found)) for found in re.findall(r"\| ([\d.]+) % \| ([\d.]+) % \|$", page, re.M)]

@@ -9,7 +9,10 @@ from support.pages import PAGES, ROOT, blocks_of, prose_of
 from support.spans import mistake_in, spans_of, strings_of
 
 PYTHON = [path for folder in ("benchmarks", "deploy", "src", "tools") for path in sorted((ROOT / folder).rglob("*.py"))]
-OTHER = [*sorted((ROOT / ".github").rglob("*.yml")), *map(ROOT.joinpath, ("Makefile", "mkdocs.yml", "pyproject.toml"))]
+OTHER = [
+    *sorted((ROOT / ".github").rglob("*.yml")),
+    *(ROOT / name for name in ("Makefile", "pyproject.toml", "zensical.toml")),
+]
 INDENTED = re.compile(r"\n\n {4,}(?:\$ )?((?:covist|curl|docker|lmms-eval|make|pip|python|ray|torchrun|vllm) .*)")
 
 
@@ -79,7 +82,7 @@ def test_a_mistake_is_found(span):
         "covist methods NAME",
         "make test-NAME",
         "make test-...",
-        "src/covist/methods/NAME.py",
+        "src/covist/methods/published/NAME.py",
         "src/covist/reproduce/tables/*.json",
         "don't",
     ],

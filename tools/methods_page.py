@@ -3,7 +3,7 @@
     python tools/methods_page.py
 
 A test fails if the page is out of date. The facts come from the registry of methods, the measured figures from
-docs/results.md, and the missing systems from `methods/absent.json`.
+docs/results-tables.md, and the missing systems from `methods/absent.json`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ INTRODUCTION = """\
 grouped by where they remove tokens, then by what mainly decides which ones are kept. *As published* is what the
 authors' code or paper says, *Ours* what differs from it or was left open. *Checked* begins with `golden` if outputs of
 the authors' code are reproduced, with `reference` if a literal version in our tests is. *Retention* is the share of the
-accuracy of two small models that the method keeps, in percent, by tokens kept; [Results](results.md) has intervals, and
-explains these figures.
+accuracy of two small models that the method keeps, in percent, by tokens kept;
+[Tables of results](results-tables.md) has intervals, and explains these figures.
 
 Settings follow a colon: `--method vispruner:important=0.75`. Every method accepts `positions`; its default is listed
 with its facts: `keep` leaves tokens at their original positions, `reindex` renumbers the shorter sequence."""
@@ -91,7 +91,7 @@ def _section(entry: dict[str, Any]) -> Iterator[str]:
 
 @cache
 def _measured() -> dict[str, dict[str, str]]:
-    """Figures of docs/results.md: test bed -> method -> "98.4 at 128, 94.0 at 64", for budgets that were reached."""
+    """Figures of docs/results-tables.md: bed -> method -> "98.4 at 128, 94.0 at 64", for budgets that were reached."""
     return {
         bed: {
             method: ", ".join(f"{found.value} at {budget}" for budget, found in row.items())

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+TABLES = "results-tables.md"
 FIRST, SECOND = "### First test bed", "### Second test bed"
-"""The sections of results.md whose first table has a row for every method."""
+"""The sections of TABLES whose first table has a row for every method."""
 MEASURED = re.compile(r"([\d.]+) \[([\d.]+), ([\d.]+)\]")
 
 
@@ -38,7 +39,7 @@ def measured(cell: str) -> Measured | None:
 
 def retention(heading: str) -> dict[str, dict[int, Measured]]:
     """Method -> budget -> retention, where the method reached the budget. Columns of budgets are named by a number."""
-    (_, *budgets), rows = table("results.md", heading)
+    (_, *budgets), rows = table(TABLES, heading)
     return {
         name.rstrip(" ¹"): {
             int(budget): found

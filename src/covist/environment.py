@@ -20,11 +20,9 @@ REQUIRED = (
     "numpy",
     "scipy",
     "filelock",
-    "pyarrow",
     "safetensors",
     "typer",
     "rich",
-    "matplotlib",
 )
 
 
@@ -93,14 +91,13 @@ def _declared(name: str) -> SpecifierSet:
 def _embedded_models() -> list[Check]:
     from covist.tiny import NEXT_WEIGHTS, WEIGHTS
 
-    train = "python -m covist.tiny.train"
     return [
-        _embedded_model("embedded model tiny", WEIGHTS, f"{train} --out DIR, then --model DIR/export"),
-        _embedded_model("embedded model tiny-next", NEXT_WEIGHTS, f"{train} --bed next --out DIR"),
+        _embedded_model("embedded model tiny", WEIGHTS),
+        _embedded_model("embedded model tiny-next", NEXT_WEIGHTS),
     ]
 
 
-def _embedded_model(name: str, folder: Path, advice: str) -> Check:
+def _embedded_model(name: str, folder: Path) -> Check:
     """Whether the weights are complete: opening the file reads its index and checks its length."""
     from safetensors import SafetensorError, safe_open
 
@@ -109,10 +106,12 @@ def _embedded_model(name: str, folder: Path, advice: str) -> Check:
         with safe_open(weights, "pt") as file:
             file.keys()
     except FileNotFoundError:
-        return Check(name, "missing", "no weights", advice)
+        problem = "no weights"
     except SafetensorError as error:
-        return Check(name, "missing", f"damaged weights ({error})", "install covist again")
-    return Check(name, "ok", f"{weights.stat().st_size / 1e6:.1f} MB")
+        problem = f"damaged weights ({error})"
+    else:
+        return Check(name, "ok", f"{weights.stat().st_size / 1e6:.1f} MB")
+    return Check(name, "missing", problem, "install covist again")
 
 
 def _device() -> Check:
@@ -140,6 +139,8 @@ def _waiting_threads() -> Check:
 
 def _extras() -> list[Check]:
     uses = {
+        "matplotlib": "figures of `covist show` and the plot of `covist eval --out`",
+        "pyarrow": "Parquet files of `covist batch`",
         "torchvision": "AutoProcessor of some checkpoints, and faster image processors",
         "accelerate": "device_map, for one device or several",
         "peft": "models with LoRA adapters",

@@ -17,13 +17,22 @@ from importlib.metadata import entry_points
 def load_modules(package: str) -> None:
     """Import every module of one of covist's packages, then the modules that others announce under its name.
 
-    This order lets covist's own method or family win if two have the same name. Modules with an underscore register
-    nothing, and some of them import transformers, which lists and plans do not need.
+    This order lets covist's own method or family win if two have the same name.
     """
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        if not module.name.startswith("_"):
-            importlib.import_module(f"{package}.{module.name}")
+    _import_all(package)
     _load_plugins(package)
+
+
+def _import_all(name: str) -> None:
+    """Import a module and, if it is a package, all modules in it.
+
+    Modules with an underscore register nothing, and some of them import transformers, which lists and plans do not
+    need.
+    """
+    module = importlib.import_module(name)
+    for inner in pkgutil.iter_modules(getattr(module, "__path__", ())):
+        if not inner.name.startswith("_"):
+            _import_all(f"{name}.{inner.name}")
 
 
 def _load_plugins(group: str) -> None:

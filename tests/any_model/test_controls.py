@@ -5,8 +5,8 @@ from support.checks import TOLERANCE
 from support.zoo.animal import animal
 from support.zoo.matrix import CLOSE
 
-from covist.engine.attention.bias import Terms
-from covist.engine.attention.rule import MaskRule
+from covist.engine.attention.interface import MaskRule
+from covist.engine.attention.mask import Terms
 from covist.engine.passes import Stage
 from covist.engine.sequence.cache import CompressedLayer
 

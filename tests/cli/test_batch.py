@@ -144,7 +144,7 @@ def test_options_that_cannot_be_are_refused_before_anything_is_written(covist, r
 
 
 def test_ray_is_asked_for_by_name_where_it_is_missing(covist, rows, tmp_path, monkeypatch):
-    monkeypatch.setattr("covist.cli.serve.find_spec", lambda package: None)
+    monkeypatch.setattr("covist.extras.find_spec", lambda package: None)
     refused(covist("batch", rows, "--out", tmp_path / "out", "--ray"), "needs ray: pip install 'covist[ray]'")
 
 

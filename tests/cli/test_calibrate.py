@@ -7,7 +7,7 @@ import pytest
 import covist as package
 from covist import Setup
 from covist.eval import read_data
-from covist.methods.fitprune import EMBEDDED
+from covist.methods.published.fitprune import EMBEDDED
 from covist.request.loading import load_model
 from covist.serve import server as serving_server
 from covist.serve.schema import CompressionChoice

@@ -5,7 +5,6 @@ from dataclasses import fields
 
 import pytest
 
-from covist.cli import serve
 from covist.cli.options import with_ray_address
 from covist.serve.limits import Limits
 
@@ -23,7 +22,7 @@ def test_a_limit_that_is_none_is_refused(covist):
 
 
 def test_without_the_extra_one_line_says_what_to_install(covist, monkeypatch):
-    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())
+    monkeypatch.setattr("covist.extras.find_spec", lambda name: None if name == "uvicorn" else object())
     ran = covist("serve")
     assert ran.code == 2
     assert ran.stderr == "covist: covist serve needs uvicorn: pip install 'covist[serve]'\n"
@@ -47,7 +46,7 @@ def test_a_port_that_is_taken_is_reported_before_a_model_is_loaded(covist):
 
 
 def test_without_gradio_one_line_says_what_to_install(covist, monkeypatch):
-    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "gradio" else object())
+    monkeypatch.setattr("covist.extras.find_spec", lambda name: None if name == "gradio" else object())
     ran = covist("serve", "--page")
     assert ran.code == 2
     assert ran.stderr == "covist: covist serve --page needs gradio: pip install 'covist[page]'\n"
@@ -68,13 +67,13 @@ def test_without_gradio_one_line_says_what_to_install(covist, monkeypatch):
     ],
 )
 def test_options_of_ray_that_do_not_fit_are_refused_in_one_line(covist, monkeypatch, given, line):
-    monkeypatch.setattr(serve, "find_spec", lambda name: object())
+    monkeypatch.setattr("covist.extras.find_spec", lambda name: object())
     ran = covist("serve", *given, "--port", 0)
     assert ran.code == 2 and ran.stderr == f"covist: {line}\n"
 
 
 def test_without_ray_one_line_says_what_to_install(covist, monkeypatch):
-    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "ray" else object())
+    monkeypatch.setattr("covist.extras.find_spec", lambda name: None if name == "ray" else object())
     ran = covist("serve", "--ray", "--replicas", 2)
     assert ran.code == 2
     assert ran.stderr == "covist: covist serve --ray needs ray: pip install 'covist[ray]'\n"

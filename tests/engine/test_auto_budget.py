@@ -6,7 +6,6 @@ from support.llava import TOKENS, ask
 from support.requests import assert_same, greedy, kept_keys, sample_of, step_logits
 
 from covist.errors import CovistError
-from covist.report.certificate import Certificate
 
 AUTO = "auto:0.9:4:72"
 PROMPTS = (
@@ -132,22 +131,3 @@ def test_compressed_and_uncompressed_images_share_a_batch(multi_head, compress):
     for index, images in enumerate(IMAGES):
         alone = step_logits(greedy(multi_head, sample_of(inputs, index, images), 3))
         torch.testing.assert_close(together[:, index], alone[:, 0], atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("method", ["covist-fixed", "covist-max"])
-def test_a_certificate_bounds_what_the_first_layer_reads(multi_head, compress, method):
-    options = {} if method == "covist-fixed" else {"concentration": None}
-    bounds = []
-    for budget in (8, 72, TOKENS):
-        handle = compress(multi_head, method=method, budget=budget, certify=True, **options)
-        greedy(multi_head, ask(PROMPTS[0]), 1)
-        bounds.append(handle.report.images[0].certificate.attention_bound)
-        handle.remove()
-    assert bounds[0] > bounds[1] > bounds[2] == 0
-    assert "no head of the first layer moves" in str(Certificate(8, 144, 0.8, 0.0, None, bounds[0]))
-
-
-def test_what_nobody_asked_for_is_not_worked_out(multi_head, compress):
-    handle = compress(multi_head, budget=8)
-    greedy(multi_head, ask(PROMPTS[0]), 1)
-    assert handle.report.images[0].certificate.attention_bound is None

@@ -59,21 +59,6 @@ def test_longer_conversation_is_a_prompt_of_its_own(multi_head, compress, option
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_longer_conversation_chooses_again_if_asked_to(multi_head, compress, clip, strategy):
-    handle = compress(multi_head, budget=24, strategy=strategy, clip=clip, reselect=True)
-    inputs = ask(FIRST)
-    first = greedy(multi_head, inputs, 3)
-    longer = conversation(multi_head, inputs, first)
-    expected = multi_head(**longer).logits
-    fresh = kept(handle)
-    encoded = encode(multi_head, inputs)
-    multi_head(**given(inputs, encoded))
-    assert kept(handle) != fresh
-    found = multi_head(**given(longer, encoded)).logits
-    assert kept(handle) == fresh
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
 def test_generated_text_without_a_cache_is_still_no_prompt(multi_head, compress, strategy):
     """What `generate` itself writes must not be read as a question, whichever way the image came."""
     compress(multi_head, budget=24, strategy=strategy)

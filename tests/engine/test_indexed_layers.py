@@ -9,7 +9,7 @@ from support.checks import TOLERANCE, apart
 from support.layer_kinds import KindOfLayer, build
 from support.llava import ask
 
-from covist.engine.attention import counted, interface
+from covist.engine.attention import interface
 from covist.errors import CovistError
 
 CHOOSING = {
@@ -96,7 +96,7 @@ def test_counting_what_is_left_would_differ(compress, kind, monkeypatch):
     subject = subject_of(kind)
     compress(subject.model, budget=subject.budget, method="covist-max")
     right = subject.steps(subject.prompt())
-    monkeypatch.setattr(counted, "growth_of", lambda module: None)
+    monkeypatch.setattr(interface, "growth_of", lambda module: None)
     assert apart(subject.steps(subject.prompt()), right) > 10 * TOLERANCE
 
 

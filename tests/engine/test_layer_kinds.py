@@ -78,11 +78,6 @@ def test_bfloat16_gives_numbers(compress, kind):
     assert checks.in_bfloat16(compress, KindOfLayer(kind), "covist-max").isfinite().all()
 
 
-@pytest.mark.parametrize("kind", ["linear", "convolution"])
-def test_choosing_again_forgets_the_states_of_recurrent_layers(compress, kind):
-    assert checks.from_asking_the_whole_conversation(compress, KindOfLayer(kind), "covist-fixed") < TOLERANCE
-
-
 # -- reductions inside the decoder -------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from support.requests import greedy
 import covist
 from covist.api.report import Report
 from covist.methods.covist import CovistFixed
-from covist.methods.divprune import DivPrune
+from covist.methods.published.divprune import DivPrune
 from covist.report.pixels import Preprocessing
 from covist.report.stages import StageReport
 

@@ -36,6 +36,16 @@ def test_text_turn_equals_the_whole_conversation(model, strategy, compress):
         torch.testing.assert_close(second.logits[step][0], expected, atol=1e-4, rtol=1e-4)
 
 
+def test_conversation_sent_again_keeps_what_the_first_question_chose(multi_head, compress, clip):
+    handle = compress(multi_head, budget=24, clip=clip)
+    inputs = ask(FIRST)
+    first = greedy(multi_head, inputs, 3)
+    kept = handle.report.images[0].kept
+    again = continued(first, "USER: where is the left object ? ASSISTANT:")
+    greedy(multi_head, {"input_ids": again, "pixel_values": inputs["pixel_values"]}, 1)
+    assert torch.equal(handle.report.images[0].kept, kept)
+
+
 def test_image_in_a_later_turn_equals_the_whole_conversation(model, strategy, compress):
     handle = compress(model, budget=24, strategy=strategy)
     inputs = ask(FIRST)

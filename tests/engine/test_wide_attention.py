@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from covist.contract.method import AttentionRule
 from covist.engine.attention.interface import backend_of
-from covist.engine.attention.wide import WideStage
+from covist.engine.attention.mask import WideStage
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.sequence.ledger import Ledger
 from covist.formulas.attention import DistanceTable

@@ -270,3 +270,8 @@ def test_interventions_keep_the_representatives_of_the_main_configuration(untrai
             subject.answer(item)
             kept.append([image.stages[0].indices.tolist() for image in handle.report.images])
     assert kept[0] == kept[1]
+
+
+def test_auto_refuses_a_method_that_does_not_measure_coverage(untrained):
+    with pytest.raises(CovistError, match="random does not measure coverage"):
+        evaluate("random", "auto", limit=1, model=untrained)

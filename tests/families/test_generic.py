@@ -177,7 +177,7 @@ def test_evidence_is_the_attention_that_tokens_receive_in_the_towers_layer(name,
     (signals,) = captured(subject.model, inputs, family=family)
     module = copy.deepcopy(family.base.vision_tower)
     module.set_attn_implementation("eager")
-    seen = module(inputs["pixel_values"], output_attentions=True).attentions[family._feeding_layer]
+    seen = module(inputs["pixel_values"], output_attentions=True).attentions[family.feeding_state]
     received = seen[0].mean((0, 1))  # over heads and queries
     patches = layout(signals.grid.views, len(received) // len(signals.span))
     expected = received[patches].sum(1)

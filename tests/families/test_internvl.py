@@ -10,7 +10,6 @@ from support.towers import eager_attention
 from transformers.models.internvl import modeling_internvl
 
 import covist
-from covist.families.registry import family_for
 
 CASE = CASES[0]
 ONE = "{image}what is the colour of this ?"
@@ -88,10 +87,18 @@ def test_reports_show_every_tile_and_the_whole_image_last(compress):
         assert torch.equal(view, (255 * tile).round().to(torch.uint8).permute(1, 2, 0))
 
 
-def test_features_of_another_layer_are_refused():
-    model = internvl()
+def test_evidence_follows_the_layer_that_feeds_the_projector():
+    model, inputs = internvl(), CASE.ask(ONE)
     model.config.vision_feature_layer = -2
-    with pytest.raises(covist.CovistError, match="vision_feature_layer must be -1, not -2"):
-        family_for(model)
-    with covist.compress(CASE.model), pytest.raises(covist.CovistError, match="must be -1, not 1"):
+    tiles = captured(model, inputs)
+    with eager_attention(modeling_internvl, model.model.vision_tower) as seen:
+        model.get_image_features(inputs.pixel_values)
+    for tile, keys in zip(tiles, seen[-2].keys[:, 1:], strict=True):
+        means = keys.view(SIDE, 2, SIDE, 2, -1).mean((1, 3)).flatten(0, 1)
+        torch.testing.assert_close(tile.keys, means, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(tile.project(tile.hidden), tile.embeddings)
+
+
+def test_a_call_cannot_take_features_of_another_layer():
+    with covist.compress(CASE.model), pytest.raises(covist.CovistError, match="must use the model's own setting, -1"):
         CASE.model.get_image_features(CASE.ask(ONE).pixel_values, vision_feature_layer=1)

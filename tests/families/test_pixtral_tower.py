@@ -12,8 +12,6 @@ from support.requests import greedy
 from support.towers import eager_attention
 from transformers.models.pixtral import modeling_pixtral
 
-import covist
-from covist.errors import CovistError
 from covist.families import incoming
 
 TOWERS = [case for case in CASES if case.family in ("pixtral", "mistral3")]
@@ -106,10 +104,3 @@ def test_images_that_fill_a_batch_need_no_sizes():
     inputs.pop("image_sizes")
     for ours, theirs in zip(captured(case.model, inputs), known, strict=True):
         assert ours.grid == theirs.grid and torch.equal(ours.span, theirs.span)
-
-
-def test_a_class_row_that_the_tower_does_not_have_is_not_dropped():
-    model = next(case for case in TOWERS if case.family == "pixtral").build()
-    model.config.vision_feature_select_strategy = "default"
-    with pytest.raises(CovistError, match="vision_feature_select_strategy must be 'full', not 'default'"):
-        covist.compress(model)

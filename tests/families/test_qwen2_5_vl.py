@@ -9,7 +9,7 @@ from support.matrix.qwen2_5_vl import qwen, qwen_inputs, qwen_processor
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
 import covist
-from covist.engine.axes import rotary_axes
+from covist.engine.rotation import rotary_axes
 from covist.families import incoming
 
 PROMPT = "<|im_start|>user{image}what is the colour of this ?<|im_end|><|im_start|>assistant"

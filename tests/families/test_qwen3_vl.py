@@ -14,12 +14,12 @@ from support.videos import ask_about
 import covist
 from covist.api import handle
 from covist.contract.text_config import geometry_of
-from covist.engine.axes import rotary_axes
 from covist.engine.decoder import FrozenDecoder
+from covist.engine.rotation import rotary_axes
 from covist.errors import CovistError
 from covist.families.registry import family_for
-from covist.methods import sparsevlm
 from covist.methods.create import create_method
+from covist.methods.published import sparsevlm
 from covist.methods.registry import available_methods
 from covist.schedule import decoder_flops
 

@@ -12,8 +12,8 @@ from covist.lmms.arguments import Arguments
 from covist.lmms.conversations import from_visuals
 from covist.lmms.generation import Generation
 from covist.request.concentration import mean_concentration
+from covist.request.decoding import generate
 from covist.request.inputs import prepare
-from covist.request.timing import generate
 from covist.request.together import Shown
 
 pytestmark = pytest.mark.filterwarnings("ignore:no clip= given")
@@ -40,7 +40,7 @@ def test_a_batch_answers_as_each_conversation_alone_and_as_the_library(case, tmp
     ours._handle.remove()
     with compress(loaded.model, loaded.processor, budget=6, concentration=FROZEN):
         written = [
-            generate(loaded.model, prepare(loaded, [IMAGES[index] for index in indices], text), 4)
+            generate(loaded.model, prepare(loaded, [IMAGES[index] for index in indices], text).inputs(loaded.model), 4)
             for indices, text in ASKED
             if indices
         ]

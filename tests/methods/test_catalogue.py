@@ -1,5 +1,6 @@
 """What `covist methods` says is complete: every setting has a meaning, and the defaults are the real ones."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from support import golden
 from covist import CovistConfig, MethodInfo, available_methods, create_method
 from covist.contract.kinds import CRITERIA, NEEDS
 from covist.errors import CovistError
+from covist.methods import published
 from covist.methods.catalogue import describe, grouped, matching
 from covist.methods.covist import Covist
 from covist.methods.registry import option_defaults, option_meanings, option_names
@@ -66,6 +68,13 @@ def test_every_rival_says_what_is_published_what_is_ours_and_what_was_checked(na
     assert info.checked.startswith(("golden: ", "reference: "))
 
 
+def test_every_section_about_published_methods_is_that_of_a_method_or_repeated_by_one():
+    text = (Path(published.__file__).parent / "info.ini").read_text(encoding="utf-8")
+    sections = re.findall(r"^\[(.+)\]$", text, re.MULTILINE)
+    assert sections == sorted(sections), "sections are in alphabetical order"
+    assert [name for name in sections if name not in BUILT_IN and f"${{{name}:" not in text] == []
+
+
 @pytest.mark.parametrize("file", golden.files())
 def test_every_golden_file_is_named_by_a_method(file):
     assert any(info.checked.startswith(f"golden: {file} (") for info in (BUILT_IN[name].info for name in RIVALS))
@@ -85,7 +94,7 @@ def test_a_method_need_not_say_how_it_was_checked_nor_its_criterion():
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_method_of_ours_says_its_criterion_and_what_it_needs(name):
     info = BUILT_IN[name].info
-    words = f"give its MethodInfo criterion= (one of {', '.join(CRITERIA)}) and needs= (a tuple of {', '.join(NEEDS)})"
+    words = f"give its MethodInfo a criterion (one of {', '.join(CRITERIA)}) and needs (some of {', '.join(NEEDS)})"
     assert info.criterion and info.needs is not None, f"{name}: {words}; contract/kinds.py says what they mean"
     assert len(set(info.needs)) == len(info.needs)
 

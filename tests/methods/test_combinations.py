@@ -8,7 +8,7 @@ from covist.config import CovistConfig
 from covist.formulas.composition import compose
 from covist.methods.covist import CovistFixed
 from covist.methods.create import create_method
-from covist.methods.divprune import DivPrune
+from covist.methods.published.divprune import DivPrune
 
 
 def test_composition_keeps_the_selectors_tokens_and_composes_the_rest():

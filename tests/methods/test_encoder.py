@@ -8,16 +8,16 @@ import reference.encoder as literal
 import torch
 from support.images import FakeText, image
 
-from covist.contract.encoder import EncoderRead, LayerRun, Tower
+from covist.contract.encoder import EncoderRead
 from covist.errors import CovistError
 from covist.grid import Grid
 from covist.methods.create import create_method
-from covist.methods.evocut import STATES, EvoCut, cluster_centres, evolution_scores
-from covist.methods.hiprune import BESIDE, OBJECTS, WHOLE, HiPrune
 from covist.methods.layout import NO_TOKEN, allot, even_cells, neighbours
-from covist.methods.prunesid import PruneSID, choose, groups, quotas, survivors
+from covist.methods.published.evocut import STATES, EvoCut, cluster_centres, evolution_scores
+from covist.methods.published.hiprune import BESIDE, OBJECTS, WHOLE, HiPrune
+from covist.methods.published.prunesid import PruneSID, choose, groups, quotas, survivors
+from covist.methods.published.visiontrim import RECEIVED, VisionTrim
 from covist.methods.shared import received_attention
-from covist.methods.visiontrim import RECEIVED, VisionTrim
 
 COUNTS = [1, 2, 7, 18, 34]  # of 35 tokens, odd on purpose
 SEEDS = [0, 1, 2]
@@ -304,8 +304,3 @@ def test_published_layers(requested, count, has_class, expected):
 
 def test_a_read_never_lies_beyond_the_layer_that_feeds_the_projector():
     assert STATES.layer(2, 0, True) == 0 and EncoderRead("states", -1).layer(24, 22, True) == 22
-
-
-def test_a_tower_moves_to_a_device():
-    tower = Tower(torch.ones(1, 3, 2), lambda layer, states: LayerRun(states, states, states), (0,))
-    assert tower.on(torch.device("meta")).entry.device.type == "meta"

@@ -9,8 +9,8 @@ import torch
 from support.images import ENCODER_WIDTH, image, inside, tower_of
 
 from covist.contract.encoder import EncoderRead, LayerRun
-from covist.methods.flowcut import FlowCut, flow, flow_without_class, leaving_after, walk
 from covist.methods.layout import allot
+from covist.methods.published.flowcut import FlowCut, flow, flow_without_class, leaving_after, walk
 from covist.methods.shared import received_attention
 
 COUNTS = [1, 2, 7, 18, 34]  # of 35 tokens, odd on purpose

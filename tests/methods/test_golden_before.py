@@ -13,20 +13,20 @@ from covist.contract.instruction import Instruction
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.contract.views import ImageContext
 from covist.grid import Grid
-from covist.methods.anchorprune import AnchorPrune, anchors
-from covist.methods.cdpruner import CDPruner, question_relevance
-from covist.methods.divprune import DivPrune
-from covist.methods.fastervlm import FasterVLM
-from covist.methods.holov import HoloV, chunk_score, quotas
-from covist.methods.mmtok import MMTok, text_rows, visual_rows
-from covist.methods.prumerge import PruMerge, PruMergePlus, last_layer, merge_neighbours, with_grid
+from covist.methods.published.anchorprune import AnchorPrune, anchors
+from covist.methods.published.cdpruner import CDPruner, question_relevance
+from covist.methods.published.divprune import DivPrune
+from covist.methods.published.fastervlm import FasterVLM
+from covist.methods.published.holov import HoloV, chunk_score, quotas
+from covist.methods.published.mmtok import MMTok, text_rows, visual_rows
+from covist.methods.published.prumerge import PruMerge, PruMergePlus, last_layer, merge_neighbours, with_grid
+from covist.methods.published.scope import Scope
+from covist.methods.published.tome import ToMe, merge, merges_per_round
+from covist.methods.published.visionzip import VisionZip
+from covist.methods.published.vispruner import VisPruner
+from covist.methods.published.vscan import VScan, local_scan
 from covist.methods.relevance import clip_relevance, spread
-from covist.methods.scope import Scope
 from covist.methods.shared import cosine
-from covist.methods.tome import ToMe, merge, merges_per_round
-from covist.methods.visionzip import VisionZip
-from covist.methods.vispruner import VisPruner
-from covist.methods.vscan import VScan, local_scan
 
 GRID = Grid(((24, 24),))
 TOKENS = GRID.size

@@ -14,16 +14,16 @@ from covist.engine.sequence.images import Batch, ImageInPrompt, Sample
 from covist.formulas.attention import DistanceTable
 from covist.formulas.internal import coordinate_signals
 from covist.grid import Grid
-from covist.methods._raters import pointed_at, raters
 from covist.methods.create import create_method
-from covist.methods.dart import Dart, pivots, similarity_to, spread_from
-from covist.methods.fastv import FastV
 from covist.methods.inside import last_prompt_row
-from covist.methods.ivcprune import IVCPrune, closeness, foreground
-from covist.methods.pyramiddrop import PyramidDrop
+from covist.methods.published._raters import pointed_at, raters
+from covist.methods.published.dart import Dart, pivots, similarity_to, spread_from
+from covist.methods.published.fastv import FastV
+from covist.methods.published.ivcprune import IVCPrune, closeness, foreground
+from covist.methods.published.pyramiddrop import PyramidDrop
+from covist.methods.published.sparsevlm import SparseVLM, density_peaks, recycled, split_places
+from covist.methods.published.sparsevlm_plus import SparseVLMPlus, rotation_logits, strongest_heads
 from covist.methods.shared import cluster_means, largest
-from covist.methods.sparsevlm import SparseVLM, density_peaks, recycled, split_places
-from covist.methods.sparsevlm_plus import SparseVLMPlus, rotation_logits, strongest_heads
 from covist.state import VisualState
 
 TOKENS, SQUARE = 576, Grid(((24, 24),))
@@ -237,8 +237,8 @@ def test_sparsevlm_plus(case, budget, monkeypatch):
     torch.testing.assert_close(rated.sum((1, 2)), case["head_mass"], atol=1e-4, rtol=1e-4)
     assert torch.equal(strongest_heads(rated, 14).sort().values, case["heads"])
 
-    monkeypatch.setattr("covist.methods.sparsevlm_plus.raters", lambda _: chosen)  # the file gives them
-    monkeypatch.setattr("covist.methods.sparsevlm_plus.OF_HEADS", heads)  # 14 of its 16
+    monkeypatch.setattr("covist.methods.published.sparsevlm_plus.raters", lambda _: chosen)  # the file gives them
+    monkeypatch.setattr("covist.methods.published.sparsevlm_plus.OF_HEADS", heads)  # 14 of its 16
     method = SparseVLMPlus()
     torch.testing.assert_close(method.score(view), case["score"], atol=1e-6, rtol=1e-4)
     count = len(case[f"kept_{budget}"])

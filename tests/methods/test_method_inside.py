@@ -7,15 +7,15 @@ from reference.ops import ranking
 from support.images import image, inside
 
 from covist.methods.create import create_method
-from covist.methods.dart import Dart
-from covist.methods.fastv import FastV
 from covist.methods.inside import DropInside
-from covist.methods.ivcprune import IVCPrune
-from covist.methods.pyramiddrop import PyramidDrop
+from covist.methods.published.dart import Dart
+from covist.methods.published.fastv import FastV
+from covist.methods.published.ivcprune import IVCPrune
+from covist.methods.published.pyramiddrop import PyramidDrop
+from covist.methods.published.sparsevlm import SparseVLM, split_places
+from covist.methods.published.sparsevlm_plus import SparseVLMPlus
+from covist.methods.published.vscan import VScan
 from covist.methods.registry import available_methods
-from covist.methods.sparsevlm import SparseVLM, split_places
-from covist.methods.sparsevlm_plus import SparseVLMPlus
-from covist.methods.vscan import VScan
 
 INSIDE = [name for name, method in available_methods().items() if issubclass(method, DropInside)]
 

@@ -13,14 +13,14 @@ from support.requests import assert_same, greedy
 import covist
 from covist.errors import CovistError
 from covist.grid import Grid, PartialGrid
-from covist.methods import transprune
-from covist.methods._fitting import Attended
-from covist.methods.clse import CLSE, fine_structure
 from covist.methods.create import create_method
-from covist.methods.fitprune import AttentionProbe, FitPrune
-from covist.methods.priortr import PriorTR
-from covist.methods.transprune import TransPrune
-from covist.methods.v2drop import V2Drop
+from covist.methods.published import transprune
+from covist.methods.published._fitting import Attended
+from covist.methods.published.clse import CLSE, fine_structure
+from covist.methods.published.fitprune import AttentionProbe, FitPrune
+from covist.methods.published.priortr import PriorTR
+from covist.methods.published.transprune import TransPrune
+from covist.methods.published.v2drop import V2Drop
 from covist.schedule import Calibration
 
 VIEWS = [((5, 7),), ((1, 6),), ((4, 4), (2, 9))]
@@ -233,7 +233,7 @@ def test_blocks_are_followed_only_for_methods_that_ask_and_let_go_exactly():
 
 @pytest.mark.parametrize("count", [1, 8, 34])
 def test_fitprune_keeps_what_text_and_image_look_at(kv_heads, count, monkeypatch):
-    monkeypatch.setattr("covist.methods.fitprune.ROWS_AT_ONCE", 8)  # several parts, the last one shorter
+    monkeypatch.setattr("covist.methods.published.fitprune.ROWS_AT_ONCE", 8)  # several parts, the last one shorter
     method = FitPrune()
     state, view = looked_at(method, kv_heads)
     assert view.observed_layer == view.depth - 1

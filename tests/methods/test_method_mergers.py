@@ -11,15 +11,15 @@ from support.images import ENCODER_HEADS, image
 
 from covist.methods.catalogue import describe
 from covist.methods.create import create_method
-from covist.methods.divprune import DivPrune
 from covist.methods.downsample import Downsample
-from covist.methods.prumerge import PruMerge, fit_grid, with_grid
+from covist.methods.published.divprune import DivPrune
+from covist.methods.published.prumerge import PruMerge, fit_grid, with_grid
+from covist.methods.published.tome import ToMe, merges_per_round
+from covist.methods.published.visionzip import VisionZip
+from covist.methods.published.vispruner import VisPruner
+from covist.methods.published.vscan import VScan
 from covist.methods.registry import available_methods
 from covist.methods.shared import layer_attention, received_attention
-from covist.methods.tome import ToMe, merges_per_round
-from covist.methods.visionzip import VisionZip
-from covist.methods.vispruner import VisPruner
-from covist.methods.vscan import VScan
 
 MERGERS = [
     name

@@ -7,19 +7,19 @@ import torch
 from support.images import FakeText, image
 
 from covist.errors import CovistError
-from covist.methods.anchorprune import AnchorPrune
-from covist.methods.cdpruner import CDPruner, most_probable_subset
 from covist.methods.create import create_method
-from covist.methods.divprune import DivPrune
-from covist.methods.fastervlm import FasterVLM
-from covist.methods.holov import HoloV
-from covist.methods.mmtok import MMTok, content_words
+from covist.methods.published.anchorprune import AnchorPrune
+from covist.methods.published.cdpruner import CDPruner, most_probable_subset
+from covist.methods.published.divprune import DivPrune
+from covist.methods.published.fastervlm import FasterVLM
+from covist.methods.published.holov import HoloV
+from covist.methods.published.mmtok import MMTok, content_words
+from covist.methods.published.scope import Scope
+from covist.methods.published.vispruner import VisPruner
 from covist.methods.random import Random
 from covist.methods.relevance import bare_question
-from covist.methods.scope import Scope
 from covist.methods.shared import received_attention
 from covist.methods.uniform import Uniform
-from covist.methods.vispruner import VisPruner
 
 COUNTS = [1, 2, 7, 18, 33]  # of 35 tokens, odd on purpose
 SEEDS = [0, 1, 2]

@@ -15,16 +15,16 @@ from torch import nn
 
 from covist.errors import CovistError
 from covist.grid import Grid, PartialGrid
-from covist.methods.cdpruner import most_probable_subset
-from covist.methods.cdpruner import question_relevance as cdpruner_relevance
-from covist.methods.cen_prune import CenPruneCDPruner, CenPruneDivPrune, CenPruneZooPrune, centre
 from covist.methods.create import create_method
-from covist.methods.eadp import EADP, gaussian, segment_relevance
-from covist.methods.fsr import FSR, leading
-from covist.methods.score import SCoRe
+from covist.methods.published.cdpruner import most_probable_subset
+from covist.methods.published.cdpruner import question_relevance as cdpruner_relevance
+from covist.methods.published.cen_prune import CenPruneCDPruner, CenPruneDivPrune, CenPruneZooPrune, centre
+from covist.methods.published.eadp import EADP, gaussian, segment_relevance
+from covist.methods.published.fsr import FSR, leading
+from covist.methods.published.score import SCoRe
+from covist.methods.published.trim import TRIM
+from covist.methods.published.zoo_prune import ZooPrune, step_in
 from covist.methods.shared import received_attention
-from covist.methods.trim import TRIM
-from covist.methods.zoo_prune import ZooPrune, step_in
 
 COUNTS = [1, 2, 7, 18, 34]  # of 35 tokens
 VIEWS = [((5, 7),), ((1, 9),), ((3, 3), (2, 6))]

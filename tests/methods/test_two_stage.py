@@ -12,17 +12,17 @@ from support.ties import contents
 
 from covist.errors import CovistError
 from covist.grid import Grid
-from covist.methods._raters import pointing
-from covist.methods.apet import ApET, approximation_errors
 from covist.methods.create import create_method
-from covist.methods.dart import Dart
-from covist.methods.e2s_pruner import E2SPruner, combined, head_opinion, retained
 from covist.methods.layout import windows
-from covist.methods.mob import MoB
+from covist.methods.published._raters import pointing
+from covist.methods.published.apet import ApET, approximation_errors
+from covist.methods.published.dart import Dart
+from covist.methods.published.e2s_pruner import E2SPruner, combined, head_opinion, retained
+from covist.methods.published.mob import MoB
+from covist.methods.published.tops import TOPS, balanced
+from covist.methods.published.vlm_pruner import VLMPruner, diagonals_apart, grown, liveliest_channels
+from covist.methods.published.wtr import WtrDart, WtrDivPrune
 from covist.methods.shared import cosine, received_attention
-from covist.methods.tops import TOPS, balanced
-from covist.methods.vlm_pruner import VLMPruner, diagonals_apart, grown, liveliest_channels
-from covist.methods.wtr import WtrDart, WtrDivPrune
 
 NAMES = ["apet", "e2s-pruner", "mob", "tops", "vlm-pruner", "wtr-dart", "wtr-divprune"]
 BEFORE_TOO = ["apet", "tops", "wtr-divprune"]

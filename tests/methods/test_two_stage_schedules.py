@@ -3,7 +3,7 @@
 import pytest
 
 from covist.methods.create import create_method
-from covist.methods.tops import TOPS
+from covist.methods.published.tops import TOPS
 
 BEFORE_TOO = ["apet", "tops", "wtr-divprune"]
 

@@ -41,7 +41,7 @@ class Batch:
 
     def workers(self) -> list[psutil.Process]:
         """The processes that hold a model."""
-        return [one for one in self.family if one.is_running() and any("MapWorker" in part for part in one.cmdline())]
+        return [one for one in self.family if one.is_running() and any("BatchWorker" in part for part in one.cmdline())]
 
     def finish(self) -> tuple[int, str]:
         _, complaint = self.process.communicate(timeout=PATIENCE)

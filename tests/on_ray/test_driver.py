@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 
 import psutil
@@ -16,8 +14,7 @@ from covist.errors import CovistError
 pytest.importorskip("ray", reason="Ray is not installed; make test-ray has it")
 pytestmark = pytest.mark.ray
 
-from covist.cluster.driver import RayDriver  # noqa: E402
-from covist.cluster.feed import PIECE_ROWS, Feed, pieces  # noqa: E402
+from covist.cluster.driver import CALLS, PIECE_ROWS, RayDriver, pieces  # noqa: E402
 from covist.cluster.start import ray_running, share_of  # noqa: E402
 
 
@@ -28,26 +25,9 @@ def rows(start: int, count: int) -> list[Row]:
 
 def test_pieces_hold_the_same_rows_in_the_same_order():
     blocks = [Block(0, rows(0, PIECE_ROWS + 1)), Block(3, rows(500, 2))]
-    found = list(pieces(blocks))
+    found = list(pieces(blocks, []))
     assert [(one.index, len(one.rows)) for one in found] == [(0, PIECE_ROWS), (0, 1), (3, 2)]
     assert [row for one in found for row in one.rows] == [row for one in blocks for row in one.rows]
-
-
-def test_a_feed_gives_the_same_piece_for_a_number_until_it_is_answered():
-    async def use() -> list[bytes | None]:
-        feed = Feed(room=2)
-        await feed.put(b"a")
-        await feed.put(b"b")
-        third = asyncio.create_task(feed.put(b"c"))
-        await asyncio.sleep(0)
-        seen = [await feed.get(1), await feed.get(0), await feed.get(0)]
-        assert not third.done(), "more pieces wait than there is room for"
-        await feed.answered(0)
-        await third
-        await feed.end()
-        return [*seen, await feed.get(0), await feed.get(2), await feed.get(3)]
-
-    assert asyncio.run(use()) == [b"b", b"a", b"a", b"", b"c", None]
 
 
 @pytest.fixture(scope="module")
@@ -75,27 +55,22 @@ def test_blocks_are_taken_as_they_are_answered_and_all_are(running, spec):
         most = max(most, taken - answered)
         found += [(result.index, answer.id, answer.error) for answer in result.answers]
     assert sorted(found) == sorted((n // 3, f"row-{n}", f"bad {n}") for n in range(300))
-    assert most <= 4 + 3  # as the feed has room for, and the one that waits for it
+    assert most <= CALLS
 
 
-def test_rows_are_read_again_if_the_process_that_reads_them_dies(running, spec):
-    died = threading.Event()
-
-    def blocks() -> Iterator[Block]:
-        yield Block(0, rows(0, 2))
-        died.wait()
-        yield Block(1, rows(2, 2))
-
+def test_a_piece_goes_to_the_worker_that_replaces_a_dead_one(running, spec):
     found = []
-    for result in running.run(spec, blocks()):
+    for result in running.run(spec, [Block(index, rows(2 * index, 2)) for index in range(8)]):
         found.append(result.index)
-        if result.index == 0:
-            (reader,) = [
-                one for one in psutil.Process().children(recursive=True) if "FeedSource" in " ".join(one.cmdline())
-            ]
-            reader.kill()
-            died.set()
-    assert found == [0, 1]
+        if len(found) == 1:
+            worker_process().kill()
+    assert sorted(found) == list(range(8))
+
+
+def worker_process() -> psutil.Process:
+    family = psutil.Process().children(recursive=True)
+    (found,) = [one for one in family if "BatchWorker" in " ".join(one.cmdline())]
+    return found
 
 
 def test_an_input_that_breaks_off_is_reported_after_what_was_read(running, spec):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 from support.serving import said, shown
 
+import covist
 from covist import tiny
 from covist.api.setup import Setup
 from covist.batch.rows import read_row
@@ -135,3 +138,15 @@ def test_the_settings_of_the_checkpoint_would_change_the_answer(plain, expected)
     for own in ({"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 2}):
         written = plain.model.generate(**request.inputs(plain.model), **greedy(TOKENS, **own))[:, request.length :]
         assert plain.processor.batch_decode(written, skip_special_tokens=True)[0].strip() != expected
+
+
+def test_models_write_in_one_place_only():
+    """Rooms that called `generate` themselves decoded differently."""
+    package = Path(covist.__file__).parent
+    callers = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "generate"
+    ]
+    assert callers == ["request/decoding.py"]

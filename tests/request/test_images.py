@@ -5,7 +5,7 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from PIL import Image, ImageFile, features
+from PIL import Image, ImageFile, PngImagePlugin, features
 
 from covist.errors import CovistError
 from covist.request.images import MAX_RATIO, check_image, count_pixels, decode_image, image_files, load_image
@@ -156,16 +156,6 @@ def test_what_only_looks_like_scans_is_not_counted(kind):
     assert decode_image(data).size == (16, 16)
 
 
-def odd_exif() -> bytes:
-    """A photograph to be turned, with a pointer that is a number with a fraction: Pillow raises struct.error."""
-    entries = [(ORIENTATION, 3, 1, QUARTER_TURN), (0x14A, 11, 1, 0)]
-    packed = b"".join(struct.pack("<HHII", *entry) for entry in entries)
-    exif = b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(entries)) + packed + bytes(4)
-    file = BytesIO()
-    Image.new("RGB", (4, 2)).save(file, "PNG", exif=exif)
-    return file.getvalue()
-
-
 def broken_avif() -> bytes:
     """Pillow raises RuntimeError."""
     if not features.check("avif"):
@@ -176,7 +166,15 @@ def broken_avif() -> bytes:
     return data[: data.index(b"mdat") + 4] + bytes(len(data))
 
 
-@pytest.mark.parametrize("made", [odd_exif, broken_avif])
+def broken_profile() -> bytes:
+    """A photograph to be turned by text that is not hexadecimal: Python raises ValueError."""
+    notes, file = PngImagePlugin.PngInfo(), BytesIO()
+    notes.add_text("Raw profile type exif", "\nexif\n       4\nwords\n")
+    Image.new("RGB", (4, 2)).save(file, "PNG", pnginfo=notes)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("made", [broken_profile, broken_avif])
 def test_whatever_a_decoder_raises_is_one_line(made):
     with pytest.raises(CovistError, match="^photo is damaged or truncated") as refused:
         decode_image(made(), "photo")

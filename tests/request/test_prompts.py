@@ -45,3 +45,10 @@ def test_a_template_with_system_gets_all_turns():
 def test_a_question_may_not_bring_placeholders(word):
     with pytest.raises(CovistError, match="remove it"):
         chat_prompt(Processor(), f"what is {word}?")
+
+
+@pytest.mark.parametrize("processor", [Processor(), with_template("system user"), with_template("user")])
+def test_half_a_character_is_refused_as_such(processor):
+    """JSON may contain it, and so may a command line whose bytes are not UTF-8; tokenizers raise a TypeError."""
+    with pytest.raises(CovistError, match=r"contains '\\udcff', which is half a character; remove it"):
+        chat_prompt(processor, "is there a square \udcff ?")

@@ -13,9 +13,9 @@ from covist.errors import CovistError
 from covist.families import video
 from covist.families._pil_videos import Qwen2Videos, Qwen3Videos
 from covist.request.answer import Configuration, ask, compressed
+from covist.request.decoding import generate
 from covist.request.inputs import prepare
 from covist.request.loading import LoadedModel, load_model
-from covist.request.timing import generate
 from covist.request.tokens import visual_tokens
 from covist.request.videos import Video
 
@@ -109,9 +109,9 @@ def test_several_prompts_share_one_encoding_and_answer_as_alone(loaded, configur
     hook = tower.register_forward_hook(lambda *_: calls.append(1))
     try:
         with compressed(loaded, configuration, concentration=0.05):
-            both = generate(loaded.model, together, 3)
+            both = generate(loaded.model, together.inputs(loaded.model), 3)
             assert len(calls) == 2  # the image, the video
-            each = [generate(loaded.model, one, 3) for one in alone]
+            each = [generate(loaded.model, one.inputs(loaded.model), 3) for one in alone]
     finally:
         hook.remove()
     assert torch.equal(both, torch.cat(each))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import socket
 import struct
@@ -284,6 +285,28 @@ def test_a_client_that_hangs_up_inside_its_body(serve):
     with socket.create_connection(("127.0.0.1", server.port)) as rude:
         rude.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
     assert server.ask(max_tokens=1).choices
+
+
+def exchange(server, sent: bytes) -> bytes:
+    """What a connection brings until the server closes it."""
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(sent)
+        return b"".join(iter(lambda: connection.recv(4096), b""))
+
+
+@pytest.mark.parametrize("line", ["POST /v1/chat/completions", "GET /health", "GET /nowhere"])
+def test_a_request_of_two_lengths_is_refused_and_what_follows_it_is_no_request(server, line):
+    """It was read by one of them; the rest waited for a body, or was answered as a request of its own."""
+    head = f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for following in ("", "0\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\n\r\n"):
+        answer = exchange(server, (head + following).encode())
+        assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+        assert b"both Content-Length and Transfer-Encoding" in answer and b'"two_lengths"' in answer
+
+
+def test_a_compressed_body_is_refused_as_such(server):
+    answer = server.post(gzip.compress(b"{}"), headers={"Content-Encoding": "gzip"})
+    assert answer.status_code == 400 and "must not be compressed" in answer.json()["error"]["message"]
 
 
 def test_keys_are_asked_for(serve):

@@ -11,9 +11,9 @@ from support.families import smooth_image
 from support.serving import Running, ask_at_once, metric, said, serving, shown
 
 from covist import compress
+from covist.request.decoding import generate
 from covist.request.inputs import prepare
 from covist.request.loading import LoadedModel
-from covist.request.timing import generate
 from covist.serve.limits import Limits
 from covist.serve.service import Service
 
@@ -56,8 +56,8 @@ def by_the_library(loaded: LoadedModel, request: tuple) -> str:
     choice, indices, words = request
     asked = prepare(loaded, [IMAGES[index] for index in indices], words)
     if choice is PLAIN:
-        written = generate(loaded.model, asked, TOKENS)
+        written = generate(loaded.model, asked.inputs(loaded.model), TOKENS)
     else:
         with compress(loaded.model, loaded.processor, concentration=FROZEN, **choice):
-            written = generate(loaded.model, asked, TOKENS)
+            written = generate(loaded.model, asked.inputs(loaded.model), TOKENS)
     return loaded.processor.tokenizer.decode(written[0], skip_special_tokens=True)

@@ -143,17 +143,6 @@ def of_the_turn(subject: Subject) -> float:
     return largest(step_logits(later)[:, 0], subject.model(**whole, use_cache=False).logits[0, -3:])
 
 
-def from_asking_the_whole_conversation(compress: Compress, subject: Subject, method: str) -> float:
-    """With tokens chosen again by a later question: states of earlier calls must be gone from every layer."""
-    compress(subject.model, budget=subject.budget, method=method, reselect=True)
-    inputs = subject.prompt()
-    first = greedy(subject.model, inputs, 3, suppress_tokens=subject.suppressed)
-    ids = torch.cat([first.sequences, subject.question()], dim=1)
-    later = _continued(subject, ids, first.past_key_values)
-    fresh = greedy(subject.model, subject.longer(inputs, ids), 3, suppress_tokens=subject.suppressed)
-    return largest(step_logits(later), step_logits(fresh))
-
-
 def _continued(subject: Subject, ids: Tensor, cache: Any) -> Any:
     return greedy(subject.model, {"input_ids": ids}, 3, past_key_values=cache, suppress_tokens=subject.suppressed)
 

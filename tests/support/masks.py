@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from covist.engine.attention.interface import AttentionCall
-from covist.engine.attention.rule import MaskRule
+from covist.engine.attention.interface import AttentionCall, MaskRule
 
 
 def added_by(attention, layer, queries, heads=1, backend="sdpa", dtype=torch.float32, rule=None, keys=None):

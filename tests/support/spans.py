@@ -23,6 +23,9 @@ FOLDER = re.compile(r"(benchmarks|deploy|docs|examples|src|tests|tools)/")
 METAVAR = re.compile(r"[A-Z][A-Z:]*")
 NOTATION = re.compile(r"\.\.\.|…|[\[|]")
 """What synopses are written in: something left out, an option that may be missing, a choice."""
+ENVIRONMENT = re.compile(r"^([A-Z_]+=\S* )+")
+OURS = {"covist", "studies", "train"}
+"""Packages that commands run: that of the wheel, and those of a clone."""
 GIVEN_ANYWHERE = {"-h", "--help"}
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -35,15 +38,15 @@ def spans_of(text: str) -> list[str]:
 def mistake_in(span: str) -> str | None:
     """What is wrong with a command or path, if anything is."""
     try:
-        words = shlex.split(span, comments=True)
+        words = shlex.split(ENVIRONMENT.sub("", span), comments=True)
     except ValueError:  # a quote of a language, not of a shell
         return None
     if words[:1] == ["covist"] and len(words) > 1:
         return mistake_in_covist(words[1:], is_notation=NOTATION.search(span) is not None)
     if words[:1] == ["make"] and len(words) > 1 and not is_open(words[1]) and words[1] not in make_targets():
         return f"the Makefile has no target {words[1]}"
-    if words[:2] == ["python", "-m"] and (module := words[2]).startswith("covist") and find_spec(module) is None:
-        return f"there is no module {module}"
+    if words[:2] == ["python", "-m"] and words[2].partition(".")[0] in OURS and find_spec(words[2]) is None:
+        return f"there is no module {words[2]}"
     if missing := [path for path in paths_in(words) if not any(ROOT.glob(path))]:
         return f"there is no {missing[0]}"
     return next((mistake_in_script(path, words) for path in paths_in(words) if path.endswith(".py")), None)

@@ -20,8 +20,8 @@ from covist.tiny import (
     sample_scene,
     scene_image,
 )
-from covist.tiny.captions import true_names
 from covist.tiny.demonstration import DEMO_SEED
+from train.tiny.captions import true_names
 
 SCENES = [sample_scene(seed) for seed in HELD_OUT_SEEDS[500:512]]
 

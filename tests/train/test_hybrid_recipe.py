@@ -7,15 +7,15 @@ from torch.testing import assert_close
 from transformers import LlavaForConditionalGeneration
 
 from covist.tiny import Size, prompt_for, questions_for, sample_scene, scene_image
-from covist.tiny.data import SceneBank
-from covist.tiny.decoder import DecoderPhase
 from covist.tiny.model import build_clip, build_llava
-from covist.tiny.packing import pack
 from covist.tiny.store import load
 from covist.tiny.text import build_processor
-from covist.tiny.train import export
 from train.hybrid.model import build_hybrid
 from train.hybrid.train import HybridTrainer
+from train.tiny.data import SceneBank
+from train.tiny.decoder import DecoderPhase
+from train.tiny.packing import pack
+from train.tiny.train import export
 
 SMALL = Size(width=64, vision_layers=2, text_layers=1, decoder_layers=4, decoder_mlp=96)
 SAMPLED = DecoderPhase("sampled", 1.0, images=2, sampled=24)

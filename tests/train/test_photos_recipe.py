@@ -11,9 +11,9 @@ from covist.errors import CovistError
 from covist.eval.photos import photo_suite
 from covist.eval.photos.data import DEVELOPMENT, TRAIN, read_photos
 from covist.eval.photos.subject import CaptionSubject
-from covist.tiny.runner import restore
 from train.photos import features, towers, train
 from train.photos.text import vocabulary
+from train.runner import restore
 
 SIZE, PATCH = 112, 8  # 14 x 14 patches
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "patch_size": PATCH}

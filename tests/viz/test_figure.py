@@ -12,7 +12,8 @@ from support.reports import CAPTION, SQUARE, TALL, TALL_TILES, TILED, WIDE, imag
 
 from covist.grid import Grid
 from covist.viz import draw_answer, draw_overlay, draw_report, save_figure, seen_views
-from covist.viz.panels import WeightScale
+from covist.viz.theme import LIGHT
+from covist.viz.weights import WeightScale
 
 
 def titles(figure) -> list[str]:
@@ -96,6 +97,13 @@ def test_pruning_without_composition_is_drawn_without_regions():
 def test_no_disc_is_too_small_to_be_seen():
     areas = WeightScale(500.0).areas(np.array([1.0, 500.0]), cell_points=5.0)
     assert areas[0] ** 0.5 > 1.5 and areas[1] ** 0.5 == pytest.approx(12.5)
+
+
+def test_colours_of_weights_are_those_of_the_colour_bar():
+    weights = np.linspace(1.0, 9.0, 17)
+    expected = LIGHT.weight_colours((weights - 1) / 8)[:, :3]
+    step = (len(LIGHT.weights) - 1) / 255  # of matplotlib's 256 colours, where a channel goes from 0 to 1 at once
+    assert np.abs(WeightScale(9.0).colours(weights) - expected).max() < step
 
 
 def test_larger_weights_make_larger_discs():

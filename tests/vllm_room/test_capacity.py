@@ -3,13 +3,12 @@
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText
+from vllm_tables import PARAMETERS, Card, concurrent_requests, token_bytes
 
 from covist.bench.random_models import random_config
 from covist.families.registry import geometry_named
-from covist.vllm.capacity import Card, concurrent_requests, token_bytes
 
 NEXT, QWEN = geometry_named("llava-next-7b"), geometry_named("qwen2.5-vl-7b")
-PARAMETERS = {"llava-next-7b": 7.06e9, "qwen2.5-vl-7b": 8.29e9}
 VOCABULARIES = {"llava-next-7b": 32064, "qwen2.5-vl-7b": 152064}
 
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from covist.report.stages import ImageReport
 from covist.viz.layout import View, owners
-from covist.viz.panels import WeightScale, show_representatives
+from covist.viz.panels import show_representatives
 from covist.viz.sheet import Sheet, disc, thread
+from covist.viz.weights import WeightScale
 
 WIDTH, EDGE, GAP = 8.0, 0.08, 0.14  # inches: text of 9 points can be read on a page 700 pixels wide
 LINE = 0.26  # inches of a line of text

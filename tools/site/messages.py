@@ -8,9 +8,6 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE, TROUBLESHOOTING = ROOT / "src" / "covist", ROOT / "docs" / "troubleshooting.md"
 Texts = dict[str, list[str]]  # the texts of a variable
@@ -23,7 +20,7 @@ INTRODUCTION = f"""\
 covist refuses bad input with a `CovistError` of one line; commands then exit with code 2. Each message states what was
 wrong and what to do. The list below groups all of them by what you were doing. `{ANYTHING}` stands for the part that is
 filled in. Where a message needs more words, its cause follows, as in [Troubleshooting](troubleshooting.md). The server
-also answers with a [status code](serving.md#limits)."""
+also answers with a [status code](http-api.md#refusals)."""
 ROOMS = {
     "Compressing a model": (
         "When `covist.compress` is called, or the compressed model runs.",
@@ -49,12 +46,6 @@ ROOMS = {
     "vLLM": ("In `covist vllm-args`, and inside an engine with the plugin.", "vllm"),
 }
 """Heading -> when its messages appear, and the folders and files of the package that raise them."""
-
-
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Called by mkdocs when it has collected docs/."""
-    files.append(File.generated(config, "messages.md", content=page()))
-    return files
 
 
 def page() -> str:

@@ -39,8 +39,6 @@ def compress(
     turn_markers: Mapping[str, str | Sequence[str]] | None = None,
     concentration: float | None = None,
     min_coverage: float | None = None,
-    reselect: bool = False,
-    certify: bool = False,
     exact_attention: bool = False,
     per_call: bool = False,
     **options: Any,
@@ -70,11 +68,6 @@ def compress(
         does not depend on the images before it.
     min_coverage: run an image uncompressed, and say so in its report, if the budget (for "auto" its upper bound) would
         cover less than this share of it.
-    reselect: let the latest question also choose the tokens of images from earlier turns, which are otherwise chosen by
-        the question they came with. A continued cache then runs its whole conversation through the decoder again at
-        every question; the encoder's features for this are kept on the host with the cache (`report.host_bytes`).
-    certify: add the bound of the paper's Proposition 1 to the certificate of every image. This computes the keys and
-        values of one layer for all of its tokens.
     exact_attention: read the attention of every patch of a large image. By default, if the encoder has no class token
         and the image has more than 2,048 patches (about 630 x 630 pixels), each head reads half of the patches. All
         other attention is always exact.
@@ -110,8 +103,6 @@ def compress(
             "without CoViST's anchors); pass the CLIP checkpoint of the vision tower for the published route",
             stacklevel=2,
         )
-    if reselect and processor is None:
-        raise CovistError("reselect= needs the processor (or the tokenizer) to find the latest question")
     if instruction is not None and processor is None and text_tower is None:
         raise CovistError("instruction= needs the processor (or clip=) to read it")
     decoder = FrozenDecoder(family.decoder)
@@ -125,8 +116,6 @@ def compress(
         text_tower=text_tower,
         budget=wanted,
         min_coverage=least,
-        reselect=reselect,
-        certify=certify,
         preprocessing=Preprocessing.of(processor),
     )
     others = [other.encoder_requests for other in available_methods().values()] if per_call else []

@@ -44,8 +44,6 @@ class Report:
     flops, flops_uncompressed: operations of the decoder's prefill (Eq. 19), with and without compression
     seconds: host time for "selection", "composition" and "rest", not synchronised with an accelerator
     method: name of the method
-    host_bytes: size of the features kept on the host for later questions (`reselect`)
-    asked_again: whether a later question chose the tokens of images of earlier turns
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -67,8 +65,6 @@ class Report:
     flops_uncompressed: float
     seconds: dict[str, float]
     method: str = ""
-    host_bytes: int = 0
-    asked_again: bool = False
 
     @cached_property
     def visuals(self) -> tuple[ImageReport, ...]:
@@ -116,7 +112,7 @@ class Report:
         return "\n".join([f"Report of {self._title}", *(f"  {name:{width}}  {text}" for name, text in facts.items())])
 
     def _repr_html_(self) -> str:
-        from covist.viz import draw_html, seen_views  # matplotlib is slow to import
+        from covist.viz import draw_html, seen_views
 
         views = [seen_views(image) for image in self.visuals]
         return draw_html(self.visuals, views, self._title, self._facts())
@@ -145,20 +141,20 @@ class Report:
         ...     handle.report.save(f"{folder}/kept.html")
         ...     handle.report.save(f"{folder}/kept.png", image=image)
         """
-        from covist.viz import draw_film, draw_html, draw_report, save_figure, save_page, seen_views
+        from covist import viz
         from covist.viz.files import PAGES, check_ending
 
         ending = check_ending(path)
         given = self._given(image)
         if ending in PAGES:
-            views = [seen_views(*pair) for pair in zip(self.visuals, given, strict=True)]
-            save_page(draw_html(self.visuals, views, self._title, self._facts()), path, self._title)
+            views = [viz.seen_views(*pair) for pair in zip(self.visuals, given, strict=True)]
+            viz.save_page(viz.draw_html(self.visuals, views, self._title, self._facts()), path, self._title)
             return
         if not 0 <= which < len(self.visuals):
             raise CovistError(f"which={which}: the report has {self._shown}, counted from 0")
         shown = self.visuals[which]
-        draw = draw_film if shown.is_video else draw_report
-        save_figure(draw(shown, seen_views(shown, given[which]), self.method, shown.summary), path)
+        draw = viz.draw_film if shown.is_video else viz.draw_report
+        viz.save_figure(draw(shown, viz.seen_views(shown, given[which]), self.method, shown.summary), path)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON."""
@@ -172,8 +168,6 @@ class Report:
             "flops": self.flops,
             "flops_uncompressed": self.flops_uncompressed,
             "seconds": self.seconds,
-            "host_bytes": self.host_bytes,
-            "asked_again": self.asked_again,
         }
 
     @property
@@ -211,7 +205,6 @@ class Report:
             **({"evidence": UNIFORM} if any(image.uniform for image in self.visuals) else {}),
             "KV cache": _saved(self.kv_bytes, self.kv_bytes_uncompressed, size),
             "prefill FLOPs": _saved(self.flops, self.flops_uncompressed, operations),
-            **({"kept on the host": f"{size(self.host_bytes)} for later questions"} if self.host_bytes else {}),
             "time spent": f"{milliseconds(sum(self.seconds.values()))} ({spent})" if spent else "not timed",
         }
 
@@ -243,8 +236,6 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
         flops_before,
         _seconds(prefill),
         settings.method.name,
-        prefill.host_bytes,
-        prefill.asked_again,
     )
 
 
@@ -269,7 +260,6 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
         preprocessing,
         image.signals.continues,
         missed=image.missed,
-        attention_bound=image.attention_bound,
         uniform=image.signals.uniform,
     )
 

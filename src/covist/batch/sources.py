@@ -13,6 +13,7 @@ from typing import Any
 
 from covist.batch.rows import FIELDS, Row, bad_row, read_row
 from covist.errors import CovistError
+from covist.extras import require_extra
 from covist.files import parse_json
 from covist.request.images import has_image_ending
 
@@ -92,6 +93,10 @@ class JsonLines(Source):
 
 class ParquetFile(Source):
     """A Parquet file with columns named like the fields; an image may also be bytes, or a struct of bytes and path."""
+
+    def __init__(self, path: Path):
+        require_extra(f"{path}, a Parquet file,", "parquet")
+        super().__init__(path)
 
     def survey(self) -> Survey:
         seen = sha256()

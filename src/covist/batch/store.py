@@ -17,8 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from covist.batch.answers import FORMATS, Answer, as_line, from_lines
+from covist.batch.answers import FORMATS, Answer, ParquetPart, as_line, from_lines
 from covist.errors import CovistError
+from covist.extras import require_extra
 from covist.files import parse_json
 from covist.outputs import FREE_SPACE, journal_lines, lock_directory, replace_file, writable_directory, writing
 
@@ -27,6 +28,8 @@ class Store:
     """Parts, journals and the manifest of a directory; one process at a time may open it."""
 
     def __init__(self, directory: str | Path, format: str = "parquet"):
+        if format == ParquetPart.ending:
+            require_extra("--format parquet, the default,", "parquet")
         self.directory = writable_directory(directory)
         self._work = self.directory / "_work"
         self._format = FORMATS[format]

@@ -18,7 +18,6 @@ from covist.families.registry import family_for
 from covist.methods.create import create_method
 from covist.methods.grammar import is_vanilla
 from covist.request.answer import Configuration, compressed
-from covist.request.decoding import greedy
 from covist.request.halving import in_halves, is_out_of_memory, one_line
 from covist.request.identity import identity
 from covist.request.loading import LoadedModel, load_model
@@ -125,7 +124,7 @@ class Worker:
 
     def _ask(self, batch: Sequence[Prepared]) -> list[Answer]:
         started = perf_counter()
-        said = self._together.answer([one.posed for one in batch], **greedy(self._spec.max_new_tokens))
+        said = self._together.answer([one.posed for one in batch], max_new_tokens=self._spec.max_new_tokens)
         seconds = (perf_counter() - started) / len(batch)
         return [
             Answer(

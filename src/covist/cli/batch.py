@@ -16,8 +16,8 @@ from rich.table import Table
 from covist.cli import options
 from covist.cli.console import INTERRUPTED, note, out, print_json, progress, table
 from covist.cli.evaluate import how_to_go_on
-from covist.cli.serve import require_extra
 from covist.errors import CovistError
+from covist.extras import require_extra
 from covist.units import counted, share, size
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from covist.batch.tally import Tally
 
 NOTHING_ANSWERED = 3  # exit code
-RAY_EXTRA = ("ray",)
 
 
 class Format(str, Enum):
@@ -137,7 +136,7 @@ def _batch_size(text: str) -> int | None:
 
 def _check_ray(ray: str | None, workers: int | None) -> None:
     if ray is not None:
-        require_extra("covist batch --ray", RAY_EXTRA, "ray")
+        require_extra("covist batch --ray", "ray")
     elif workers is not None and workers > 1:
         raise CovistError(
             f"--workers {workers} needs --ray (pip install 'covist[ray]'); without --ray there is one worker"

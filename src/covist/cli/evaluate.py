@@ -90,6 +90,7 @@ def evaluate(
     from covist.eval import evaluate as run_suite
     from covist.eval import method_names
     from covist.eval.photos import evaluate_photos
+    from covist.eval.results import results_directory
     from covist.eval.runner import check_runs
     from covist.outputs import writable_directory
 
@@ -101,7 +102,7 @@ def evaluate(
     with_photos = suite == PHOTOS
     asked = photos_of(data, metric, model) if with_photos else suite_of(suite, data, metric, Films((), frames, fps))
     if destination is not None:
-        writable_directory(destination)
+        (writable_directory if with_photos else results_directory)(destination)
     loaded = load(model or asked.model, clip, device)
     run: Any = evaluate_photos if with_photos else run_suite
     try:

@@ -161,7 +161,7 @@ def draw(
 
     An HTML page shows them all, in the colours of the browser.
     """
-    from covist.viz import draw_answer, save_figure
+    from covist import viz
     from covist.viz.files import PAGES
     from covist.viz.theme import THEMES
 
@@ -173,7 +173,7 @@ def draw(
         answer.report.save(destination, image=asked.shown)
         return
     drawn = answer.report.visuals[which]
-    figure = draw_answer(
+    figure = viz.draw_answer(
         drawn,
         asked.shown[which],
         method=answer.method,
@@ -183,4 +183,4 @@ def draw(
         seconds=asked.seconds(which, drawn.frames),
         theme=THEMES[theme.value],
     )
-    save_figure(figure, destination)
+    viz.save_figure(figure, destination)

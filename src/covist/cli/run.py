@@ -46,16 +46,14 @@ def run(
     image. With [bold]--compare[/], the uncompressed model answers too, and the table
     shows the savings.
     """
-    from covist.outputs import writable_file
     from covist.request.answer import Configuration, ask
     from covist.request.answer import compare as ask_both
+    from covist.viz.files import FIGURES, writable_drawing
 
     chosen = Configuration.of(options.setup(config, strategy, method, budget, min_coverage))
     asked = question(image, prompt, Films(video or (), frames, fps), model)
     if overlay is not None:
-        from covist.viz.files import FIGURES  # matplotlib is slow to import
-
-        writable_file(overlay, FIGURES)
+        writable_drawing(overlay, FIGURES)
     loaded = load(model, clip, device)
     wanted = (loaded, request(loaded, asked), chosen, max_new_tokens)
     answers = list(ask_both(*wanted)) if compare else [ask(*wanted)]

@@ -6,7 +6,6 @@ import inspect
 import platform
 from collections.abc import Callable
 from dataclasses import fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -15,6 +14,7 @@ import typer
 from covist.cli import options
 from covist.cli.console import print_line
 from covist.errors import CovistError
+from covist.extras import require_extra
 from covist.serve.limits import Limits
 from covist.units import counted
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from covist.serve.server import Extension
     from covist.serve.settings import Setting
     from covist.serve.spec import ServiceSpec
-
-EXTRA = ("fastapi", "prometheus_client", "pydantic", "uvicorn")
-PAGE_EXTRA = ("gradio",)
-RAY_EXTRA = ("ray",)
 
 
 def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
@@ -102,7 +98,7 @@ def serve(
     A request may choose its own compression:
     extra_body={"covist": {"budget": 32, "strategy": "pro"}}
     """
-    require_extra("covist serve", EXTRA, "serve")
+    require_extra("covist serve", "serve")
     _check_page(page, ray)
     _check_ray(ray, replicas, autoscale)
     from covist.api.choose import DEFAULT_BUDGET, DEFAULT_METHOD
@@ -180,22 +176,16 @@ def _announce(name: str, default: Setting, bound: socket.socket, more: str = "")
 def _check_page(page: bool, ray: str | None) -> None:
     if not page:
         return
-    require_extra("covist serve --page", PAGE_EXTRA, "page")
+    require_extra("covist serve --page", "page")
     if ray is not None:
         raise CovistError("--page needs the model in this process; leave out --page or --ray")
 
 
 def _check_ray(ray: str | None, replicas: int | None, autoscale: str | None) -> None:
     if ray is not None:
-        require_extra("covist serve --ray", RAY_EXTRA, "ray")
+        require_extra("covist serve --ray", "ray")
     elif replicas is not None or autoscale is not None:
         raise CovistError(f"{'--autoscale' if replicas is None else '--replicas'} needs --ray")
-
-
-def require_extra(command: str, packages: tuple[str, ...], extra: str) -> None:
-    """Refuse a command whose packages are missing, and say how to install them."""
-    if missing := [package for package in packages if find_spec(package) is None]:
-        raise CovistError(f"{command} needs {', '.join(missing)}: pip install 'covist[{extra}]'")
 
 
 def _page() -> Extension:

@@ -48,13 +48,12 @@ def show(
     For a video: a film strip with the representatives of every frame, and how
     they and their weight change over time.
     """
-    from covist.outputs import writable_file
     from covist.request.answer import Configuration, ask
-    from covist.viz.files import FIGURES, PAGES
+    from covist.viz.files import writable_drawing
 
     chosen = Configuration.of(options.setup(config, strategy, method, budget, min_coverage))
     asked = question(image, prompt, Films(video or (), frames, fps), model)
-    writable_file(destination, FIGURES + PAGES)
+    writable_drawing(destination)
     loaded = load(model, clip, device)
     answer = ask(loaded, request(loaded, asked), chosen, max_new_tokens)
     draw(answer, asked, destination, which - 1, theme=theme)

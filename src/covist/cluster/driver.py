@@ -1,29 +1,24 @@
-"""The workers of `covist batch` under Ray Data: the same class as without Ray, in any number of processes."""
+"""The workers of `covist batch` on Ray: the same class as without Ray, in any number of processes."""
 
 from __future__ import annotations
 
-import logging
-import pickle
-import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
-import pyarrow
 import ray
-from ray.data import ActorPoolStrategy, DataContext, read_datasource
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from covist.batch.drivers import Result
 from covist.batch.rows import Block
 from covist.batch.spec import Facts, WorkerSpec
 from covist.cluster.errors import refusal
-from covist.cluster.feed import PIECE, Feed, FeedSource, pieces
 from covist.cluster.start import Share, gpus_for, ray_running, worker_share
 
-RESULT = "result"
-"""The column of answers, as bytes."""
+PIECE_ROWS = 128
+"""Rows per call of a worker: enough to form batches, few enough to repeat when a worker dies."""
+CALLS = 2
+"""Pieces that a worker has at a time: it works on one, and the next is there when it is done."""
 RETRIES = 5
 """How often rows are tried again after their worker died; rows that kill every worker must not do so for ever."""
 
@@ -51,97 +46,54 @@ class RayDriver:
             raise refusal("a worker of --ray could not start", error) from None
 
     def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
-        """Answers as workers return them, in any order."""
-        feed = ray.remote(Feed).options(num_cpus=0, **_beside_us()).remote(4 * self._workers + 2)
-        pump = _Pump(feed, blocks)
-        pump.start()
+        """Answers as workers return them, in any order. Ray replaces a worker that dies, and repeats its calls."""
+        actor = ray.remote(BatchWorker).options(**self._share.options, max_restarts=-1, max_task_retries=RETRIES)
+        workers = [actor.remote(spec) for _ in range(self._workers)]
+        free, under_way = workers * CALLS, dict[Any, Any]()  # workers by the calls that they can take and have
+        failures: list[Exception] = []
+        unread = pieces(blocks, failures)
         try:
-            for found in self._answers(spec, feed):
-                number, result = pickle.loads(found)
-                if result is not None:
-                    yield result
-                feed.answered.remote(number)
+            while True:
+                while free and (piece := next(unread, None)):
+                    worker = free.pop()
+                    under_way[worker.answer.remote(piece)] = worker
+                if not under_way:
+                    break
+                (done, *_), _ = ray.wait(list(under_way))
+                free.append(under_way.pop(done))
+                yield ray.get(done)
         except RayError as error:
             raise refusal("the workers of --ray stopped", error) from None
         finally:
-            ray.kill(feed)
-            pump.join()
-        if pump.failure is not None:
-            raise pump.failure
-
-    def _answers(self, spec: WorkerSpec, feed: Any) -> Iterator[bytes]:
-        """The stream of answers: Ray Data reads the feed and passes its pieces to the workers."""
-        _settle_context()
-        rows = read_datasource(FeedSource(feed), override_num_blocks=1, ray_remote_args={"num_cpus": 0, **_beside_us()})
-        answered = rows.map_batches(
-            PieceWorker,
-            fn_constructor_args=(spec,),
-            batch_size=None,
-            batch_format="pyarrow",
-            compute=ActorPoolStrategy(size=self._workers, max_tasks_in_flight_per_actor=2),
-            max_restarts=-1,
-            max_task_retries=RETRIES,
-            **self._share.options,
-        )
-        # Prefetching would hold back finished answers, and a killed job would lose them.
-        for batch in answered.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-            yield from batch[RESULT].to_pylist()
+            for worker in workers:
+                ray.kill(worker)
+        if failures:
+            raise failures[0]
 
 
-class PieceWorker:
-    """The worker as `map_batches` calls it: one piece in, its answers out."""
+class BatchWorker:
+    """The worker as an actor: one piece in, its answers out."""
 
     def __init__(self, spec: WorkerSpec):
-        from covist.batch.worker import Worker
+        from covist.batch.worker import Worker  # and with it torch, which the driver does without
 
         self._worker = Worker(spec)
 
-    def __call__(self, batch: pyarrow.Table) -> pyarrow.Table:
-        results = [pickle.dumps(self._answer(*pickle.loads(one))) for one in batch[PIECE].to_pylist()]
-        return pyarrow.table({RESULT: pyarrow.array(results, pyarrow.large_binary())})
-
-    def _answer(self, number: int, piece: bytes) -> tuple[int, Result | None]:
-        if not piece:  # it was read again after it had been answered
-            return number, None
-        block: Block = pickle.loads(piece)
-        return number, Result(block.index, self._worker(block.rows))
+    def answer(self, piece: Block) -> Result:
+        return Result(piece.index, self._worker(piece.rows))
 
 
-class _Pump(threading.Thread):
-    """A thread that puts the blocks of a job into a feed, as there is room."""
-
-    def __init__(self, feed: Any, blocks: Iterable[Block]):
-        super().__init__(name="covist-feed", daemon=True)
-        self._feed, self._blocks = feed, blocks
-        self.failure: Exception | None = None
-
-    def run(self) -> None:
-        with suppress(RayError):  # the feed has ended: no more pieces are needed
-            try:
-                for piece in pieces(self._blocks):
-                    ray.get(self._feed.put.remote(pickle.dumps(piece)))
-            except RayError:
-                raise
-            except Exception as failure:  # of the input or the disk; raised after the pieces under way are done
-                self.failure = failure
-            ray.get(self._feed.end.remote())
+def pieces(blocks: Iterable[Block], failures: list[Exception]) -> Iterator[Block]:
+    """Split blocks into pieces. They also end where reading fails, so that what was read before is answered."""
+    try:
+        for block in blocks:
+            for start in range(0, len(block.rows), PIECE_ROWS):
+                yield Block(block.index, block.rows[start : start + PIECE_ROWS])
+    except Exception as failure:  # of the input or the disk
+        failures.append(failure)
 
 
 def _look(spec: WorkerSpec) -> Facts:
     from covist.batch.worker import load, look_at
 
     return look_at(spec, load(spec))
-
-
-def _beside_us() -> dict[str, Any]:
-    """Options that place an actor on the machine of this process."""
-    here = ray.get_runtime_context().get_node_id()
-    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
-
-
-def _settle_context() -> None:
-    context = DataContext.get_current()
-    context.enable_progress_bars = False  # the command line shows its own
-    context.print_on_execution_start = False
-    context.target_max_block_size = 1  # one piece per block; larger blocks would wait until they are full
-    logging.getLogger("ray.data").setLevel(logging.ERROR)

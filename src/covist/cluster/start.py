@@ -18,7 +18,6 @@ LOCAL = "local"
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no usage reports
     "RAY_worker_niceness": "0",  # workers do the main work and must not yield to other processes
-    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # we show our own
     # A lost notification would hide a new replica for a minute.
     "LISTEN_FOR_CHANGE_REQUEST_TIMEOUT_S_LOWER_BOUND": "2",
     "LISTEN_FOR_CHANGE_REQUEST_TIMEOUT_S_UPPER_BOUND": "4",

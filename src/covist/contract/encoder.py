@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from covist.formulas.ops import round_half_up
@@ -70,7 +69,3 @@ class Tower:
     entry: Tensor  # [tiles, 1 + patches, v] what enters the first layer, the class token first
     run: Callable[[int, Tensor], LayerRun]  # (layer, states [n, v])
     feature_layers: tuple[int, ...]  # whose outputs feed the projector, side by side
-
-    def on(self, device: torch.device) -> Tower:
-        """The same tower with its entry on a device."""
-        return replace(self, entry=self.entry.to(device))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -34,10 +34,6 @@ class EncoderLayer:
         """The same as in the encoder: attention of the class token to itself counts too, so a head sums to below 1."""
         logits = torch.cat([self._logits(self.class_key[:, None]), self._logits(self.keys)], dim=-1)
         return logits.softmax(-1)[..., 1:]
-
-    def on(self, device: torch.device) -> EncoderLayer:
-        """The same layer on a device."""
-        return EncoderLayer(self.class_query.to(device), self.class_key.to(device), self.keys.to(device), self.heads)
 
     def _logits(self, keys: Tensor) -> Tensor:
         """Logits of the class token over keys [tiles, n, width] -> [tiles, heads, n]."""
@@ -149,47 +145,12 @@ class ImageSignals:
             read_keys=lambda: self.keys[kept],
             read_hidden=lambda: self.hidden[kept],
             pack=self.pack[kept],
-            requested=self._each_read(lambda tensor: tensor[kept]),
+            requested={
+                request: lambda read=read: [tensor[kept] for tensor in read()]  # type: ignore[misc]
+                for request, read in self.requested.items()
+            },
             companions={layer: features[kept] for layer, features in self.companions.items()},
         )
-
-    def _each_read(self, change: Callable[[Tensor], Tensor]) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
-        """The requested reads, with `change` applied to every tensor when it is read."""
-        return {
-            request: lambda read=read: [change(tensor) for tensor in read()]  # type: ignore[misc]
-            for request, read in self.requested.items()
-        }
-
-    def on(self, device: torch.device) -> ImageSignals:
-        """The same signals on a device, all of them read; prompts and joined images are forgotten."""
-        attention, keys, hidden = (signal.to(device) for signal in (self.attention, self.keys, self.hidden))
-        requested = {request: [tensor.to(device) for tensor in read()] for request, read in self.requested.items()}
-        return replace(
-            self,
-            span=self.span.to(device),
-            content=self.content.to(device),
-            read_attention=lambda: attention,
-            read_keys=lambda: keys,
-            read_hidden=lambda: hidden,
-            pack=self.pack.to(device),
-            order=None if self.order is None else self.order.to(device),
-            class_features=None if self.class_features is None else self.class_features.to(device),
-            feeding=None if self.feeding is None else self.feeding.on(device),
-            layers={number: layer.on(device) for number, layer in self.layers.items()},
-            requested={request: partial(list, tensors) for request, tensors in requested.items()},
-            tower=None if self.tower is None else self.tower.on(device),
-            companions={layer: features.to(device) for layer, features in self.companions.items()},
-            prompts=[],
-            joins={},
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the signals that every method may read, of the companions, and of what a method requested."""
-        tensors = [self.span, self.attention, self.keys, self.hidden, *self.companions.values()]
-        tensors += [tensor for read in self.requested.values() for tensor in read()]
-        tensors += [] if self.tower is None else [self.tower.entry]
-        return sum(tensor.nbytes for tensor in tensors)
 
     @classmethod
     def join(

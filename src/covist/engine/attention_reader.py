@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from covist.contract.decoder import Rotary
-from covist.engine.capture import PROJECTIONS, Received, execution_device
-from covist.engine.projections import row_norms
+from covist.engine.capture import Received, execution_device
+from covist.engine.projections import PROJECTIONS, norms_of, row_norms
 from covist.errors import CovistError
 from covist.formulas.attention import projection_energy
 from covist.formulas.rotary import Pairing, in_halves, interleaved, rotate
@@ -24,12 +24,6 @@ NormPlace = Literal["none", "per head", "full width", "after rotation"]
 Rotation = Literal["halves", "neighbours", "neighbours of halves", "none"]
 """How a layer rotates; "neighbours of halves" receives angles laid out for halves and rotates neighbours."""
 
-NORM_NAMES = (
-    ("q_norm", "k_norm"),
-    ("q_layernorm", "k_layernorm"),
-    ("query_layernorm", "key_layernorm"),
-    ("qk_norm", "qk_norm"),
-)
 NORM_PLACES: tuple[NormPlace, ...] = ("none", "per head", "full width", "after rotation")
 ROTATIONS: tuple[Rotation, ...] = ("halves", "neighbours", "neighbours of halves", "none")
 FURTHER_OPTIONS = {"softcap": "caps its attention logits", "s_aux": "has attention sinks"}
@@ -201,14 +195,6 @@ def _apart(ours: Tensor, theirs: Tensor) -> float:
     theirs = theirs.float()
     distance = float((ours.to(theirs.device).float() - theirs).norm() / theirs.norm().clamp(min=1e-12))
     return distance if distance == distance else float("inf")
-
-
-def norms_of(attention: Any) -> tuple[Any, Any]:
-    """The norms of queries and keys, if the attention module has them."""
-    for query, key in NORM_NAMES:
-        if getattr(attention, query, None) is not None and getattr(attention, key, None) is not None:
-            return getattr(attention, query), getattr(attention, key)
-    return None, None
 
 
 @torch.no_grad()

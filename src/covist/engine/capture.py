@@ -20,11 +20,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from covist.contract.decoder import Rotary
+from covist.engine.projections import PROJECTIONS, attention_name, has_projections
 from covist.errors import CovistError
 
 NAME = "covist-capture"
 """Of the attention function that ends a run."""
-PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 
 
 @dataclass(frozen=True)
@@ -142,24 +142,6 @@ class Capture:
         # The public setter would also change sub-configurations, which are shared with the model.
         config._attn_implementation_internal = NAME
         return config
-
-
-def attention_name(layer: nn.Module) -> str | None:
-    """The name of a layer's attention module; None for linear attention, convolutions and the like."""
-    children = [(name, child) for name, child in layer.named_children() if child is not None]
-    for found in (
-        [name for name, _ in children if name == "self_attn"],
-        [name for name, child in children if has_projections(child)],
-        [name for name, child in children if "Attention" in type(child).__name__],
-    ):
-        if found:
-            return found[0]
-    return None
-
-
-def has_projections(attention: nn.Module) -> bool:
-    """Whether queries, keys and values have separate projections."""
-    return all(isinstance(getattr(attention, name, None), nn.Module) for name in PROJECTIONS)
 
 
 def has_frequencies(module: nn.Module) -> bool:

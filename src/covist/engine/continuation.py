@@ -71,8 +71,6 @@ class Continuation(Pass):
         book.rule = self.settings.rule  # dynamic frequencies change it from call to call
         if self._step is not None:
             book.prepared = self._step.prepared
-        if book.conversation is not None:
-            book.conversation.feed(self.ids, self._positions)
         return output
 
     def _not_yet(self, call: Any) -> Any:

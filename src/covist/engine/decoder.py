@@ -16,11 +16,10 @@ from covist.backends import takes_no_mask
 from covist.contract.decoder import Decoder, Rotary
 from covist.contract.text_config import geometry_of, query_heads
 from covist.engine.attention.interface import backend_of
-from covist.engine.attention_reader import AttentionReader, norms_of
-from covist.engine.axes import rotary_axes
-from covist.engine.capture import PROJECTIONS, attention_name, execution_device, has_projections
+from covist.engine.attention_reader import AttentionReader
+from covist.engine.capture import execution_device
 from covist.engine.projections import weights_stamp
-from covist.engine.rotation import Rotation
+from covist.engine.rotation import Rotation, rotary_axes
 from covist.engine.trial import Trial
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable, head_gains
@@ -48,7 +47,7 @@ class FrozenDecoder(Decoder):
 
     def refresh(self) -> None:
         """Read the model again, after its weights may have changed."""
-        stamp = self._weights_stamp()
+        stamp = weights_stamp(self.module.layers)
         with torch.no_grad(), torch.autocast(execution_device(self.module).type, enabled=False):
             reading = Trial(self.module, self._axes).run()
         rotation = Rotation.read(reading.sources, reading.widths, self._axes)
@@ -60,7 +59,7 @@ class FrozenDecoder(Decoder):
 
     def weights_changed(self) -> bool:
         """Whether the weights behind the gains have changed since the last `refresh` (see `weights_stamp`)."""
-        return self._weights_stamp() != self._stamp
+        return weights_stamp(self.module.layers) != self._stamp
 
     def rotation_changed(self) -> bool:
         """Whether the rotary frequencies have changed since the last look; distances and gains then follow them.
@@ -213,15 +212,3 @@ class FrozenDecoder(Decoder):
         if heads != {self.heads}:
             return torch.ones(self.layers, self.heads, dtype=torch.float32)
         return head_gains(energies, frequencies, gain_range)
-
-    # -- changes -------------------------------------------------------------------------------------------------
-
-    def _weights_stamp(self) -> tuple:
-        """Of the query and key projections and the norms after them."""
-        parts = []
-        for layer in self.module.layers:
-            attention = getattr(layer, attention_name(layer) or "", None)
-            if attention is not None and has_projections(attention):
-                parts += [getattr(attention, name) for name in PROJECTIONS[:2]]
-                parts += [norm for norm in norms_of(attention) if norm is not None]
-        return weights_stamp(parts)

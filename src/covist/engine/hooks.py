@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from covist.contract.encoder import EncoderRequest
 from covist.contract.family import Removable
 from covist.contract.method import Method
-from covist.contract.signals import ImageSignals
-from covist.engine.attention.counted import bias_at_rows, distance_biases
-from covist.engine.attention.interface import AttentionSwitch
-from covist.engine.attention.sparse import Indexer
-from covist.engine.blocks import BlockWatch
+from covist.engine.attention.interface import AttentionSwitch, Indexer, bias_at_rows, distance_biases
 from covist.engine.continuation import Continuation
-from covist.engine.drafts import DraftWatch
 from covist.engine.passes import Pass
 from covist.engine.prefill import Prefill
 from covist.engine.running import current, running
@@ -69,7 +64,7 @@ class Hooks:
     def _hooks(self, encoder_requests: Sequence[EncoderRequest]) -> Iterator[Removable]:
         family, decoder = self._family, self._family.decoder
         yield family.model.register_forward_pre_hook(self._refuse_copies)
-        yield from family.capture(self._keep_signals, encoder_requests, self._requested)
+        yield from family.capture(self._encoded.add, encoder_requests, self._requested)
         yield DraftWatch(family.model, self._note_draft)
         yield ReplacedMethod(family.base, "forward", partial(partial, self._call_base))
         yield ReplacedMethod(decoder, "forward", partial(partial, self._call_decoder))
@@ -89,11 +84,9 @@ class Hooks:
             with all_or_nothing(self._family.decoder):
                 self._blocks = self._put_on(BlockWatch(self._family.decoder.layers, method.name))
 
-    @contextmanager
-    def using(self, settings: Settings | None) -> Iterator[None]:
+    def using(self, settings: Settings | None) -> AbstractContextManager[None]:
         """Run this thread's calls with other settings in a `with` block; None leaves them uncompressed."""
-        with self._choice.using(settings):
-            yield
+        return self._choice.using(settings)
 
     def remove(self) -> None:
         """Take every hook off, after the calls of other threads have returned; a second call does nothing."""
@@ -120,9 +113,6 @@ class Hooks:
     def _requested(self) -> Sequence[EncoderRequest]:
         settings = self._choice.settings
         return () if settings is None else settings.method.encoder_requests
-
-    def _keep_signals(self, signals: list[ImageSignals]) -> None:
-        self._encoded.add(signals)
 
     def _note_draft(self, drafting: bool) -> None:
         self._drafting.now = drafting
@@ -153,22 +143,16 @@ class Hooks:
             if book is not None:
                 raise CovistError(OTHER_SETTINGS)
             return None
-        ids = given.get("input_ids")
         # Decoding steps bring no image; not searching for image tokens avoids waiting for the device.
         # In transformers a draft sees no image, so it runs through the plain model.
         drafting = getattr(self._drafting, "now", False)
         if brings_images or self._encoded.awaited and not drafting:
-            is_image = self._family.image_mask(ids, given.get("inputs_embeds"))
+            is_image = self._family.image_mask(given.get("input_ids"), given.get("inputs_embeds"))
             if bool(is_image.any()):
                 if not brings_images:
                     raise CovistError(CHUNKED)
                 return Prefill(settings, is_image)
-        if book is None:
-            return None
-        known = book.conversation
-        if known is not None and known.is_asked_again(settings.reader, ids, book.given):
-            return Prefill(settings)
-        return Continuation(settings)
+        return None if book is None else Continuation(settings)
 
     def _call_decoder(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The call of the text model, with the tokens that are left."""
@@ -266,3 +250,60 @@ class _Calls:
 def _refuse_compilation() -> None:
     """Runs while a call is traced: an error raised by the traced code itself would only make it run uncompiled."""
     raise CovistError(COMPILED)
+
+
+class DraftWatch(ReplacedMethod):
+    """Calls `drafting(True)` and `drafting(False)` when a drafting call of `model.generate` begins and ends.
+
+    transformers passes the prompt to an assistant without image features, and marks such a call only in its
+    generation settings.
+    """
+
+    def __init__(self, model: Any, drafting: Callable[[bool], None]):
+        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+            def generate(*args: Any, **kwargs: Any) -> Any:
+                if not getattr(kwargs.get("generation_config"), "is_assistant", False):
+                    return original(*args, **kwargs)
+                drafting(True)
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    drafting(False)
+
+            return generate
+
+        super().__init__(model, "generate", wrapper)
+
+
+class BlockWatch:
+    """Shows every block that runs to the prefill of its thread, from construction until `remove()`."""
+
+    def __init__(self, layers: Iterable[nn.Module], method: str):
+        # All blocks are found before the first hook, so that a refusal leaves nothing on the model.
+        found = [(index, block) for index, layer in enumerate(layers) for block in _blocks(layer, method)]
+        self._hooks = [block.register_forward_hook(partial(_show, index), with_kwargs=True) for index, block in found]
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _blocks(layer: nn.Module, method: str) -> list[nn.Module]:
+    """Whatever their names, blocks are the children with parts of their own; norms and activations have none."""
+    found = [child for child in layer.children() if next(child.children(), None) is not None]
+    if len(found) < 2:
+        raise CovistError(
+            f"{method} watches the attention and the feed-forward block of every layer, but {type(layer).__name__} "
+            "does not have both as modules; choose another method"
+        )
+    return found
+
+
+def _show(layer: int, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+    prefill = current()
+    given = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
+    made = output[0] if isinstance(output, tuple) else output
+    if not isinstance(prefill, Prefill) or given is None or made.shape != given.shape:  # a router, for example
+        return
+    with torch.no_grad(), torch.autocast(made.device.type, enabled=False):
+        prefill.show_block(layer, given, made)

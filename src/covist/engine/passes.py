@@ -12,11 +12,8 @@ from torch import Tensor, nn
 
 from covist.backends import Attended
 from covist.contract.decoder import Rotary
-from covist.engine.attention.counted import recounted
-from covist.engine.attention.interface import AttentionCall
+from covist.engine.attention.interface import EARLIER, AttentionCall, Indexer, MaskRule, recounted
 from covist.engine.attention.mask import visible
-from covist.engine.attention.rule import MaskRule
-from covist.engine.attention.sparse import EARLIER, Indexer
 from covist.engine.capture import cos_and_sin
 from covist.engine.sequence.cache import Book, adopt, book_of, check_rule, compressed_layers
 from covist.engine.sequence.ledger import Ledger
@@ -28,7 +25,7 @@ PADDING_MASKS = ("attention_mask", "conv_mask")
 
 
 @dataclass(frozen=True)
-class Rotation:
+class RotaryCall:
     """A call of a rotary module by the text model, which a stage at other positions repeats."""
 
     module: Callable[..., Any]
@@ -96,7 +93,7 @@ class Stage:
             self.shown[rule] = visible(self.ledger, rule, self.samples, queries, self.ledger.length)
         return self.shown[rule]
 
-    def turn_keys(self, rotation: Rotation, hidden: Tensor) -> Any:
+    def turn_keys(self, rotation: RotaryCall, hidden: Tensor) -> Any:
         """Rotary embeddings at the positions of all keys."""
         if id(self) not in self.turned:
             self.turned[id(self)] = rotation.again(hidden, self.ledger.keys.positions)
@@ -133,7 +130,7 @@ class Pass(ABC):
         self.layers: dict[int, Any] = {}  # of the cache, those that hold keys
         self.seen = 0  # tokens of earlier calls in the cache
         self.stages: dict[int, Stage] = {}  # first layer -> what the layers from there on receive
-        self.rotations: list[Rotation] = []
+        self.rotations: list[RotaryCall] = []
         self.width = torch.Size()  # batch and tokens that entered the decoder
         self.ids: Tensor | None = None  # [batch, n] tokens of the call, if they are known
         self.mask: Any = None  # the padding mask of the call, as the model was given it
@@ -157,7 +154,7 @@ class Pass(ABC):
     def turn(self, module: Callable[..., Any], args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         """The text model has computed rotary embeddings."""
         if not self.inside:
-            self.rotations.append(Rotation(module, args, kwargs, output))
+            self.rotations.append(RotaryCall(module, args, kwargs, output))
 
     def enter_layer(self, index: int, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
         """The arguments of a layer; None if it takes what it was given."""

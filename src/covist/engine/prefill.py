@@ -16,14 +16,11 @@ from covist.contract.signals import ImageSignals
 from covist.contract.views import BlockView, DecoderView
 from covist.engine.attention.interface import AttentionCall
 from covist.engine.attention.mask import StageAttention
-from covist.engine.certify import bound_of
 from covist.engine.passes import Pass, Stage, along_tokens, handed, without_autocast
 from covist.engine.sequence.cache import Book
-from covist.engine.sequence.conversation import Conversation
-from covist.engine.sequence.finder import ImageFinder
+from covist.engine.sequence.finder import ImageFinder, Prompt, packed_prompts
 from covist.engine.sequence.images import Batch, ImageInPrompt, Sample
 from covist.engine.sequence.ledger import Ledger
-from covist.engine.sequence.prompt import Prompt, packed_prompts, text_ledger
 from covist.engine.settings import Settings
 
 NOT_GATHERED = ("inputs_embeds", "input_ids", "attention_mask", "position_ids", "past_key_values")
@@ -31,32 +28,24 @@ NOT_GATHERED = ("inputs_embeds", "input_ids", "attention_mask", "position_ids", 
 
 
 class Prefill(Pass):
-    """A call with images, or one that chooses the tokens of earlier images again."""
+    """A call with images."""
 
-    def __init__(self, settings: Settings, is_image: Tensor | None = None):
-        """`is_image` [batch, n] bool: visual tokens of the call; None if all images are of earlier turns."""
+    def __init__(self, settings: Settings, is_image: Tensor):
+        """`is_image` [batch, n] bool: visual tokens of the call."""
         super().__init__(settings)
         self._is_image = is_image
         self.signals: Sequence[ImageSignals] = ()  # whose features the call may have brought
         self.batch = Batch([])
         self.seconds = 0.0
-        self.host_bytes = 0  # kept for later questions
-        self.asked_again = False  # whether a later question chose the tokens of images of earlier turns
         self.right_padded = False
         self._ledgers: dict[int, Ledger] = {}  # first layer of a stage -> the keys of its cache
         self._rows: dict[int, list[Tensor]] = {}  # first layer of a stage -> the prompt rows of each sample
         self._observed: dict[int, tuple[Tensor, Rotary | None]] = {}  # what entered a layer that a reduction reads
-        self._shown = 0  # number of last tokens whose states the caller expects; 0: all
 
     # -- before the first layer ----------------------------------------------------------------------------------------
 
     def prepare(self, module: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         prompt = self._prompt(arguments)
-        known = None if self.book is None else self.book.conversation
-        if self._is_image is None:
-            assert known is not None, "only a known conversation is asked again"
-            prompt = self._whole_conversation(module, prompt, known, self.padding_mask(arguments))
-        self._remembered = prompt if self.settings.reselect else None
         self._length = prompt.embeddings.shape[1]
         self.right_padded = bool((prompt.valid.any(1) & ~prompt.valid[:, -1]).any())
         self.settings.rules.follow()
@@ -66,7 +55,7 @@ class Prefill(Pass):
         left = [prompt.embeddings[sample.source][sample.rows] for sample in self.batch.samples]
         embeddings = self.batch.write_states(0, left)
         self.seconds = perf_counter() - started
-        text = text_ledger(self.seen, prompt, self.padding_mask(arguments))
+        text = self._text_before(prompt, self.padding_mask(arguments))
         self._past = {
             number: text if self.book is None else self.book.ledger(number) for number in range(len(module.layers))
         }
@@ -85,33 +74,32 @@ class Prefill(Pass):
         valid = torch.ones(embeddings.shape[:2], dtype=torch.bool, device=embeddings.device)
         if mask is not None:
             valid = mask[:, -embeddings.shape[1] :].to(embeddings.device) != 0
-        is_image = torch.zeros_like(valid) if self._is_image is None else self._is_image.to(embeddings.device)
         return Prompt(
             ids=self.ids,
-            is_image=is_image,
+            is_image=self._is_image.to(embeddings.device),
             embeddings=embeddings,
             positions=self.positions(arguments),
             valid=valid,
             blocks=packed_prompts(arguments),
         )
 
-    def _whole_conversation(self, module: Any, new: Prompt, known: Conversation, mask: Tensor | None) -> Prompt:
-        """A new question about earlier images: empty the cache and run the conversation again."""
-        assert new.ids is not None, "a question has tokens"
-        embed = module.get_input_embeddings()
-        prompt, self.signals = known.continued(new.ids, new.embeddings, new.positions, mask, embed)
-        self.cache.reset()
-        self._shown, self.seen, self.book = new.embeddings.shape[1], 0, None
-        self.asked_again = True
-        return prompt
-
     def _reduce_images(self, prompt: Prompt) -> None:
         """Reduce every image before the first layer."""
         self.batch = Batch(ImageFinder(self.settings, prompt, self.signals).samples())
         for sample in self.batch.samples:
-            for image in sample.images if self.settings.certify else ():
-                image.attention_bound = bound_of(self.settings, sample, image)
             sample.drop_removed()
+
+    def _text_before(self, prompt: Prompt, mask: Tensor | None) -> Ledger | None:
+        """The ledger of a cache that was filled without compression: text tokens before the prompt."""
+        if self.seen == 0:
+            return None
+        valid = torch.ones(len(prompt.valid), self.seen, dtype=torch.bool, device=prompt.positions.device)
+        if mask is not None:
+            valid = mask[:, : self.seen].to(valid.device) != 0
+        positions = (valid.cumsum(1) - 1).clamp(min=0)
+        if prompt.positions.ndim == 3:
+            positions = positions[..., None].expand(-1, -1, prompt.positions.shape[-1])
+        return Ledger.of_text(positions, valid)
 
     def _gathered(self, arguments: Mapping[str, Any], prompt: Prompt, config: Any) -> dict[str, Any]:
         """Arguments that hold something for every token, for the tokens that are left; companions are taken out."""
@@ -282,19 +270,10 @@ class Prefill(Pass):
             book = Book(self._ledgers, self.seen + self._length, self.settings.rule, self.right_padded)
             for layer in self.layers.values():
                 layer.book = book
-            self._remember(book)
-        restored = self.batch.restore_rows(output.last_hidden_state, self._length)
-        output.last_hidden_state = restored[:, -self._shown :]  # all of them if it is 0
+        output.last_hidden_state = self.batch.restore_rows(output.last_hidden_state, self._length)
         if self.images and self.settings.finished is not None:
             self.settings.finished(self)
         return output
-
-    def _remember(self, book: Book) -> None:
-        """Keep what a later question needs in the cache."""
-        if self._remembered is not None:
-            signals = list({id(image.signals): image.signals for image in self.images}.values())
-            book.conversation = known = Conversation.of(self._remembered, signals, self.seen)
-            self.host_bytes = 0 if known is None else known.host_bytes
 
     def _cut_caches(self) -> None:
         """Leave in earlier caches only what the last reduction left, from the layer on that the schedules name."""

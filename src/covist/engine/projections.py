@@ -1,4 +1,4 @@
-"""Weights of frozen projections, read through any wrapper."""
+"""The projections of frozen attention layers: where they are, and their weights, read through any wrapper."""
 
 from __future__ import annotations
 
@@ -9,8 +9,41 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+NORM_NAMES = (
+    ("q_norm", "k_norm"),
+    ("q_layernorm", "k_layernorm"),
+    ("query_layernorm", "key_layernorm"),
+    ("qk_norm", "qk_norm"),
+)
 ADAPTER_STATE = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")
 """Attributes of a PEFT layer that determine how adapters take part."""
+
+
+def attention_name(layer: nn.Module) -> str | None:
+    """The name of a layer's attention module; None for linear attention, convolutions and the like."""
+    children = [(name, child) for name, child in layer.named_children() if child is not None]
+    for found in (
+        [name for name, _ in children if name == "self_attn"],
+        [name for name, child in children if has_projections(child)],
+        [name for name, child in children if "Attention" in type(child).__name__],
+    ):
+        if found:
+            return found[0]
+    return None
+
+
+def has_projections(attention: nn.Module) -> bool:
+    """Whether queries, keys and values have separate projections."""
+    return all(isinstance(getattr(attention, name, None), nn.Module) for name in PROJECTIONS)
+
+
+def norms_of(attention: Any) -> tuple[Any, Any]:
+    """The norms of queries and keys, if the attention module has them."""
+    for query, key in NORM_NAMES:
+        if getattr(attention, query, None) is not None and getattr(attention, key, None) is not None:
+            return getattr(attention, query), getattr(attention, key)
+    return None, None
 
 
 @torch.no_grad()
@@ -71,14 +104,15 @@ def _without_dropout(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
-def weights_stamp(modules: Iterable[nn.Module]) -> tuple:
-    """A value that changes with the weights of modules. It is cheap, because nothing is read from a device.
+def weights_stamp(layers: Iterable[nn.Module]) -> tuple:
+    """A value that changes with the query and key projections of decoder layers and the norms after them.
 
-    It detects replaced modules and tensors, in-place updates that torch counts (optimisers, `load_state_dict`), and
-    adapters that were switched, merged or disabled. It does not detect writes through `.data`.
+    It is cheap, because nothing is read from a device. It detects replaced modules and tensors, in-place updates that
+    torch counts (optimisers, `load_state_dict`), and adapters that were switched, merged or disabled. Writes through
+    `.data` are not detected.
     """
     facts: list[Any] = []
-    for part in (part for module in modules for part in module.modules()):
+    for part in (part for layer in layers for module in _gaining(layer) for part in module.modules()):
         facts.append(id(part))
         for tensor in (*part._parameters.values(), *part._buffers.values()):  # quantised weights may be buffers
             if tensor is not None and not tensor.is_meta:  # offloaded weights come and go
@@ -86,3 +120,13 @@ def weights_stamp(modules: Iterable[nn.Module]) -> tuple:
         if type(part) is not nn.Linear:  # looking up a missing attribute of a module is slow
             facts += [repr(getattr(part, name)) for name in ADAPTER_STATE if hasattr(part, name)]
     return tuple(facts)
+
+
+def _gaining(layer: nn.Module) -> list[nn.Module]:
+    """The parts of a layer that its gains (Eq. 10) are read from; none if its projections are not separate."""
+    attention = getattr(layer, attention_name(layer) or "", None)
+    if attention is None or not has_projections(attention):
+        return []
+    return [getattr(attention, name) for name in PROJECTIONS[:2]] + [
+        norm for norm in norms_of(attention) if norm is not None
+    ]

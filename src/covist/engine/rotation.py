@@ -1,4 +1,4 @@
-"""Where the rotary frequencies of a decoder's layers come from, and whether they have changed.
+"""The rotary frequencies of a decoder's layers: where they come from, on which axis they turn, when they change.
 
 Some decoders have several rotary tables, for example one for layers with a sliding window and one for the others. Which
 one a layer uses is found by comparing the angles that it received in a trial run with every table.
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from covist.contract.decoder import Rotary
-from covist.engine.axes import Axes
-from covist.engine.capture import LayerInput, cos_and_sin, has_frequencies
+from covist.engine.capture import LayerInput, cos_and_sin, has_frequencies, twin
 from covist.formulas.attention import DistanceTable
 
 Layout = Literal["halves", "neighbours", "once"]
@@ -23,6 +22,8 @@ LAYOUTS: tuple[Layout, ...] = ("halves", "neighbours", "once")
 """How an angle per pair is laid out over the dimensions of a head."""
 
 FREQUENCIES, ORIGINAL = "inv_freq", "original_inv_freq"
+SECTIONS = "mrope_section"
+"""The attribute by which a rotary module of transformers says that its positions have several axes."""
 
 
 @dataclass(frozen=True)
@@ -175,3 +176,50 @@ def stamp_of(sources: Sequence[FrequencySource | None]) -> tuple[tuple[Tensor | 
     """The distinct buffers of the sources and how often each was written to."""
     buffers = {id(buffer): buffer for source in sources if source is not None and (buffer := source.buffer) is not None}
     return tuple((buffer, 0 if buffer.is_inference() else buffer._version) for buffer in buffers.values())
+
+
+# -- multidimensional RoPE: which axis of a position each frequency belongs to -----------------------------------------
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a position, and which of them turns each frequency."""
+
+    count: int
+    of_frequencies: list[int]
+
+
+def rotary_axes(decoder: Any) -> Axes | None:
+    """The axes of a decoder's positions; None if a position is one number."""
+    rotary = next((child for child in decoder.children() if getattr(child, SECTIONS, None)), None)
+    return None if rotary is None else axes_of(rotary)
+
+
+@torch.no_grad()
+def axes_of(module: Any) -> Axes | None:
+    """The axes of a rotary module's positions; None if a position is one number.
+
+    A token that is at 1 on one axis and at 0 on all others is turned by the frequencies of this axis alone.
+    """
+    sections = getattr(module, SECTIONS, None)
+    if not sections:
+        return None
+    # Several tables have several sections; they differ in their frequencies, not in the order of their axes.
+    kinds = [next(iter(sections))] if isinstance(sections, dict) else []
+    axes = len(sections[kinds[0]] if kinds else sections)
+    device = next(buffer.device for buffer in module.buffers())
+    positions = torch.eye(axes, device=device)[:, None]  # [axes, 1, tokens]
+    # a twin, because rotary modules may replace their frequencies while they run
+    angles = cos_and_sin(twin(module)(torch.zeros(1, axes, 1, device=device), positions, *kinds))
+    if angles is None:
+        return None
+    return Axes(axes, _per_frequency(torch.atan2(angles[1], angles[0]).reshape(axes, -1).abs()))
+
+
+def _per_frequency(angles: Tensor) -> list[int]:
+    """From angles [tokens, rotary width], where a token turns on its own axis only."""
+    owners = angles.argmax(0)
+    halves = owners.unflatten(0, (2, -1))
+    in_halves = torch.equal(halves[0], halves[1]) or not torch.equal(owners[::2], owners[1::2])
+    frequencies: list[int] = (halves[0] if in_halves else owners[::2]).tolist()
+    return frequencies

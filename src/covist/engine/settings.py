@@ -65,8 +65,6 @@ class Settings:
     text_tower: TextSpace | None
     budget: int | float | str
     min_coverage: float | None = None  # an image whose first reduction covers less runs uncompressed
-    reselect: bool = False  # a later question chooses the tokens of earlier images again
-    certify: bool = False  # compute the bound of Proposition 1 for every image
     preprocessing: Preprocessing = Preprocessing()  # of the images, if the processor is known
     finished: Callable[[Prefill], None] | None = None  # called after every prefill with images
 

@@ -13,9 +13,9 @@ from transformers.cache_utils import DynamicCache
 
 from covist.contract.text_config import query_heads
 from covist.engine.attention_reader import AttentionReader, learn_recipe
-from covist.engine.axes import Axes
-from covist.engine.capture import PROJECTIONS, Capture, LayerInput, attention_name, capturing, execution_device
-from covist.engine.rotation import FrequencySource, find_source
+from covist.engine.capture import Capture, LayerInput, capturing, execution_device
+from covist.engine.projections import PROJECTIONS, attention_name
+from covist.engine.rotation import Axes, FrequencySource, find_source
 from covist.errors import CovistError
 
 TRIAL_TOKENS = 5

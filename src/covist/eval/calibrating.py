@@ -16,9 +16,9 @@ from covist.eval.runner import check_runs, method_names, written_budget
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite, load_suite
 from covist.eval.tuning import LADDER
-from covist.methods.fitprune import AttentionProbe, FitPrune
 from covist.methods.grammar import parse_name
-from covist.request.timing import generate
+from covist.methods.published.fitprune import AttentionProbe, FitPrune
+from covist.request.decoding import generate
 from covist.schedule import Calibration, resolve_budget
 
 IMAGES = 64
@@ -161,7 +161,7 @@ def _looked_at(subject: Subject, items: list[Item], progress: Progress | None) -
             if progress:
                 progress(number, len(items), "measuring")
             for request in subject.requests(item):
-                generate(loaded.model, request, 1)
+                generate(loaded.model, request.inputs(loaded.model), 1)
     if not probe.sizes:
         raise CovistError("the model saw no image whose attention could be measured; give images and questions")
     return probe

@@ -88,16 +88,11 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> np.n
 
     They lie in [low, high] if they fit.
     """
+    from scipy.optimize import isotonic_regression
+
     order = np.argsort(wanted, kind="stable")
     steps = gap * np.arange(len(order))
-    blocks: list[tuple[float, int]] = []  # (mean, size): positions minus their steps must not decrease
-    for value in np.asarray(wanted, dtype=float)[order] - steps:
-        mean, size = float(value), 1
-        while blocks and blocks[-1][0] > mean:
-            other, count = blocks.pop()
-            mean, size = (mean * size + other * count) / (size + count), size + count
-        blocks.append((mean, size))
-    apart = np.repeat([mean for mean, _ in blocks], [size for _, size in blocks]) + steps
+    apart = isotonic_regression(np.asarray(wanted, dtype=float)[order] - steps).x + steps
     apart = np.maximum(np.minimum(apart, high - steps[::-1]), low + steps)
     places = np.empty(len(order))
     places[order] = apart

@@ -28,8 +28,9 @@ from covist.eval.statistics import (
 from covist.eval.suite import Item, Suite
 from covist.eval.tables import markdown
 from covist.eval.tally import answer_agreement, tally
+from covist.extras import require_extra
 from covist.methods.grammar import VANILLA
-from covist.outputs import write_json, write_text, writing
+from covist.outputs import writable_directory, write_json, write_text, writing
 from covist.request.budgets import Reach, reach_of
 from covist.units import counted
 
@@ -292,7 +293,7 @@ class Results:
 
     def write(self, directory: str | Path) -> None:
         """Write results.json, results.md and retention.png."""
-        from covist.eval.plot import plot_retention  # matplotlib is slow to import
+        from covist.eval.plot import plot_retention  # matplotlib is slow to import, and an extra
 
         folder = Path(directory)
         write_json(folder / "results.json", self.to_dict())
@@ -300,6 +301,12 @@ class Results:
         plot_retention(self, folder / ".retention.png")
         with writing(folder):
             (folder / ".retention.png").replace(folder / "retention.png")
+
+
+def results_directory(path: str | Path) -> Path:
+    """A directory that `Results.write` can write to: refused before the work begins."""
+    require_extra("a directory of results, with its plot,", "figures")
+    return writable_directory(path)
 
 
 def _number(value: float, digits: int = _DIGITS) -> float | None:

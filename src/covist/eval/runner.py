@@ -15,7 +15,7 @@ from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.eval.answering import Answering, Progress, answers_identity
 from covist.eval.records import Records, Run
-from covist.eval.results import Results
+from covist.eval.results import Results, results_directory
 from covist.eval.subject import Subject
 from covist.eval.suite import Suite, load_suite
 from covist.files import parse_json
@@ -87,6 +87,8 @@ def evaluate(
     {'agreement': 100.0}
     """
     names, asked = method_names(methods), load_suite(suite)
+    if out is not None:
+        results_directory(out)
     items = asked.items(limit, half)
     longest = asked.max_new_tokens if max_new_tokens is None else max_new_tokens
     subject = Subject.resolve(asked.model if model is None else model, longest)

@@ -67,18 +67,9 @@ def retention(tally: Tally, vanilla: Tally, seed: int = 0) -> Estimate:
 
 def difference(tally: Tally, against: Tally, vanilla: Tally, seed: int = 0) -> Estimate:
     """The retention of a run minus that of another, in percentage points."""
-    return _difference(tally, against, vanilla.right, seed)
-
-
-def accuracy_difference(tally: Tally, against: Tally, seed: int = 0) -> Estimate:
-    """The accuracy of a run minus that of another, in percentage points."""
-    return _difference(tally, against, tally.asked, seed)
-
-
-def _difference(tally: Tally, against: Tally, under: np.ndarray, seed: int) -> Estimate:
     if tally is against:
         return _certain(0.0)
-    known, rows = under.sum(0) > 0, np.hstack([tally.right, against.right, under])
+    known, rows = vanilla.right.sum(0) > 0, np.hstack([tally.right, against.right, vanilla.right])
     return _estimate(rows, _gap_of_ratios, _answers(known, 0, 1, 1), _answers(known, 1, 0, 1), seed)
 
 

@@ -14,10 +14,10 @@ from covist.eval.questions import posed
 from covist.eval.suite import Item, Suite, load_suite
 from covist.request.batches import end_tokens, until_end
 from covist.request.concentration import REFERENCE_IMAGES, mean_concentration
+from covist.request.decoding import generate
 from covist.request.identity import identity
 from covist.request.inputs import Request, prepare
 from covist.request.loading import LoadedModel, load_model
-from covist.request.timing import generate
 from covist.request.tokens import mean_content, visual_tokens
 from covist.request.videos import Video
 
@@ -91,7 +91,7 @@ class Subject:
         """Greedy answers to every question about an item, from prepared requests if they are given."""
         room = self.room(item)
         ready = self.requests(item) if requests is None else requests
-        rows = [row for request in ready for row in generate(self.model, request, room)]
+        rows = [row for request in ready for row in generate(self.model, request.inputs(self.model), room)]
         texts = [self.loaded.processor.batch_decode(row[None], skip_special_tokens=True)[0] for row in rows]
         ends = end_tokens(self.model)
         return Said(texts, [until_end(row.tolist(), ends) for row in rows])

@@ -148,14 +148,12 @@ def _entries(call: _Seen, keys: Tensor) -> Iterable[PatchAttention]:
         turned_queries, turned_keys, values = (
             states[number].transpose(0, 1) for states in (call.queries, call.keys, call.values)
         )  # [patches, heads, width]
-        entry = PatchAttention(turned_queries, keys[number], None, values, turned_keys)
-        shown = None if call.shown is None else call.shown[number].nonzero().squeeze(1)
-        if call.lengths is None:
-            yield entry if shown is None else entry.of(shown)
-            continue
-        for end, length in zip(accumulate(call.lengths), call.lengths, strict=True):
-            of_image = slice(end - length, end)
-            yield entry.of(of_image if shown is None else shown[(shown >= of_image.start) & (shown < end)])
+        shown = None if call.shown is None or bool(call.shown[number].all()) else call.shown[number]
+        entry = PatchAttention(turned_queries, keys[number], None, values, turned_keys, shown)
+        lengths = call.lengths or (len(turned_keys),)
+        yield from (
+            entry.of(slice(end - length, end)) for end, length in zip(accumulate(lengths), lengths, strict=True)
+        )
 
 
 def _before_rotation(calls: list[_Seen], projections: list[Tensor]) -> list[Tensor]:

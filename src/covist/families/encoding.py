@@ -73,9 +73,11 @@ class TowerTaps:
         requested_now: RequestedNow | None,
         running: Running,
     ):
-        """`feeding`: which layer feeds the projector, counted from the end; `global_layers`: see `ReadableTower`."""
+        """`feeding`: the hidden state that feeds the projector; `global_layers`: see `ReadableTower`."""
         self._running, self._made = running, list[_LayerTaps]()
-        feeds = [max(0, len(layers) + feeding) for layers in towers]
+        # hidden state 0 is the embedding, hidden state i the output of layer i - 1
+        feeds = [max(0, feeding % (len(layers) + 1) - 1) for layers in towers]
+        self.feeding = [layers[feed] for layers, feed in zip(towers, feeds, strict=True)]
         self._evidence = [
             self._tap(layers[max(global_layers, default=feed)]) for layers, feed in zip(towers, feeds, strict=True)
         ]
@@ -107,8 +109,9 @@ class Folded(Protocol):
     """How patches became tokens; `folding.Folding` finds it out."""
 
     embeddings: Tensor  # [N, d]
-    class_is_last: bool
 
+    @property
+    def class_is_last(self) -> bool: ...
     @property
     def projector(self) -> Callable[[Tensor], Tensor] | None: ...
     @property
@@ -165,19 +168,27 @@ class Encoding:
     def _attended(self) -> _Attended | None:
         """What a tower computed, if it saw every view as a whole and its patches are known to be those of tokens."""
         sizes = [rows * columns for views in self.views for rows, columns in views]
-        for entries in self.towers:
+        for entries in self._with_and_without_padding():
             if len(entries) != len(sizes):
                 continue
             lengths = [len(entry.keys) for entry in entries]
             count = min(length // size for length, size in zip(lengths, sizes, strict=True))
             extra = {length - count * size for length, size in zip(lengths, sizes, strict=True)}
-            fits = count and len(extra) == 1 and max(extra) <= CLASS_TOKENS
+            others_allowed = 0 if any(entry.shown is not None for entry in entries) else CLASS_TOKENS
+            fits = count and len(extra) == 1 and max(extra) <= others_allowed
             patches = self.folding.patches_of(count) if fits else None
             if patches is not None:
                 (others,) = extra
                 shown = slice(0, -others) if others and self.folding.class_is_last else slice(others, None)
                 return _Attended([entry.of(shown) for entry in entries], others, shown, patches)
         return None
+
+    def _with_and_without_padding(self) -> Iterator[list[PatchAttention]]:
+        """Some encoders make tokens of padding, too, others only of what is shown."""
+        for entries in self.towers:
+            yield entries
+            if any(entry.shown is not None for entry in entries):
+                yield [entry.without_padding() for entry in entries]
 
     def _seen(self, signals: ImageSignals, tokens: slice, view: int, views: int) -> ImageSignals:
         """Signals with the evidence of the tower, for tokens whose `views` views begin at number `view`."""
@@ -241,9 +252,12 @@ class _Attended:
 
         def of_views(raw: list[Any]) -> list[Any]:
             if raw and isinstance(raw[0], PatchAttention):
-                fits = len(raw) == len(lengths)
-                return [entry.of(self.shown) for entry in raw[view : view + views]] if fits else []
-            cut = [of_states(states) for states in raw]
-            return cut if all(states is not None for states in cut) else []
+                if len(raw) != len(lengths):
+                    return []
+                whole = zip(raw[view : view + views], lengths[view : view + views], strict=True)
+                cut = [one if len(one.keys) == length else one.without_padding() for one, length in whole]
+                return [entry.of(self.shown) for entry in cut]
+            states = [of_states(one) for one in raw]
+            return states if all(one is not None for one in states) else []
 
         return {read: found for read, raw in recorded.items() if (found := of_views(raw))}

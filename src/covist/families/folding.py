@@ -87,11 +87,14 @@ class Projector:
     layout: Layout
     form: Callable[[Tensor, int], Tensor]
     patches: int  # of a token
+    patch_side: int | None = None  # in pixels, if the projector must be told the sizes of images
 
     def __call__(self, features: Tensor) -> Tensor:
         """Token features [*, patches x v] -> embeddings [*, d]."""
         rows = features.reshape(-1, features.shape[-1])
-        made = self.module.forward(self.form(rows, self.patches))
+        height = isqrt(self.patches) * (self.patch_side or 0)
+        sizes = () if self.patch_side is None else ([(height, height * len(rows))],)
+        made = self.module.forward(self.form(rows, self.patches), *sizes)
         return made.reshape(*features.shape[:-1], made.shape[-1])
 
 
@@ -107,8 +110,22 @@ def _as_squares(tokens: Tensor, patches: int) -> Tensor:
     return tokens.reshape(len(tokens), isqrt(patches), isqrt(patches), -1)
 
 
+def _as_one_row(tokens: Tensor, patches: int) -> Tensor:
+    """The patches, row by row, of an image with one row of tokens."""
+    return _as_squares(tokens, patches).transpose(0, 1).flatten(0, 2)
+
+
 FORMS = (_as_rows, _as_views, _as_squares)
 """How a projector may take the patches of some tokens: as rows, as small views, as small squares."""
+
+
+@dataclass
+class Known:
+    """What was found out about a model: it is tried only until it is found."""
+
+    projectors: dict[int, Projector] = field(default_factory=dict)  # by patches of a token
+    layouts: dict[tuple[int, int], Layout] = field(default_factory=dict)  # by patches of a token: all, the projector's
+    class_is_last: bool = False  # whether a tower's class token comes after its patches
 
 
 @dataclass
@@ -118,8 +135,7 @@ class Folding:
     embeddings: Tensor  # [N, d] of all images, in the order of the prompt
     views: Sequence[Shape]  # rows and columns of tokens of every view
     calls: Sequence[ModuleCall]  # between the layers of the tower and the prompt, in order
-    known: dict[int, Projector] = field(default_factory=dict)  # projectors of earlier calls, by patches of a token
-    class_is_last: bool = False  # whether a tower's class token comes after its patches
+    known: Known = field(default_factory=Known)
 
     @cached_property
     def _projection(self) -> tuple[list[ModuleCall], Tensor, int]:
@@ -168,12 +184,16 @@ class Folding:
         patches, left = divmod(len(self.given), max(1, self._projection[2]))
         if left or not patches:
             return None
-        if patches not in self.known:
+        if patches not in self.known.projectors:
             found = self._find_projector(patches)
             if found is None:
                 return None
-            self.known[patches] = found
-        return self.known[patches]
+            self.known.projectors[patches] = found
+        return self.known.projectors[patches]
+
+    @property
+    def class_is_last(self) -> bool:
+        return self.known.class_is_last
 
     @cached_property
     def features(self) -> Tensor:
@@ -183,14 +203,24 @@ class Folding:
 
     def patches_of(self, count: int) -> Tensor | None:
         """The patches of each token [N, count], in the order of the tower; None if it is not known which they are."""
-        tokens, layout = self._projection[2], None
         if self.projector is not None and self.projector.patches == count:
-            layout = self.projector.layout
-        elif len(self.given) == count * tokens:
-            layout = consecutive if count == 1 else self._of_whole_views(count)
-        elif len(self.given) == tokens:
-            layout = self._before_projector(count)
-        return None if layout is None else self._at(layout, count)
+            return self._at(self.projector.layout, count)
+        joined, left = divmod(len(self.given), max(1, self._projection[2]))
+        if left or joined not in (1, count):
+            return None
+        layout = self.known.layouts.get((count, joined))
+        if layout is None:
+            layout = self._find_layout(count, joined)
+            if layout is None:
+                return None
+            self.known.layouts[count, joined] = layout
+        return self._at(layout, count)
+
+    def _find_layout(self, count: int, joined: int) -> Layout | None:
+        """Where the patches of a token lie, if its projector is given `joined` of them at a time."""
+        if joined < count:
+            return self._before_projector(count)
+        return consecutive if count == 1 else self._of_whole_views(count)
 
     def _at(self, layout: Layout, count: int) -> Tensor:
         _, order, rows = self._projection
@@ -203,8 +233,8 @@ class Folding:
         module = calls[0].module
         for layout in layouts(patches) if rows == len(order) else [consecutive]:
             tokens = self.given[self._at(layout, patches)[self.probes]].flatten(1)
-            for form in FORMS:
-                found = Projector(module, layout, form, patches)
+            told = [Projector(module, layout, _as_one_row, patches, side) for side in _patch_sides(calls, self.given)]
+            for found in (*(Projector(module, layout, form, patches) for form in FORMS), *told):
                 if _gives(found, tokens, expected):
                     return found
         return None
@@ -238,7 +268,7 @@ class Folding:
                 for layout in layouts(count):
                     expected = sums[layout(self.views, count).to(sums.device)].sum(1)
                     if any(near(one, expected) and not near(one, one.flip(0)) for one in joined):
-                        self.class_is_last = class_is_last
+                        self.known.class_is_last = class_is_last
                         return layout
         return None
 
@@ -278,6 +308,14 @@ def layouts(patches: int) -> Iterator[Layout]:
     yield consecutive
     if patches > 1 and isqrt(patches) ** 2 == patches:
         yield blocks
+
+
+def _patch_sides(calls: Sequence[ModuleCall], given: Tensor) -> Iterator[int]:
+    """The side of a patch in pixels, if the one call of a projector was told the sizes of its images."""
+    for value in (*calls[0].args, *calls[0].options.values()) if len(calls) == 1 else ():
+        sizes = torch.as_tensor(value) if isinstance(value, (Tensor, list)) and value is not calls[0].given else given
+        if sizes.ndim == 2 and sizes.shape[1] == 2 and not sizes.is_floating_point():
+            yield isqrt(int(sizes.long().prod(1).sum()) // len(given))
 
 
 def _gives(projector: Projector, tokens: Tensor, expected: Tensor) -> bool:

@@ -18,8 +18,8 @@ from covist.contract.family import Family, Removable, RequestedNow, SignalSink
 from covist.contract.signals import ImageSignals, PlacedSignals
 from covist.errors import CovistError
 from covist.families.encoding import Encoding, TowerTaps, encoder_layers
-from covist.families.folding import CallTap, Folding, ModuleCall, Projector
-from covist.families.hooks import Running, WrappedMethod
+from covist.families.folding import CallTap, Folding, Known, ModuleCall
+from covist.families.hooks import Running, WrappedMethod, require_configured_features
 from covist.families.layouts import views_of
 from covist.families.pixels import shown_pixels
 from covist.grid import Grid
@@ -50,7 +50,7 @@ class Generic(Family):
 
     def __init__(self, model: nn.Module):
         super().__init__(model)
-        self._projectors: dict[int, Projector] = {}
+        self._known = Known()
         self.check_structure()
 
     def check_structure(self) -> None:
@@ -100,13 +100,7 @@ class Generic(Family):
 
     def images_in(self, pieces: list[PlacedSignals], ids: Tensor | None) -> list[PlacedSignals]:
         """Single tokens that stand together in the prompt are one image: some towers know only patches."""
-        runs: list[list[PlacedSignals]] = []
-        for piece in pieces:
-            follows = bool(runs) and runs[-1][-1].end == piece.start
-            if follows and len(piece.rows) == len(runs[-1][-1].rows) == 1:
-                runs[-1].append(piece)
-            else:
-                runs.append([piece])
+        runs = adjacent(pieces, lambda piece: len(piece.rows) == 1)
         return [run[0].joined(run[1:], partial(_in_a_row, run)) if run[1:] else run[0] for run in runs]
 
     # -- signals -------------------------------------------------------------------------------------------------------
@@ -119,18 +113,21 @@ class Generic(Family):
         towers = encoder_layers(self.base, inside)
         layers = {id(part) for tower in towers for layer in tower for part in layer.modules()}
         running = Running()
-        taps = TowerTaps(towers, self._feeding_layer, self.global_layers, requests, requested_now, running)
-        between = CallTap([one for one in outside if id(one) not in layers and one is not self.base], running)
+        taps = TowerTaps(towers, self.feeding_state, self.global_layers, requests, requested_now, running)
+        around = [one for one in outside if id(one) not in layers and one is not self.base]
+        between = CallTap([*around, *taps.feeding], running)
 
         def after(modality: str) -> Callable[[dict[str, Any], Any], None]:
             def assemble(arguments: dict[str, Any], output: Any) -> None:
+                require_configured_features(self.model.config, arguments)
                 calls = between.take()
                 is_video, spans = modality == "video", self.spans(output, calls)
                 views = views_of(arguments, [len(span) for span in spans], is_video)
                 every = [view for of_image in views for view in of_image]
-                folding = Folding(torch.cat(spans), every, calls, self._projectors)
+                folding = Folding(torch.cat(spans), every, calls, self._known)
                 seen = taps.take()
-                pixels = shown_pixels(arguments, self.model.config, every, is_video)
+                given = [call.given for call in calls]
+                pixels = shown_pixels(arguments, self.model.config, every, is_video, given)
                 made = Encoding(views, folding, *seen, self.placed, pixels, is_video, self.exact_attention)
                 images = list(made.signals())
                 for layer, features in self.companions(output).items():
@@ -160,11 +157,11 @@ class Generic(Family):
         return ()
 
     @property
-    def _feeding_layer(self) -> int:
-        """Which layer of a tower feeds the projector, counted from the end: -1 is the last."""
+    def feeding_state(self) -> int:
+        """Which hidden state of a tower feeds the projector: 1 is the output of its first layer, -1 of its last."""
         selected = getattr(self.model.config, "vision_feature_layer", -1)
         last = selected[-1] if isinstance(selected, (list, tuple)) else selected
-        return last if isinstance(last, int) and last < 0 else -1
+        return last if isinstance(last, int) else -1
 
     def spans(self, output: Any, calls: list[ModuleCall]) -> list[Tensor]:
         """The embeddings of each image [n, d], as the prompt receives them."""
@@ -190,6 +187,19 @@ class Generic(Family):
     def placed(self, embeddings: Tensor) -> Tensor:
         """Embeddings [*, d] as the prompt receives them, if a model changes them on the way."""
         return embeddings
+
+
+def adjacent(
+    pieces: Sequence[PlacedSignals], may_join: Callable[[PlacedSignals], bool] = lambda piece: True
+) -> list[list[PlacedSignals]]:
+    """Pieces that stand together in the prompt, with nothing between them."""
+    runs: list[list[PlacedSignals]] = []
+    for piece in pieces:
+        if runs and runs[-1][-1].end == piece.start and may_join(runs[-1][-1]) and may_join(piece):
+            runs[-1].append(piece)
+        else:
+            runs.append([piece])
+    return runs
 
 
 def _in_a_row(pieces: Sequence[PlacedSignals]) -> ImageSignals:

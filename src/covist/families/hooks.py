@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from covist.errors import CovistError
 from covist.undo import ReplacedMethod
 
 
@@ -76,3 +77,13 @@ class WrappedMethod(ReplacedMethod):
             return call
 
         super().__init__(owner, name, wrapper)
+
+
+def require_configured_features(config: Any, arguments: dict[str, Any]) -> None:
+    """Hooks are on the layers that the configuration names, so a call that encodes images cannot choose others."""
+    for name in ("vision_feature_layer", "vision_feature_select_strategy"):
+        given, configured = arguments.get(name), getattr(config, name, None)
+        if given not in (None, configured):
+            raise CovistError(
+                f"{name}={given!r}: under compression, a call must use the model's own setting, {configured!r}"
+            )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -15,8 +14,9 @@ from torch import Tensor
 
 from covist.contract.family import Family
 from covist.contract.signals import ImageSignals, PlacedSignals
+from covist.families.folding import ModuleCall
+from covist.families.generic import Generic
 from covist.families.registry import register_family
-from covist.families.tiles import TileFamily
 from covist.grid import Grid
 from covist.plan import Geometry
 from covist.report.pixels import lay_out, patches_of_tiles
@@ -39,7 +39,7 @@ LARGEST: dict[str, Any] = {"tiles": 17, "markers": 37}
 
 
 @register_family
-class Idefics3(TileFamily):
+class Idefics3(Generic):
     """The prompt says where the tiles lie, so they become one high-resolution view beside the global view."""
 
     name = "idefics3"
@@ -48,32 +48,16 @@ class Idefics3(TileFamily):
     presets: ClassVar[tuple[Geometry, ...]] = (
         Geometry("idefics3-8b", 32, 4096, 14336, 32, 8, 17 * 169, budgets=(640, 320, 160), **LARGEST),
     )
+    encoder_signal = "incoming attention of the last block"
+    video = "none"
     assistant_markers = (*Family.assistant_markers, "Assistant:")
     role_markers = (*Family.role_markers, "User:")
     _warned = False
 
-    @property
-    def decoder(self) -> Any:
-        return self.base.text_model
-
-    @property
-    def tower(self) -> Any:
-        return self.base.vision_model
-
-    @property
-    def encoder_layers(self) -> Sequence[Any]:
-        return self.tower.encoder.layers
-
-    def attention_of(self, layer: Any) -> Any:
-        return layer.self_attn
-
-    @property
-    def projector(self) -> Any:
-        return self.base.connector.modality_projection
-
-    def fold(self, patches: Tensor) -> Tensor:
-        connector = self.base.connector
-        return connector.pixel_shuffle(patches, connector.scale_factor)
+    def spans(self, output: Any, calls: list[ModuleCall]) -> list[Tensor]:
+        """Of each tile: the model returns all tiles of a prompt in one piece."""
+        tiles = next(call.given for call in calls if call.module is self.base.vision_model)
+        return list(torch.cat(super().spans(output, calls)).chunk(len(tiles)))
 
     def images_in(self, pieces: list[PlacedSignals], ids: Tensor | None) -> list[PlacedSignals]:
         """Tiles from row 1, column 1 on are one image, together with the global view after them."""

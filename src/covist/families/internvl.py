@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from math import isqrt
-from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from covist.contract.signals import ImageSignals, PlacedSignals
-from covist.errors import CovistError
+from covist.families.generic import Generic, adjacent
 from covist.families.registry import register_family
-from covist.families.tiles import TileFamily
 from covist.grid import Grid
 from covist.plan import Geometry
 
@@ -29,12 +25,10 @@ OVER_QWEN3 = replace(
     kv_heads=8,
     head_dim=128,
 )  # the text models of InternVL3.5 are Qwen3 of 0.6B, 1.7B, 4B, 8B and 14B
-FEATURES = {"vision_feature_layer": -1, "vision_feature_select_strategy": "default"}
-"""The features that the projector must read: those of the last block, without the class token."""
 
 
 @register_family
-class InternVL(TileFamily):
+class InternVL(Generic):
     """The model does not learn how tiles are arranged (12 may be 3 x 4 or 2 x 6), so each tile is a separate view.
 
     The tower has a class token, but the decoder never sees it. The evidence is the attention that the patches of a tile
@@ -45,6 +39,7 @@ class InternVL(TileFamily):
     model_classes = ("InternVLForConditionalGeneration",)
     processor = "InternVLProcessor"
     token_count = "256 per tile, up to 13 tiles"
+    encoder_signal = "incoming attention of the last block"
     video = "compressed, each frame as an image"
     presets = (
         SEVEN_TILES,
@@ -56,49 +51,10 @@ class InternVL(TileFamily):
         replace(OVER_QWEN3, name="internvl3.5-4b", hidden=2560, intermediate=9728),
         replace(OVER_QWEN3, name="internvl3.5-14b", layers=40, hidden=5120, intermediate=17408, heads=40),
     )
-    queries_and_keys = ("q_norm", "k_norm")  # identities in towers without norms
-    class_tokens = 1
-
-    def __init__(self, model: nn.Module):
-        super().__init__(model)
-        self.check({name: getattr(self.model.config, name) for name in FEATURES})
-
-    def check(self, arguments: dict[str, Any]) -> None:
-        for name, needed in FEATURES.items():
-            if arguments.get(name) not in (None, needed):
-                raise CovistError(
-                    f"{name} must be {needed!r}, not {arguments[name]!r}: the evidence comes from the last block"
-                )
-
-    @property
-    def tower(self) -> Any:
-        return self.base.vision_tower
-
-    @property
-    def encoder_layers(self) -> Sequence[Any]:
-        return self.tower.encoder.layer
-
-    def attention_of(self, layer: Any) -> Any:
-        return layer.attention
-
-    @property
-    def projector(self) -> Any:
-        return self.base.multi_modal_projector
-
-    def fold(self, patches: Tensor) -> Tensor:
-        side = isqrt(patches.shape[1])
-        square = patches.unflatten(1, (side, side))
-        return self.base.pixel_shuffle(square, scale_factor=self.model.config.downsample_ratio).flatten(1, 2)
 
     def images_in(self, pieces: list[PlacedSignals], ids: Tensor | None) -> list[PlacedSignals]:
         """Adjacent tiles are one image; between two images there are an end mark and a begin mark."""
-        images: list[list[PlacedSignals]] = []
-        for piece in pieces:
-            if images and images[-1][-1].end == piece.start:
-                images[-1].append(piece)
-            else:
-                images.append([piece])
-        return [_joined(tiles) for tiles in images]
+        return [_joined(tiles) for tiles in adjacent(pieces)]
 
 
 def _joined(tiles: list[PlacedSignals]) -> PlacedSignals:

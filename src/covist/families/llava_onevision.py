@@ -20,9 +20,8 @@ from torch import Tensor
 
 from covist.contract.signals import ImageSignals
 from covist.families.incoming import choose_query_patches_in_rows
-from covist.families.patch_attention import PatchAttention
-from covist.families.patch_tower import PatchRecords, PatchTowerFamily
-from covist.families.projected import TowerOutput
+from covist.families.patch_attention import PatchAttention, ProjectionTap
+from covist.families.projected import ProjectedTowerFamily, TowerOutput
 from covist.families.reads import Placing, RecordedReads, of_entries
 from covist.families.registry import register_family
 from covist.families.video import film
@@ -32,6 +31,8 @@ from covist.report.pixels import lay_out, patches_of_tiles
 
 TWO_BY_TWO: dict[str, Any] = {"tokens": 3645, "markers": 54, "budgets": (640, 320, 160), "tiles": 5}
 """An image of 768 x 768 pixels: 27 x 27 tokens in its base view, 54 x 54 in its grid."""
+PatchRecords = list[PatchAttention]
+"""Queries and keys of an encoder layer, for each entry of the tower's batch."""
 NEVER_RESIZED = "anyres_max_1000000"
 
 
@@ -62,12 +63,16 @@ class Packing:
 
 
 @register_family
-class LlavaOnevision(PatchTowerFamily):
+class LlavaOnevision(ProjectedTowerFamily[PatchRecords]):
+    """The evidence is the incoming attention of the layer that feeds the projector: the tower has no class token."""
+
     name = "llava-onevision"
     model_classes = ("LlavaOnevisionForConditionalGeneration",)
     tower_types = ("siglip_vision_model",)
     select_strategy = "full"
     processor = "LlavaOnevisionProcessor"
+    needs_clip_text = False
+    encoder_signal = "incoming attention of the layer that feeds the projector"
     video = "compressed"
     video_stand_in = "LlavaOnevisionVideos"
     token_count = "up to 7290, plus newlines; 729 each if a prompt has several images"
@@ -79,6 +84,9 @@ class LlavaOnevision(PatchTowerFamily):
     @property
     def encoder_layers(self) -> Sequence[Any]:
         return self.base.vision_tower.encoder.layers
+
+    def tap(self, layer: Any) -> ProjectionTap:
+        return ProjectionTap(layer.self_attn)
 
     def images(self, output: TowerOutput[PatchRecords]) -> list[ImageSignals]:
         arguments, sizes = output.arguments, output.arguments["image_sizes"]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
-from covist.families.pixtral_tower import PixtralTowerFamily
+from covist.families.pixtral import PixtralTowerFamily
 from covist.families.registry import register_family
 from covist.plan import Geometry
 
@@ -30,15 +28,3 @@ class Mistral3(PixtralTowerFamily):
         Geometry("mistral-small-3.1-24b", 40, 5120, 32768, **SIZES),
         Geometry("ministral-3-8b", 34, 4096, 14336, **SIZES),
     )
-
-    @property
-    def merge(self) -> int:
-        return self.model.config.spatial_merge_size
-
-    def project(self, features: Tensor) -> Tensor:
-        """The projector norms and merges patches of whole images, so the tokens are passed as an image of one row."""
-        side, merge = self.base.vision_tower.patch_size, self.merge
-        tokens = features.reshape(-1, merge, merge, features.shape[-1] // merge**2)  # [tokens, rows, columns, v]
-        strip = tokens.transpose(0, 1).flatten(0, 2)  # patches row by row
-        embeddings = self.base.multi_modal_projector(strip, [(merge * side, len(tokens) * merge * side)])
-        return embeddings.view(*features.shape[:-1], -1)

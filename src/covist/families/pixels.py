@@ -17,27 +17,42 @@ ShownPixels = Callable[[slice, tuple[Shape, ...]], list[Tensor]]
 """(tokens of an image among all, rows and columns of its views) -> its views, [3, h, w] each."""
 
 
-def shown_pixels(arguments: dict[str, Any], config: Any, views: Sequence[Shape], is_video: bool) -> ShownPixels | None:
-    """How to show images, given the arguments of their encoding and all their views; None if their form is unknown."""
+def shown_pixels(
+    arguments: dict[str, Any], config: Any, views: Sequence[Shape], is_video: bool, encoded: Sequence[Tensor] = ()
+) -> ShownPixels | None:
+    """How to show images, given the arguments of their encoding and all their views; None if their form is unknown.
+
+    `encoded` is what modules of the encoder were given: it may leave out images that only fill a batch.
+    """
     pixels = arguments.get("pixel_values_videos" if is_video else "pixel_values")
     vision = getattr(config, "vision_config", None)
     if not isinstance(pixels, Tensor):
         return None
     if pixels.ndim == 2 and hasattr(vision, "patch_size") and hasattr(vision, "temporal_patch_size"):
         return _packed(pixels, vision, sum(rows * columns for rows, columns in views))
-    whole = pixels.flatten(0, -4) if pixels.ndim > 3 else pixels[None]
-    if whole.ndim == 4 and whole.shape[1] == 3 and len(whole) == len(views):
-        return _one_by_one(whole, views)
-    return None
+    given = pixels.flatten(0, -4) if pixels.ndim > 3 else pixels[None]
+    fitting = (one for one in (given, *encoded) if one.ndim == 4 and one.shape[1] == 3 and len(one) == len(views))
+    whole = next(fitting, None)
+    return None if whole is None else _one_by_one(whole, views, _unpadded(arguments.get("image_sizes"), whole))
 
 
-def _one_by_one(pixels: Tensor, views: Sequence[Shape]) -> ShownPixels:
-    """Of views [views, 3, h, w]."""
+def _unpadded(sizes: Any, pixels: Tensor) -> list[Shape] | None:
+    """Height and width of each view, if `sizes` says how a batch was padded to its largest images."""
+    if not isinstance(sizes, Tensor) or sizes.shape != (len(pixels), 2):
+        return None
+    height, width = sizes.amax(0).tolist()
+    return [(tall, wide) for tall, wide in sizes.tolist()] if (height, width) == pixels.shape[-2:] else None
+
+
+def _one_by_one(pixels: Tensor, views: Sequence[Shape], sizes: list[Shape] | None) -> ShownPixels:
+    """Of views [views, 3, h, w], which may be padded."""
     ends = list(accumulate(rows * columns for rows, columns in views))
+    shapes = sizes or [(pixels.shape[-2], pixels.shape[-1])] * len(pixels)
 
     def read(tokens: slice, own: tuple[Shape, ...]) -> list[Tensor]:
         first = sum(end <= tokens.start for end in ends)
-        return [view.detach().cpu() for view in pixels[first : first + len(own)]]
+        shown = zip(pixels[first : first + len(own)], shapes[first : first + len(own)], strict=True)
+        return [view[:, :height, :width].detach().cpu() for view, (height, width) in shown]
 
     return read
 

@@ -13,7 +13,7 @@ from covist.contract.encoder import EncoderRequest
 from covist.contract.family import Family, Removable, RequestedNow, SignalSink
 from covist.contract.signals import ImageSignals
 from covist.errors import CovistError
-from covist.families.hooks import Running, Scratch, WrappedMethod
+from covist.families.hooks import Running, Scratch, WrappedMethod, require_configured_features
 from covist.families.patch_attention import ProjectionTap
 from covist.families.reads import ReadableTower, ReadTaps, RecordedReads
 
@@ -45,8 +45,6 @@ class ProjectedTowerFamily(Family, Generic[LayerRecord]):
 
     select_strategy: ClassVar[str | None] = None
     """The `vision_feature_select_strategy` that fits the tower; None if the configuration has none."""
-    attention_name: ClassVar[str] = "self_attn"
-    """Name of the attention module in the tower's layers."""
     has_class: ClassVar[bool] = False
     """Whether the tower has a class token."""
 
@@ -104,8 +102,7 @@ class ProjectedTowerFamily(Family, Generic[LayerRecord]):
         return self.feature_layers[-1:]
 
     def _attention_tap(self, layer: Any, is_requested: Callable[[], bool]) -> ProjectionTap:
-        attention = getattr(layer, self.attention_name)
-        return ProjectionTap(attention, attention.num_heads, value="v_proj", is_requested=is_requested)
+        return ProjectionTap(layer.self_attn, is_requested)
 
     def capture(
         self, sink: SignalSink, requests: Sequence[EncoderRequest] = (), requested_now: RequestedNow | None = None
@@ -119,7 +116,7 @@ class ProjectedTowerFamily(Family, Generic[LayerRecord]):
             scratch.leave("features", inputs[0].detach())
 
         def take(arguments: dict[str, Any], output: Any) -> TowerOutput[LayerRecord]:
-            self._require_configured_features(arguments)
+            require_configured_features(self.model.config, arguments)
             # The signals own what they need from here on; the taps keep nothing of this call.
             captured = {index: tap.take() for index, tap in taps.items()}
             spans = output.pooler_output if hasattr(output, "pooler_output") else output[1]
@@ -139,12 +136,3 @@ class ProjectedTowerFamily(Family, Generic[LayerRecord]):
                 if hasattr(self.base, name)
             ),
         ]
-
-    def _require_configured_features(self, arguments: dict[str, Any]) -> None:
-        """The taps are on the configured layers, so a call cannot choose others."""
-        for name in ("vision_feature_layer", "vision_feature_select_strategy"):
-            given, configured = arguments.get(name), getattr(self.model.config, name, None)
-            if given not in (None, configured):
-                raise CovistError(
-                    f"{name}={given!r}: under compression, a call must use the model's own setting, {configured!r}"
-                )

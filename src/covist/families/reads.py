@@ -77,26 +77,12 @@ def _is_among(read: EncoderRead, requested_now: RequestedNow | None) -> bool:
     return requested_now is None or read in requested_now()
 
 
-def of_entries(recorded: RecordedReads, entries: slice, skip: int = 0) -> RecordedReads:
-    """The reads of some entries of the tower's batch, without their first `skip` rows."""
-
-    def cut(raw: list[Any]) -> list[Any]:
-        if isinstance(raw[0], PatchAttention):
-            return [entry.of(slice(skip, None)) for entry in raw[entries]]
-        return [states[entries, skip:] for states in raw]
-
-    return {read: cut(raw) for read, raw in recorded.items()}
-
-
-def of_patches(recorded: RecordedReads, patches: slice, parts: int = 1) -> RecordedReads:
-    """The reads of some patches of a tower that packs all images into one row, in equal parts (frames)."""
-
-    def cut(raw: list[Any]) -> list[Any]:
-        if isinstance(raw[0], PatchAttention):
-            return raw[0].of(patches).split(parts)
-        return [states.flatten(0, -2)[patches].unflatten(0, (parts, -1)) for states in raw]
-
-    return {read: cut(raw) for read, raw in recorded.items()}
+def of_entries(recorded: RecordedReads, entries: slice) -> RecordedReads:
+    """The reads of some entries of the tower's batch."""
+    return {
+        read: raw[entries] if isinstance(raw[0], PatchAttention) else [states[entries] for states in raw]
+        for read, raw in recorded.items()
+    }
 
 
 class _StatesTap:
@@ -136,7 +122,6 @@ class Placing:
     means: Callable[[Tensor], Tensor]
     states: Callable[[Tensor], Tensor]
     class_tokens: int = 0  # rows before the patches of an entry that take part in its attention
-    shown: Callable[[], Tensor] | None = None  # patches that are not padding; padding neither attends nor receives
 
     def reads(self, recorded: RecordedReads) -> dict[EncoderRead, Callable[[], list[Tensor]]]:
         """`ImageSignals.requested` of an image, from its recorded reads."""
@@ -147,25 +132,12 @@ class Placing:
         }
         return {read: partial(made[read.what], raw) for read, raw in recorded.items() if read.what in made}
 
-    def incoming(self, entry: PatchAttention) -> Tensor:
-        """Attention that each patch of an entry receives, [patches]; padding receives none."""
-        if self.shown is None:
-            return entry.incoming(self.query_patches())
-        shown = self.shown()
-        received = entry.of(shown).incoming(self.query_patches())
-        return received.new_zeros(len(entry.keys)).index_copy(0, shown, received)
-
     def _received(self, raw: list[PatchAttention]) -> list[Tensor]:
         shares = [self._shares(entry) for entry in raw]
         return [self.masses(torch.stack(share)) for share in zip(*shares, strict=True)]
 
     def _shares(self, entry: PatchAttention) -> tuple[Tensor, Tensor, Tensor]:
         """Attention that each patch receives from all tokens, from itself and from the class token, [patches] each."""
-        if self.shown is not None:
-            shown = self.shown()
-            shares = torch.stack(entry.of(shown).shares(self.query_patches()))
-            received, from_itself = shares.new_zeros(2, len(entry.keys)).index_copy(1, shown, shares)
-            return received, from_itself, torch.zeros_like(received)
         received, from_itself = entry.shares(self.query_patches())
         of_class = torch.zeros_like(received)
         if self.class_tokens:

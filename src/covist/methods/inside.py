@@ -50,6 +50,19 @@ def inside_schedule(
     depths = cut_depths(layers, budget, tokens, cuts, share)
     if budget >= tokens or depths[0] >= layers:
         return fixed_schedule(layers, tokens, tokens)
+    return in_proportion(layers, budget, tokens, depths, shape)
+
+
+def stepped_schedule(layers: int, budget: int, tokens: int, cuts: Sequence[int], shape: Sequence[float]) -> Schedule:
+    """Counts in the proportions of `shape` from the `cuts` on, the first of which is before the decoder; their layer
+    mean is the budget."""
+    if budget >= tokens:
+        return fixed_schedule(layers, tokens, tokens)
+    return in_proportion(layers, budget, tokens, scaled_depths(layers, cuts), shape)
+
+
+def in_proportion(layers: int, budget: int, tokens: int, depths: Sequence[int], shape: Sequence[float]) -> Schedule:
+    """Counts in the proportions of `shape` from `depths` on, solved for a layer mean of the budget."""
 
     def schedule(scale: float) -> Schedule:
         return staged(layers, tokens, depths, [round_half_up(scale * part) for part in shape])
@@ -64,19 +77,6 @@ def solved(schedule: Callable[[float], Schedule], most: float, budget: int) -> S
         middle = (low + high) / 2
         low, high = (middle, high) if schedule(middle).mean <= budget else (low, middle)
     return min(schedule(low), schedule(high), key=lambda candidate: abs(candidate.mean - budget))
-
-
-def stepped_schedule(layers: int, budget: int, tokens: int, cuts: Sequence[int], shape: Sequence[float]) -> Schedule:
-    """Counts in the proportions of `shape` from the `cuts` on, the first of which is before the decoder; their layer
-    mean is the budget."""
-    if budget >= tokens:
-        return fixed_schedule(layers, tokens, tokens)
-    depths = scaled_depths(layers, cuts)
-
-    def schedule(scale: float) -> Schedule:
-        return staged(layers, tokens, depths, [round_half_up(scale * part) for part in shape])
-
-    return solved(schedule, tokens / min(shape), budget)
 
 
 def published_schedule(layers: int, tokens: int, cuts: Sequence[int], counts: Sequence[int]) -> Schedule:
@@ -139,13 +139,30 @@ class NominalCounts(Method):
         return [budget] * len(self.cuts)
 
 
-class ChooseInside(Method):
-    """Keeps only the tokens that `choose` returns at each cut inside the decoder."""
+class ReduceInside(Method):
+    """Replaces the state at each cut inside the decoder by the one that `reduced` returns."""
+
+    reads_preceding_layer: ClassVar[bool] = False
+    """Whether what is read of the decoder is that of the layer before a cut, which has run, not of the one after it."""
+
+    def observed_layer(self, depth: int) -> int:
+        return depth - self.reads_preceding_layer
 
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
         started = perf_counter()
-        kept = self.choose(state, view, count).sort().values
-        return Reduction(state.restrict(kept), seconds={"selection": perf_counter() - started})
+        reduced = self.reduced(state, view, count)
+        return Reduction(reduced, seconds={"selection": perf_counter() - started})
+
+    @abstractmethod
+    def reduced(self, state: VisualState, view: DecoderView, count: int) -> VisualState:
+        """The state of `count` tokens."""
+
+
+class ChooseInside(ReduceInside):
+    """Keeps only the tokens that `choose` returns at each cut inside the decoder."""
+
+    def reduced(self, state: VisualState, view: DecoderView, count: int) -> VisualState:
+        return state.restrict(self.choose(state, view, count).sort().values)
 
     @abstractmethod
     def choose(self, state: VisualState, view: DecoderView, count: int) -> Tensor:
@@ -202,6 +219,11 @@ class ScoreInside(DropInside):
 def last_prompt_row(view: DecoderView) -> Tensor:
     """The row of the last prompt token, [1]."""
     return torch.tensor([len(view.hidden) - 1], device=view.visual.device)
+
+
+def text_rows(view: DecoderView) -> Tensor:
+    """The rows of the text after the image; without any, the row of the last prompt token."""
+    return view.text if len(view.text) else last_prompt_row(view)
 
 
 def attention_to_image(view: DecoderView, rows: Tensor) -> Tensor:

@@ -13,6 +13,9 @@ from torch import Tensor
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.formulas import ops
 from covist.formulas.ops import unit_rows
+from covist.methods.layout import allot
+from covist.reduction import Reduction
+from covist.state import VisualState
 
 TIE = 1e-6
 """Scores that differ by less than this, relative to the largest, count as equal."""
@@ -39,6 +42,13 @@ def tile_numbers(signals: ImageSignals) -> Tensor:
     return signals.pack // signals.feeding.keys.shape[1]
 
 
+def tile_shares(signals: ImageSignals, count: int) -> list[tuple[Tensor, int]]:
+    """The content tokens of each tile, and how many of `count` the tile gets in proportion to them."""
+    tile = tile_numbers(signals)
+    shares = allot(count, tile.bincount().tolist())
+    return [((tile == number).nonzero()[:, 0], share) for number, share in enumerate(shares)]
+
+
 def cosine(features: Tensor, others: Tensor | None = None) -> Tensor:
     """Cosines in float32: [N, d] with itself or with [M, d] -> [N, N] or [N, M]."""
     unit = unit_rows(features)
@@ -59,6 +69,14 @@ def largest(scores: Tensor, count: int) -> Tensor:
 def first_best(scores: Tensor) -> Tensor:
     """The lowest index whose score [N] is the largest up to rounding, so that noise does not break ties."""
     return ops.first_largest(scores, TIE * scores.max().abs())
+
+
+def turns(order: Tensor, group: Tensor) -> Tensor:
+    """Turn of each token in its group [N], from 0, if every group takes its tokens in the `order` [N] of all tokens."""
+    by_group = order[group[order].argsort(stable=True)]
+    sizes = group.bincount()
+    turn = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[group[by_group]]
+    return torch.empty_like(turn).scatter_(0, by_group, turn)
 
 
 def without(indices: Tensor, total: int) -> Tensor:
@@ -101,6 +119,31 @@ def cluster_means(features: Tensor, cluster: Tensor, count: int) -> tuple[Tensor
         0, cluster, features.float()
     )
     return sums / sizes.clamp(min=1)[:, None], sizes
+
+
+def joined(similarity: Tensor, kept: Tensor) -> Tensor:
+    """The kept token [K] that each token joins, by similarity [N, K]; a kept token joins itself -> [N] below K."""
+    return similarity.argmax(-1).index_copy_(0, kept, torch.arange(len(kept), device=kept.device))
+
+
+def rewritten(state: VisualState, places: Tensor, features: Tensor, weights: Tensor | None = None) -> VisualState:
+    """The state with other features [P, d] at some places [P], and other weights [P] if there are any."""
+    content = state.features.index_copy(0, places, features.to(state.features.dtype))
+    if weights is not None:
+        state = state.replace(weights=state.weights.index_copy(0, places, weights))
+    return state.with_features(content)
+
+
+def represented(state: VisualState, removed: Tensor, places: Tensor, cluster: Tensor, features: Tensor) -> Reduction:
+    """Replace the tokens `removed` [R] by one token for each of their clusters [R], at some of their places [C].
+
+    features: of these tokens [C, d]; each has the weight of its members, and every other token stays as it is.
+    """
+    sizes = cluster.bincount(minlength=len(places)).to(state.weights)
+    kept = torch.cat([without(removed, state.count), places]).sort().values
+    assignment = torch.searchsorted(kept, state.indices)
+    assignment[removed] = torch.searchsorted(kept, places[cluster])
+    return Reduction(rewritten(state, places, features, sizes).restrict(kept), assignment=assignment)
 
 
 def farthest_points(features: Tensor, start: Tensor, count: int) -> Tensor:

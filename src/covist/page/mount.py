@@ -51,8 +51,8 @@ def mount_page(app: FastAPI, service: Service) -> Callable[[], None]:
         finally:
             tidying.cancel()
 
-    app.add_api_route("/", _to_page)
-    app.add_api_route("/favicon.ico", _icon)
+    app.add_api_route("/", _to_page, include_in_schema=False)
+    app.add_api_route("/favicon.ico", _icon, include_in_schema=False)
     gr.mount_gradio_app(
         app,
         page,

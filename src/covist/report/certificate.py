@@ -10,12 +10,10 @@ from typing import Any
 class Certificate:
     """How well the first reduction of an image represents it.
 
-    kept, tokens:    number of tokens after and before the reduction
-    coverage:        share of the evidence that the kept tokens cover (Eq. 5 over that of all tokens)
-    withheld:        share of the evidence that the limit on weights keeps out of attention (Eq. 15)
-    missed:          the insufficient coverage of a reduction that was rejected, so that all tokens were kept; else None
-    attention_bound: Proposition 1: how far the output of a head of the first layer can move for the last word of the
-                     question, as a share of the largest value; None if it was not requested or says nothing
+    kept, tokens: number of tokens after and before the reduction
+    coverage:     share of the evidence that the kept tokens cover (Eq. 5 over that of all tokens)
+    withheld:     share of the evidence that the limit on weights keeps out of attention (Eq. 15)
+    missed:       the insufficient coverage of a reduction that was rejected, so that all tokens were kept; else None
 
     >>> print(Certificate(kept=41, tokens=576, coverage=0.979, withheld=0.0))
     kept 41 of 576 tokens; what they leave out carries 2.1 % of the evidence
@@ -26,7 +24,6 @@ class Certificate:
     coverage: float
     withheld: float
     missed: float | None = None
-    attention_bound: float | None = None
 
     def __str__(self) -> str:
         if self.missed is not None:
@@ -37,9 +34,7 @@ class Certificate:
         kept = f"kept {self.kept} of {self.tokens} tokens"
         left_out, withheld = _percent(1 - self.coverage), _percent(self.withheld)
         limited = f", and the limit on weights withholds {withheld}" if self.withheld > 0 else ""
-        bound = self.attention_bound
-        moved = "" if bound is None else f"; no head of the first layer moves by more than {bound:.2f} of a value"
-        return f"{kept}; what they leave out carries {left_out} of the evidence{limited}{moved}"
+        return f"{kept}; what they leave out carries {left_out} of the evidence{limited}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON, and the sentence."""
@@ -49,7 +44,6 @@ class Certificate:
             "coverage": self.coverage,
             "withheld": self.withheld,
             "missed": self.missed,
-            "attention_bound": self.attention_bound,
             "words": str(self),
         }
 

@@ -117,7 +117,6 @@ class ImageReport:
     continues: bool = False  # whether this is a further segment of the preceding video
     segments: tuple[int, ...] = ()  # frames of each segment, if the report joins several
     missed: float | None = None  # insufficient coverage, because of which the image runs uncompressed
-    attention_bound: float | None = None  # of Proposition 1, if it was requested and says something
     uniform: bool = False  # whether attention counted as uniform, because the encoder's cannot be read
 
     @property
@@ -176,8 +175,7 @@ class ImageReport:
         first = self.stages[0]
         if first.coverage is None:
             return None
-        numbers = (first.coverage, first.withheld, self.missed, self.attention_bound)
-        return Certificate(len(first.kept), self.tokens, *numbers)
+        return Certificate(len(first.kept), self.tokens, first.coverage, first.withheld, self.missed)
 
     @property
     def kept(self) -> Tensor:

@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from covist.errors import CovistError
-from covist.eval.plot import COLOURS
 from covist.eval.tables import markdown_table
-from covist.outputs import writable_file, write_json
+from covist.outputs import write_json
 from covist.reproduce.sheet import PAPER, Sheet, SheetLine
 from covist.viz import save_figure
-from covist.viz.files import FIGURES
+from covist.viz.files import FIGURES, writable_drawing
 from covist.viz.theme import LIGHT
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 INK, SOFT, FAINT = LIGHT.ink, LIGHT.soft, LIGHT.faint
 TEXTS = (".md", ".tex", ".json")
@@ -34,7 +34,7 @@ def check_destination(path: Path) -> Path:
     """Refuse a file that cannot be written or has an unknown ending."""
     if path.suffix.lower() not in ENDINGS:
         raise CovistError(f"cannot write {path}: its name must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-    return writable_file(path)
+    return writable_drawing(path, ENDINGS)
 
 
 def save(sheet: Sheet, content: dict[str, Any], path: Path) -> None:
@@ -84,6 +84,8 @@ def latex(sheet: Sheet) -> str:
 
 def draw(sheet: Sheet) -> Figure:
     """An image: the paper's lines in grey, yours in black, CoViST's name in its colour."""
+    from matplotlib.figure import Figure
+
     rows = [sheet.head, *sheet.rows]
     widths = [max(LETTER * len(cell) for cell in column) + GAP for column in zip(*rows, strict=True)]
     width = max(sum(widths) + 2 * MARGIN, 7.0)
@@ -119,7 +121,7 @@ def _style(line: SheetLine | None, column: int) -> dict[str, Any]:
     if line is None:
         return {"color": INK, "weight": "bold"}
     if column == 0 and line.is_covist:
-        return {"color": COLOURS[0], "weight": "bold"}
+        return {"color": LIGHT.lines[0], "weight": "bold"}
     return {"color": SOFT} if line.origin == PAPER else {"color": INK, "weight": "bold"}
 
 

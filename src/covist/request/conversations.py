@@ -42,8 +42,8 @@ class Conversation:
         return checksum
 
     def request(self, loaded: LoadedModel) -> Request:
-        """The inputs of the model, without padding."""
-        return prepare_conversation(loaded, self.turns, self.images, self.videos)
+        """The inputs of the model on its device, without padding."""
+        return prepare_conversation(loaded, self.turns, self.images, self.videos).to(loaded.model.device)
 
     def pose(self, loaded: LoadedModel) -> Posed:
         """The inputs of the model with the sizes of images and videos, which themselves are no longer needed."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import torch
+from torch import Tensor
 
 _GREEDY: dict[str, Any] = {
     # One answer, the likeliest token at every step. Unset what a greedy search does not read, or transformers warns.
@@ -39,3 +43,17 @@ def greedy(max_new_tokens: int, **explicit: Any) -> dict[str, Any]:
     (1.0, 1.05)
     """
     return {**_GREEDY, "max_new_tokens": max_new_tokens, **explicit}
+
+
+@torch.no_grad()
+def generate(model: Any, inputs: Mapping[str, Any], max_new_tokens: int, **explicit: Any) -> Tensor:
+    """Answers that end by themselves, [prompts, new tokens]: the only place where covist lets a model write.
+
+    inputs: of the prompts, on any device
+    explicit: what a caller adds to the greedy search or puts in its place (see `greedy`), such as a streamer
+
+    Compression, if any, is up to the caller.
+    """
+    on_device = {name: value.to(model.device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+    written = model.generate(**on_device, **greedy(max_new_tokens, **explicit))
+    return written[:, inputs["input_ids"].shape[1] :]

@@ -14,13 +14,15 @@ from functools import cache
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from covist.errors import CovistError
+from covist.request.image_parts import HeaderFile, check_parts
 from covist.request.jpeg_scans import MAX_SCANS, has_too_many_scans
+from covist.request.orientation import upright
 
 MAX_PIXELS = 100_000_000
 """Larger images are refused: a small file can unpack to gigabytes."""
@@ -130,19 +132,28 @@ _Reader = Callable[[BinaryIO, str, int, tuple[str, ...] | None], Image.Image]
 
 def _decode(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None) -> Image.Image:
     with _open(file, name, max_pixels, formats) as image:
-        if image.format in ("JPEG", "MPO"):
+        if image.format == "PNG":
+            place = file.tell()
+            check_parts(file, name, whole=True)
+            file.seek(place)
+        elif image.format in ("JPEG", "MPO"):
             file.seek(0)
             if has_too_many_scans(file.read()):
                 raise CovistError(f"{name} has more than {MAX_SCANS} scans; save it again as an ordinary JPEG file")
         image.load()
-        return as_rgb(ImageOps.exif_transpose(image))
+        shown = as_rgb(upright(image))
+    shown.info.clear()  # a turn that has been made, and megabytes that nobody reads
+    return shown
 
 
 def _open(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None) -> Image.Image:
     """Read the header only; no other function lets Pillow open a file."""
     Image.init()  # after which a format of the list that is still unknown is one that this Pillow was built without
     wanted = [kind for kind in FORMATS if kind in Image.OPEN and (formats is None or kind in formats)]
-    image = Image.open(file, formats=wanted)
+    check_parts(file, name)
+    header = HeaderFile(file, name)
+    image = Image.open(cast(BinaryIO, header), formats=wanted)
+    header.finish()
     width, height = image.size
     if min(width, height) < 1:
         raise CovistError(f"{name} has no pixels ({width} x {height})")

@@ -1,4 +1,4 @@
-"""Requests: the inputs of a model, on its device."""
+"""Requests: the inputs of a model."""
 
 from __future__ import annotations
 
@@ -54,6 +54,13 @@ class Request:
         """Its size in bytes."""
         return sum(values.nbytes for part in (self.prompts, self.images) for values in part.values())
 
+    def to(self, device: torch.device) -> Request:
+        return Request(
+            {name: values.to(device) for name, values in self.prompts.items()},
+            {name: values.to(device) for name, values in self.images.items()},
+        )
+
+    @torch.no_grad()
     def inputs(self, model: Any) -> dict[str, Any]:
         """Arguments of the model's `generate`; several prompts share one encoding of their images and videos."""
         if self.count == 1:
@@ -100,13 +107,13 @@ def prepare(loaded: LoadedModel, images: Sequence[Image.Image], *prompts: str, v
     texts = [chat_prompt(loaded.processor, prompt, len(images), len(videos)) for prompt in prompts]
     single = _encode(loaded, images, videos, texts[:1])
     every = _encode(loaded, images, videos, texts) if len(texts) > 1 else single
-    return Request(Request.of_inputs(every).prompts, Request.of_inputs(single).images)
+    return Request(Request.of_inputs(every).prompts, Request.of_inputs(single).images).to(loaded.model.device)
 
 
 def prepare_conversation(
     loaded: LoadedModel, turns: Sequence[Turn], images: Sequence[Image.Image] = (), videos: Sequence[Video] = ()
 ) -> Request:
-    """A conversation, ready for the model; images and videos, if any, in the order of its turns."""
+    """A conversation, ready for the model but not on its device; images and videos in the order of its turns."""
     _require_videos(loaded, videos)
     text = conversation_prompt(loaded.processor, turns)
     return Request.of_inputs(_encode(loaded, images, videos, [text]))
@@ -136,7 +143,7 @@ def _encode(
     except ValueError as error:  # an extreme shape, for example
         what = "video" if not images else "image" if not videos else "image or video"
         raise CovistError(f"the processor of {loaded.name} refuses the {what}: {error}") from error
-    return dict(encoded.to(loaded.model.device))
+    return {name: values for name, values in encoded.items() if isinstance(values, Tensor)}
 
 
 def unknown_words(loaded: LoadedModel, prompt: str) -> list[str]:

@@ -6,7 +6,7 @@ import re
 
 MAX_SCANS = 100
 """Cameras write one, progressive files about ten. A scan takes 42 bytes, and 14 ms of time for 25 million pixels."""
-_MARKER = re.compile(rb"\xff+([^\x00\xff\xd0-\xd8])")  # no stuffed byte, no restart and no start of an image
+_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd8])")  # no stuffed byte, no restart and no start of an image
 _SCAN, _END, _WITHOUT_LENGTH = b"\xda", b"\xd9", b"\x01"
 
 

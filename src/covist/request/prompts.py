@@ -23,10 +23,10 @@ def conversation_prompt(processor: Any, turns: Sequence[Turn]) -> str:
     """A conversation up to the assistant's next turn, in the processor's template or in LLaVA-1.5's format."""
     template = getattr(processor, "chat_template", None)
     if not template:
-        return _plain_format(turns, processor)
+        return _whole_characters(_plain_format(turns, processor))
     if "system" not in template:
         turns = _without_system(turns)
-    return processor.apply_chat_template(list(turns), add_generation_prompt=True)
+    return _whole_characters(processor.apply_chat_template(list(turns), add_generation_prompt=True))
 
 
 def placeholders(processor: Any) -> list[str]:
@@ -39,6 +39,15 @@ def refuse_placeholders(processor: Any, text: str) -> None:
     for placeholder in placeholders(processor):
         if placeholder in text:
             raise CovistError(f"the prompt contains {placeholder!r}; remove it, images are placed before the question")
+
+
+def _whole_characters(text: str) -> str:
+    """Refuse what JSON and the command line can hold but no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CovistError(f"the prompt contains {text[error.start]!r}, which is half a character; remove it") from None
+    return text
 
 
 def _without_system(turns: Sequence[Turn]) -> list[Turn]:

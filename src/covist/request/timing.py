@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers.generation.streamers import BaseStreamer
 
 from covist.families.registry import family_for
-from covist.request.decoding import greedy
+from covist.request.decoding import generate
 from covist.request.inputs import Request
 
 
@@ -74,20 +74,13 @@ class _Marks(BaseStreamer):
 
 
 @torch.no_grad()
-def generate(model: Any, request: Request, max_new_tokens: int, **options: Any) -> Tensor:
-    """Greedy answers that end by themselves, [prompts, new tokens]; compression, if any, is up to the caller."""
-    written = model.generate(**request.inputs(model), **greedy(max_new_tokens), **options)
-    return written[:, request.length :]
-
-
-@torch.no_grad()
 def measure(model: Any, request: Request, max_new_tokens: int = 128) -> Measurement:
     """Answer one prompt and measure the times."""
     device = model.device
     with _marked(model, device) as marks, _peak_memory(device) as peak:
         synchronise(device)
         started = perf_counter()
-        output = generate(model, request, max_new_tokens, streamer=marks)
+        output = generate(model, request.inputs(model), max_new_tokens, streamer=marks)
         synchronise(device)
         ended = perf_counter()
     times = marks.times

@@ -7,12 +7,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from covist.api.handle import Compression
 from covist.api.report import Report
 from covist.request.batches import collate, end_tokens, pad_token, until_end
 from covist.request.conversations import Posed
+from covist.request.decoding import generate
 from covist.request.loading import LoadedModel
 from covist.request.tokens import visual_tokens
 
@@ -54,13 +53,11 @@ class Together:
         self._ends = end_tokens(loaded.model)
         self._counts: dict[Any, Shown] = {}  # of uncompressed prompts, by the sizes of their images
 
-    @torch.no_grad()
     def answer(self, posed: Sequence[Posed], **options: Any) -> list[Said]:
-        """Answers to a batch; `options` are those of `generate`, as `greedy` makes them."""
+        """Answers to a batch; `options` are those of `request.decoding.generate`."""
         inputs = collate([one.request for one in posed], self._padding)
         with nullcontext() if self._handle is None else self._handle.using() as run:
-            written = self.loaded.model.generate(**inputs, pad_token_id=self._padding, **options)
-        answers = written[:, inputs["input_ids"].shape[1] :]  # [batch, new tokens]
+            answers = generate(self.loaded.model, inputs, pad_token_id=self._padding, **options)  # [batch, new tokens]
         texts = self.loaded.processor.batch_decode(answers, skip_special_tokens=True)
         shown = self._shown(posed, None if run is None else run.report, int(options.get("num_beams") or 1))
         return [self._said(*one) for one in zip(texts, answers.tolist(), shown, strict=True)]

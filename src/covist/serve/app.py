@@ -14,8 +14,10 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from covist import __version__
+from covist.serve import openapi
 from covist.serve.answers import Answer, sent_event
-from covist.serve.body import read_body
+from covist.serve.body import hanging_up, read_body
 from covist.serve.errors import GONE, Refusal, draining, error_body
 from covist.serve.job import Job
 from covist.serve.keys import Keys
@@ -28,7 +30,7 @@ from covist.serve.schema import ChatRequest, parse_chat
 from covist.serve.sequence import Event
 
 CHAT = "/v1/chat/completions"
-PATHS = (CHAT, "/v1/models", "/health", "/ready", "/metrics")
+PATHS = (CHAT, "/v1/models", "/health", "/ready", "/metrics", openapi.PATH)
 FIGURES = "covist.figures"
 """The key in a request's scope for the figures of its line in the log."""
 
@@ -62,17 +64,25 @@ def create_app(service: Answering) -> FastAPI:
         yield
         await asyncio.get_running_loop().run_in_executor(None, service.close)
 
-    app = FastAPI(title="covist", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    app = openapi.Described(
+        title="covist",
+        version=__version__,
+        docs_url=None,  # these two would load scripts from other hosts
+        redoc_url=None,
+        openapi_url=openapi.PATH,
+        lifespan=lifespan,
+    )
     app.state.service, app.state.drain = service, Drain()
+    app.add_middleware(_OneLength)
     app.add_middleware(_Accounts, service=service, drain=app.state.drain)
     app.add_exception_handler(Refusal, _answer_refusal)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(Exception, _answer_failure)
-    app.add_api_route(CHAT, _chat, methods=["POST"])
-    app.add_api_route("/v1/models", _models)
-    app.add_api_route("/health", _health)
-    app.add_api_route("/ready", _ready)
-    app.add_api_route("/metrics", _metrics)
+    app.add_api_route(CHAT, _chat, methods=["POST"], **openapi.CHAT)
+    app.add_api_route("/v1/models", _models, **openapi.MODELS)
+    app.add_api_route("/health", _health, **openapi.HEALTH)
+    app.add_api_route("/ready", _ready, **openapi.READY)
+    app.add_api_route("/metrics", _metrics, **openapi.METRICS)
     return app
 
 
@@ -212,6 +222,25 @@ async def _answer_http(request: Request, error: Exception) -> Response:
 
 async def _answer_failure(request: Request, error: Exception) -> Response:
     return JSONResponse(error_body(500, "unexpected error in the server", "unexpected"), 500)
+
+
+class _OneLength:
+    """Refuses requests that give two lengths, on every path.
+
+    A proxy in front that believes the other length would take what follows for the next request of someone else.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and {b"content-length", b"transfer-encoding"} <= {
+            name for name, _ in scope["headers"]
+        }:
+            message = "the request has both Content-Length and Transfer-Encoding; send one of them"
+            app = await _answer_refusal(Request(scope), hanging_up(400, "two_lengths", message))
+        await app(scope, receive, send)
 
 
 class _Accounts:

@@ -25,7 +25,7 @@ from covist.api.handle import Compression, Run
 from covist.api.report import Report
 from covist.report.films import whole_videos
 from covist.request.batches import end_tokens
-from covist.request.decoding import greedy
+from covist.request.decoding import generate
 from covist.request.halving import in_halves
 from covist.request.loading import LoadedModel
 from covist.serve.errors import broken, draining
@@ -141,9 +141,10 @@ class Workers:
         sequences = [row.sequence for row in rows]
         inputs = self._prompts.collate([sequence.prompt for sequence in sequences])
         with self._handle.using(**dict(sequences[0].setting.arguments)) as run:
-            self._model.generate(
-                **inputs,
-                **greedy(max(sequence.max_tokens for sequence in sequences)),
+            generate(
+                self._model,
+                inputs,
+                max(sequence.max_tokens for sequence in sequences),
                 pad_token_id=self._prompts.pad_token,
                 logits_processor=LogitsProcessorList([RowSampler([row.drawing for row in rows])]),
                 stopping_criteria=StoppingCriteriaList([_Step(rows, run, self._handle, self._turns)]),

@@ -19,6 +19,9 @@ FIELDS = 20_000
 
 async def read_body(request: Request, limits: Limits, share: Share | None = None) -> bytearray:
     """Read the whole body; raises a `Refusal` if it is too large, too slow or incomplete, or if `share` cannot grow."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise hanging_up(400, "encoded_body", "the body must not be compressed: leave Content-Encoding out")
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > limits.body_bytes:
         raise _too_large(limits)
@@ -26,7 +29,7 @@ async def read_body(request: Request, limits: Limits, share: Share | None = None
         return await asyncio.wait_for(_collect(request.stream(), limits, share), limits.body_seconds)
     except asyncio.TimeoutError:
         message = f"the body did not arrive within {limits.body_seconds:g} seconds"
-        raise _hanging_up(408, "slow_body", message) from None
+        raise hanging_up(408, "slow_body", message) from None
     except ClientDisconnect:
         raise Refusal(GONE, "disconnected", "the client disconnected before its body was complete") from None
     except Refusal as refusal:
@@ -44,14 +47,14 @@ async def _collect(stream: AsyncIterator[bytes], limits: Limits, share: Share | 
             raise _too_large(limits)
         values += sum(map(chunk.count, BEFORE_VALUES))
         if values > limits.prompt_characters + FIELDS:
-            raise _hanging_up(400, "too_many_values", "the body has more values than a request within the limits")
+            raise hanging_up(400, "too_many_values", "the body has more values than a request within the limits")
     return body
 
 
 def _too_large(limits: Limits) -> Refusal:
-    return _hanging_up(413, "body_too_large", f"the body is larger than {limits.body_bytes:,} bytes")
+    return hanging_up(413, "body_too_large", f"the body is larger than {limits.body_bytes:,} bytes")
 
 
-def _hanging_up(status: int, reason: str, message: str) -> Refusal:
+def hanging_up(status: int, reason: str, message: str) -> Refusal:
     """A refusal before the body has been read to its end."""
     return Refusal(status, reason, message, headers={"Connection": "close"})

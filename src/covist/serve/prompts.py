@@ -13,10 +13,10 @@ from torch import Tensor
 from covist.errors import CovistError
 from covist.families.registry import family_for
 from covist.request.batches import collate, pad_token
-from covist.request.inputs import Request
+from covist.request.inputs import Request, prepare_conversation
 from covist.request.loading import LoadedModel
 from covist.request.messages import read_message, text_of
-from covist.request.prompts import Turn, conversation_prompt
+from covist.request.prompts import Turn
 from covist.serve.errors import Refusal
 from covist.serve.limits import Limits
 from covist.serve.schema import Message
@@ -40,7 +40,6 @@ class PromptMaker:
 
     def __init__(self, loaded: LoadedModel, limits: Limits):
         self._loaded, self._limits = loaded, limits
-        self._processor = loaded.processor
         self._tokenizer = loaded.processor.tokenizer
         self._family = family_for(loaded.model)
         self._special = _special_tokens(loaded.processor)
@@ -65,14 +64,12 @@ class PromptMaker:
 
     def make(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prompt:
         """The prompt of checked messages, whose images have been read."""
-        text = self._render(messages)
+        turns = [_turn(message, f"messages.{index}")[0] for index, message in enumerate(messages)]
         with self._busy:
             try:
-                shown = [list(images)] if images else None  # a list per prompt: OneVision tiles only a single image
-                encoded = self._processor(images=shown, text=[text], return_tensors="pt")
-            except ValueError as error:  # an extreme shape, for example
-                raise Refusal(400, "bad_image", f"the processor refuses the request: {error}") from None
-        request = Request.of_inputs({name: value for name, value in encoded.items() if isinstance(value, Tensor)})
+                request = prepare_conversation(self._loaded, turns, images)
+            except CovistError as error:
+                raise Refusal(400, "bad_image", str(error)) from None
         if request.length > self._limits.prompt_tokens:
             problem = f"the prompt has {request.length:,} tokens, more than {self._limits.prompt_tokens:,}"
             raise Refusal(400, "prompt_too_long", problem, param="messages")
@@ -80,9 +77,8 @@ class PromptMaker:
         return Prompt(request, visual)
 
     def collate(self, prompts: Sequence[Prompt]) -> dict[str, Tensor]:
-        """Inputs of `generate` for a batch, on the model's device."""
-        inputs = collate([prompt.request for prompt in prompts], self.pad_token)
-        return {name: value.to(self._loaded.model.device) for name, value in inputs.items()}
+        """Inputs of `generate` for a batch."""
+        return collate([prompt.request for prompt in prompts], self.pad_token)
 
     @property
     def pad_token(self) -> int:
@@ -91,10 +87,6 @@ class PromptMaker:
     @property
     def tokenizer(self) -> Any:
         return self._tokenizer
-
-    def _render(self, messages: Sequence[Message]) -> str:
-        turns = [_turn(message, f"messages.{index}")[0] for index, message in enumerate(messages)]
-        return conversation_prompt(self._processor, turns)
 
     def _refuse_special(self, text: str, place: str) -> None:
         """Refuse special tokens in text: they would end turns, start new ones, or stand for images."""

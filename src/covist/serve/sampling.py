@@ -31,7 +31,11 @@ class Sampling:
 
 
 def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """A token from logits [vocabulary], by temperature and nucleus (the fewest tokens with a mass of `top_p`)."""
+    """A token from logits [vocabulary], by temperature and nucleus (the fewest tokens with a mass of `top_p`).
+
+    Of equally likely tokens, which are common in half precision, the nucleus takes the first, as greedy decoding does;
+    transformers' `TopPLogitsWarper` takes the last.
+    """
     scaled = logits.double().cpu() / sampling.temperature
     probabilities, tokens = torch.softmax(scaled, -1).sort(descending=True, stable=True)  # both [vocabulary]
     mass = probabilities.cumsum(-1)

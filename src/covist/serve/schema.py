@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError, from_json
 
 from covist.serve.errors import Refusal
@@ -24,14 +33,17 @@ _Label = Annotated[str, Field(max_length=512)]
 _Zero = Annotated[float, Field(ge=0, le=0, allow_inf_nan=False)]
 
 
-def _refuse_entries(value: list[Any] | dict[str, Any]) -> list[Any] | dict[str, Any]:
-    """Pydantic's own words for a length of 0 would not say what to do."""
+def _refuse_unless_empty(value: Any) -> Any:
+    """Pydantic's own words would not say what to do."""
     if value:
         raise PydanticCustomError("unsupported", "not supported, leave it out")
     return value
 
 
-_Empty = AfterValidator(_refuse_entries)
+_NOTHING = AfterValidator(_refuse_unless_empty)
+_False = Annotated[bool, _NOTHING, WithJsonSchema({"type": "boolean", "const": False})]
+_NoList = Annotated[list[Any], _NOTHING, WithJsonSchema({"type": "array", "maxItems": 0})]
+_NoObject = Annotated[dict[str, float], _NOTHING, WithJsonSchema({"type": "object", "maxProperties": 0})]
 
 
 def _few_messages(value: Any, info: ValidationInfo) -> Any:
@@ -117,10 +129,10 @@ class ChatRequest(_Strict):
     # Not supported: only values that change nothing.
     frequency_penalty: _Zero | None = None
     presence_penalty: _Zero | None = None
-    logprobs: Literal[False] | None = None
+    logprobs: _False | None = None
     response_format: TextFormat | None = None
-    tools: Annotated[list[Any], _Empty] | None = None
-    logit_bias: Annotated[dict[str, float], _Empty] | None = None
+    tools: _NoList | None = None
+    logit_bias: _NoObject | None = None
     # About the client, not about the answer.
     user: _Label | None = None
     metadata: Annotated[dict[_Label, _Label], Field(max_length=16)] | None = None

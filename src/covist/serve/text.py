@@ -14,6 +14,9 @@ class Detokenizer:
 
     The text of a token depends on the one before it (spaces, halves of characters), so each piece is the difference
     between two decodings of a short window. The cost is linear in the length of the answer.
+
+    `DecodeStream` of tokenizers does the same, but leaves spaces that `decode` cleans up, raises on byte tokens that
+    make no text, and takes no tokenizer that is written in Python.
     """
 
     def __init__(self, tokenizer: Any):

@@ -51,6 +51,3 @@ def draw(char: str, width: int = WIDTH, height: int = HEIGHT) -> np.ndarray:
     """How much of each pixel a character covers, [height, width] in 0..1."""
     bitmap = np.array([[int(bit) for bit in row] for row in _ROWS[char].split()], dtype=np.float64)
     return _stretch(_stretch(bitmap, height, 0), width, 1).astype(np.float32)
-
-
-MASKS = {char: draw(char) for char in DIGITS + LETTERS}

@@ -3,7 +3,6 @@
 The questions are about coloured objects: the grey decoys of the same shapes are never counted or named.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,19 +38,6 @@ class Question:
     @property
     def answers(self) -> tuple[str, ...]:
         return (self.answer,)
-
-    def pointers(self) -> list[tuple[int, tuple[Thing, ...]]]:
-        """Which token should attend to which things; tokens are counted back from the last one of the prompt.
-
-        The last token attends to all things on which the answer depends; in a relation, each name also attends to its
-        own thing.
-        """
-        found = [(0, self.about)]
-        if self.family == "relation":
-            first, _ = re.split("left or right of|above or below", self.question)
-            length = len(self.question.split()) + 1  # with the question mark
-            found += [(length - len(first.split()) + 1, self.about[:1]), (2, self.about[1:])]
-        return found
 
 
 Option = TypeVar("Option")

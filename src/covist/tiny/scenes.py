@@ -1,4 +1,4 @@
-"""Scenes: what is in the image (`sample_scene`), how it looks (`render`) and which patch shows what (`patch_owners`).
+"""Scenes: what is in the image (`sample_scene`) and how it looks (`render`).
 
 Everything follows from the seed. The seed ranges below do not overlap, so held-out scenes are unseen by construction.
 """
@@ -156,7 +156,7 @@ def _shape_distance(shape: str, dx: np.ndarray, dy: np.ndarray, radius: float) -
     return (ax + ay - radius * 1.05) * 0.71  # diamond
 
 
-def _mask(thing: Thing, look: Look) -> tuple[slice, slice, np.ndarray]:
+def cover_of(thing: Thing, look: Look) -> tuple[slice, slice, np.ndarray]:
     """Where a thing lies in the image and how much of each pixel it covers."""
     if thing.char:
         top, left = int(thing.y - look.glyph_height / 2), int(thing.x - look.glyph_width / 2)
@@ -211,7 +211,7 @@ def render(scene: Scene) -> np.ndarray:
     rng = np.random.default_rng([scene.seed, 1])
     image = _background(rng, scene.look.side)
     for thing in scene.things:
-        rows, columns, cover = _mask(thing, scene.look)
+        rows, columns, cover = cover_of(thing, scene.look)
         window = image[rows, columns]
         # a little noise shines through
         window += cover[..., None] * (_paint(thing, rng).astype(np.float32) - window) * 0.94
@@ -225,18 +225,3 @@ def scene_image(scene: Scene) -> Image.Image:
     (96, 96)
     """
     return Image.fromarray(render(scene))
-
-
-def patch_owners(scene: Scene, patch: int = PATCH) -> np.ndarray:
-    """For every patch, the index (from 1) of the thing that covers most of it; 0 for background."""
-    side, grid = scene.look.side, scene.look.side // patch
-    best = np.full((grid, grid), 0.12, dtype=np.float32)
-    owners = np.zeros((grid, grid), dtype=np.uint8)
-    for index, thing in enumerate(scene.things, start=1):
-        rows, columns, cover = _mask(thing, scene.look)
-        canvas = np.zeros((side, side), dtype=np.float32)
-        canvas[rows, columns] = np.maximum(cover, 0.5) if thing.char else cover
-        share = canvas.reshape(grid, patch, grid, patch).mean((1, 3))
-        owners[share > best] = index
-        best = np.maximum(best, share)
-    return owners

@@ -36,13 +36,6 @@ Clip = tuple[CLIPModel, PreTrainedTokenizerBase]
 Loaded = tuple[Model, ProcessorMixin, Clip]
 
 
-def fold_standardisation(layer: torch.nn.Linear, mean: torch.Tensor, std: torch.Tensor) -> None:
-    """Change a layer that was trained on (x - mean) / std so that it accepts x itself."""
-    with torch.no_grad():
-        layer.weight.div_(std)
-        layer.bias.sub_(layer.weight @ mean)
-
-
 def save(model: Model, clip: CLIPModel, folder: Path, processor: ProcessorMixin | None = None) -> None:
     """Write model, processor and CLIP to a folder, in fp16; `load` reads it.
 
@@ -80,7 +73,8 @@ def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Lo
     """
     folder = BEDS.get(str(folder), Path(folder))
     if not (folder / "model.safetensors").exists():
-        raise CovistError(f"no trained weights in {folder}; train them with `python -m covist.tiny.train --out DIR`")
+        known = " or ".join(map(repr, BEDS))
+        raise CovistError(f"no weights in {folder}; give {known}, or a folder that covist.tiny.save has written")
     is_next = AutoConfig.from_pretrained(folder).model_type == "llava_next"
     model_class = LlavaNextForConditionalGeneration if is_next else LlavaForConditionalGeneration
     model = model_class.from_pretrained(folder, dtype=dtype).eval()

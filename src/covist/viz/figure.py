@@ -16,7 +16,6 @@ from covist.units import counted
 from covist.viz.layout import View, owners, rebuilt
 from covist.viz.maps import evidence_maps
 from covist.viz.panels import (
-    WeightScale,
     discarded_look,
     show_image,
     show_map,
@@ -26,6 +25,7 @@ from covist.viz.panels import (
 )
 from covist.viz.sheet import GAP, LEGEND, MARGIN, TITLE, WIDTH, Sheet, add_legend, disc, thread
 from covist.viz.theme import LIGHT, Theme
+from covist.viz.weights import WeightScale
 
 HEADING, CAPTION = 0.3, 0.36  # inches above a row, below maps
 TALLEST = 3.75  # inches of a panel, unless it shares its column with more than one other view

@@ -5,11 +5,14 @@ from __future__ import annotations
 import warnings
 from html import escape
 from pathlib import Path
-
-from matplotlib import rc_context
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from covist.errors import CovistError
+from covist.extras import require_extra
+from covist.outputs import writable_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FIGURES = (".png", ".svg", ".pdf")
 PAGES = (".html",)
@@ -30,6 +33,14 @@ _PAGE = """<!doctype html>
 """
 
 
+def writable_drawing(path: str | Path, endings: tuple[str, ...] = FIGURES + PAGES) -> Path:
+    """A file that a drawing can be written to, and that it can be drawn for: refused before the work begins."""
+    path = writable_file(path, endings)
+    if path.suffix.lower() in FIGURES:
+        require_extra(f"a figure ({path})", "figures")
+    return path
+
+
 def check_ending(path: str | Path, endings: tuple[str, ...] = PAGES + FIGURES) -> str:
     """The ending of a file's name, in lower case, if it is one of `endings`."""
     ending = Path(path).suffix.lower()
@@ -47,6 +58,8 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     covist.viz.save_figure(Figure(), f"{folder}/empty.png")
     """
+    from matplotlib import rc_context
+
     ending = check_ending(path, FIGURES)
     try:
         # Equal figures make equal files: no date, and no random names inside an SVG.

@@ -14,9 +14,10 @@ from covist.grid import evenly
 from covist.report.stages import ImageReport
 from covist.units import counted, number
 from covist.viz.layout import View, owners
-from covist.viz.panels import WeightScale, show_image, show_representatives
+from covist.viz.panels import show_image, show_representatives
 from covist.viz.sheet import GAP, LEGEND, MARGIN, TITLE, WIDTH, Sheet, add_legend, disc, thread
 from covist.viz.theme import LIGHT, Theme
+from covist.viz.weights import WeightScale
 
 MOST = 16  # frames of a strip; longer videos are sampled evenly
 WIDEST, NARROWEST = 4, 8  # frames beside each other

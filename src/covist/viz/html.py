@@ -8,9 +8,9 @@ from html import escape
 
 from covist.report.stages import ImageReport
 from covist.viz.layout import View
-from covist.viz.panels import WeightScale
 from covist.viz.svg import define_images, draw_panel
 from covist.viz.theme import LIGHT
+from covist.viz.weights import WeightScale
 
 # Text inherits its colour. Regions are transparent until the pointer is on one of them; then the others are darkened.
 _STYLE = f"""<style>

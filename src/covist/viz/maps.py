@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from html import escape
 
 import numpy as np
-from matplotlib import colormaps
 
+from covist.extras import require_extra
 from covist.report.stages import ImageReport
 from covist.viz.layout import View
-from covist.viz.panels import EVIDENCE
 from covist.viz.svg import pixel_data
-from covist.viz.theme import LIGHT
+from covist.viz.theme import EVIDENCE, LIGHT
 
 MAP_NAMES = ("attention", "distinctiveness", "instruction", "combined")
 
@@ -58,11 +57,14 @@ def draw_maps(image: ImageReport, views: list[View]) -> str:
     >>> covist.viz.draw_maps(seen, covist.viz.seen_views(seen)).count("<figure>")
     4
     """
+    require_extra("covist.viz.draw_maps", "figures")
     return "".join(_draw_map(shown, views) for shown in evidence_maps(image))
 
 
 def _draw_map(shown: EvidenceMap, views: list[View]) -> str:
     """The views of one map share a scale."""
+    from matplotlib import colormaps
+
     low, high = float(np.nanmin(shown.values)), float(np.nanmax(shown.values))
     colours = colormaps[EVIDENCE].with_extremes(bad=LIGHT.gone)
     scaled = np.ma.masked_invalid((shown.values - low) / (high - low))

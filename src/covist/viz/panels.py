@@ -6,47 +6,18 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Normalize, hsv_to_rgb
+from matplotlib.colors import hsv_to_rgb
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from covist.viz.layout import View, outline
-from covist.viz.theme import LIGHT, Theme
+from covist.viz.theme import EVIDENCE, LIGHT, Theme
+from covist.viz.weights import WeightScale
 
-EVIDENCE = "magma"
 GOLDEN = 0.618034
 MANY_THREADS = 512
-WIDEST_DISC = 24.0  # points, so that it fits into the line of the legend
-NARROWEST_DISC = 1.7  # points
 WIDEST_RIM, THICKEST_RIM = 0.6, 0.1  # points; of the diameter, so that small discs keep their colour
-
-
-class WeightScale:
-    """The colours of the weights, from 1 (a token stands for itself) to the largest."""
-
-    def __init__(self, largest: float, theme: Theme = LIGHT):
-        self._plain = largest <= 1
-        self.largest = max(largest, 2.0)
-        self.mappable = ScalarMappable(Normalize(1.0, self.largest), theme.weight_colours)
-
-    @property
-    def examples(self) -> list[float]:
-        """Round weights for a legend; only 1 if no token stands for another."""
-        if self._plain:
-            return [1.0]
-        return [1.0, *sorted({float(round((1 + self.largest) / 2)), float(round(self.largest))} - {1.0})]
-
-    def colours(self, weights: np.ndarray) -> np.ndarray:
-        """[n] -> [n, 4]."""
-        return self.mappable.to_rgba(weights)
-
-    def areas(self, weights: np.ndarray, cell_points: float) -> np.ndarray:
-        """Areas of discs in square points, proportional to the weight: half a cell wide for a weight of one, or less if
-        the largest would otherwise hide its neighbours or the legend, but never too small to be seen."""
-        widest = min(0.55 * cell_points * self.largest**0.5, 2.5 * cell_points, WIDEST_DISC)
-        return np.maximum(widest**2 * weights / self.largest, NARROWEST_DISC**2)
 
 
 def show_image(axes: Axes, view: View, title: str = "", theme: Theme = LIGHT) -> None:

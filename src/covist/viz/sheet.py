@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from covist.viz.panels import WeightScale
 from covist.viz.theme import LIGHT, Theme
+from covist.viz.weights import WeightScale
 
 WIDTH, MARGIN, GAP, BAR = 12.0, 0.25, 0.14, 2.6  # inches: figure, margin, between panels, colour bar
 TITLE, LEGEND = 0.62, 0.72  # inches at the top, at the bottom
@@ -55,7 +56,8 @@ def add_legend(sheet: Sheet, scale: WeightScale, handles: list[Artist]) -> None:
     if len(scale.examples) > 1:
         left, width = WIDTH - MARGIN - BAR, BAR
         bar_axes = figure.add_axes((left / WIDTH, 0.36 / height, width / WIDTH, 0.12 / height))
-        bar = figure.colorbar(scale.mappable, cax=bar_axes, orientation="horizontal")
+        colours = ScalarMappable(Normalize(1.0, scale.largest), scale.theme.weight_colours)
+        bar = figure.colorbar(colours, cax=bar_axes, orientation="horizontal")
         bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=8, colors=ink, length=2)
         figure.text((left - 0.1) / WIDTH, 0.42 / height, "weight", fontsize=9, color=ink, ha="right", va="center")
@@ -75,7 +77,7 @@ def disc(weight: float, scale: WeightScale, cell_points: float, theme: Theme) ->
         linestyle="",
         marker="o",
         markersize=float(np.sqrt(scale.areas(weights, cell_points))[0]),
-        markerfacecolor=to_hex(scale.colours(weights)[0]),
+        markerfacecolor=tuple(scale.colours(weights)[0]),
         markeredgecolor=theme.rim,
         label=f"weight {weight:g}",
     )

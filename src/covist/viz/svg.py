@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from io import BytesIO
 
 import numpy as np
-from matplotlib.colors import to_hex
 from PIL import Image
 from torch import Tensor
 
 from covist.report.stages import ImageReport
 from covist.units import counted
 from covist.viz.layout import Corner, View, arrange, outline, owners
-from covist.viz.panels import WeightScale
+from covist.viz.weights import WeightScale
 
 VIEW_GAP = 1  # cells between the views of an image
 NARROWEST_DISC, WIDEST_DISC = 0.12, 0.46  # radii in cells: a disc can be seen and never leaves its token
@@ -106,7 +105,7 @@ def _representatives(
     """One group per representative; notes are written from the line `below` on."""
     state, view_name = image.stages[stage], "frame" if image.is_video else "view"
     kept, weights = state.kept.numpy(), state.weights.float().numpy()
-    colours = [to_hex(colour) for colour in scale.colours(weights)]
+    colours = ["#" + bytes(colour).hex() for colour in (255 * scale.colours(weights)).round().astype(np.uint8)]
     radii = np.maximum(NARROWEST_DISC, WIDEST_DISC * np.sqrt(weights / scale.largest))
     for place, token in enumerate(kept.tolist()):
         members = kept[place : place + 1] if owner is None else np.flatnonzero(owner == token)

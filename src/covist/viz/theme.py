@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from matplotlib.colors import Colormap, LinearSegmentedColormap
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,18 @@ class Theme:
 
     @cached_property
     def weight_colours(self) -> Colormap:
-        return LinearSegmentedColormap.from_list("weights", self.weights)
+        return _gradient("weights", self.weights)
 
     @cached_property
     def faded(self) -> Colormap:
         """The colours of the image under discs."""
-        return LinearSegmentedColormap.from_list("faded", self.shades)
+        return _gradient("faded", self.shades)
+
+
+def _gradient(name: str, colours: Sequence[str]) -> Colormap:
+    from matplotlib.colors import LinearSegmentedColormap  # an extra, which pages do not need
+
+    return LinearSegmentedColormap.from_list(name, colours)
 
 
 LIGHT = Theme(
@@ -74,3 +83,5 @@ DARK = Theme(
     lines=("#ff5c8a", "#ff8a4c", "#b987ff", "#35c2b8", "#6ea8ff"),
 )
 THEMES = {"light": LIGHT, "dark": DARK}
+EVIDENCE = "magma"
+"""The colours of evidence maps, by matplotlib's name."""

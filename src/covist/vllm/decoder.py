@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 from covist.contract.decoder import Decoder, Rotary
-from covist.engine.axes import axes_of
 from covist.engine.projections import row_norms
+from covist.engine.rotation import axes_of
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable, head_gains, projection_energy
 

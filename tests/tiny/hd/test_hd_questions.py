@@ -3,46 +3,15 @@
 import re
 from collections import Counter
 
-import numpy as np
 import pytest
+from support.hd_scenes import meant, place, read, the
 
-from covist.tiny.hd.questions import HD_FAMILIES, LESSONS, MOST_COUNTED, hd_questions_for, statements_about
-from covist.tiny.hd.scenes import HD_SIDE, sample_hd_scene
-from covist.tiny.questions import QUADRANTS
-from covist.tiny.scenes import COLORS, SHAPES, SIZES, Scene, Thing
+from covist.tiny.hd.questions import HD_FAMILIES, LESSONS, MOST_COUNTED, hd_questions_for
+from covist.tiny.hd.scenes import sample_hd_scene
+from covist.tiny.scenes import Scene
 from covist.tiny.text import TOKEN_ID, UNKNOWN, build_tokenizer
 
 SCENES = [sample_hd_scene(seed) for seed in range(60)]
-
-
-def place(thing: Thing) -> str:
-    return f"{'top' if thing.y < HD_SIDE / 2 else 'bottom'}-{'left' if thing.x < HD_SIDE / 2 else 'right'}"
-
-
-def fits(thing: Thing, word: str) -> bool:
-    if word in ("object", "objects"):
-        return True
-    if word in QUADRANTS:
-        return place(thing) == word
-    singular = re.sub(r"(?<=cross)es$|(?<!s)s$", "", word)
-    return word in (thing.color, thing.size) or thing.shape in (word, singular)
-
-
-def meant(scene: Scene, phrase: str) -> list[Thing]:
-    known = {*COLORS, *SIZES, *QUADRANTS, "object", "objects"}
-    assert all(word in known or any(word.startswith(shape) for shape in SHAPES) for word in phrase.split()), phrase
-    return [thing for thing in scene.objects if all(fits(thing, word) for word in phrase.split())]
-
-
-def the(scene: Scene, phrase: str) -> Thing:
-    (thing,) = meant(scene, phrase)  # a definite reference fits exactly one object
-    return thing
-
-
-def read(scene: Scene, color: str, text: str) -> list[str]:
-    kind = {"number": "digit", "word": "letter"}[text]
-    glyphs = sorted((glyph for glyph in scene.of(kind) if glyph.color == color), key=lambda glyph: glyph.x)
-    return [glyph.char for glyph in glyphs]
 
 
 def check(scene: Scene, question: str) -> str:
@@ -96,31 +65,9 @@ def test_the_same_seed_asks_the_same_questions():
 def test_every_word_is_in_the_vocabulary():
     tokenizer = build_tokenizer()
     for scene in SCENES[:20]:
-        described = statements_about(scene, np.random.default_rng(scene.seed), 16)
-        for item in [*hd_questions_for(scene, per_family=2), described]:
+        for item in hd_questions_for(scene, per_family=2):
             words = tokenizer(f"{item.question} {item.answer}", add_special_tokens=False).input_ids
             assert TOKEN_ID[UNKNOWN] not in words
-
-
-def test_statements_are_true_and_never_repeated():
-    for scene in SCENES[:20]:
-        said = statements_about(scene, np.random.default_rng(scene.seed), 16).answer.split(" , ")
-        assert len(set(said)) == len(said)
-        for statement in said:
-            words = statement.split()
-            if words[0] == "there":
-                assert ("yes" if meant(scene, " ".join(words[1:3])) else "no") == words[3]
-            elif len(words) == 4 and {"small", "large"} & set(words):
-                assert any(sum(fits(thing, word) for word in words) >= 3 for thing in scene.objects)
-            elif words[-1].isdigit() and words[1] != "number":
-                assert str(len(meant(scene, " ".join(words[:-1])))) == words[-1]
-            elif words[1] in ("number", "word"):
-                assert words[2:] == read(scene, words[0], words[1])
-            else:
-                one, other = the(scene, " ".join(words[:2])), the(scene, " ".join(words[2:4]))
-                true = {"left": one.x < other.x, "right": one.x > other.x}
-                true |= {"above": one.y < other.y, "below": one.y > other.y}
-                assert words[4:] and all(true[word] for word in words[4:])
 
 
 def test_an_unknown_family_is_refused():

@@ -4,9 +4,8 @@ import itertools
 
 import numpy as np
 
-from covist.tiny.hd.questions import excerpt
 from covist.tiny.hd.scenes import HD_LOOK, HD_SIDE, TEXTS, sample_hd_scene
-from covist.tiny.scenes import render, scene_image
+from covist.tiny.scenes import render
 
 SEEDS = range(30)
 
@@ -49,13 +48,3 @@ def test_things_stay_inside_and_apart():
 
 def test_sizes_differ_by_less_than_a_third():
     assert 1 < HD_LOOK.large / HD_LOOK.small < 4 / 3
-
-
-def test_an_excerpt_keeps_some_things_and_whole_texts():
-    scene = sample_hd_scene(3)
-    part = excerpt(scene, objects=4, texts=1, rng=np.random.default_rng(0))
-    assert len(part.objects) == 4
-    assert len(part.of("digit")) + len(part.of("letter")) == 3
-    assert not part.of("decoy")
-    assert set(part.things) < set(scene.things)
-    assert scene_image(part).size == scene_image(scene).size

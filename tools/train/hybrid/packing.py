@@ -1,4 +1,4 @@
-"""Questions packed after one visual prefix, as `covist.tiny.packing` does it, for layers that carry a state.
+"""Questions packed after one visual prefix, as `train.tiny.packing` does it, for layers that carry a state.
 
 A question of a packed pass starts from the state that the prefix leaves, and leaves its own state to nobody. So the
 prefix runs once, and all questions run side by side from copies of its state, as rows of a batch.
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet, torch_chunk_gated_delta_rule
 
-from covist.tiny.packing import Packed
+from train.tiny.packing import Packed
 
 
 class Questions:

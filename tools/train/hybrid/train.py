@@ -11,18 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import LlavaForConditionalGeneration
 
 from covist import tiny
-from covist.tiny.data import SceneBank
-from covist.tiny.decoder import DECODER_PHASES, DecoderTrainer, Standardise
-from covist.tiny.packing import Packed
-from covist.tiny.runner import Budget
 from covist.tiny.scenes import TRAIN_SEEDS
-from covist.tiny.train import export, train_decoder
 from train.hybrid.model import build_hybrid
 from train.hybrid.packing import PackedDeltaNet, Questions
+from train.runner import Budget
+from train.tiny.data import SceneBank
+from train.tiny.decoder import DECODER_PHASES, DecoderTrainer
+from train.tiny.packing import Packed
+from train.tiny.train import export, train_decoder
 
 SCENES = 800  # fewer than for the embedded model: their features are a large part of a short training
 # A third of the images per step: a delta rule on a CPU is slow, and a decoder that does not start from nothing gains
@@ -30,19 +29,12 @@ SCENES = 800  # fewer than for the embedded model: their features are a large pa
 PHASES = tuple(replace(phase, images=phase.images // 3) for phase in DECODER_PHASES)
 
 
-@torch.no_grad()
-def unfold_standardisation(layer: torch.nn.Linear, standardise: Standardise) -> None:
-    """Change a trained layer that accepts features themselves so that it accepts them standardised, as in training."""
-    layer.bias.add_(layer.weight @ standardise.mean)
-    layer.weight.mul_(standardise.std)
-
-
 class HybridTrainer(DecoderTrainer):
     """The embedded model's trainer for a decoder whose linear layers need the questions themselves, not a mask."""
 
     def __init__(self, model: LlavaForConditionalGeneration, bank: SceneBank, out: Path, seed: int):
         super().__init__(model, bank, out, seed)
-        unfold_standardisation(model.model.multi_modal_projector.linear_1, self.standardise)
+        self.standardise.unfold_from(model.model.multi_modal_projector.linear_1)
         for layer in self.decoder.layers:
             if hasattr(layer, "linear_attn"):
                 layer.linear_attn.__class__ = PackedDeltaNet

@@ -1,4 +1,4 @@
-"""All captions of an image packed after one visual prefix, as `covist.tiny.packing` packs questions.
+"""All captions of an image packed after one visual prefix, as `train.tiny.packing` packs questions.
 
     <s> USER: [patches] describe the photo | ASSISTANT: caption 1 | ASSISTANT: caption 2 | ...
 
@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from covist.eval.photos.data import PROMPT, Photo
-from covist.tiny.packing import IGNORED, Packed
+from train.tiny.packing import IGNORED, Packed
 
 
 class CaptionPacker:

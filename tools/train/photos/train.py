@@ -25,16 +25,15 @@ from transformers import LlavaForConditionalGeneration
 
 from covist.errors import CovistError
 from covist.eval.photos.data import DEVELOPMENT, TRAIN, Photo, read_photos
-from covist.tiny.decoder import Standardise
-from covist.tiny.optim import Optimiser
-from covist.tiny.packing import IGNORED, Packed
-from covist.tiny.runner import Budget, Stage
-from covist.tiny.store import fold_standardisation
+from train.optim import Optimiser
 from train.photos.features import shard_path, shards
 from train.photos.model import build_model
 from train.photos.packing import CaptionPacker
 from train.photos.text import build_processor, build_tokenizer, vocabulary
 from train.photos.towers import load_tower
+from train.runner import Budget, Stage
+from train.standardise import Standardise
+from train.tiny.packing import IGNORED, Packed
 
 VALIDATED, VALIDATE_EVERY = 48, 4  # development images, and reports between two validations
 PRUNED = 16  # tokens of the validation that shows how much the decoder needs all of them
@@ -205,8 +204,7 @@ class Trainer:
 def export(model: LlavaForConditionalGeneration, captioner: Captioner, processor, out: Path) -> None:
     """Write the model as a folder that `covist` and transformers load."""
     stored = copy.deepcopy(model)  # the training goes on with its own
-    standardise = captioner.standardise
-    fold_standardisation(stored.model.multi_modal_projector.linear_1, standardise.mean, standardise.std)
+    captioner.standardise.fold_into(stored.model.multi_modal_projector.linear_1)
     stored.set_attn_implementation("sdpa")
     stored.save_pretrained(out)
     processor.save_pretrained(out)

@@ -1,22 +1,25 @@
-"""Attention of several tokens at once: the model's mask at the tokens that are left, and the bias of Eq. 9 on top."""
+"""Attention of several tokens at once: the model's mask at the tokens that are left, and the bias of Eq. 9 on top.
+
+A kernel without mask support takes the bias in widened heads; the cache holds plain keys.
+"""
 
 from __future__ import annotations
 
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from covist.backends import Attended, takes_no_mask
+from covist.backends import Attended, attention_of, takes_no_mask
 from covist.contract.method import AttentionRule
-from covist.engine.attention.bias import Terms
-from covist.engine.attention.interface import AttentionCall
-from covist.engine.attention.rule import MaskRule
-from covist.engine.attention.wide import WideStage
-from covist.engine.sequence.ledger import Ledger
+from covist.engine.attention.interface import AttentionCall, MaskRule
+from covist.engine.sequence.ledger import Keys, Ledger
 from covist.errors import CovistError
-from covist.formulas.attention import attention_bias
+from covist.formulas.attention import DistanceTable, attention_bias, log_contribution
+from covist.formulas.cosine_series import CosineSeries, fit_series
+from covist.formulas.wide_heads import COLUMNS, WideHeads, terms_in, widen
 
 BLOCKED = torch.finfo(torch.float32).min
 ELEMENTS_AT_ONCE = 2**24
@@ -152,3 +155,107 @@ def _grouped_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, 
     rows = query.reshape(batch, -1, group * queries, width)
     options: dict = arguments
     return F.scaled_dot_product_attention(rows, key, value, attn_mask=mask, **options).view(*query.shape[:3], -1)
+
+
+# -- the bias of Eq. 9 before the gains of layer and head --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Which terms of Eq. 9 a layer adds; layers with equal terms differ only in their gains."""
+
+    weights: bool
+    mean_weights: bool
+    distance: DistanceTable | None
+    all_keys: bool  # whether text takes the distance factor, too
+
+    @classmethod
+    def of(cls, rule: AttentionRule, layer: int) -> Terms:
+        distance = None if rule.distances is None else rule.distances[layer]
+        return cls(rule.weights, layer in rule.mean_weights, distance, rule.distance_keys == "all")
+
+    def log_weights(self, keys: Keys) -> Tensor:
+        """[batch, keys]: log m as the layer takes it."""
+        if not self.weights:
+            return torch.zeros_like(keys.log_weight)
+        return mean_log_weights(keys) if self.mean_weights else keys.log_weight
+
+    def takes_distance(self, keys: Keys) -> Tensor:
+        """[batch, keys] bool: keys that take the distance factor.
+
+        If all keys do, these are the keys of a prompt with a reduced image; other prompts run as in the plain model.
+        """
+        return keys.visual.any(1, keepdim=True).expand_as(keys.visual) if self.all_keys else keys.visual
+
+    def bias(self, keys: Keys, queries: Tensor, reach: int) -> Tensor:
+        """[batch, 1, queries or 1, keys] for queries at positions [batch, queries(, axes)]; no distance is beyond
+        `reach`."""
+        factor: Tensor | float = 0.0
+        if self.distance is not None:
+            factor = self.distance.log_factor(queries, keys.positions, reach)
+            factor = factor.masked_fill_(~self.takes_distance(keys)[:, None], 0.0)
+        return log_contribution(self.log_weights(keys)[:, None], factor)[:, None]
+
+
+def mean_log_weights(keys: Keys) -> Tensor:
+    """[batch, keys]: log of the mean weight of the image that a key belongs to, 0 for text."""
+    result = torch.zeros_like(keys.log_weight)
+    for number in range(int(keys.image.max()) + 1):
+        member = keys.image == number
+        mean = (keys.log_weight.exp() * member).sum(1) / member.sum(1).clamp(min=1)
+        result = torch.where(member, mean.clamp(min=1e-8).log()[:, None], result)
+    return result
+
+
+# -- kernels without mask support --------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=32)
+def codec_of(distance: DistanceTable | None) -> WideHeads:
+    """The extra columns that carry a bias with this distance factor."""
+    return WideHeads(CosineSeries.zero() if distance is None else fit_series(distance, terms_in(COLUMNS)))
+
+
+class WideStage:
+    """Attention of one stage for the `queries` tokens of a pass, which are the last keys of the ledger.
+
+    The kernel provides causality: its last query sees the last key. Padding is passed to it as a 2-D mask.
+    """
+
+    def __init__(self, ledger: Ledger, queries: int, rule: AttentionRule | None):
+        self._ledger, self._queries, self._rule = ledger, queries, rule
+        self._columns: dict[Terms, tuple[Tensor, Tensor]] = {}
+
+    def attend(self, call: AttentionCall) -> Attended:
+        """The attention of a layer with widened heads."""
+        # Flash attention mistakes gaps in the positions of a single prompt for borders of packed sequences.
+        options = {name: value for name, value in call.options.items() if name not in ("position_ids", "scaling")}
+        kernel, query, key, value = attention_of(call.module, call.backend), call.query, call.key, call.value
+        padding = self._ledger.joined.valid.to(query.device) if self._ledger.padded else None  # [batch, keys]
+        width = query.shape[-1]
+        scaling = call.options.get("scaling") or width**-0.5
+        if self._rule is None:
+            return kernel(query, key, value, padding, scaling=scaling, **options)
+        query, key = self.widen(call.layer, query, key, scaling)
+        output, weights = kernel(
+            query, key, F.pad(value, (0, query.shape[-1] - width)), padding, scaling=scaling, **options
+        )
+        return output[..., : value.shape[-1]], weights
+
+    def widen(self, layer: int, query: Tensor, key: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+        """Queries and keys of a layer, whose kernel multiplies their products by `scaling`, with the bias of Eq. 9."""
+        assert self._rule is not None, "without a rule there is no bias"
+        terms = Terms.of(self._rule, layer)
+        waves, keys = self._of_terms(terms)
+        columns = codec_of(terms.distance).query_columns(self._rule.scale[layer], waves.to(query.device), scaling)
+        return widen(query, columns), widen(key, keys[:, None])
+
+    def _of_terms(self, terms: Terms) -> tuple[Tensor, Tensor]:
+        """Waves of the queries and columns of the keys, [batch, tokens, columns] each; layers share them."""
+        if terms not in self._columns:
+            keys, reach, codec = self._ledger.joined, self._ledger.reach, codec_of(terms.distance)
+            positions = keys.positions if keys.positions.ndim == 3 else keys.positions[..., None]
+            waves = codec.query_waves(positions[:, -self._queries :], reach)
+            takes = terms.takes_distance(keys) & (terms.distance is not None)
+            self._columns[terms] = waves, codec.key_columns(terms.log_weights(keys), positions, takes, reach)
+        return self._columns[terms]

@@ -15,10 +15,8 @@ from torch.nn.functional import pad
 
 from covist.backends import Attended
 from covist.contract.method import AttentionRule
-from covist.engine.attention.bias import Terms
-from covist.engine.attention.interface import AttentionCall
-from covist.engine.attention.mask import ELEMENTS_AT_ONCE, as_additive, visible
-from covist.engine.attention.rule import MaskRule
+from covist.engine.attention.interface import AttentionCall, MaskRule
+from covist.engine.attention.mask import ELEMENTS_AT_ONCE, Terms, as_additive, visible
 from covist.engine.sequence.ledger import Keys, Ledger
 from covist.errors import CovistError
 

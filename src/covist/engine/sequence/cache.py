@@ -14,7 +14,6 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from covist.contract.method import AttentionRule
 from covist.engine.running import current, inside_layers
-from covist.engine.sequence.conversation import Conversation
 from covist.engine.sequence.ledger import Ledger
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable
@@ -45,7 +44,6 @@ class Book:
     given: int  # tokens that the model was given
     rule: AttentionRule | None = None  # under which the cache was filled
     right_padded: bool = False  # whether a prompt ended in padding
-    conversation: Conversation | None = None  # if a later question may choose again
     prepared: Any = None  # what decoding steps keep for the next one, as long as the stages stay
 
     def ledger(self, layer: int) -> Ledger:
@@ -54,7 +52,7 @@ class Book:
     def change(self, step: Callable[[Ledger], Ledger]) -> None:
         """Change all ledgers, as their cache was changed."""
         self.stages = {first: step(ledger) for first, ledger in self.stages.items()}
-        self.conversation = self.prepared = None  # their rows are no longer those of the cache
+        self.prepared = None  # its rows are no longer those of the cache
 
     @property
     def reduced(self) -> bool:

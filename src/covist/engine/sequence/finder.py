@@ -1,4 +1,4 @@
-"""Finds the images of a prompt, pairs them with their signals and lets the method begin with each."""
+"""The prompts of a call: finds their images, pairs them with their signals and lets the method begin with each."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.masking_utils import find_packed_sequence_indices
 
 from covist.contract.instruction import Instruction
 from covist.contract.reading import readable_schedule
-from covist.contract.signals import ImageSignals, PlacedSignals
+from covist.contract.signals import ImageSignals, KnownPrompt, PlacedSignals
 from covist.contract.views import ImageContext
 from covist.engine.sequence.images import ImageInPrompt, Sample
-from covist.engine.sequence.prompt import Prompt
 from covist.engine.settings import Settings
 from covist.errors import CovistError
 from covist.reduction import Reduction
@@ -28,6 +28,57 @@ UNKNOWN = (
     "the image features in this prompt did not come from this model's vision tower in this call (precomputed features "
     "and chunked prefill cannot be compressed); pass pixel_values to one call"
 )
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The prompts of a batch."""
+
+    ids: Tensor | None  # [batch, n]
+    is_image: Tensor  # [batch, n] bool
+    embeddings: Tensor  # [batch, n, d]
+    positions: Tensor  # [batch, n] or [batch, n, axes]
+    valid: Tensor  # [batch, n] bool
+    blocks: Tensor | None = None  # [batch, n] which of the prompts packed into a row a token belongs to, from 0 on
+
+    def generated(self, row: int, image: ImageSignals) -> int:
+        """How many of a row's last tokens were generated; a call without a cache sees them as part of the prompt.
+
+        Encoded images remember the prompts that they came with. A prompt that is one token longer than when it was last
+        seen continues it; any other is a new prompt about the same images, even if it begins with a known one.
+        """
+        tokens = self.embeddings[row] if self.ids is None else self.ids[row]
+        for known in image.prompts:
+            first = known.tokens
+            if len(tokens) - known.seen in (0, 1) and torch.equal(first.to(tokens.device), tokens[: len(first)]):
+                known.seen = len(tokens)
+                return len(tokens) - len(first)
+        image.prompts.append(KnownPrompt(tokens.clone(), len(tokens)))
+        return 0
+
+    def members(self) -> list[tuple[int, Tensor]]:
+        """(row, its tokens [n] bool) of every prompt."""
+        if self.blocks is None:
+            return [(row, torch.ones_like(valid)) for row, valid in enumerate(self.valid)]
+        return [(row, block == number) for row, block in enumerate(self.blocks) for number in range(int(block[-1]) + 1)]
+
+
+def packed_prompts(kwargs: dict[str, Any]) -> Tensor | None:
+    """The prompt of its row to which each token belongs [batch, n], if several are packed into a row.
+
+    Like transformers, this looks for restarting positions only without a mask and without a cache. Multidimensional
+    positions are judged by the text positions before the axes, and ignored without them.
+    """
+    positions = kwargs.get("position_ids")
+    if positions is None or kwargs.get("attention_mask") is not None or kwargs.get("past_key_values") is not None:
+        return None
+    if positions.ndim == 3:
+        if len(positions) != 4:
+            return None
+        positions = positions[0]
+    embeddings = kwargs["inputs_embeds"]
+    blocks = find_packed_sequence_indices(positions.expand(len(embeddings), -1))
+    return None if blocks is None else blocks.to(embeddings.device)
 
 
 @dataclass(frozen=True)
@@ -69,12 +120,11 @@ class ImageFinder:
         for image in images:
             is_text[image.start : image.end] = False
         turns = reader.turns(ids, is_text)
-        latest = reader.latest_turn(ids, turns) if self._settings.reselect else 0
         instructions: dict[int, Instruction] = {}  # by the row after which the question begins
         for number, image in enumerate(images):
             if not bool(seen[image.rows[image.signals.content_rows]].any()):
                 continue  # a fully masked image is ignored
-            after = max(images[turns.first_of_turn(images, number)].end, latest)
+            after = images[turns.first_of_turn(images, number)].end
             if after not in instructions:
                 instructions[after] = reader.read(ids, is_text, after, prompt.embeddings[row], turns)
             sample.images.append(self._image(row, image, seen, instructions[after]))

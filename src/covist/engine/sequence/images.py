@@ -30,7 +30,6 @@ class ImageInPrompt:
     rows: Tensor  # [N] prompt rows of its content tokens
     markers: Tensor  # prompt rows of its markers (newlines, text within the image), which survive every stage
     missed: float | None = None  # insufficient coverage, because of which the image runs uncompressed
-    attention_bound: float | None = None  # of Proposition 1, if it was requested and says something
     reductions: list[tuple[int, Reduction]] = field(default_factory=list)  # (depth, result of the reduction)
     memory: object | None = None  # of `Method.memory`
 

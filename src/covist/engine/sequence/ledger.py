@@ -147,10 +147,6 @@ class Ledger:
             valid = torch.cat([self.joined.valid[:, start:], valid], 1)
         return rows[:, -count:], valid[:, -count:]
 
-    def with_weights(self, log_weight: Tensor) -> Ledger:
-        """The same keys with other weights [batch, keys]."""
-        return self._with_keys(replace(self.keys, log_weight=log_weight))
-
     def rotated_as(self, seen: Ledger, columns: Tensor) -> Ledger:
         """The same keys at the positions that they had as `columns` [batch, keys] of another ledger.
 

@@ -21,8 +21,8 @@ from covist.eval.subject import Said, Subject
 from covist.eval.suite import HALVES, Item, Suite
 from covist.families.registry import family_for
 from covist.request.batches import end_tokens, until_end
+from covist.request.decoding import generate
 from covist.request.inputs import Request
-from covist.request.timing import generate
 from covist.undo import ReplacedMethod
 
 
@@ -84,7 +84,8 @@ class CaptionSubject(Subject):
 
     def _write(self, request: Request, item: Item) -> list[int]:
         """The greedy caption, its end included."""
-        return until_end(generate(self.model, request, self.room(item))[-1].tolist(), end_tokens(self.model))
+        written = generate(self.model, request.inputs(self.model), self.room(item))
+        return until_end(written[-1].tolist(), end_tokens(self.model))
 
     @torch.no_grad()
     def _chances(self, request: Request, texts: list[list[int]]) -> Tensor:

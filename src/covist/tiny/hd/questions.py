@@ -1,17 +1,15 @@
-"""Questions about the crowded scenes, in eight families that need the tiles' resolution, and statements to learn from.
+"""Questions about the crowded scenes, in eight families that need the tiles' resolution.
 
 As in the first test bed, the questions are about coloured objects: grey decoys are never counted or named.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 import numpy as np
 
 from covist.tiny.hd.scenes import HD_SIDE, TEXTS
 from covist.tiny.questions import (
     QUADRANTS,
-    RELATION_MARGIN,
     Asked,
     Family,
     Question,
@@ -28,7 +26,7 @@ MOST_COUNTED = 6
 QUADRANT_MARGIN = 4  # pixels from the middle lines
 
 
-def _quadrants(thing: Thing) -> list[str]:
+def quadrants_of(thing: Thing) -> list[str]:
     """The quadrants in which a thing may be said to lie: several if it is near the middle lines."""
     middle = HD_SIDE / 2
     rows = [row for row, sign in ((0, -1), (1, 1)) if sign * (thing.y - middle) > -QUADRANT_MARGIN]
@@ -41,8 +39,8 @@ def _placed(scene: Scene, attribute: str) -> list[tuple[Thing, str]]:
     found = []
     for thing in scene.objects:
         alike = [other for other in scene.objects if getattr(other, attribute) == getattr(thing, attribute)]
-        quadrants = _quadrants(thing)
-        if len(quadrants) == 1 and sum(quadrants[0] in _quadrants(other) for other in alike) == 1:
+        quadrants = quadrants_of(thing)
+        if len(quadrants) == 1 and sum(quadrants[0] in quadrants_of(other) for other in alike) == 1:
             found.append((thing, quadrants[0]))
     return found
 
@@ -86,25 +84,29 @@ def _size(scene: Scene, rng: np.random.Generator) -> Asked:
     return f"is the {name} small or large?", thing.size, [thing]
 
 
-def _countable(scene: Scene) -> dict[str, list[Thing]]:
-    return {name: group for name, group in groups(scene).items() if len(group) <= MOST_COUNTED}
+def group_to_count(scene: Scene, rng: np.random.Generator) -> tuple[str, list[Thing]] | None:
+    """The name of a group of objects, and the objects; every count that occurs is as likely."""
+    named = {name: group for name, group in groups(scene).items() if len(group) <= MOST_COUNTED}
+    if not named:
+        return None
+    count = pick(rng, sorted({len(group) for group in named.values()}))
+    name = pick(rng, [name for name, group in named.items() if len(group) == count])
+    return name, named[name]
 
 
 def _counting(scene: Scene, rng: np.random.Generator) -> Asked:
-    named = _countable(scene)
-    if not named:
+    found = group_to_count(scene, rng)
+    if found is None:
         return None
-    # every count that occurs is asked equally often
-    count = pick(rng, sorted({len(group) for group in named.values()}))
-    name = pick(rng, [name for name, group in named.items() if len(group) == count])
-    return f"how many {name} are there?", str(count), named[name]
+    name, group = found
+    return f"how many {name} are there?", str(len(group)), group
 
 
 def _relation(scene: Scene, rng: np.random.Generator) -> Asked:
     return relation(unique(scene, "color shape"), rng)
 
 
-def _texts(scene: Scene) -> list[tuple[str, list[Thing]]]:
+def texts_of(scene: Scene) -> list[tuple[str, list[Thing]]]:
     """The name of each number and word, and its glyphs in reading order."""
     found: dict[str, list[Thing]] = {}
     for kind, (text, _) in TEXTS.items():
@@ -114,22 +116,22 @@ def _texts(scene: Scene) -> list[tuple[str, list[Thing]]]:
 
 
 def _reading(scene: Scene, rng: np.random.Generator) -> Asked:
-    name, glyphs = pick(rng, _texts(scene))
+    name, glyphs = pick(rng, texts_of(scene))
     return f"what is the {name}?", " ".join(glyph.char for glyph in glyphs), glyphs
 
 
 def _glyph(scene: Scene, rng: np.random.Generator) -> Asked:
-    name, glyphs = pick(rng, _texts(scene))
+    name, glyphs = pick(rng, texts_of(scene))
     glyph = glyphs[0] if rng.integers(2) else glyphs[-1]
     return f"what is the {glyph.role} {glyph.kind} of the {name}?", glyph.char, [glyph]
 
 
 def _quadrant(scene: Scene, rng: np.random.Generator) -> Asked:
-    options = [(thing, name) for thing, name in unique(scene, "color shape") if len(_quadrants(thing)) == 1]
+    options = [(thing, name) for thing, name in unique(scene, "color shape") if len(quadrants_of(thing)) == 1]
     if not options:
         return None
     thing, name = pick(rng, options)
-    return f"where is the {name}?", _quadrants(thing)[0], [thing]
+    return f"where is the {name}?", quadrants_of(thing)[0], [thing]
 
 
 HD_FAMILIES: dict[str, Family] = {
@@ -158,68 +160,3 @@ def hd_questions_for(scene: Scene, seed: int = 0, per_family: int | Mapping[str,
     """
     wanted = dict.fromkeys(HD_FAMILIES, per_family) if isinstance(per_family, int) else per_family
     return ask(scene, LESSONS, seed, wanted)
-
-
-def _state_object(scene: Scene, rng: np.random.Generator) -> str:
-    """The attributes of an object in random order; each must be inferred from the object that those before it name."""
-    if not scene.objects:
-        return ""
-    thing = pick(rng, scene.objects)
-    words = [thing.color, thing.shape, thing.size, pick(rng, _quadrants(thing))]
-    return " ".join(words[index] for index in rng.permutation(len(words)))
-
-
-def _state_count(scene: Scene, rng: np.random.Generator) -> str:
-    named = _countable(scene)
-    if not named:
-        return ""
-    count = pick(rng, sorted({len(group) for group in named.values()}))
-    return f"{pick(rng, [name for name, group in named.items() if len(group) == count])} {count}"
-
-
-def _state_relation(scene: Scene, rng: np.random.Generator) -> str:
-    options = unique(scene, "color shape")
-    if len(options) < 2:
-        return ""
-    (one, name), (other, other_name) = pick(rng, options), pick(rng, options)
-    words = [name, other_name]
-    if abs(one.x - other.x) >= RELATION_MARGIN:
-        words.append("left" if one.x < other.x else "right")
-    if abs(one.y - other.y) >= RELATION_MARGIN:
-        words.append("above" if one.y < other.y else "below")
-    return " ".join(words) if len(words) > 2 else ""
-
-
-def _state_existence(scene: Scene, rng: np.random.Generator) -> str:
-    found = _existence(scene, rng)
-    return found[0].removeprefix("is ").replace(" a ", " ").replace(" an ", " ")[:-1] + f" {found[1]}" if found else ""
-
-
-def _state_text(scene: Scene, rng: np.random.Generator) -> str:
-    name, glyphs = pick(rng, _texts(scene))
-    return f"{name} {' '.join(glyph.char for glyph in glyphs)}"
-
-
-_STATEMENTS: dict[Callable[[Scene, np.random.Generator], str], float] = {
-    _state_object: 0.2,
-    _state_existence: 0.15,
-    _state_count: 0.4,
-    _state_relation: 0.1,
-    _state_text: 0.15,
-}
-
-
-def statements_about(scene: Scene, rng: np.random.Generator, number: int) -> Question:
-    """A description in `number` random statements. It is used only in training, where every word is a target."""
-    kinds = rng.choice(len(_STATEMENTS), number, p=list(_STATEMENTS.values()))
-    # once each: a statement could be repeated without looking at the image
-    made = dict.fromkeys(list(_STATEMENTS)[kind](scene, rng) for kind in kinds)
-    return Question("statements", "what is in this picture?", " , ".join(filter(None, made)))
-
-
-def excerpt(scene: Scene, objects: int, texts: int, rng: np.random.Generator) -> Scene:
-    """A scene with only some of the objects and texts of another and no decoys, for the first phases of training."""
-    kept = [scene.objects[index] for index in rng.permutation(len(scene.objects))[:objects]]
-    found = _texts(scene)
-    kept += [glyph for index in rng.permutation(len(found))[:texts] for glyph in found[index][1]]
-    return replace(scene, things=tuple(thing for thing in scene.things if thing in kept))

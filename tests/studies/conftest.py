@@ -1,0 +1,5 @@
+"""Fixtures of the studies."""
+
+from support.untrained import few_reference_images, untrained
+
+__all__ = ["few_reference_images", "untrained"]

@@ -1,0 +1,88 @@
+"""Without matplotlib and pyarrow: what works all the same, and the line that names the extra where one is needed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.batches import write_rows
+
+from covist import tiny
+
+LACKING = """
+import json, sys
+for package in ("matplotlib", "pyarrow"):
+    sys.modules[package] = None
+from covist.cli import main
+
+for command in json.loads(sys.argv[1]):
+    try:
+        main(command)
+    except SystemExit as exit_:
+        print(f"code {exit_.code}", file=sys.stderr)
+"""
+
+
+def run(folder: Path, *commands: str) -> subprocess.CompletedProcess[str]:
+    """Command lines, one after the other in a process that lacks the packages of both extras."""
+    words = json.dumps([command.split() for command in commands])
+    return subprocess.run([sys.executable, "-c", LACKING, words], capture_output=True, text=True, cwd=folder)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    tiny.demo()[0].save(tmp_path / "scene.png")
+    write_rows(tmp_path / "rows.jsonl", [{"id": "a", "image": "scene.png", "prompt": "where is the blue square?"}])
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    return tmp_path
+
+
+def test_answers_pages_and_json_lines_need_no_extra(folder):
+    ran = run(
+        folder,
+        "run --compare --budget 64",
+        "show --out kept.html",
+        "batch rows.jsonl --out answers --format jsonl --concentration 0.05",
+        "doctor",
+    )
+    assert ran.stderr.count("code 0") == 4, ran.stderr
+    assert "top-right" in ran.stdout
+    assert "<svg" in (folder / "kept.html").read_text(encoding="utf-8")
+    assert "top-right" in (folder / "answers" / "part-000000.jsonl").read_text()
+
+
+def test_what_needs_an_extra_is_refused_in_one_line_before_the_work(folder):
+    ran = run(
+        folder,
+        "show --out kept.png",
+        "run --overlay kept.svg",
+        "eval --out results",
+        "reproduce --table main --out table.pdf",
+        "batch rows.jsonl --out answers",
+        "batch rows.parquet --out answers --format jsonl",
+    )
+    figures, parquet = "matplotlib: pip install 'covist[figures]'", "pyarrow: pip install 'covist[parquet]'"
+    lines = ran.stderr.splitlines()
+    assert lines[1::2] == ["code 2"] * 6, ran.stderr
+    assert lines[::2] == [
+        f"covist: a figure (kept.png) needs {figures}",
+        f"covist: a figure (kept.svg) needs {figures}",
+        f"covist: a directory of results, with its plot, needs {figures}",
+        f"covist: a figure (table.pdf) needs {figures}",
+        f"covist: --format parquet, the default, needs {parquet}",
+        f"covist: rows.parquet, a Parquet file, needs {parquet}",
+    ]
+    assert not (folder / "answers").exists() and not (folder / "results").exists()
+
+
+@pytest.mark.parametrize("name", ["draw_report", "draw_maps"])
+def test_figures_from_python_name_their_extra(name, monkeypatch):
+    import covist
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    line = rf"^covist\.viz\.{name} needs matplotlib: pip install 'covist\[figures\]'$"
+    with pytest.raises(covist.CovistError, match=line):
+        getattr(covist.viz, name)(None, None)

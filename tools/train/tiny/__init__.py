@@ -1,0 +1,1 @@
+"""The recipes of the embedded models: `covist.tiny.load()` and `covist.tiny.load("next")`."""

@@ -1,0 +1,1 @@
+"""The recipe of the LLaVA-NeXT, on crowded scenes."""
