@@ -1,4 +1,4 @@
-"""Write docs/gallery.md: what every method keeps of three images, what is kept in every family, and of a film.
+"""Write docs/gallery.md: what every method keeps of four images, what is kept in every family, and of a film.
 
     python tools/gallery.py                       write the page, its figures and that of the front page, light and dark
     python tools/gallery.py --methods divprune    only these methods, to look at them quickly
@@ -30,7 +30,7 @@ INTRODUCTION = """\
 
 # Gallery
 
-What every method keeps of the same three images, what covist keeps in every family, and what it keeps of a film. Each
+What every method keeps of the same four images, what covist keeps in every family, and what it keeps of a film. Each
 disc is a token that was kept. Its size and colour show its weight, which is how much it counts in attention. Lines
 lead to the tokens that it stands for. `covist show --method NAME` draws the same for your own image, with the evidence
 for it.
@@ -39,7 +39,9 @@ A method whose selection looks right does not always answer correctly: [Results]
 [Methods](methods.md) describes each method.
 
 Methods and the film run on the embedded model. Methods are grouped by what mainly decides which tokens stay. The
-landscape is rendered, and the model was trained on nothing like it."""
+landscape is rendered. The cup of coffee is a photograph (by Rachel Michetti, CC0, from the data of scikit-image). The
+model was trained on nothing like these two, so what it answers about them means nothing; how much methods keep of what
+a model sees in photographs [was measured](results.md#third-test-bed-photographs) with another one."""
 BEFORE = f"""\
 These methods remove tokens before the first decoder layer, down to {methods.BUDGET} of 576, and every layer sees the
 same ones."""

@@ -1,6 +1,7 @@
 """The suite of captioned photographs, on rendered stand-ins and a model that was never trained."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -132,6 +133,7 @@ def test_captions_do_not_change_what_compression_keeps(folder, loaded, method):
         kept = handle.report.mean_tokens
         expected = _step_by_step(loaded, subject.requests(item)[0], ids)
     assert (-read[0][torch.arange(len(ids)), ids]).tolist() == pytest.approx(expected, abs=1e-3)
+    assert read[2] == pytest.approx(read[0], abs=1e-5), "all captions follow the same kept tokens"
     assert kept == pytest.approx(64, abs=1)
 
 
@@ -146,19 +148,24 @@ def test_a_caption_of_the_uncompressed_model_is_only_checked(folder, loaded):
     assert subject.answer(item).tokens == [alone.tokens[0][:1]], "the first word that differs, and nothing after it"
 
 
-def test_a_remembered_tower_changes_nothing(folder, loaded):
+def test_a_remembered_tower_changes_nothing(folder, loaded, monkeypatch):
     items = photo_suite(folder).items(2, "even")
     subject = CaptionSubject.resolve(loaded)
-    expected = [subject.answer(item) for item in items]
-    layers = loaded[0].model.vision_tower.encoder.layers
+
+    def answers(method):
+        with compressed(subject.loaded, Setup(method, 64, concentration=0.5)):
+            return [subject.answer(item) for item in items]
+
+    methods = ("vanilla", "hiprune", "evocut", "covist-max")  # evocut walks through the tower by itself
+    expected = [answers(method) for method in methods]
+    perceptron = loaded[0].model.vision_tower.encoder.layers[0].mlp
     computed = []
-    handle = layers[0].mlp.fc1.register_forward_hook(lambda *_: computed.append(1))
-    with remembered_tower(loaded[0]):
-        for method in ("vanilla", "hiprune", "vanilla"):
-            with compressed(subject.loaded, Setup(method, 64)):
-                said = [subject.answer(item) for item in items]
-    handle.remove()
-    assert said == expected and len(computed) == len(items)
+    with monkeypatch.context() as counting:
+        original = perceptron.fc1.forward
+        counting.setattr(perceptron.fc1, "forward", lambda states: computed.append(len(states)) or original(states))
+        with remembered_tower(loaded[0]):
+            assert [answers(method) for method in methods] == expected
+    assert sum(count == 1 for count in computed) == len(items), "evocut runs layers on tokens, not on images"
     assert not any("forward" in vars(module) for module in loaded[0].modules())
 
 
@@ -191,7 +198,11 @@ def test_retention_is_the_share_of_the_gap_to_the_blind_model(folder):
     assert results.nats[Run("random", Count(16))] == pytest.approx(
         3 * np.mean([1 + item.number / 10 for item in items])
     )
-    assert "| random |" in results.to_markdown() and "relations" in results.to_dict()["results"][0]["retention"]
+    assert "relations" in results.to_dict()["results"][0]["retention"]
+    seen = results.nats[Run("blind", Count(16))] - results.nats[Run("vanilla", Count(16))]
+    assert results.gain(ALL)[0] == pytest.approx(seen)
+    assert f"seeing gains {seen:.3f} [" in results.to_markdown()
+    assert results.to_dict()["gain_of_seeing"]["colors"]["nats_per_word"] == pytest.approx(seen)
 
 
 def test_an_evaluation_goes_on_where_it_stopped(folder, loaded, tmp_path):
@@ -206,6 +217,43 @@ def test_an_evaluation_goes_on_where_it_stopped(folder, loaded, tmp_path):
     assert tokens["random"] == 16 and tokens["vanilla"] > 16
     assert all(math.isfinite(nats) for nats in results.nats.values())
     assert (tmp_path / "results.md").exists() and (tmp_path / "results.json").exists()
+
+
+def test_the_table_has_a_column_for_each_budget_and_differences_to_the_first_method(folder):
+    suite = photo_suite(folder)
+    items = suite.items(half="even")
+    losses = {"vanilla": 2.0, "blind": 4.0, "divprune": 2.5, "covist-fixed": 3.0, "random": 3.2}
+    records = _recorded(losses, items)
+    for item in items:
+        words = [[3.5 * (1 + item.number / 10)] * len(words_of(caption)) for caption in CAPTIONS]
+        records.add(Run("random", Count(8)), Answered(item.number, ["a"], 0.1, 8, written=[[1]], losses=words))
+    runs = [*(Run(name, Count(16)) for name in losses), Run("random", Count(8))]
+    table = PhotoResults.build(suite, items, runs, records, seed=0).to_markdown()
+    assert "| method | 16 | 8 |" in table
+    assert re.search(r"\n\| random \| 40\.0 \[\S+ \S+\] \| 25\.0 \[\S+ \S+\] \|\n", table)
+    assert "Retention minus that of divprune, paired" in table
+    assert re.search(r"\n\| covist-fixed \| -25\.0 \[\S+ \S+\] \|", table), "too few images for an asterisk"
+
+
+def test_the_table_covers_what_an_earlier_call_has_finished(folder, loaded, tmp_path):
+    arguments = {"suite": photo_suite(folder), "model": loaded, "limit": 1, "out": tmp_path}
+    evaluate_photos("divprune", "32,16", **arguments)
+    results = evaluate_photos("random", "16", **arguments)
+    assert {run.method for run in results.reaches} == {"random"}
+    assert "| method | 32 | 16 |" in (tmp_path / "results.md").read_text()
+
+
+def test_an_interrupted_evaluation_has_a_table_of_what_is_finished(folder, loaded, tmp_path):
+    def interrupt(done, total, name):
+        if done == 3:  # vanilla, blind and the first method
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_photos(
+            "divprune,random", "16", suite=photo_suite(folder), model=loaded, limit=1, out=tmp_path, progress=interrupt
+        )
+    table = (tmp_path / "results.md").read_text()
+    assert "| divprune |" in table and "random" not in table
 
 
 def test_images_of_several_sizes_are_read(folder, loaded, tmp_path):

@@ -4,21 +4,28 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import CLIPVisionConfig, CLIPVisionModel
+from transformers import AutoModel, CLIPVisionConfig, CLIPVisionModel, Dinov2Config, Dinov2Model, ViTConfig
 
 from covist import tiny
+from covist.errors import CovistError
 from covist.eval.photos import photo_suite
 from covist.eval.photos.data import DEVELOPMENT, TRAIN, read_photos
 from covist.eval.photos.subject import CaptionSubject
-from train.photos import features, train
+from train.photos import features, towers, train
 from train.photos.text import vocabulary
 from train.runner import restore
 
 SIZE, PATCH = 112, 8  # 14 x 14 patches
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "patch_size": PATCH}
+TOWERS = {
+    "clip": lambda: CLIPVisionModel(CLIPVisionConfig(image_size=SIZE, intermediate_size=64, **SHAPE)),
+    "dinov2": lambda: Dinov2Model(Dinov2Config(image_size=SIZE + PATCH, mlp_ratio=2, **SHAPE)),  # to be resized
+}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+@pytest.fixture(scope="module", params=TOWERS)
+def folder(tmp_path_factory, request):
+    """Captioned scenes, and a tower of each kind."""
     made = tmp_path_factory.mktemp("bed")
     (made / "data" / "images").mkdir(parents=True)
     rows = ["image,caption"]
@@ -27,14 +34,13 @@ def folder(tmp_path_factory):
         image.save(made / "data" / "images" / f"{number}.png")
         rows += [f"{number}.png,A red circle, above a blue square.", f"{number}.png,Two squares"]
     (made / "data" / "captions.txt").write_text("\n".join(row.replace(", above", " above") for row in rows))
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
     torch.manual_seed(0)
-    CLIPVisionModel(CLIPVisionConfig(image_size=SIZE, patch_size=PATCH, **shape)).save_pretrained(made / "tower")
+    TOWERS[request.param]().save_pretrained(made / "tower")
     return made
 
 
 def options(folder, **further):
-    given = {"data": folder / "data", "tower": folder / "tower", "size": SIZE, **further}
+    given = {"data": folder / "data", "tower": folder / "tower", **further}
     return [text for name, value in given.items() for text in (f"--{name}", str(value))]
 
 
@@ -50,12 +56,17 @@ def trained(folder, computed):
     return folder / "run"
 
 
+def patch_states(folder, image):
+    """What LLaVA reads of a tower: the states of the layer before the last, without the class token."""
+    tower = towers.load_tower(folder / "tower")
+    pixels = towers.image_processor(tower)([image], return_tensors="pt").pixel_values
+    with torch.no_grad():
+        return tower(pixels, output_hidden_states=True).hidden_states[-2][:, 1:]
+
+
 def test_features_are_those_of_the_layer_before_the_last(folder, computed):
     photo = read_photos(folder / "data", TRAIN)[0]
-    tower = CLIPVisionModel.from_pretrained(folder / "tower")
-    pixels = features.image_processor(SIZE)([Image.open(photo.path)], return_tensors="pt").pixel_values
-    with torch.no_grad():
-        expected = tower(pixels, output_hidden_states=True).hidden_states[-2][0, 1:]
+    expected = patch_states(folder, Image.open(photo.path))[0]
     stored = np.load(features.shard_path(computed, TRAIN, 0))[0]
     assert stored.shape == (196, 32) and stored.dtype == np.float16
     assert torch.from_numpy(stored).float() == pytest.approx(expected, abs=0.05 * float(expected.std()))
@@ -70,11 +81,28 @@ def test_only_missing_features_are_computed_and_no_test_images(folder, computed,
 
 
 def test_a_tower_for_larger_images_equals_interpolated_positions(folder):
-    larger, plain = features.load_tower(folder / "tower", 144), CLIPVisionModel.from_pretrained(folder / "tower")
+    larger, plain = towers.load_tower(folder / "tower", 144), AutoModel.from_pretrained(folder / "tower")
+    interpolated = {"interpolate_pos_encoding": True} if isinstance(plain, CLIPVisionModel) else {}  # DINOv2 always
     pixels = torch.randn(1, 3, 144, 144)
     with torch.no_grad():
-        expected = plain(pixels, interpolate_pos_encoding=True).last_hidden_state
+        expected = plain(pixels, **interpolated).last_hidden_state
         assert torch.equal(larger(pixels).last_hidden_state, expected)
+    assert larger.config.image_size == 144
+
+
+def test_each_tower_sees_the_colours_that_it_was_trained_on():
+    grey = Image.new("RGB", (SIZE, SIZE), (124, 116, 104))  # the mean of ImageNet, which is not quite CLIP's
+    means = {
+        kind: towers.image_processor(build())([grey], return_tensors="pt").pixel_values.abs().max()
+        for kind, build in TOWERS.items()
+    }
+    assert means["dinov2"] < 0.01 < means["clip"]
+
+
+def test_another_kind_of_tower_is_refused(tmp_path):
+    ViTConfig().save_pretrained(tmp_path)
+    with pytest.raises(CovistError, match="holds a vit; the tower must be CLIP's or DINOv2's"):
+        towers.load_tower(tmp_path)
 
 
 def test_rare_words_are_not_in_the_vocabulary():
@@ -92,11 +120,9 @@ def test_the_exported_model_reads_captions_as_training_does(folder, trained):
     bank = train.FeatureBank(folder / "data", folder / "features", DEVELOPMENT)
     captioner = train.build(folder / "data", folder / "tower", SIZE, bank)[1].eval()
     restore(trained / "captions.pt", {"captioner": captioner})
-    tower = CLIPVisionModel.from_pretrained(folder / "tower")
-    pixels = features.image_processor(SIZE)([item.image], return_tensors="pt").pixel_values
     with torch.no_grad():
-        seen = tower(pixels, output_hidden_states=True).hidden_states[-2][:, 1:]
-        losses = captioner.losses(captioner.visual(seen), torch.arange(196), [photo])
+        visual = captioner.visual(patch_states(folder, item.image))
+        losses = captioner.losses(visual, torch.arange(196), [photo])
     ends = captioner.packer([photo]).labels
     ends = ends[ends != train.IGNORED] == captioner.packer.tokenizer.eos_token_id
     assert words == pytest.approx(losses[~ends].tolist(), abs=2e-3)

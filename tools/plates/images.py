@@ -1,9 +1,10 @@
-"""What the gallery shows: three images, and a film."""
+"""What the gallery shows: four images, and a film."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -11,6 +12,8 @@ from PIL import Image
 from covist import tiny
 from covist.tiny.scenes import Thing
 
+PHOTOGRAPH = Path(__file__).with_name("coffee.jpg")
+"""A cup of coffee, cut to a square: a photograph by Rachel Michetti, CC0, from the data of scikit-image."""
 FRAMES = 6
 FILMED = 2_003_808  # a scene that leaves room for something to pass
 
@@ -32,6 +35,7 @@ def stills() -> dict[str, Still]:
         "scene": Still("A scene of the suite", image, question),
         "crowded": Still("A crowded scene", crowded, "where is the blue cross?"),
         "landscape": Still("A landscape", landscape(), "where is the yellow circle?"),
+        "photograph": Still("A photograph", Image.open(PHOTOGRAPH).convert("RGB"), "where is the orange circle?"),
     }
 
 

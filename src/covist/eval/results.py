@@ -142,6 +142,7 @@ class Results:
     by_agreement: whether no right answer is known; retention is then agreement with the uncompressed model
     settings: what the answers depend on besides methods and budgets
     tallies, same_answers, costs: the figures of each run, from which `scores` and `differences` are computed
+    reference: the method that `differences` are taken from; None means CoViST-Fixed or, without it, the first method
     """
 
     suite: str
@@ -155,6 +156,7 @@ class Results:
     same_answers: dict[Run, float]
     costs: dict[Run, Cost]
     seed: int
+    reference: str | None = None
 
     @classmethod
     def build(cls, suite: Suite, items: list[Item], runs: list[Run], records: Records, seed: int) -> Results:
@@ -256,7 +258,7 @@ class Results:
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """Every method against CoViST-Fixed (or, without it, the first method) at the same budget.
+        """Every method against `reference` at the same budget.
 
         Budgets that a method cannot reach are left out, because its retention belongs to more tokens. Holm's
         correction covers all differences of the list.
@@ -265,7 +267,7 @@ class Results:
         names = [run.method for run in compressed]
         if not names:
             return []
-        against = PREFERRED_REFERENCE if PREFERRED_REFERENCE in names else names[0]
+        against = self.reference or (PREFERRED_REFERENCE if PREFERRED_REFERENCE in names else names[0])
         found = [
             self.difference(run.method, against, run.budget)
             for run in compressed

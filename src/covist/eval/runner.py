@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from covist.api.choose import check_setup
 from covist.api.setup import Setup
@@ -22,6 +23,18 @@ from covist.files import parse_json
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA, is_vanilla, split_names
 from covist.methods.registry import available_methods
+
+
+class Summary(Protocol):
+    """Results that can be written to a directory."""
+
+    @property
+    def images(self) -> int: ...
+
+    def write(self, directory: Path) -> None: ...
+
+
+R = TypeVar("R", bound=Summary)
 
 
 def evaluate(
@@ -83,16 +96,32 @@ def evaluate(
     setup = Setup.of(config)
     with Records(out, answers_identity(asked, subject, longest, setup, seed)) as records:
         answering = Answering(subject, asked, items, records, seed)
-        try:
-            answering.answer(runs, progress)
-        finally:
-            # Also after an interruption: finished runs are kept and summarised.
-            finished = [run for run in runs if answering.is_finished(run)]
-            results = Results.build(asked, items, finished, records, seed)
-            if out is not None and runs[0] in finished:
-                others = _known([run for run in records.runs() if run not in runs and answering.is_finished(run)])
-                _summarise(Results.build(asked, items, [*finished, *others], records, seed), Path(out))
-    return results
+        build = partial(Results.build, asked, items, records=records, seed=seed)
+        return answer_and_summarise(answering, runs, runs[:1], build, out, progress)
+
+
+def answer_and_summarise(
+    answering: Answering,
+    runs: list[Run],
+    references: list[Run],
+    build: Callable[[list[Run]], R],
+    out: str | Path | None,
+    progress: Progress | None,
+) -> R:
+    """Answer the runs and return their results, which `build` makes of finished runs.
+
+    The files in `out` cover every run in the directory that is finished, also after an interruption, once the
+    `references` are.
+    """
+    try:
+        answering.answer(runs, progress)
+    finally:
+        finished = [run for run in runs if answering.is_finished(run)]
+        if out is not None and set(references) <= set(finished):
+            stored = answering.records.runs()
+            others = _known([run for run in stored if run not in runs and answering.is_finished(run)])
+            _summarise(build([*finished, *others]), Path(out))
+    return build(runs)
 
 
 def _known(runs: list[Run]) -> list[Run]:
@@ -112,7 +141,7 @@ def _is_known(method: str) -> bool:
     return True
 
 
-def _summarise(results: Results, directory: Path) -> None:
+def _summarise(results: Summary, directory: Path) -> None:
     """Write the summary, unless the directory holds one over more images."""
     try:
         covered = int(parse_json((directory / "results.json").read_text(encoding="utf-8"))["images"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from covist.budget import Budget
 from covist.eval.comparing import FEWEST
 from covist.eval.records import budget_size
 from covist.methods.grammar import VANILLA
@@ -34,7 +35,7 @@ def markdown(results: Results) -> str:
         "mean is above it; not ranked either. An asterisk marks times that were not all measured in the same call as "
         "vanilla's: do not compare them.",
         f"## {measure}",
-        _retention_table(results),
+        retention_table(results),
         "## Scores per family",
         _family_table(results),
     ]
@@ -42,7 +43,7 @@ def markdown(results: Results) -> str:
         parts += [
             f"## {measure} minus that of {results.differences[0].against}, paired",
             correction_note(results),
-            difference_table(results),
+            _difference_table(results),
         ]
     return "\n\n".join(parts) + "\n"
 
@@ -58,14 +59,18 @@ def correction_note(results: Results) -> str:
     )
 
 
-def _retention_table(results: Results) -> str:
-    compressed = [score for score in results.scores if score.method != VANILLA]
-    budgets = sorted({score.budget for score in compressed}, key=budget_size, reverse=True)
-    cells = {(score.method, score.budget): _with_interval(score) for score in compressed}
-    rows = [
-        [method, *(cells.get((method, budget), "") for budget in budgets)]
-        for method in dict.fromkeys(score.method for score in compressed)
-    ]
+def retention_table(results: Results) -> str:
+    """Retention of every method, by budget."""
+    return by_budget(
+        {(score.method, score.budget): _with_interval(score) for score in results.scores if score.method != VANILLA}
+    )
+
+
+def by_budget(cells: Mapping[tuple[str, Budget], str]) -> str:
+    """A table with a row for each method and a column for each budget, the largest first."""
+    budgets = sorted({budget for _, budget in cells}, key=budget_size, reverse=True)
+    methods = dict.fromkeys(method for method, _ in cells)
+    rows = [[method, *(cells.get((method, budget), "") for budget in budgets)] for method in methods]
     return markdown_table(["method", *map(str, budgets)], rows)
 
 
@@ -91,7 +96,7 @@ def _family_table(results: Results) -> str:
     return markdown_table(head, rows)
 
 
-def difference_table(results: Results) -> str:
+def _difference_table(results: Results) -> str:
     """Every paired difference with its interval."""
     rows = [
         [

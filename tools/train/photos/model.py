@@ -1,14 +1,14 @@
-"""The architecture: LLaVA over CLIP's tower, with a small Llama decoder that is trained from scratch."""
+"""The architecture: LLaVA over a real tower, with a small Llama decoder that is trained from scratch."""
 
-from transformers import CLIPVisionModel, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+from transformers import LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, PreTrainedModel
 
 from covist.tiny.text import END, IMAGE, PAD, START
-from train.photos.features import LAYER
+from train.photos.towers import LAYER
 
 WIDTH, LAYERS, HEADS, MLP = 256, 6, 4, 704
 
 
-def build_model(tower: CLIPVisionModel, words: dict[str, int]) -> LlavaForConditionalGeneration:
+def build_model(tower: PreTrainedModel, words: dict[str, int]) -> LlavaForConditionalGeneration:
     """The whole model, with the tower's weights and a decoder that knows nothing yet."""
     ids = {"bos_token_id": words[START], "eos_token_id": words[END], "pad_token_id": words[PAD]}
     decoder = LlamaConfig(

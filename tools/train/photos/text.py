@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import LlavaProcessor, PreTrainedTokenizerFast
+from transformers import LlavaProcessor, PreTrainedModel, PreTrainedTokenizerFast
 
 from covist.eval.photos.data import PROMPT
 from covist.tiny.text import CHAT_TEMPLATE, END, IMAGE, PAD, START, UNKNOWN
-from train.photos.features import image_processor
+from train.photos.towers import image_processor
 
 SPECIAL = (PAD, START, UNKNOWN, END, IMAGE)
 FEWEST = 4  # captions' words that are rarer are unknown: nothing could be learned about them
@@ -41,11 +41,11 @@ def build_tokenizer(words: dict[str, int]) -> PreTrainedTokenizerFast:
     )
 
 
-def build_processor(tokenizer: PreTrainedTokenizerFast, size: int, patch: int) -> LlavaProcessor:
+def build_processor(tokenizer: PreTrainedTokenizerFast, tower: PreTrainedModel) -> LlavaProcessor:
     return LlavaProcessor(
-        image_processor=image_processor(size),
+        image_processor=image_processor(tower),
         tokenizer=tokenizer,
-        patch_size=patch,
+        patch_size=tower.config.patch_size,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,  # the class token, which "default" drops
         image_token=IMAGE,

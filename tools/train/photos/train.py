@@ -1,6 +1,6 @@
 """Step 2: train projector and decoder on the features of step 1, then write the model.
 
-    python -m train.photos.train --data DIR --tower CLIP_FOLDER --features features --out run --steps 2400
+    python -m train.photos.train --data DIR --tower FOLDER --features features --out run --steps 2400
 
 A second call continues from the checkpoint in `run`, with whatever features there are by then; more `--steps` than
 before prolong the training. `run/log.txt` has the losses in nats per token: `loss` of the training captions
@@ -26,10 +26,11 @@ from transformers import LlavaForConditionalGeneration
 from covist.errors import CovistError
 from covist.eval.photos.data import DEVELOPMENT, TRAIN, Photo, read_photos
 from train.optim import Optimiser
-from train.photos.features import load_tower, shard_path, shards
+from train.photos.features import shard_path, shards
 from train.photos.model import build_model
 from train.photos.packing import CaptionPacker
 from train.photos.text import build_processor, build_tokenizer, vocabulary
+from train.photos.towers import load_tower
 from train.runner import Budget, Stage
 from train.standardise import Standardise
 from train.tiny.packing import IGNORED, Packed
@@ -53,9 +54,9 @@ class Phase:
 
 # A decoder that had seen only means would favour methods that merge, one that had seen only samples those that prune.
 PHASES = (
-    Phase("gist", 0.15, images=12, blind=12, square=7),  # the language, and what a photograph is about
-    Phase("squares", 0.35, images=20, blind=4, square=2, sampled=True),
-    Phase("all patches", 0.5, images=14, blind=2),
+    Phase("gist", 0.24, images=12, blind=12, square=7),  # the language, and what a photograph is about
+    Phase("squares", 0.44, images=20, blind=4, square=2, sampled=True),
+    Phase("all patches", 0.32, images=14, blind=2),
 )
 
 
@@ -209,7 +210,9 @@ def export(model: LlavaForConditionalGeneration, captioner: Captioner, processor
     processor.save_pretrained(out)
 
 
-def build(data: Path, tower: Path, size: int, bank: FeatureBank) -> tuple[LlavaForConditionalGeneration, Captioner]:
+def build(
+    data: Path, tower: Path, size: int | None, bank: FeatureBank
+) -> tuple[LlavaForConditionalGeneration, Captioner]:
     """The untrained model, and its parts for training; features of `bank` give the scale of the standardisation."""
     captions = (caption for photo in read_photos(data, TRAIN) for caption in photo.captions)
     words = vocabulary(captions)
@@ -222,11 +225,11 @@ def build(data: Path, tower: Path, size: int, bank: FeatureBank) -> tuple[LlavaF
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m train.photos.train", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with captions.txt and images")
-    parser.add_argument("--tower", type=Path, required=True, help="folder of a CLIP vision tower")
+    parser.add_argument("--tower", type=Path, required=True, help="folder of the vision tower of CLIP or DINOv2")
     parser.add_argument("--features", type=Path, required=True, help="folder that train.photos.features has written")
     parser.add_argument("--out", type=Path, required=True, help="folder for checkpoint, log and model")
     parser.add_argument("--steps", type=int, default=2400, help="training steps over all calls; 2 to 3 s each")
-    parser.add_argument("--size", type=int, default=224, help="pixels of an image's side, as the features have")
+    parser.add_argument("--size", type=int, help="pixels of an image's side, as the features have")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--export-only", action="store_true", help="write the model from the checkpoint as it is")
     options = parser.parse_args(arguments)
@@ -242,8 +245,8 @@ def main(arguments: list[str] | None = None) -> None:
     # Two thirds of the time of float32, also in the optimiser; the cache would keep weights from before a step.
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
         stage.run(PHASES, trainer.step, trainer.validate)
-    patch = model.config.vision_config.patch_size
-    export(model, captioner, build_processor(captioner.packer.tokenizer, options.size, patch), options.out / "model")
+    processor = build_processor(captioner.packer.tokenizer, model.model.vision_tower)
+    export(model, captioner, processor, options.out / "model")
 
 
 if __name__ == "__main__":

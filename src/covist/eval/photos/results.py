@@ -6,6 +6,7 @@ the gain with compression / the gain without, over all words or those of one cla
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,10 @@ import numpy as np
 from covist.errors import CovistError
 from covist.eval.photos.words import ALL, WORD_CLASSES, word_class, words_of
 from covist.eval.records import Answered, Records, Run
-from covist.eval.results import Cost, Results, Score
-from covist.eval.statistics import Tally
+from covist.eval.results import Cost, Difference, Results, Score
+from covist.eval.statistics import Interval, Tally
 from covist.eval.suite import Item, Suite
-from covist.eval.tables import correction_note, difference_table, markdown_table, with_interval
+from covist.eval.tables import by_budget, correction_note, markdown_table, retention_table, with_interval
 from covist.eval.tally import answer_agreement
 from covist.methods.grammar import VANILLA
 from covist.outputs import write_json
@@ -52,6 +53,7 @@ class PhotoResults:
         if blind is None or vanilla is None:
             raise CovistError("retention needs the uncompressed and the blind model")
         compared = [run for run in runs if run != blind]
+        first = next((run.method for run in compared if run != vanilla), None)
         reference = records.of(vanilla)
         costs = {run: Cost.of(run, [records.of(run)[item.number] for item in items]) for run in compared}
         same = {run: answer_agreement(items, records.of(run), reference) for run in compared}
@@ -68,6 +70,7 @@ class PhotoResults:
                 same_answers=same,
                 costs=costs,
                 seed=seed,
+                reference=first,
             )
             for name in (ALL, *WORD_CLASSES)
         }
@@ -77,7 +80,11 @@ class PhotoResults:
     @property
     def about(self) -> str:
         """`5,531 words about 100 images`."""
-        return f"{counted(self.words[ALL], 'word')} about {counted(self.of[ALL].images, 'image')}"
+        return f"{counted(self.words[ALL], 'word')} about {counted(self.images, 'image')}"
+
+    @property
+    def images(self) -> int:
+        return self.of[ALL].images
 
     @property
     def reaches(self) -> dict[Run, Reach]:
@@ -99,6 +106,12 @@ class PhotoResults:
     def blind_nats(self) -> float:
         return next(nats for run, nats in self.nats.items() if run.method == BLIND)
 
+    def gain(self, name: str) -> tuple[float, Interval]:
+        """What seeing gains without compression, in nats per word of a class, with its 95% interval."""
+        vanilla = self.of[name].scores[0]
+        low, high = vanilla.accuracy_interval
+        return vanilla.accuracy / 100, (low / 100, high / 100)  # scores are in percent
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None for what cannot be computed."""
         whole = self.of[ALL].to_dict()
@@ -118,45 +131,70 @@ class PhotoResults:
             for place, (row, score) in enumerate(zip(whole["results"], self.of[ALL].scores, strict=True))
         ]
         named = ("suite", "images", "settings", "differences", "versions")
-        about = {"words": self.words, "blind_nats_per_word": round(self.blind_nats, 4), "results": rows}
+        about = {
+            "words": self.words,
+            "blind_nats_per_word": round(self.blind_nats, 4),
+            "gain_of_seeing": {name: _gain_dict(*self.gain(name)) for name in self.of},
+            "results": rows,
+        }
         return {**{name: whole[name] for name in named}, **about}
 
     def to_markdown(self) -> str:
-        """Losses and retention of every run, then the paired differences over all words."""
-        head = ["method", "budget", "mean tokens", "nats per word", "retention", *WORD_CLASSES, "same captions"]
+        """Retention and paired differences by method and budget, then losses and word classes of every run."""
+        results = self.of[ALL]
+        parts = [
+            f"# Suite photos: {self.about}",
+            "Retention is the share, in percent, of the gain of seeing that compression keeps, measured in nats per "
+            f"word of captions that people wrote: {self.blind_nats:.3f} for the model without an image. Brackets hold "
+            "95% bootstrap intervals over images.",
+            "Without compression, seeing gains "
+            + ", ".join(f"{_in_nats(*self.gain(name))} for {name}" for name in self.of)
+            + " (nats per word).",
+            "## Retention",
+            retention_table(results),
+        ]
+        if results.differences:
+            parts += [
+                f"## Retention minus that of {results.differences[0].against}, paired",
+                f"{correction_note(results)} An asterisk marks what is clear after correction.",
+                by_budget({(one.method, one.budget): _marked(one) for one in results.differences}),
+            ]
+        return "\n\n".join([*parts, "## Every run", self._run_table()]) + "\n"
+
+    def _run_table(self) -> str:
+        head = ["method", "budget", "mean tokens", "nats per word", *WORD_CLASSES, "same captions"]
         rows = [
             [
                 score.method,
                 str(score.budget) if score.reached else f"{score.budget}, {score.standing}",
                 f"{score.mean_tokens:.1f}",
                 f"{self.nats_of(score):.3f}",
-                with_interval(score.retention, score.retention_interval),
                 *(with_interval(one.retention, one.retention_interval) for one in by_class.values()),
                 f"{score.same_answers:.1f}",
             ]
             for score, by_class in self.rows()
         ]
-        parts = [
-            f"# Suite photos: {self.about}",
-            f"Nats per word of captions that people wrote; {self.blind_nats:.3f} for the model without an image. "
-            "Retention is the share, in percent, of the gain of seeing that compression keeps: over all words, and by "
-            "word class. Brackets hold 95% bootstrap intervals over images.",
-            markdown_table(head, rows),
-        ]
-        results = self.of[ALL]
-        if results.differences:
-            parts += [
-                f"## Retention minus that of {results.differences[0].against}, paired",
-                correction_note(results),
-                difference_table(results),
-            ]
-        return "\n\n".join(parts) + "\n"
+        return markdown_table(head, rows)
 
     def write(self, directory: str | Path) -> None:
         """Write results.json and results.md."""
         folder = Path(directory)
         write_json(folder / "results.json", self.to_dict())
         (folder / "results.md").write_text(self.to_markdown(), encoding="utf-8")
+
+
+def _in_nats(value: float, interval: Interval) -> str:
+    return f"{value:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]"
+
+
+def _gain_dict(value: float, interval: Interval) -> dict[str, Any]:
+    ends = (round(end, 4) if math.isfinite(end) else None for end in interval)
+    return {"nats_per_word": round(value, 4) if math.isfinite(value) else None, "ci": list(ends)}
+
+
+def _marked(difference: Difference) -> str:
+    found = with_interval(difference.retention, difference.interval, signed=True)
+    return f"{found} *" if difference.is_clear_among_all else found
 
 
 Losses = dict[str, list[float]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from covist.eval.photos.results import BLIND, PhotoResults
 from covist.eval.photos.subject import CaptionSubject
 from covist.eval.photos.tower import remembered_tower
 from covist.eval.records import Records, Run
-from covist.eval.runner import method_names, planned_runs, read_budgets
+from covist.eval.runner import answer_and_summarise, method_names, planned_runs, read_budgets
 from covist.eval.suite import HALVES, Suite
 from covist.methods.grammar import VANILLA
 
@@ -59,17 +60,15 @@ def evaluate_photos(
     half: "even" for the development images, the default, or "odd" for the test images
     max_new_tokens: of the captions that the model writes itself; 24 by default
 
-    The vision tower is computed once per image, so times of the results are no times of requests.
+    Paired differences are those to the first method. The vision tower is computed once per image, so times of the
+    results are no times of requests.
     """
     names, setup, longest = method_names(methods), Setup.of(config), max_new_tokens or suite.max_new_tokens
     items = suite.items(limit, half or HALVES[0])
     subject = CaptionSubject.resolve(model, longest)
     vanilla, *others = planned_runs(names, read_budgets(budgets), round(subject.tokens(items[0])), suite.one_size)
     runs = [vanilla, Run(BLIND, Count(0)), *others]
-    records = Records(out, answers_identity(suite, subject, longest, setup, seed))
-    answering = PhotoAnswering(subject, suite, items, records, seed)
-    answering.answer(runs, progress)
-    results = PhotoResults.build(suite, items, runs, records, seed)
-    if out is not None:
-        results.write(out)
-    return results
+    with Records(out, answers_identity(suite, subject, longest, setup, seed)) as records:
+        answering = PhotoAnswering(subject, suite, items, records, seed)
+        build = partial(PhotoResults.build, suite, items, records=records, seed=seed)
+        return answer_and_summarise(answering, runs, runs[:2], build, out, progress)

@@ -1,40 +1,29 @@
 """A model that reads captions: how likely it finds each word that people wrote, and what it writes itself.
 
-The prompt goes through the model alone, and the captions after it, with the cache that the prompt has left. One pass
-over prompt and caption would let compression see the caption: a method that selects by the text would select by the
-answer.
+The prompt goes through the model once, and the captions after it, each with a copy of the cache that the prompt has
+left. One pass over prompt and caption would let compression see the caption: a method that selects by the text would
+select by the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from covist.errors import CovistError
 from covist.eval.photos.words import words_of
 from covist.eval.subject import Said, Subject
 from covist.eval.suite import HALVES, Item, Suite
+from covist.families.registry import family_for
 from covist.request.batches import end_tokens, until_end
 from covist.request.decoding import generate
 from covist.request.inputs import Request
-
-
-@dataclass(frozen=True)
-class BlindRequest(Request):
-    """A request in which every image token is `token`, [width]."""
-
-    token: Tensor
-
-    def encode(self, model: Any) -> dict[str, Any]:
-        encoded = super().encode(model)
-        for features in encoded.values():
-            features.pooler_output = [self.token.expand_as(image) for image in features.pooler_output]
-        return encoded
+from covist.undo import ReplacedMethod
 
 
 class CaptionSubject(Subject):
@@ -46,16 +35,26 @@ class CaptionSubject(Subject):
 
     reference_half = HALVES[0]  # test images are not looked at before their one run
     written: Mapping[int, list[int]] = {}
-    _blind: Tensor | None = None
+
+    def _prepare(self, item: Item) -> list[Request]:
+        """One prompt for all captions: they share it word for word."""
+        return super()._prepare(replace(item, questions=item.questions[:1]))
 
     @contextmanager
     def blinded(self, suite: Suite) -> Iterator[None]:
         """Within the block, every image token is the mean image token of the first development images."""
-        self._blind = self._mean_token(suite)
+        mean = self._mean_token(suite)
+
+        def unseen(encode: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            features = encode(*args, **kwargs)
+            features.pooler_output = [mean.expand_as(image) for image in features.pooler_output]
+            return features
+
+        replaced = ReplacedMethod(family_for(self.model).base, "get_image_features", partial(partial, unseen))
         try:
             yield
         finally:
-            self._blind = None
+            replaced.remove()
 
     @torch.no_grad()
     def _mean_token(self, suite: Suite) -> Tensor:
@@ -68,10 +67,7 @@ class CaptionSubject(Subject):
 
     def answer(self, item: Item, requests: Sequence[Request] | None = None) -> Said:
         """The caption that the model writes, and the losses of the words of each caption that people wrote."""
-        ready = self.requests(item) if requests is None else requests
-        if len(ready) != 1:
-            raise CovistError(f"an image has {len(item.questions) - 1} captions, more than fit in one batch")
-        request = ready[0] if self._blind is None else BlindRequest(ready[0].prompts, ready[0].images, self._blind)
+        (request,) = self.requests(item) if requests is None else requests
         captions = [question.answers[0] for question in item.questions if question.answers]
         encoded = [self._encode(caption) for caption in captions]
         known = self.written.get(item.number)
@@ -93,18 +89,20 @@ class CaptionSubject(Subject):
 
     @torch.no_grad()
     def _chances(self, request: Request, texts: list[list[int]]) -> Tensor:
-        """Log-probabilities [texts, longest, words] of the tokens of a text after each prompt of a request."""
+        """Log-probabilities [texts, longest, words] of the tokens of each text after the prompt."""
         longest, mask = max(map(len, texts)), request.prompts["attention_mask"]
         ids = mask.new_tensor([text + [0] * (longest - len(text)) for text in texts])  # nobody reads what fills a row
         prompt = self.model(**request.inputs(self.model), use_cache=True, logits_to_keep=1)
+        every = torch.zeros(len(texts), dtype=torch.long, device=mask.device)
+        prompt.past_key_values.reorder_cache(every)  # every text goes on from the same row
         given = ids[:, :-1]
         further = self.model(
             input_ids=given,
-            attention_mask=torch.cat([mask, torch.ones_like(given)], dim=1),
+            attention_mask=torch.cat([mask[every], torch.ones_like(given)], dim=1),
             past_key_values=prompt.past_key_values,
             use_cache=True,
         )
-        return torch.cat([prompt.logits, further.logits], dim=1).float().log_softmax(-1).cpu()
+        return torch.cat([prompt.logits[every], further.logits], dim=1).float().log_softmax(-1).cpu()
 
     def _encode(self, caption: str) -> tuple[list[int], list[tuple[int, int]]]:
         """The tokens of a caption, and where each stands in it."""

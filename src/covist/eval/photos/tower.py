@@ -1,16 +1,17 @@
 """Remember what a vision tower has computed for each image.
 
-Every method and budget runs the tower on the same images. The tower still runs, so that methods can read it, but the
-results of its projections and MLPs, which take most of its time, are looked up. They are the same numbers.
+Every method and budget runs the tower on the same images. A layer into which nobody looks is not computed again; one
+that a method reads still runs, but the results of its projections and of its MLP, which take most of its time, are
+looked up. They are the same numbers.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from covist.families.registry import family_for
 from covist.undo import ReplacedMethod
 
+Results = dict[nn.Module, list[Tensor]]
 MOST_BYTES = 4 * 2**30  # of results; those of further images are computed each time
 
 
@@ -30,8 +32,10 @@ def remembered_tower(model: Any) -> Iterator[None]:
             if hasattr(family.base, name):
                 replaced = ReplacedMethod(family.base, name, partial(partial, memory.encode))
                 installed.callback(replaced.remove)
-        for module in chain.from_iterable(map(_heavy, getattr(family, "encoder_layers", ()))):
-            installed.callback(ReplacedMethod(module, "forward", partial(partial, memory.result)).remove)
+        for layer in getattr(family, "encoder_layers", ()):
+            for module in (layer, *_heavy(layer)):
+                remembered = partial(partial, partial(memory.result, module))
+                installed.callback(ReplacedMethod(module, "forward", remembered).remove)
         yield
 
 
@@ -42,14 +46,20 @@ def _heavy(layer: nn.Module) -> Iterator[nn.Module]:
         yield from linears if "att" in name else [child] if linears else []
 
 
+def _is_read_inside(module: nn.Module) -> bool:
+    """Whether a part of the module has a hook; those of the module itself are called whatever its result comes from."""
+    parts = (part for part in module.modules() if part is not module)
+    return any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+
+
 class _Memory:
-    """Results by image, in the order in which the tower asks for them."""
+    """Results by image and module, in the order in which the tower asks for them."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, list[Tensor]] = {}
+        self._known: dict[bytes, Results] = {}
         self._bytes = 0
-        self._recorded: list[Tensor] | None = None  # while a new image is encoded
-        self._recalled: Iterator[Tensor] | None = None  # while a known one is
+        self._recorded: Results | None = None  # while a new image is encoded
+        self._recalled: dict[nn.Module, Iterator[Tensor]] | None = None  # while a known one is
 
     def encode(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         pixels = next((one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)), None)
@@ -58,28 +68,28 @@ class _Memory:
         image = _digest(pixels)
         try:
             if image in self._known:
-                self._recalled = iter(self._known[image])
+                self._recalled = {module: iter(results) for module, results in self._known[image].items()}
             else:
-                self._recorded = []
+                self._recorded = defaultdict(list)
             output = original(*args, **kwargs)
             self._keep(image)
             return output
         finally:
             self._recorded = self._recalled = None
 
-    def result(self, original: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
+    def result(self, module: nn.Module, original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
         """What a module makes of its input; outside of `encode`, a method runs parts of the tower by itself."""
-        if self._recalled is not None:
-            return next(self._recalled)
-        made = original(states)
+        if self._recalled is not None and not _is_read_inside(module):
+            return next(self._recalled[module])
+        made = original(*args, **kwargs)
         if self._recorded is not None:
-            self._recorded.append(made)
+            self._recorded[module].append(made)
         return made
 
     def _keep(self, image: bytes) -> None:
         if self._recorded is None:
             return
-        size = sum(result.nbytes for result in self._recorded)
+        size = sum(result.nbytes for results in self._recorded.values() for result in results)
         if self._bytes + size <= MOST_BYTES:
             self._known[image] = self._recorded
             self._bytes += size
