@@ -1,5 +1,6 @@
 """The table of docs/architecture.md counts what a call really runs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,15 @@ def found():
 def test_page_shows_the_measured_table(found):
     table = tool("trace.py").table(found)
     assert table in PAGE.read_text(encoding="utf-8"), f"put this into docs/architecture.md:\n{table}"
+
+
+def test_page_shows_the_ways_of_a_question():
+    """Threads decide a little of what a server enters, so that a file more or less is no error."""
+    measured = {name: len(one.files) for name, one in tool("trace.py").requests().items()}
+    shown = dict(re.findall(r"^\| ((?:a|an) [^|]+) \| (\d+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert {name: pytest.approx(count, abs=2) for name, count in measured.items()} == {
+        name: int(count) for name, count in shown.items()
+    }
 
 
 def test_counts_are_those_of_a_walk_that_is_known():
