@@ -128,11 +128,13 @@ def is_there(url: str) -> bool:
 
 def test_sigterm_lets_a_running_stream_finish(model_folder):
     command = [sys.executable, "-m", "covist", "serve", "--model", str(model_folder), "--port", "0"]
-    process = subprocess.Popen([*command, "--concentration", "0.05"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen([*command, "--concentration", "0.05"], stderr=subprocess.PIPE)
     try:
-        told = iter(process.stdout.readline, b"")
-        url = next((found[0].decode() for line in told if (found := re.search(rb"http://[\d.:]+", line))), None)
-        assert url is not None, process.stderr.read()
+        told = []
+        while not (found := re.search(r"http://[\d.:]+", told[-1] if told else "")):
+            told.append(process.stderr.readline().decode())
+            assert told[-1], "".join(told)
+        url = found[0]
         wait_until(lambda: is_there(url) or process.poll() is not None)
         body = {
             "model": "small",
@@ -154,4 +156,3 @@ def test_sigterm_lets_a_running_stream_finish(model_folder):
         process.kill()
         process.wait()
         process.stderr.close()
-        process.stdout.close()
