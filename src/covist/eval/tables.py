@@ -65,7 +65,7 @@ def retention_table(results: Results, order: Sequence[str] = ()) -> str:
     return by_budget({(score.method, score.budget): _with_interval(score) for score in compressed}, order)
 
 
-def by_budget(cells: Mapping[tuple[str, int | str], str], order: Sequence[str] = ()) -> str:
+def by_budget(cells: Mapping[tuple[str, Budget], str], order: Sequence[str] = ()) -> str:
     """A table with a row for each method and a column for each budget, the largest first.
 
     order: the methods from the top down; without it, that of the cells
