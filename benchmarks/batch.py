@@ -20,7 +20,7 @@ from pathlib import Path
 from time import process_time
 
 from covist.api.setup import PLAIN, Setup
-from covist.batch.answers import Answer
+from covist.batch.answers import RowAnswer
 from covist.batch.drivers import LocalDriver, Result
 from covist.batch.job import run
 from covist.batch.manifest import Order
@@ -40,7 +40,7 @@ class Instant:
 
     def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
         for block in blocks:
-            yield Result(block.index, [Answer(row.id, "yes", "stop", 576, 64.0, 0.1) for row in block.rows])
+            yield Result(block.index, [RowAnswer(row.id, "yes", "stop", 576, 64.0, 0.1) for row in block.rows])
 
 
 def write_input(folder: Path, rows: int) -> Path:

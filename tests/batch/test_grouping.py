@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covist.batch.grouping import Limit, Prepared, first_batch
+from covist.batch.grouping import Limit, ReadyRow, first_batch
 from covist.request.conversations import Posed
 from covist.request.inputs import Request
 
@@ -12,14 +12,14 @@ LENGTHS = st.lists(st.integers(1, 40), max_size=30)
 LIMITS = st.builds(Limit, st.none() | st.integers(1, 6), st.none() | st.integers(1, 100))
 
 
-def rows(lengths: list[int]) -> list[Prepared]:
+def rows(lengths: list[int]) -> list[ReadyRow]:
     return [
-        Prepared(str(number), Posed(Request({"input_ids": torch.zeros(1, length)}, {}), ()))
+        ReadyRow(str(number), Posed(Request({"input_ids": torch.zeros(1, length)}, {}), ()))
         for number, length in enumerate(lengths)
     ]
 
 
-def grouped(prepared: list[Prepared], limit: Limit) -> list[list[Prepared]]:
+def grouped(prepared: list[ReadyRow], limit: Limit) -> list[list[ReadyRow]]:
     """All batches, as a worker makes them."""
     waiting, batches = sorted(prepared, key=lambda one: one.length), []
     while waiting:

@@ -10,7 +10,7 @@ from support.batches import FakeDriver, answers_of, batch, parts_of, questions, 
 
 from covist import CovistError
 from covist.api.setup import Setup
-from covist.batch.answers import Answer
+from covist.batch.answers import RowAnswer
 from covist.batch.drivers import Result
 from covist.batch.job import run
 from covist.batch.manifest import Order
@@ -47,8 +47,8 @@ class Untidy(FakeDriver):
             yield Result(index, [reply(row)])
 
 
-def expected(count: int) -> list[Answer]:
-    return [Answer(f"row-{number}", f"QUESTION {number}", "stop", 10, 4.0, 0.25) for number in range(count)]
+def expected(count: int) -> list[RowAnswer]:
+    return [RowAnswer(f"row-{number}", f"QUESTION {number}", "stop", 10, 4.0, 0.25) for number in range(count)]
 
 
 def test_answers_stand_in_the_order_of_the_input_one_part_for_each_block(tmp_path):
@@ -131,7 +131,7 @@ def test_only_failed_rows_are_tried_again_and_take_their_places(tmp_path):
     untouched = FakeDriver()
     batch(path, out, untouched)
     assert untouched.asked == []
-    mended = FakeDriver(answer=lambda row: Answer(row.id, "MENDED", "stop", 10, 4.0, 0.25))
+    mended = FakeDriver(answer=lambda row: RowAnswer(row.id, "MENDED", "stop", 10, 4.0, 0.25))
     finished = batch(path, out, mended, retry_errors=True)
     assert mended.asked == ["0", "3", "6"]
     assert finished.rows_now == 3
@@ -145,7 +145,7 @@ def test_an_interrupted_retry_loses_nothing_and_what_failed_again_is_tried_again
     batch(path, out, FakeDriver())
 
     def mend(row):
-        return Answer(row.id, "MENDED") if row.id in "13" else reply(row)
+        return RowAnswer(row.id, "MENDED") if row.id in "13" else reply(row)
 
     with pytest.raises(KeyboardInterrupt):
         batch(path, out, Stops(1, answer=mend, piece=2), retry_errors=True)

@@ -14,10 +14,10 @@ from support.batches import FakeDriver, answers_of, batch, questions, write_rows
 from support.programs import PATIENCE
 
 from covist import CovistError
-from covist.batch.answers import COLUMNS, Answer
+from covist.batch.answers import COLUMNS, RowAnswer
 from covist.batch.store import Store
 
-ANSWERS = [Answer("a", "yes\n", "stop", 576, 63.5, 0.25), Answer("ü", error="image a.png does not exist")]
+ANSWERS = [RowAnswer("a", "yes\n", "stop", 576, 63.5, 0.25), RowAnswer("ü", error="image a.png does not exist")]
 
 
 @pytest.fixture(params=["parquet", "jsonl"])
@@ -88,7 +88,7 @@ def largest_file(count: int):
 
 def test_a_part_that_cannot_be_written_whole_is_not_there_at_all(store):
     store.write_part(0, ANSWERS)
-    many = [Answer(f"row-{number}", os.urandom(20).hex()) for number in range(500)]
+    many = [RowAnswer(f"row-{number}", os.urandom(20).hex()) for number in range(500)]
     with largest_file(4096):
         with pytest.raises(CovistError, match="cannot write to .*: file too large"):
             store.write_part(0, many)

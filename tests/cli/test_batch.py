@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 from support.batches import FakeDriver, answers_of, questions, write_rows
 
-from covist.batch.answers import Answer
+from covist.batch.answers import RowAnswer
 from covist.cli.console import _Bar, _columns
 
 
@@ -112,10 +112,10 @@ def test_an_interruption_says_how_to_go_on(covist, fake, rows, tmp_path, monkeyp
 
 
 def test_the_exit_code_is_3_only_if_not_one_row_could_be_answered(covist, fake, rows, tmp_path):
-    fake._answer = lambda row: Answer(row.id, error="no")
+    fake._answer = lambda row: RowAnswer(row.id, error="no")
     ran = covist("batch", rows, "--out", tmp_path / "out")
     assert ran.code == 3 and "5" in ran.stdout
-    fake._answer = lambda row: Answer(row.id, "yes") if row.id == "row-3" else Answer(row.id, error="no")
+    fake._answer = lambda row: RowAnswer(row.id, "yes") if row.id == "row-3" else RowAnswer(row.id, error="no")
     assert covist("batch", rows, "--out", tmp_path / "out", "--retry-errors").code == 0
 
 

@@ -5,15 +5,15 @@ import asyncio
 import pytest
 
 from covist.serve.errors import Refusal
-from covist.serve.room import Room, Share
+from covist.serve.room import Room, RoomClaim
 
 
 def test_a_share_grows_as_far_as_there_is_room_and_is_given_back():
     room = Room(10)
-    with pytest.raises(Refusal, match="too many bytes at once") as refused, Share(room, "bytes") as share:
-        share.grow(6)
-        share.grow(4)
-        share.grow(1)
+    with pytest.raises(Refusal, match="too many bytes at once") as refused, RoomClaim(room, "bytes") as claim:
+        claim.grow(6)
+        claim.grow(4)
+        claim.grow(1)
     assert refused.value.status == 503 and refused.value.headers["Retry-After"] == "1"
     assert room.taken == 0
 

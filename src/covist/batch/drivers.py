@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from covist.batch.answers import Answer
+from covist.batch.answers import RowAnswer
 from covist.batch.rows import Block
 from covist.batch.spec import Facts, WorkerSpec
 
@@ -19,7 +19,7 @@ class Result:
     """Answers to some rows, or all, of block number `index`."""
 
     index: int
-    answers: list[Answer]
+    answers: list[RowAnswer]
 
 
 class Driver(Protocol):

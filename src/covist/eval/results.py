@@ -114,7 +114,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """Means over the images of a run, and the calls of `evaluate` that measured them."""
 
     seconds: float
@@ -124,7 +124,7 @@ class Cost:
     sittings: frozenset[str]
 
     @classmethod
-    def of(cls, run: Run, answered: list[Answered]) -> Cost:
+    def of(cls, run: Run, answered: list[Answered]) -> RunCost:
         return cls(
             mean(one.seconds for one in answered),
             mean(one.tokens for one in answered),
@@ -154,7 +154,7 @@ class Results:
     settings: dict[str, Any]
     tallies: dict[Run, Tally]
     same_answers: dict[Run, float]
-    costs: dict[Run, Cost]
+    costs: dict[Run, RunCost]
     seed: int
     reference: str | None = None
 
@@ -175,7 +175,7 @@ class Results:
             settings=dict(records.settings),
             tallies={run: tally(items, records.of(run), suite.families, reference) for run in finished},
             same_answers={run: answer_agreement(items, records.of(run), reference or {}) for run in finished},
-            costs={run: Cost.of(run, own) for run, own in answered.items()},
+            costs={run: RunCost.of(run, own) for run, own in answered.items()},
             seed=seed,
         )
 
