@@ -67,7 +67,7 @@ def test_a_driver_may_answer_in_any_order_and_twice(tmp_path):
     assert finished.tally.answered == 23
 
 
-@settings(max_examples=25)  # each writes and settles a dozen files
+@settings(max_examples=25)  # each writes and flushes a dozen files
 @given(st.lists(st.integers(0, 7), max_size=4), st.integers(1, 6), st.integers(1, 5))
 def test_interrupted_anywhere_a_job_ends_as_if_it_had_not_been(tmp_path_factory, stops, part_rows, piece):
     folder = tmp_path_factory.mktemp("job")

@@ -217,7 +217,7 @@ def test_other_errors_are_no_lack_of_memory(error):
 
 
 def test_a_spec_can_be_sent_and_its_worker_answers_the_same(work, spec, loaded):
-    sent = Worker(pickle.loads(pickle.dumps(spec.settled(look_at(spec, loaded)))))  # loads a model of its own
+    sent = Worker(pickle.loads(pickle.dumps(spec.with_facts(look_at(spec, loaded)))))  # loads a model of its own
     assert without_times(sent(rows(1))) == without_times(work()(rows(1)))
 
 

@@ -118,7 +118,7 @@ def test_settings_that_cannot_be_written_leave_the_old_ones(folder):
         resource.setrlimit(resource.RLIMIT_FSIZE, (64, limit[1]))
         try:
             with pytest.raises(CovistError, match="cannot write to .*: file too large"):
-                records.settle("concentration", 0.25)
+                records.store_setting("concentration", 0.25)
             with pytest.raises(CovistError, match="cannot write to .*: file too large"):
                 records.add(RUN, Answered(3, ["x" * 100], 0.5, 64.0))
         finally:

@@ -96,7 +96,7 @@ def _run(
         if job.is_open:
             report = progress or (lambda tally, facts: None)
             report(job.tally, facts)
-            for result in driver.run(order.spec.settled(facts), job.blocks()):
+            for result in driver.run(order.spec.with_facts(facts), job.blocks()):
                 job.take(result)
                 report(job.tally, facts)
     finally:

@@ -142,7 +142,7 @@ class Records:
                 file.write(json.dumps(line).encode() + b"\n")
         self.of(run)[answered.image] = answered
 
-    def settle(self, name: str, value: Any) -> None:
+    def store_setting(self, name: str, value: Any) -> None:
         """Store a setting that was not known when the directory was opened."""
         self.settings[name] = value
         if self._directory is not None:

@@ -119,7 +119,7 @@ class _Covist(lmms):
         if key not in self._references:
             documents = self.task_dict[question.task][question.split]
             shown = (self._conversation(question, documents[number]) for number in range(len(documents)))
-            self._references[key] = self._answerer.settle(shown)
+            self._references[key] = self._answerer.measure_reference(shown)
             logger.info(f"covist: concentration reference of {question.task}: {self._references[key]}")
         return self._references[key]
 
