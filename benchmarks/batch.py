@@ -35,7 +35,7 @@ SEEDS = 16
 class Instant:
     """A driver whose answers cost nothing, so that only the cost of the job itself remains."""
 
-    def look(self, spec: WorkerSpec) -> Facts:
+    def inspect(self, spec: WorkerSpec) -> Facts:
         return Facts({"model": "none"}, None, 1.0)
 
     def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
@@ -95,7 +95,7 @@ def throughput(rows: int, repetitions: int, folder: Path) -> dict[str, float]:
     def job() -> None:
         driver = LocalDriver()
         driver._loaded = loaded  # loading is not part of the comparison
-        driver.look = lambda spec: Facts({}, spec.setup.concentration, 1.0)  # type: ignore[method-assign]
+        driver.inspect = lambda spec: Facts({}, spec.setup.concentration, 1.0)  # type: ignore[method-assign]
         run(Order(path, spec), Path(tempfile.mkdtemp(dir=folder)), driver)
 
     def loop(setup: Setup) -> None:

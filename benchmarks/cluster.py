@@ -46,8 +46,8 @@ class Watched:
         self._driver = driver
         self.seen: list[tuple[float, int]] = []
 
-    def look(self, spec: WorkerSpec) -> Facts:
-        return self._driver.look(spec)
+    def inspect(self, spec: WorkerSpec) -> Facts:
+        return self._driver.inspect(spec)
 
     def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
         for result in self._driver.run(spec, blocks):

@@ -215,9 +215,9 @@ def test_rows_that_disappear_while_a_job_runs_end_it(tmp_path):
         (tmp_path / f"{number}.png").touch()
 
     class Deletes(FakeDriver):
-        def look(self, spec):
+        def inspect(self, spec):
             (tmp_path / "5.png").unlink()
-            return super().look(spec)
+            return super().inspect(spec)
 
     with pytest.raises(CovistError, match="changed while it was read"):
         batch(tmp_path, tmp_path / "out", Deletes())
@@ -239,7 +239,7 @@ def test_every_worker_gets_the_reference_and_the_identity_that_the_job_began_wit
     path, driver = write_rows(tmp_path / "rows.jsonl", questions(9)), Stops(1)
     with pytest.raises(KeyboardInterrupt):
         batch(path, tmp_path / "out", driver)
-    driver.look = lambda spec: pytest.fail("the manifest knows it")
+    driver.inspect = lambda spec: pytest.fail("the manifest knows it")
     driver._pieces = 99
     batch(path, tmp_path / "out", driver)
     assert {(spec.setup.concentration, spec.identity["model"]) for spec in driver.specs} == {(0.1, "fake")}

@@ -12,7 +12,7 @@ from covist import CovistError, tiny
 from covist.api.setup import Setup
 from covist.batch.rows import Row, read_row
 from covist.batch.spec import WorkerSpec
-from covist.batch.worker import Worker, load, look_at
+from covist.batch.worker import Worker, load, facts_about
 from covist.request.answer import ask
 from covist.request.halving import is_out_of_memory
 from covist.request.inputs import prepare
@@ -217,24 +217,24 @@ def test_other_errors_are_no_lack_of_memory(error):
 
 
 def test_a_spec_can_be_sent_and_its_worker_answers_the_same(work, spec, loaded):
-    sent = Worker(pickle.loads(pickle.dumps(spec.with_facts(look_at(spec, loaded)))))  # loads a model of its own
+    sent = Worker(pickle.loads(pickle.dumps(spec.with_facts(facts_about(spec, loaded)))))  # loads a model of its own
     assert without_times(sent(rows(1))) == without_times(work()(rows(1)))
 
 
 def test_a_worker_with_other_weights_refuses_to_work(spec, loaded):
-    wanted = look_at(spec, loaded).identity
+    wanted = facts_about(spec, loaded).identity
     with pytest.raises(CovistError, match=r"began with another model \(model: other then, Llava"):
         Worker(replace(spec, identity={**wanted, "model": "other"}), loaded)
 
 
 def test_the_reference_is_that_of_the_spec_or_measured_and_none_where_none_is_read(spec, loaded):
-    assert look_at(spec, loaded).concentration == 0.1
-    assert look_at(replace(spec, setup=Setup("divprune", 16, 0.1)), loaded).concentration is None
-    assert look_at(replace(spec, setup=Setup("vanilla")), loaded).concentration is None
+    assert facts_about(spec, loaded).concentration == 0.1
+    assert facts_about(replace(spec, setup=Setup("divprune", 16, 0.1)), loaded).concentration is None
+    assert facts_about(replace(spec, setup=Setup("vanilla")), loaded).concentration is None
 
 
 def test_the_cache_of_a_token_is_that_of_all_layers(spec, loaded):
     text = loaded.model.config.text_config
     width = text.hidden_size // text.num_attention_heads
     expected = 2 * text.num_hidden_layers * text.num_key_value_heads * width * 4
-    assert look_at(spec, loaded).kv_bytes_per_token == expected
+    assert facts_about(spec, loaded).kv_bytes_per_token == expected

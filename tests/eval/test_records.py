@@ -16,7 +16,7 @@ from covist.eval.records import Answered, Records, Run
 
 SETTINGS = {"suite": "scenes", "seed": 0, "concentration": None}
 RUN = Run("covist-fixed", Count(64))
-ANSWERED = [Answered(number, ["yes", "nö"], 0.5, 64.0, "sitting", written=[[1, 2], [3]]) for number in range(3)]
+ANSWERED = [Answered(number, ["yes", "nö"], 0.5, 64.0, "call", written=[[1, 2], [3]]) for number in range(3)]
 
 
 @pytest.fixture

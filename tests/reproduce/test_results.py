@@ -40,7 +40,7 @@ def test_a_run_without_files_has_no_scores_and_no_problems(settings):
     assert not read(settings).scores and not read(settings).problems
 
 
-def test_results_of_several_sittings_add_up_and_the_newest_counts(settings):
+def test_results_of_several_runs_add_up_and_the_newest_counts(settings):
     write_results(settings, RUN, {"gqa": {"exact_match": 0.5}, "mme": METRICS["mme"]}, "20261115_120000")
     write_results(settings, RUN, {"gqa": {"exact_match": 0.6}}, "20261116_120000")
     assert read(settings).scores == pytest.approx({"gqa": 60, "mme": 1850})

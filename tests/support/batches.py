@@ -40,7 +40,7 @@ class FakeDriver:
         self.asked: list[str] = []
         self.specs: list[WorkerSpec] = []
 
-    def look(self, spec: WorkerSpec) -> Facts:
+    def inspect(self, spec: WorkerSpec) -> Facts:
         return FACTS
 
     def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:

@@ -89,7 +89,7 @@ def _run(
     stored = store.read_manifest()
     facts = None if stored is None else check_manifest(stored, order, survey, store.directory)
     if facts is None:
-        facts = driver.look(order.spec)
+        facts = driver.inspect(order.spec)
         store.begin(new_manifest(order, survey, facts))
     job = BatchJob(source, survey.rows, store, order.part_rows, retry_errors)
     try:

@@ -33,7 +33,7 @@ def load(spec: WorkerSpec) -> LoadedModel:
     return load_model(spec.model, spec.clip, spec.device)
 
 
-def look_at(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
+def facts_about(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
     """The facts that workers must agree on.
 
     A concentration reference that the setup leaves open is measured on the bundled scenes, as in `covist serve`.

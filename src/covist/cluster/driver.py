@@ -37,11 +37,11 @@ class RayDriver:
     def __init__(self, workers: int, reservation: Reservation):
         self._workers, self._reservation = workers, reservation
 
-    def look(self, spec: WorkerSpec) -> Facts:
+    def inspect(self, spec: WorkerSpec) -> Facts:
         """Load the model where workers run, which may be another machine, and report on it."""
-        looking = ray.remote(_look).options(**self._reservation.options, max_retries=RETRIES)
+        inspecting = ray.remote(_inspect).options(**self._reservation.options, max_retries=RETRIES)
         try:
-            return ray.get(looking.remote(spec))
+            return ray.get(inspecting.remote(spec))
         except RayError as error:
             raise refusal("a worker of --ray could not start", error) from None
 
@@ -93,7 +93,7 @@ def pieces(blocks: Iterable[Block], failures: list[Exception]) -> Iterator[Block
         failures.append(failure)
 
 
-def _look(spec: WorkerSpec) -> Facts:
-    from covist.batch.worker import load, look_at
+def _inspect(spec: WorkerSpec) -> Facts:
+    from covist.batch.worker import load, facts_about
 
-    return look_at(spec, load(spec))
+    return facts_about(spec, load(spec))

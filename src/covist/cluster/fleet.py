@@ -28,7 +28,7 @@ from covist.serve.schema import ChatRequest
 from covist.serve.spec import ServiceSpec
 
 DEPLOYMENT = "replica"
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """The greatest age of the numbers in /ready and /metrics."""
 
 
@@ -53,9 +53,9 @@ class Fleet:
         self.metrics.watch("covist_replicas", "Replicas that take requests.", lambda: self._running)
         self.metrics.gather(self._gathered)
         self._closed = threading.Event()
-        self._look()
-        self._looking = threading.Thread(target=self._look_around, name="covist-fleet", daemon=True)
-        self._looking.start()
+        self._refresh()
+        self._polling = threading.Thread(target=self._poll, name="covist-fleet", daemon=True)
+        self._polling.start()
 
     @property
     def is_ready(self) -> bool:
@@ -81,20 +81,20 @@ class Fleet:
         """Stop the replicas; their requests have finished by now, or timed out."""
         self.is_draining = True
         self._closed.set()
-        self._looking.join()
+        self._polling.join()
         serve.delete(self._application)
 
-    def _look_around(self) -> None:
-        while not self._closed.wait(LOOK_SECONDS):
+    def _poll(self) -> None:
+        while not self._closed.wait(POLL_SECONDS):
             try:
-                self._look()
+                self._refresh()
             except Exception as error:  # Ray is busy; the next attempt may succeed
                 log("replicas not seen", error=type(error).__name__)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         states = serve.status().applications[self._application].deployments[DEPLOYMENT].replica_states
         self._running = sum(count for state, count in states.items() if state == "RUNNING")
-        self._figures = dict(self._all.broadcast("figures").results(timeout_s=10 * LOOK_SECONDS))
+        self._figures = dict(self._all.broadcast("figures").results(timeout_s=10 * POLL_SECONDS))
 
     def _gathered(self) -> Iterator[Metric]:
         """The metrics of all replicas, each sample with the name of its replica."""

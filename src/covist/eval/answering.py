@@ -113,7 +113,7 @@ class Answering:
             said.texts,
             round(seconds, 4),
             tokens,
-            self.records.sitting,
+            self.records.call,
             cached=None if cached == tokens else cached,
             target=None if target == run.budget.written else target,
             written=said.tokens,

@@ -121,7 +121,7 @@ class RunCost:
     tokens: float
     cached_tokens: float
     target: float  # tokens that the budget came to
-    sittings: frozenset[str]
+    calls: frozenset[str]
 
     @classmethod
     def of(cls, run: Run, answered: list[Answered]) -> RunCost:
@@ -130,7 +130,7 @@ class RunCost:
             mean(one.tokens for one in answered),
             mean(one.cached_tokens for one in answered),
             mean(float(run.budget.written) if one.target is None else one.target for one in answered),
-            frozenset(one.sitting for one in answered),
+            frozenset(one.call for one in answered),
         )
 
 
@@ -239,7 +239,7 @@ class Results:
             seconds_per_image=cost.seconds,
             reached=made is None or made.is_reached,
             nominal=made is not None and made.nominal,
-            times_mixed=len(cost.sittings | self.costs[vanilla].sittings) > 1,
+            times_mixed=len(cost.calls | self.costs[vanilla].calls) > 1,
         )
 
     def difference(self, method: str, against: str, budget: Budget | Written) -> Difference:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from covist import __version__
 from covist.serve import openapi
 from covist.serve.answers import ChatAnswer, sent_event
-from covist.serve.body import hanging_up, read_body
+from covist.serve.body import closing_refusal, read_body
 from covist.serve.errors import GONE, Refusal, draining, error_body
 from covist.serve.job import ChatJob
 from covist.serve.keys import Keys
@@ -239,7 +239,7 @@ class _OneLength:
             name for name, _ in scope["headers"]
         }:
             message = "the request has both Content-Length and Transfer-Encoding; send one of them"
-            app = await _answer_refusal(Request(scope), hanging_up(400, "two_lengths", message))
+            app = await _answer_refusal(Request(scope), closing_refusal(400, "two_lengths", message))
         await app(scope, receive, send)
 
 

@@ -21,7 +21,7 @@ async def read_body(request: Request, limits: Limits, claim: RoomClaim | None = 
     """Read the whole body; raises a `Refusal` if it is too large, too slow or incomplete, or if `claim` cannot grow."""
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
-        raise hanging_up(400, "encoded_body", "the body must not be compressed: leave Content-Encoding out")
+        raise closing_refusal(400, "encoded_body", "the body must not be compressed: leave Content-Encoding out")
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > limits.body_bytes:
         raise _too_large(limits)
@@ -29,7 +29,7 @@ async def read_body(request: Request, limits: Limits, claim: RoomClaim | None = 
         return await asyncio.wait_for(_collect(request.stream(), limits, claim), limits.body_seconds)
     except asyncio.TimeoutError:
         message = f"the body did not arrive within {limits.body_seconds:g} seconds"
-        raise hanging_up(408, "slow_body", message) from None
+        raise closing_refusal(408, "slow_body", message) from None
     except ClientDisconnect:
         raise Refusal(GONE, "disconnected", "the client disconnected before its body was complete") from None
     except Refusal as refusal:
@@ -47,14 +47,14 @@ async def _collect(stream: AsyncIterator[bytes], limits: Limits, claim: RoomClai
             raise _too_large(limits)
         values += sum(map(chunk.count, BEFORE_VALUES))
         if values > limits.prompt_characters + FIELDS:
-            raise hanging_up(400, "too_many_values", "the body has more values than a request within the limits")
+            raise closing_refusal(400, "too_many_values", "the body has more values than a request within the limits")
     return body
 
 
 def _too_large(limits: Limits) -> Refusal:
-    return hanging_up(413, "body_too_large", f"the body is larger than {limits.body_bytes:,} bytes")
+    return closing_refusal(413, "body_too_large", f"the body is larger than {limits.body_bytes:,} bytes")
 
 
-def hanging_up(status: int, reason: str, message: str) -> Refusal:
+def closing_refusal(status: int, reason: str, message: str) -> Refusal:
     """A refusal before the body has been read to its end."""
     return Refusal(status, reason, message, headers={"Connection": "close"})
