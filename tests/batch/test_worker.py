@@ -12,7 +12,7 @@ from covist import CovistError, tiny
 from covist.api.setup import Setup
 from covist.batch.rows import Row, read_row
 from covist.batch.spec import WorkerSpec
-from covist.batch.worker import Worker, load, facts_about
+from covist.batch.worker import Worker, facts_about, load
 from covist.request.answer import ask
 from covist.request.halving import is_out_of_memory
 from covist.request.inputs import prepare

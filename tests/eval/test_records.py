@@ -38,6 +38,12 @@ def opened(folder):
         return records.runs(), records.of(RUN)
 
 
+def test_answers_that_name_their_call_as_earlier_versions_did_are_read(folder):
+    path = answers_file(folder)
+    path.write_text(path.read_text().replace('"call":', '"sitting":'))
+    assert opened(folder)[1] == {answered.image: answered for answered in ANSWERED}
+
+
 def test_answers_are_read_as_they_were_written(folder):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -43,7 +43,7 @@ class LocalDriver:
         self._loaded: LoadedModel | None = None
 
     def inspect(self, spec: WorkerSpec) -> Facts:
-        from covist.batch.worker import load, facts_about
+        from covist.batch.worker import facts_about, load
 
         self._loaded = load(spec)
         return facts_about(spec, self._loaded)

@@ -94,6 +94,6 @@ def pieces(blocks: Iterable[Block], failures: list[Exception]) -> Iterator[Block
 
 
 def _inspect(spec: WorkerSpec) -> Facts:
-    from covist.batch.worker import load, facts_about
+    from covist.batch.worker import facts_about, load
 
     return facts_about(spec, load(spec))
