@@ -52,7 +52,7 @@ def test_no_batch_could_take_the_first_row_of_the_next(lengths, limit):
 
 
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=30), LIMITS)
-def test_below_a_batch_that_was_too_much_there_is_no_such_batch(lengths, limit):
+def test_a_limit_below_a_failed_batch_excludes_that_batch(lengths, limit):
     batch = rows(lengths)
     assert not limit.below(batch).allows(len(batch), max(lengths))
 

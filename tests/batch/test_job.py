@@ -176,7 +176,7 @@ def test_other_settings_in_the_same_directory_are_refused_by_name(tmp_path, chan
     assert said in str(refused.value)
 
 
-def test_how_fast_it_runs_may_change_and_so_may_the_place_of_the_input(tmp_path):
+def test_batch_size_device_and_input_path_may_change_between_runs(tmp_path):
     path = write_rows(tmp_path / "rows.jsonl", questions(9))
     with pytest.raises(KeyboardInterrupt):
         batch(path, tmp_path / "out", Stops(1))

@@ -40,7 +40,7 @@ def test_a_directory_of_parquet_parts_is_one_table(tmp_path):
     assert table.num_rows == 6 and table.column_names == list(COLUMNS)
 
 
-def test_what_was_noted_is_recovered_without_a_line_that_was_cut_off(store):
+def test_noted_answers_are_recovered_without_the_truncated_line(store):
     store.note(3, ANSWERS)
     journal = store.directory / "_work" / "part-000003.jsonl"
     whole = journal.read_bytes()
@@ -86,7 +86,7 @@ def largest_file(count: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_part_that_cannot_be_written_whole_is_not_there_at_all(store):
+def test_a_part_that_cannot_be_written_whole_leaves_the_old_one(store):
     store.write_part(0, ANSWERS)
     many = [RowAnswer(f"row-{number}", os.urandom(20).hex()) for number in range(500)]
     with largest_file(4096):

@@ -116,14 +116,14 @@ def test_bad_rows_cost_no_other_row_its_answer(work, folder):
     assert without_times(answers[row.id] for row in good) == without_times(work()(good))
 
 
-def test_an_error_about_a_name_that_is_no_text_can_be_written(work):
+def test_an_error_about_a_file_name_that_is_not_text_can_be_written(work):
     for bad in ("half \ud800.png", "\udcff.png"):
         (answer,) = work()([Row(0, "a", {"image": bad, "prompt": "what ?"})])
         answer.error.encode()
         assert "\\ud" in answer.error
 
 
-def test_words_that_the_model_does_not_know_are_no_error(work):
+def test_words_unknown_to_the_model_are_not_an_error(work):
     (answer,) = work()([read_row(0, {"image": "0.png", "prompt": "quo vadis ?"})])
     assert answer.error is None
 
@@ -212,7 +212,7 @@ def test_an_accelerator_that_broke_down_ends_the_worker_instead_of_failing_every
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("shape mismatch"), KeyError("memory")])
-def test_other_errors_are_no_lack_of_memory(error):
+def test_other_errors_are_not_taken_for_lack_of_memory(error):
     assert not is_out_of_memory(error)
 
 

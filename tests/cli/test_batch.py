@@ -156,7 +156,7 @@ def test_inputs_and_places_that_cannot_be_are_refused(covist, fake, rows, tmp_pa
     refused(covist("batch", rows, "--out", tmp_path / "out", "--budget", 32), "budget: 64 then, 32 now")
 
 
-def test_rows_of_an_earlier_run_are_no_part_of_the_rate_on_a_terminal():
+def test_rows_of_an_earlier_run_do_not_count_towards_the_rate_on_a_terminal():
     now = [0.0]
     bar = Progress(get_time=lambda: now[0])
     advance = _Bar(bar, bar.add_task("starting", total=None))

@@ -98,7 +98,7 @@ def test_the_architecture_follows_from_the_checkpoint(covist, tmp_path, family, 
         (("--model", "nowhere/nothing"), "unknown model"),
     ],
 )
-def test_what_the_engine_would_refuse_is_refused_in_one_line(covist, given, words):
+def test_settings_the_engine_would_refuse_are_refused_in_one_line(covist, given, words):
     ran = covist("vllm-args", *given)
     assert ran.code == 2 and ran.stdout == ""
     assert ran.stderr.startswith("covist: ") and ran.stderr.count("\n") == 1 and words in ran.stderr

@@ -17,7 +17,7 @@ def test_each_worker_has_a_gpu_where_there_are_some():
 
 
 @given(workers=st.integers(1, 64), cpus=st.integers(1, 512), gpus=st.integers(0, 64))
-def test_workers_leave_ray_a_core_of_its_own_or_half_of_the_only_one(workers, cpus, gpus):
+def test_workers_leave_ray_one_core_or_half_of_a_single_one(workers, cpus, gpus):
     reservation = reservation_of(workers, cpus, gpus)
     assert reservation.cpus > 0
     left = cpus - workers * reservation.cpus
@@ -36,7 +36,7 @@ def test_addresses(text):
 
 
 @pytest.mark.parametrize("text", ["rows.jsonl", "ray://head:10001", "photos", "", "--out"])
-def test_what_is_no_address_is_refused_in_one_line(text):
+def test_an_invalid_address_is_refused_in_one_line(text):
     assert not is_address(text)
     with pytest.raises(CovistError, match="ray job submit") as refusal:
         check_address(text)

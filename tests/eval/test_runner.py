@@ -180,7 +180,7 @@ def test_another_model_is_refused(whole, untrained):
             weight.copy_(former)
 
 
-def test_the_directory_knows_what_its_answers_hang_on(whole):
+def test_the_directory_stores_the_settings_its_answers_depend_on(whole):
     settings = json.loads((whole[1] / "settings.json").read_text())
     assert settings["covist"] == covist.__version__
     assert settings["dtype"] == "float32" and settings["attention"] == "sdpa"

@@ -73,7 +73,7 @@ def test_the_fingerprint_is_that_of_what_is_shown():
         ({"type": "image", "url": "nowhere.png"}, "does not exist"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(part, complaint):
+def test_content_that_cannot_be_shown_is_refused(part, complaint):
     with pytest.raises(CovistError, match=complaint):
         from_messages([{"role": "user", "content": [part]}], frames=4)
 

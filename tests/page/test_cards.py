@@ -13,7 +13,7 @@ END = Finished("stop", 3, COST, 0.1, 0.5, prefill=0.2, computed=0.3)
 PLAIN = Finished("stop", 3, COST, 0.1, 0.5, prefill=0.4, computed=1.2)
 
 
-def test_what_was_written_is_escaped_everywhere():
+def test_user_text_is_escaped_everywhere():
     bad = "<script>alert(1)</script>"
     reply, refused = Reply(bad, END), Reply(refusal=bad)
     pages = [

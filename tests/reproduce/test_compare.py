@@ -101,7 +101,7 @@ def test_mme_refuses_half_a_pair_and_other_tasks_do_not():
     assert compare("main", Settings(limit=7), tasks=["gqa"]).jobs
 
 
-def test_only_what_is_missing_is_to_be_run(tmp_path):
+def test_only_missing_results_are_run(tmp_path):
     settings = Settings(results=tmp_path)
     write_results(settings, VANILLA)
     write_results(settings, PRO, {"gqa": METRICS["gqa"], "mme": METRICS["mme"]})
@@ -172,7 +172,7 @@ def test_a_sheet_repeats_the_paper_digit_by_digit(name):
         assert cells[2] == "paper"
 
 
-def test_what_the_table_does_not_have_is_refused():
+def test_rows_and_tasks_missing_from_the_table_are_refused():
     with pytest.raises(
         CovistError, match="no row for these methods and budgets; it has divprune, pyramiddrop, .* at 192"
     ):

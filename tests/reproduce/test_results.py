@@ -116,7 +116,7 @@ def test_a_broken_file_is_named_and_hides_no_other(settings, content, said):
     assert set(found.scores) == set(TASKS)
 
 
-def test_a_file_that_is_no_text_is_named(settings):
+def test_a_file_that_is_not_text_is_named(settings):
     path = write_results(settings, RUN)
     path.write_bytes(b"\xff\xfe\x00broken")
     assert f"{path}: cannot be read" in read(settings).problems[0]

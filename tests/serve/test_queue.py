@@ -53,7 +53,7 @@ def test_prompts_of_very_different_lengths_do_not_share_a_batch():
     assert [queue.take() for _ in range(2)] == [[first, twice], [more]]
 
 
-def test_whoever_is_longer_than_a_batch_may_be_runs_alone():
+def test_a_sequence_longer_than_the_batch_limit_runs_alone():
     giant = waiting(length=1000)
     assert filled(giant, batch_tokens=100).take() == [giant]
 
@@ -73,7 +73,7 @@ def test_all_choices_of_a_request_wait_or_none():
     assert len(queue) == 1
 
 
-def test_whoever_left_frees_the_place():
+def test_a_cancelled_request_frees_its_place():
     gone, here = waiting(), waiting()
     queue = filled(gone, queue=1)
     gone.cancel()

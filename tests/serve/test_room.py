@@ -18,7 +18,7 @@ def test_a_share_grows_as_far_as_there_is_room_and_is_given_back():
     assert room.taken == 0
 
 
-def test_who_waits_has_a_turn_in_the_order_of_arrival():
+def test_waiting_requests_are_served_in_order_of_arrival():
     async def wait() -> list[int]:
         room, order = Room(10), []
 
@@ -41,7 +41,7 @@ def test_who_waits_has_a_turn_in_the_order_of_arrival():
 
 
 @pytest.mark.parametrize("has_turn", [False, True])
-def test_who_leaves_holds_up_nobody(has_turn):
+def test_a_request_that_leaves_does_not_hold_up_the_others(has_turn):
     async def leave() -> int:
         room = Room(10)
         assert room.take(4)

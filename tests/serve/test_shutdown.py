@@ -105,7 +105,7 @@ def test_closing_a_service_ends_what_waits_and_does_not_wait_for_ever(serve, hol
     assert server.post(BODY).json()["error"]["code"] == "draining"
 
 
-def test_an_accelerator_error_is_told_to_whoever_can_replace_the_process(serve, small_model, monkeypatch):
+def test_an_accelerator_error_is_reported_to_the_supervisor_of_the_process(serve, small_model, monkeypatch):
     class Lost(RuntimeError):
         """What torch raises when a device is lost."""
 
