@@ -99,7 +99,7 @@ def test_a_part_that_cannot_be_written_whole_leaves_the_old_one(store):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is always full")
-def test_on_a_full_disk_a_job_says_so_and_goes_on_once_there_is_room(tmp_path):
+def test_a_job_reports_a_full_disk_and_continues_once_there_is_room(tmp_path):
     """The second part is written onto a device that really is full."""
     path, out = write_rows(tmp_path / "rows.jsonl", questions(12)), tmp_path / "out"
     (out / "_work").mkdir(parents=True)

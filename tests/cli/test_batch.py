@@ -81,7 +81,7 @@ def test_the_summary_as_json_has_a_stable_schema(covist, fake, rows, tmp_path):
     }  # fmt: skip
 
 
-def test_one_row_is_not_called_rows(covist, fake, tmp_path):
+def test_a_single_row_is_named_in_the_singular(covist, fake, tmp_path):
     told = covist("batch", write_rows(tmp_path / "rows.jsonl", questions(1)), "--out", tmp_path / "out")
     said = " ".join(told.stdout.split())  # a long path moves the breaks of the lines
     assert "rows.jsonl: 1 row," in said and "1 row in" in said
@@ -95,7 +95,7 @@ def test_running_it_again_does_nothing_and_says_what_is_there(covist, fake, rows
     assert len(fake.asked) == 5
 
 
-def test_an_interruption_says_how_to_go_on(covist, fake, rows, tmp_path, monkeypatch):
+def test_an_interruption_says_how_to_continue(covist, fake, rows, tmp_path, monkeypatch):
     def interrupted(spec, blocks):
         yield from original(spec, list(blocks)[:1])
         raise KeyboardInterrupt

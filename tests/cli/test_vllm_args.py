@@ -50,7 +50,7 @@ def test_a_file_gives_method_budget_reference_and_the_constants_that_differ(covi
     assert ran.stderr == ""
 
 
-def test_options_come_before_the_file(covist, tmp_path, model_folder):
+def test_options_override_the_file(covist, tmp_path, model_folder):
     Setup("covist-fixed", 96, 0.25).save(tmp_path / "covist.json")
     file = ("--config", tmp_path / "covist.json")
     ran = covist("vllm-args", "--model", model_folder, *file, "--budget", 32, "--concentration", 0.5)

@@ -101,7 +101,7 @@ def test_arguments_override_the_file_of_tune(tmp_path):
     assert changed == Setup("covist-fixed", 32, 0.2)
 
 
-def test_a_strategy_comes_before_a_file_that_compresses_nothing(tmp_path):
+def test_a_strategy_overrides_a_file_that_compresses_nothing(tmp_path):
     path = str(tmp_path / "covist.json")
     Setup(method="vanilla").save(path)
     assert Arguments.of({"pretrained": "tiny", "config": path}).setup.is_plain

@@ -29,7 +29,7 @@ def test_marks_that_do_not_fit_the_images_are_left_out():
     assert kinds(from_visuals([], "which <image>?", frames=4)) == ["which ?"]
 
 
-def test_a_text_may_have_no_image():
+def test_text_without_an_image_is_accepted():
     made = from_visuals(None, "why?", frames=4)
     assert kinds(made) == ["why?"] and not made.shows_something
 

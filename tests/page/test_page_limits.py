@@ -116,7 +116,7 @@ def test_only_so_many_uploads_are_on_their_way_at_once(serve, monkeypatch):
 
 
 @pytest.mark.page
-def test_a_visitor_whose_upload_is_gone_is_told_so(serve, monkeypatch):
+def test_a_visitor_is_told_that_an_upload_is_gone(serve, monkeypatch):
     monkeypatch.setattr("covist.page.mount.Uploads", partial(Uploads, most=2))
     with serve() as running:
         caller = Caller(running.url)

@@ -175,7 +175,7 @@ def broken_profile() -> bytes:
 
 
 @pytest.mark.parametrize("made", [broken_profile, broken_avif])
-def test_whatever_a_decoder_raises_is_one_line(made):
+def test_any_error_of_a_decoder_gives_one_line(made):
     with pytest.raises(CovistError, match="^photo is damaged or truncated") as refused:
         decode_image(made(), "photo")
     assert "\n" not in str(refused.value)

@@ -124,7 +124,7 @@ def test_impossible_choices_are_refused(tmp_path, options, complaint):
         load_video(write_folder(tmp_path, moving_square(2)), **options)
 
 
-def test_a_frame_is_turned_as_its_telephone_asks_for():
+def test_a_frame_is_rotated_as_its_metadata_asks():
     frame = moving_square(1)[0]
     turned = _upright(SimpleNamespace(to_image=lambda: frame, rotation=90))
     assert turned.size == (80, 120)

@@ -264,7 +264,7 @@ def test_a_body_that_dribbles_in(serve):
 
 
 @pytest.mark.parametrize("begun", [b"", b"POST /v1/chat/comp", b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"])
-def test_a_head_that_never_ends_is_hung_up_on(serve, begun):
+def test_a_connection_with_endless_headers_is_closed(serve, begun):
     server = serve(limits=Limits(body_seconds=0.2))
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
         slow.sendall(begun)

@@ -155,7 +155,7 @@ def test_a_client_that_leaves_while_it_waits_is_not_answered(serve):
     assert metric(server, "covist_output_tokens_total") == 300
 
 
-def test_a_full_queue_is_answered_with_a_time_to_come_back(serve):
+def test_a_full_queue_is_answered_with_a_retry_time(serve):
     server = serve(limits=Limits(queue=1, batches=1, batch_size=1, batch_milliseconds=0))
     body = {"model": "small", "messages": [{"role": "user", "content": "where ?"}], "max_tokens": 200}
     with ThreadPoolExecutor(8) as clients:

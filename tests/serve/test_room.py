@@ -8,7 +8,7 @@ from covist.serve.errors import Refusal
 from covist.serve.room import Room, RoomClaim
 
 
-def test_a_share_grows_as_far_as_there_is_room_and_is_given_back():
+def test_a_claim_grows_while_there_is_room_and_is_given_back():
     room = Room(10)
     with pytest.raises(Refusal, match="too many bytes at once") as refused, RoomClaim(room, "bytes") as claim:
         claim.grow(6)

@@ -90,7 +90,7 @@ def test_a_client_that_has_not_sent_its_body_does_not_delay_the_shutdown(serve):
         assert slow.recv(4096).startswith(b"HTTP/1.1 503")
 
 
-def test_closing_a_service_ends_what_waits_and_does_not_wait_for_ever(serve, hold, monkeypatch):
+def test_closing_a_service_ends_waiting_requests_and_returns_in_time(serve, hold, monkeypatch):
     monkeypatch.setattr(batches, "LAST_STEP_SECONDS", 0.05)
     server = serve(limits=Limits(drain_seconds=0.1, batches=1, batch_size=1))
     with ThreadPoolExecutor(4) as clients:

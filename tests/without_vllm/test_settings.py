@@ -16,7 +16,7 @@ def test_a_budget_is_enough():
     assert (serving.instruction, serving.clip, serving.columns) == (False, None, None)
 
 
-def test_everything_that_can_be_said_arrives():
+def test_all_settings_are_read():
     serving = Serving.read(
         {
             "budget": "11%",
