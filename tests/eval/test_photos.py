@@ -235,6 +235,15 @@ def test_the_table_has_a_column_for_each_budget_and_differences_to_the_first_met
     assert re.search(r"\n\| covist-fixed \| -25\.0 \[\S+ \S+\] \|", table), "too few images for an asterisk"
 
 
+def test_the_table_begins_with_the_best_method(folder):
+    suite = photo_suite(folder)
+    items = suite.items(half="even")
+    losses = {"vanilla": 2.0, "blind": 4.0, "random": 3.2, "divprune": 2.5, "covist-fixed": 3.0}
+    runs = [Run(name, 16) for name in losses]
+    retention = PhotoResults.build(suite, items, runs, _recorded(losses, items), seed=0).to_markdown()
+    assert re.findall(r"\n\| (\S+) \| \d\d\.0 \[", retention) == ["divprune", "covist-fixed", "random"]
+
+
 def test_the_table_covers_what_an_earlier_call_has_finished(folder, loaded, tmp_path):
     arguments = {"suite": photo_suite(folder), "model": loaded, "limit": 1, "out": tmp_path}
     evaluate_photos("divprune", "32,16", **arguments)

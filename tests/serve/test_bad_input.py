@@ -256,7 +256,7 @@ def test_a_body_without_a_length_is_counted_as_it_comes(serve):
 
 
 def test_a_body_that_dribbles_in(serve):
-    server = serve(limits=Limits(body_seconds=0.2))
+    server = serve(limits=Limits(body_seconds=1))
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
         slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
         assert slow.recv(4096).startswith(b"HTTP/1.1 408")
@@ -265,7 +265,7 @@ def test_a_body_that_dribbles_in(serve):
 
 @pytest.mark.parametrize("begun", [b"", b"POST /v1/chat/comp", b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"])
 def test_a_connection_with_endless_headers_is_closed(serve, begun):
-    server = serve(limits=Limits(body_seconds=0.2))
+    server = serve(limits=Limits(body_seconds=1))
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
         slow.sendall(begun)
         assert slow.recv(4096) == b""

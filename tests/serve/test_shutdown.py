@@ -18,16 +18,6 @@ from covist.serve.limits import Limits
 BODY = {"model": "small", "messages": [{"role": "user", "content": "where ?"}], "max_tokens": 3}
 
 
-@pytest.fixture
-def hold(small_model):
-    """Holds the model at its next step until the event is set."""
-    go_on = threading.Event()
-    holding = small_model.model.register_forward_pre_hook(lambda *call: go_on.wait() and None)
-    yield go_on
-    go_on.set()
-    holding.remove()
-
-
 def status(server, path: str) -> int:
     return httpx.get(f"{server.url}{path}", timeout=600).status_code
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from covist.tiny import prompt_for, scene_image
-from covist.tiny.hd.scenes import VIEW_GRID
 from covist.tiny.model import Size, build_clip
 from covist.tiny.scenes import GRID as FIRST_GRID
 from train.runner import Budget
@@ -15,7 +14,7 @@ from train.tiny.hd.decoder import NextPhase, NextTrainer
 from train.tiny.hd.lessons import excerpt
 from train.tiny.hd.model import build_next, build_next_processor, grow, shrink_clip
 from train.tiny.hd.recipe import train_decoder, train_on_symbols, train_projector, train_tower
-from train.tiny.hd.views import IMAGE_TOKENS, ViewBank
+from train.tiny.hd.views import IMAGE_TOKENS, VIEW_GRID, ViewBank
 from train.tiny.hd.vision import ViewPhase, in_view
 from train.tiny.packing import pack
 from train.tiny.train import main

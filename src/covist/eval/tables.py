@@ -59,17 +59,20 @@ def correction_note(results: Results) -> str:
     )
 
 
-def retention_table(results: Results) -> str:
-    """Retention of every method, by budget."""
-    return by_budget(
-        {(score.method, score.budget): _with_interval(score) for score in results.scores if score.method != VANILLA}
-    )
+def retention_table(results: Results, order: Sequence[str] = ()) -> str:
+    """Retention of every method, by budget; `order` as in `by_budget`."""
+    compressed = (score for score in results.scores if score.method != VANILLA)
+    return by_budget({(score.method, score.budget): _with_interval(score) for score in compressed}, order)
 
 
-def by_budget(cells: Mapping[tuple[str, Budget], str]) -> str:
-    """A table with a row for each method and a column for each budget, the largest first."""
+def by_budget(cells: Mapping[tuple[str, Budget], str], order: Sequence[str] = ()) -> str:
+    """A table with a row for each method and a column for each budget, the largest first.
+
+    order: the methods from the top down; without it, that of the cells
+    """
     budgets = sorted({budget for _, budget in cells}, key=budget_size, reverse=True)
-    methods = dict.fromkeys(method for method, _ in cells)
+    found = dict.fromkeys(method for method, _ in cells)
+    methods = [method for method in order or found if method in found]
     rows = [[method, *(cells.get((method, budget), "") for budget in budgets)] for method in methods]
     return markdown_table(["method", *map(str, budgets)], rows)
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,7 @@ class PhotoResults:
 
     def to_markdown(self) -> str:
         """Retention and paired differences by method and budget, then losses and word classes of every run."""
-        results = self.of[ALL]
+        results, order = self.of[ALL], self._best_first()
         parts = [
             f"# Suite photos: {self.about}",
             "Retention is the share, in percent, of the gain of seeing that compression keeps, measured in nats per "
@@ -151,15 +152,22 @@ class PhotoResults:
             + ", ".join(f"{_in_nats(*self.gain(name))} for {name}" for name in self.of)
             + " (nats per word).",
             "## Retention",
-            retention_table(results),
+            retention_table(results, order),
         ]
         if results.differences:
             parts += [
                 f"## Retention minus that of {results.differences[0].against}, paired",
                 f"{correction_note(results)} An asterisk marks what is clear after correction.",
-                by_budget({(one.method, one.budget): _marked(one) for one in results.differences}),
+                by_budget({(one.method, one.budget): _marked(one) for one in results.differences}, order),
             ]
         return "\n\n".join([*parts, "## Every run", self._run_table()]) + "\n"
+
+    def _best_first(self) -> list[str]:
+        """The methods by their mean retention, those with more budgets before those with fewer."""
+        kept: dict[str, list[float]] = {}
+        for score in self.of[ALL].scores:
+            kept.setdefault(score.method, []).append(score.retention)
+        return sorted(kept, key=lambda method: (len(kept[method]), mean(kept[method])), reverse=True)
 
     def _run_table(self) -> str:
         head = ["method", "budget", "mean tokens", "nats per word", *WORD_CLASSES, "same captions"]
