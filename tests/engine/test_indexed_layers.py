@@ -95,7 +95,7 @@ def test_keys_that_were_not_chosen_are_hidden(compress, kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", COUNTING)
-def test_counting_what_is_left_would_differ(compress, kind, monkeypatch):
+def test_counting_only_the_kept_tokens_would_give_other_results(compress, kind, monkeypatch):
     subject = subject_of(kind)
     compress(subject.model, budget=subject.budget, method="covist-max")
     right = subject.steps(subject.prompt())

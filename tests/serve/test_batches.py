@@ -168,7 +168,7 @@ def test_a_client_that_leaves_while_it_waits_is_not_answered(serve, hold):
     assert metric(server, "covist_batch_size_count") == 1, "a batch ran for nobody"
 
 
-def test_a_full_queue_is_answered_with_a_time_to_come_back(serve, hold):
+def test_a_full_queue_is_answered_with_a_retry_time(serve, hold):
     server = serve(limits=Limits(queue=1, batches=1, batch_size=1, batch_milliseconds=0))
     with ThreadPoolExecutor(8) as clients:
         answers = [clients.submit(server.post, BODY)]

@@ -23,7 +23,7 @@ from covist.serve.job import LocalJob
 from covist.serve.keys import Keys
 from covist.serve.limits import Limits
 from covist.serve.logs import JsonLines
-from covist.serve.sequence import Row, Sequence
+from covist.serve.sequence import RunningSequence, Sequence
 
 IMAGE, QUESTION, _ = tiny.demo()
 
@@ -91,7 +91,7 @@ def test_nothing_of_a_request_stays_behind(serve):
     def alive() -> dict[str, int]:
         gc.collect()
         found = Counter(map(type, gc.get_objects()))
-        return {kind.__name__: found[kind] for kind in (torch.Tensor, Sequence, Row, LocalJob)}
+        return {kind.__name__: found[kind] for kind in (torch.Tensor, Sequence, RunningSequence, LocalJob)}
 
     def ask(rounds: int) -> dict[str, int]:
         for number in range(rounds):

@@ -80,7 +80,7 @@ def test_a_client_that_has_not_sent_its_body_does_not_delay_the_shutdown(serve):
         assert slow.recv(4096).startswith(b"HTTP/1.1 503")
 
 
-def test_closing_a_service_ends_what_waits_and_does_not_wait_for_ever(serve, hold, monkeypatch):
+def test_closing_a_service_ends_waiting_requests_and_returns_in_time(serve, hold, monkeypatch):
     monkeypatch.setattr(batches, "LAST_STEP_SECONDS", 0.05)
     server = serve(limits=Limits(drain_seconds=0.1, batches=1, batch_size=1))
     with ThreadPoolExecutor(4) as clients:
@@ -95,7 +95,7 @@ def test_closing_a_service_ends_what_waits_and_does_not_wait_for_ever(serve, hol
     assert server.post(BODY).json()["error"]["code"] == "draining"
 
 
-def test_an_accelerator_error_is_told_to_whoever_can_replace_the_process(serve, small_model, monkeypatch):
+def test_an_accelerator_error_is_reported_to_the_supervisor_of_the_process(serve, small_model, monkeypatch):
     class Lost(RuntimeError):
         """What torch raises when a device is lost."""
 

@@ -64,7 +64,7 @@ def test_the_decoder_learns_through_the_frozen_tower(trainer, tmp_path):
     assert not torch.equal(newline, trainer.model.model.image_newline)
 
 
-def test_a_grown_decoder_says_what_its_half_said(bank):
+def test_a_grown_decoder_gives_the_answers_of_its_half(bank):
     half = NextTrainer(build_next(SMALL, seed=1), bank, seed=0)
     whole = NextTrainer(build_next(replace(SMALL, decoder_layers=4), seed=2), bank, seed=0)
     grow(half.model, whole.model)
