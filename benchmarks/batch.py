@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import process_time
 
+from covist.api.setup import PLAIN, Setup
 from covist.batch.answers import Answer
 from covist.batch.drivers import LocalDriver, Result
 from covist.batch.job import run
@@ -80,7 +81,7 @@ def throughput(rows: int, repetitions: int, folder: Path) -> dict[str, float]:
 
     from covist import tiny
     from covist.batch.worker import load
-    from covist.request.answer import Configuration, compressed
+    from covist.request.answer import compressed
     from covist.request.images import load_image
     from covist.request.inputs import prepare
     from covist.request.timing import generate
@@ -88,22 +89,22 @@ def throughput(rows: int, repetitions: int, folder: Path) -> dict[str, float]:
     for seed in range(SEEDS):
         tiny.scene_image(tiny.sample_scene(seed)).save(folder / f"{seed}.png")
     path = write_input(folder, rows)
-    spec = WorkerSpec(concentration=0.1, max_new_tokens=8)
+    spec = WorkerSpec(setup=Setup(concentration=0.1), max_new_tokens=8)
     loaded = load(spec)
 
     def job() -> None:
         driver = LocalDriver()
         driver._loaded = loaded  # loading is not part of the comparison
-        driver.look = lambda spec: Facts({}, spec.concentration, 1.0)  # type: ignore[method-assign]
+        driver.look = lambda spec: Facts({}, spec.setup.concentration, 1.0)  # type: ignore[method-assign]
         run(Order(path, spec), Path(tempfile.mkdtemp(dir=folder)), driver)
 
-    def loop(method: str) -> None:
-        with compressed(loaded, Configuration(method, spec.budget, spec.concentration)), path.open() as file:
+    def loop(setup: Setup) -> None:
+        with compressed(loaded, setup), path.open() as file:
             for row in map(json.loads, file):
                 request = prepare(loaded, [load_image(folder / row["image"])], row["prompt"])
                 loaded.processor.batch_decode(generate(loaded.model, request, spec.max_new_tokens))
 
-    variants = {"job": job, "compressed loop": lambda: loop(spec.method), "plain loop": lambda: loop("vanilla")}
+    variants = {"job": job, "compressed loop": lambda: loop(spec.setup), "plain loop": lambda: loop(PLAIN)}
     return interleaved(variants, repetitions)
 
 

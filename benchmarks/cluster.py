@@ -29,6 +29,7 @@ from batch import SEEDS, write_input
 from serving import mixed
 
 from covist import tiny
+from covist.api.setup import Setup
 from covist.batch.drivers import Driver, LocalDriver, Result
 from covist.batch.job import run
 from covist.batch.manifest import Order
@@ -62,7 +63,11 @@ class Watched:
 def work(path: Path, driver: Driver, skipped: int) -> float:
     """Rows per second of a job."""
     watched = Watched(driver)
-    run(Order(path, WorkerSpec(concentration=0.1, max_new_tokens=8)), Path(tempfile.mkdtemp(dir=path.parent)), watched)
+    run(
+        Order(path, WorkerSpec(setup=Setup(concentration=0.1), max_new_tokens=8)),
+        Path(tempfile.mkdtemp(dir=path.parent)),
+        watched,
+    )
     return watched.rate(skipped)
 
 

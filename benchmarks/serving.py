@@ -35,6 +35,7 @@ import torch
 from PIL import Image
 
 from covist import tiny
+from covist.api.setup import Setup
 from covist.bench.random_models import build_random
 from covist.request.loading import LoadedModel, load_model
 from covist.serve.limits import Limits
@@ -87,7 +88,7 @@ def noise(seed: int, side: int) -> Image.Image:
 @contextmanager
 def serving(loaded: LoadedModel, limits: Limits) -> Iterator[tuple[str, str]]:
     """Address and model name of a running server."""
-    service = Service(loaded, concentration=0.05, limits=limits)
+    service = Service(loaded, Setup(concentration=0.05), limits=limits)
     server = build_server(service)
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)

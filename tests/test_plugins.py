@@ -35,13 +35,14 @@ def test_an_installed_method_is_listed_and_runs_and_an_installed_family_serves_i
     program = """
 import json, covist
 from covist.eval import evaluate
-from covist.request.answer import Configuration, ask
+from covist.api.setup import Setup
+from covist.request.answer import ask
 from covist.request.inputs import prepare
 from covist.request.loading import LoadedModel
 small = covist.tiny.build_random(size=covist.tiny.Size(vision_layers=2, text_layers=1, decoder_layers=2))
 image, question, _ = covist.tiny.demo()
 loaded = LoadedModel("small", *small)
-answer = ask(loaded, prepare(loaded, [image], question), Configuration("loudest+sca", 16), 1)
+answer = ask(loaded, prepare(loaded, [image], question), Setup("loudest+sca", 16), 1)
 scores = evaluate("loudest,loudest-twice,growing", "16", limit=1, model=loaded).scores
 print(json.dumps([answer.mean_tokens, {score.method: score.mean_tokens for score in scores}]))
 

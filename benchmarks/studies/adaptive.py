@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from covist.budget import Budget, Count
 from covist.eval.records import Run
 from covist.eval.results import Results
 from covist.eval.runner import evaluate
@@ -20,7 +21,6 @@ from covist.eval.suite import HALVES, SUITES, Suite
 from covist.eval.tables import markdown_table, with_interval
 from covist.formulas.ops import round_half_up
 from covist.outputs import write_json
-from covist.schedule import AUTO
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,16 @@ def compare(
             return compare(
                 method, levels, bounds=bounds, suite=suite, limit=limit, half=half, model=model, out=folder, seed=seed
             )
-    follow = {level: ":".join(filter(None, (AUTO, f"{level:g}", bounds))) for level in levels}
+    follow = {level: Budget.parse(":".join(filter(None, ("auto", f"{level:g}", bounds)))) for level in levels}
     asked: dict[str, Any] = {"suite": suite, "limit": limit, "half": half, "model": model, "out": out, "seed": seed}
     adaptive = evaluate(method, list(follow.values()), **asked)
     means = {score.budget: score.mean_cached_tokens for score in adaptive.scores}
-    counts = {level: max(1, round_half_up(means[follow[level]])) for level in levels}
+    counts = {level: Count(max(1, round_half_up(means[follow[level]]))) for level in levels}
     results = evaluate(method, [*follow.values(), *counts.values()], **asked)
     return [_level(results, method, level, follow[level], counts[level]) for level in levels], results
 
 
-def _level(results: Results, method: str, level: float, follow: str, count: int) -> Level:
+def _level(results: Results, method: str, level: float, follow: Budget, count: Count) -> Level:
     scores = {(score.method, score.budget): score for score in results.scores}
     own, fixed = scores[method, follow], scores[method, count]
     return Level(
@@ -77,7 +77,7 @@ def _level(results: Results, method: str, level: float, follow: str, count: int)
         own.mean_cached_tokens,
         own.retention,
         own.retention_interval,
-        count,
+        count.tokens,
         fixed.retention,
         fixed.retention_interval,
         *results.between(Run(method, follow), Run(method, count)),

@@ -19,12 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from covist.api.setup import Setup
+from covist.budget import Budget, Written
 from covist.eval.runner import method_names
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, load_suite
 from covist.families.registry import family_for
 from covist.methods.grammar import VANILLA
-from covist.request.answer import Configuration, compressed
+from covist.request.answer import compressed
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class _Observation:
 
 def attention_gaps(
     methods: str | Iterable[str],
-    budget: int | str = 64,
+    budget: Budget | Written = 64,
     *,
     suite: str = "scenes",
     limit: int = 8,
@@ -61,7 +63,7 @@ def attention_gaps(
     reference: list[_Observation] = []
     with eager_attention(subject):
         for name in names:
-            with compressed(subject.loaded, Configuration(name, budget), concentration=concentration):
+            with compressed(subject.loaded, Setup(name, budget, concentration)):
                 seen = [_observe(subject, item, row) for item in items for row in range(len(item.questions))]
             reference = reference or seen
             gaps.append(_gap(name, seen, reference))

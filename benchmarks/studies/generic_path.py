@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 
+from covist.budget import Count
 from covist.contract.encoder import EncoderRequest
 from covist.contract.family import Family, Removable, RequestedNow, SignalSink
 from covist.contract.signals import ImageSignals
@@ -128,7 +129,7 @@ def main() -> None:
     study = Study(suite, options.limit, Subject.resolve(options.model), options.out)
 
     def runs(method: str) -> list[Run]:
-        return [Run(method, budget) for budget in options.budgets]
+        return [Run(method, Count(budget)) for budget in options.budgets]
 
     study.measure(Variant(FILE, lambda subject: nullcontext(), [study.vanilla, *runs(MAX), *runs(FIXED)]))
     rows = [[f"{name}, {FILE}", *(written(study.retention(FILE, run)) for run in runs(name))] for name in (MAX, FIXED)]

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from covist.budget import Count
 from covist.engine.prefill import Prefill
 from covist.engine.running import current
 from covist.eval.records import Run
@@ -109,7 +110,7 @@ def entering(how: str, subject: Subject) -> Iterator[None]:
 def reached(study: Study, run: Run) -> str:
     """The retention of a run, and its tokens if they are more than the budget."""
     tokens, kept = study.tokens[ONCE, run], written(study.retention(ONCE, run))
-    return kept if tokens <= int(run.budget) else f"{kept} at {tokens:.0f}"
+    return kept if tokens <= run.budget.tokens else f"{kept} at {tokens:.0f}"
 
 
 def main() -> None:
@@ -119,12 +120,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of answers")
     options = parser.parse_args()
     study = Study(load_suite("scenes"), options.limit, Subject.resolve(options.model), options.out)
-    runs = [Run(method, budget) for method in METHODS for budget in BUDGETS]
+    runs = [Run(method, Count(budget)) for method in METHODS for budget in BUDGETS]
     study.measure(Variant(ONCE, lambda subject: nullcontext(), [study.vanilla, *runs]))
     print(f"uncompressed: {written(study.accuracy())} % right, {len(study.items)} images\n")
-    rows = [[method, *(reached(study, Run(method, budget)) for budget in BUDGETS)] for method in METHODS]
+    rows = [[method, *(reached(study, Run(method, Count(budget))) for budget in BUDGETS)] for method in METHODS]
     print(table(["retention", *map(str, BUDGETS)], rows), end="\n\n")
-    weighed, rows = [Run(WEIGHED, budget) for budget in BUDGETS], []
+    weighed, rows = [Run(WEIGHED, Count(budget)) for budget in BUDGETS], []
     for how in ("m times", "scaled", "aged"):
         study.measure(Variant(how, partial(entering, how), weighed))
         rows.append([how, *(written(study.gain(how, ONCE, run), "+") for run in weighed)])

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean
 
 from covist.api.setup import Setup
+from covist.budget import Count
 from covist.eval.answering import Answering, answers_identity
 from covist.eval.records import Records, Run
 from covist.eval.statistics import Estimate, Tally, accuracy, difference, retention
@@ -37,7 +38,7 @@ class Study:
         out.mkdir(parents=True, exist_ok=True)
         self.suite, self.subject, self.out = suite, subject, out
         self.items: list[Item] = suite.items(limit)
-        self.vanilla = Run(VANILLA, round(subject.tokens(self.items[0])))
+        self.vanilla = Run(VANILLA, Count(round(subject.tokens(self.items[0]))))
         self.tallies: dict[tuple[str, Run], Tally] = {}
         self.tokens: dict[tuple[str, Run], float] = {}  # layer means of visual tokens
 

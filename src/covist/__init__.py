@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from covist.api.handle import Compression
     from covist.api.report import Report
     from covist.api.setup import Setup
+    from covist.budget import Budget
     from covist.config import CovistConfig
     from covist.contract.encoder import EncoderRead
     from covist.contract.method import Method, MethodInfo
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "BlockView",
+    "Budget",
     "Compression",
     "ConcentrationTracker",
     "CovistConfig",
@@ -53,6 +55,7 @@ __all__ = [
 # Looked up on first use: `covist --help` must not wait for torch and transformers.
 _MODULES = {
     "BlockView": "covist.contract.views",
+    "Budget": "covist.budget",
     "Compression": "covist.api.handle",
     "ConcentrationTracker": "covist.formulas.concentration",
     "CovistConfig": "covist.config",

@@ -9,8 +9,9 @@ from itertools import cycle, islice
 from math import inf
 from typing import Any
 
+from covist.budget import Budget, Written
 from covist.errors import CovistError
-from covist.schedule import Schedule, decoder_flops, fixed_schedule, progressive_schedule, resolve_budget
+from covist.schedule import Schedule, decoder_flops, fixed_schedule, progressive_schedule
 
 HALF = 2  # bytes of a cached number in fp16 or bf16
 STRATEGIES: dict[str, Callable[[int, int, int], Schedule]] = {
@@ -156,7 +157,7 @@ class Plan:
 
 def make_plan(
     geometry: Geometry,
-    budget: int | float | str,
+    budget: Budget | Written,
     strategy: str = "fixed",
     *,
     layers: int | None = None,
@@ -171,14 +172,14 @@ def make_plan(
     if strategy not in STRATEGIES:
         raise CovistError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
     sizes = {"layers": layers, "tokens": tokens, "markers": markers}
-    return plan_of(f"covist-{strategy}", STRATEGIES[strategy], geometry, budget, text=text, **sizes)
+    return plan_of(f"covist-{strategy}", STRATEGIES[strategy], geometry, Budget.parse(budget), text=text, **sizes)
 
 
 def plan_of(
     method: str,
     schedule_for: Callable[[int, int, int], Schedule],
     geometry: Geometry,
-    budget: int | float | str,
+    budget: Budget,
     *,
     layers: int | None = None,
     tokens: int | None = None,
@@ -193,7 +194,7 @@ def plan_of(
         raise CovistError(f"text and markers must be finite and not negative, got {text:g} and {markers}")
     if tokens < 1:
         raise CovistError(f"tokens must be at least 1, got {tokens}")
-    count = resolve_budget(budget, tokens, geometry.frames)
+    count = budget.count_for(tokens, geometry.frames)
     schedule = schedule_for(layers, count, tokens)
     others = text + markers
     full = [others + tokens] * layers

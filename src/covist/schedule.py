@@ -1,19 +1,16 @@
-"""How many tokens each decoder layer sees, how a budget is parsed, and what it costs (Eq. 19)."""
+"""How many tokens each decoder layer sees for a budget, and what they cost (Eq. 19)."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
-
-AUTO, DEFAULT_LEVEL = "auto", 0.9
-"""The budget that depends on the image, and the coverage that it reaches by default."""
 
 
 @dataclass(frozen=True)
@@ -158,88 +155,11 @@ def _between(low: float, high: float, part: float) -> float:
     return low + part * (high - low)
 
 
-@dataclass(frozen=True)
-class CoverageBudget:
-    """As many tokens as each image needs: the fewest whose coverage reaches `level`, within bounds.
-
-    least, most: the bounds; like a budget, each is a count or a share of the tokens
-
-    >>> CoverageBudget.read("auto:0.9:16:50%")
-    CoverageBudget(level=0.9, least='16', most='50%')
-    """
-
-    level: float = DEFAULT_LEVEL
-    least: int | float | str = 1 / 36
-    most: int | float | str = 1 / 3
-
-    @classmethod
-    def read(cls, budget: int | float | str) -> "CoverageBudget | None":
-        """Parse "auto", "auto:LEVEL" or "auto:LEVEL:LEAST:MOST"; None for any other kind of budget."""
-        if not isinstance(budget, str) or budget.strip().partition(":")[0].strip() != AUTO:
-            return None
-        _, *parts = (part.strip() for part in budget.split(":"))
-        level = _number(parts[0]) if parts else DEFAULT_LEVEL
-        bounds = [_number(part) for part in parts[1:]]
-        if len(parts) not in (0, 1, 3) or not 0 < level <= 1 or any(not _is_budget(bound) for bound in bounds):
-            raise CovistError(_refusal(budget))
-        return cls(float(level), *parts[1:])
-
-    def bounds(self, tokens: int, frames: int = 1) -> tuple[int, int]:
-        """The fewest and the most tokens for an image of `tokens`; if they conflict, the upper bound wins."""
-        least, most = (resolve_budget(bound, tokens, frames) for bound in (self.least, self.most))
-        return min(least, most), most
-
-
-def check_budget(budget: int | float | str) -> None:
-    """Refuse an invalid budget before there is an image to resolve it for."""
-    if CoverageBudget.read(budget) is None:
-        resolve_budget(budget, 1)
-
-
 def check_coverage(min_coverage: float | None) -> None:
     """Refuse a coverage that is not a share."""
     is_number = isinstance(min_coverage, Real) and not isinstance(min_coverage, bool)
     if min_coverage is not None and not (is_number and 0 < min_coverage <= 1):
         raise CovistError(f"min_coverage must be a share in (0, 1] (0.9), got {min_coverage!r}")
-
-
-def resolve_budget(budget: int | float | str, tokens: int, frames: int = 1) -> int:
-    """A budget as a token count: `64`, `"64"`, `0.11` or `"11%"` of `tokens`; "auto" gives its upper bound.
-
-    In a video of several frames, a count applies to each frame and a share to all tokens. A budget of all tokens or
-    more leaves the image uncompressed.
-    """
-    needed = CoverageBudget.read(budget)
-    if needed is not None:
-        return needed.bounds(tokens, frames)[1]
-    number = _number(budget)
-    if not _is_budget(number):
-        raise CovistError(_refusal(budget))
-    is_count = isinstance(number, Integral)
-    return min(int(number) * frames if is_count else max(1, round_half_up(number * tokens)), tokens)
-
-
-def _number(budget: Any) -> Any:
-    """A budget as a count (any integer type, including numpy's) or a share; nan if it is neither."""
-    if isinstance(budget, str):
-        text = budget.strip()
-        try:
-            return float(text[:-1]) / 100 if text.endswith("%") else int(text) if text.isdecimal() else float(text)
-        except ValueError:
-            return math.nan
-    return budget if isinstance(budget, Real) and not isinstance(budget, bool) else math.nan
-
-
-def _is_budget(number: Any) -> bool:
-    return bool(number > 0 and (isinstance(number, Integral) or number <= 1))
-
-
-def _refusal(budget: Any) -> str:
-    allowed = (
-        'a positive number of tokens (64), a fraction in (0, 1] (0.11), a percentage ("11%"), '
-        'or "auto", "auto:LEVEL" or "auto:LEVEL:LEAST:MOST" ("auto:0.9:16:192"), LEVEL in (0, 1]'
-    )
-    return f"budget must be {allowed}, got {budget!r}"
 
 
 def decoder_flops(lengths: Iterable[float], hidden: int, intermediate: int) -> float:

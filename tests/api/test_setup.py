@@ -1,6 +1,7 @@
 """covist.json: what it says is what is done, and whatever is wrong with it is one line."""
 
 import json
+import pickle
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_compress_takes_a_setup_in_every_form(model, file, form):
     config = {"path": file, "text": str(file), "object": Setup.load(file)}[form]
     with covist.compress(*model[:2], clip=model[2], config=config) as handle:
         method = handle.settings.method
-        assert (method.name, handle.settings.budget) == ("covist-pro", 24)
+        assert (method.name, str(handle.setup.budget)) == ("covist-pro", "24")
         assert method.tracker.frozen == 0.2 and method.config.weight_limit == 64
 
 
@@ -43,20 +44,20 @@ def test_what_is_given_by_itself_comes_before_the_file(model, file):
     given = {"budget": 8, "strategy": "fixed", "concentration": 0.1}
     with covist.compress(*model[:2], clip=model[2], config=file, **given) as handle:
         method = handle.settings.method
-        assert (method.name, handle.settings.budget, method.tracker.frozen) == ("covist-fixed", 8, 0.1)
+        assert (method.name, str(handle.setup.budget), method.tracker.frozen) == ("covist-fixed", "8", 0.1)
         assert method.config.weight_limit == 64
 
 
 def test_another_method_takes_from_the_file_what_it_reads(model, file):
     with covist.compress(*model[:2], clip=model[2], config=file, method="divprune") as handle:
-        assert (handle.settings.method.name, handle.settings.budget) == ("divprune", 24)
+        assert (handle.settings.method.name, str(handle.setup.budget)) == ("divprune", "24")
 
 
 def test_a_file_of_constants_alone_still_is_one(model, tmp_path):
     CovistConfig(weight_limit=32).save(tmp_path / "constants.json")
     with covist.compress(*model[:2], clip=model[2], config=tmp_path / "constants.json") as handle:
         assert handle.settings.method.config.weight_limit == 32
-        assert (handle.settings.method.name, handle.settings.budget) == ("covist-fixed", 64)
+        assert (handle.settings.method.name, str(handle.setup.budget)) == ("covist-fixed", "64")
 
 
 @pytest.mark.parametrize(
@@ -116,3 +117,52 @@ def test_a_budget_that_follows_the_image_and_a_least_coverage_are_kept(tmp_path)
     setup = Setup("covist-max", "auto:0.9:16:192", min_coverage=0.8)
     setup.save(tmp_path / "covist.json")
     assert Setup.load(tmp_path / "covist.json") == setup
+
+
+def test_a_setup_is_a_value():
+    one, other = Setup("covist-pro", 64, origin={"made_by": "a test"}), Setup("covist-pro", "64")
+    assert one == other and hash(one) == hash(other) and pickle.loads(pickle.dumps(one)) == other
+    assert Setup("covist-pro", 0.1) == Setup("covist-pro", "10%") != one
+
+
+def test_what_a_setup_leaves_open_comes_from_the_next():
+    file = Setup("covist-pro", 96, 0.2, CovistConfig(weight_limit=64), {"made_by": "a test"})
+    assert Setup(budget=32).over(file) == Setup("covist-pro", 32, 0.2, CovistConfig(weight_limit=64))
+    assert Setup().over(file) == file and Setup().over(file).origin == file.origin
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (Setup(), Setup("covist-fixed", 64)),
+        (Setup(budget="64", constants=CovistConfig()), Setup("covist-fixed", 64)),
+        (Setup(" divprune+sca+csc", concentration=0.1), Setup("divprune+csc+sca", 64)),
+        (Setup("divprune", 32, 0.1, CovistConfig(weight_limit=64)), Setup("divprune", 32)),
+        (Setup("covist-pro", 32, 0.1), Setup("covist-pro", 32, 0.1)),
+        (Setup("vanilla", 576), Setup("vanilla", "none")),
+        (Setup("covist-pro", "none", 0.1), Setup("vanilla", "none")),
+        (Setup("fastv", calibration=Calibration(((1, 0.5),))), Setup("fastv", 64)),
+    ],
+)
+def test_a_resolved_setup_holds_what_takes_effect_and_nothing_else(written, meant):
+    assert written.resolved() == meant and meant.resolved() == meant
+
+
+def test_a_reference_is_measured_once_and_only_for_a_method_that_has_one():
+    measured = iter([0.3])
+    frozen = Setup("covist-pro").resolved(lambda: next(measured))
+    assert frozen.concentration == 0.3
+    assert frozen.resolved(lambda: next(measured)) == frozen
+    assert Setup("divprune").resolved(lambda: next(measured)).concentration is None
+    assert Setup("vanilla").resolved(lambda: next(measured)).concentration is None
+
+
+def test_a_file_of_an_earlier_version_with_a_fraction_is_read(tmp_path):
+    (tmp_path / "covist.json").write_text('{"covist_settings": 1, "method": "covist-fixed", "budget": 0.11}')
+    setup = Setup.load(tmp_path / "covist.json")
+    assert setup == Setup("covist-fixed", "11%") and setup.to_dict()["budget"] == "11%"
+
+
+def test_a_budget_of_none_is_for_single_calls_only(model):
+    with pytest.raises(CovistError, match="budget must be a positive number of tokens"):
+        covist.compress(*model[:2], clip=model[2], budget="none")

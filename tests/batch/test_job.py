@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.batches import FakeDriver, answers_of, batch, parts_of, questions, reply, write_rows
 
 from covist import CovistError
+from covist.api.setup import Setup
 from covist.batch.answers import Answer
 from covist.batch.drivers import Result
 from covist.batch.job import run
@@ -158,11 +159,11 @@ def test_an_interrupted_retry_loses_nothing_and_what_failed_again_is_tried_again
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"budget": 32}, "budget: 64 then, 32 now"),
-        ({"method": "divprune"}, "method: covist-fixed then, divprune now"),
+        ({"setup": Setup(budget=32)}, "budget: 64 then, 32 now"),
+        ({"setup": Setup("divprune")}, "method: covist-fixed then, divprune now"),
         ({"max_new_tokens": 2}, "max-new-tokens: 64 then, 2 now"),
         ({"prompt": "what ?"}, "prompt: None then, what ? now"),
-        ({"concentration": 0.2}, "concentration: measured then, 0.2 now"),
+        ({"setup": Setup(concentration=0.2)}, "concentration: measured then, 0.2 now"),
         ({"model": "tiny-next"}, "model: tiny then, tiny-next now"),
         ({"part_rows": 5}, "part-rows: 4 then, 5 now"),
     ],
@@ -241,7 +242,7 @@ def test_every_worker_gets_the_reference_and_the_identity_that_the_job_began_wit
     driver.look = lambda spec: pytest.fail("the manifest knows it")
     driver._pieces = 99
     batch(path, tmp_path / "out", driver)
-    assert {(spec.concentration, spec.identity["model"]) for spec in driver.specs} == {(0.1, "fake")}
+    assert {(spec.setup.concentration, spec.identity["model"]) for spec in driver.specs} == {(0.1, "fake")}
 
 
 def test_a_folder_of_images_is_a_job_with_the_paths_as_ids(tmp_path):

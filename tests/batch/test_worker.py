@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from covist import CovistError, tiny
+from covist.api.setup import Setup
 from covist.batch.rows import Row, read_row
 from covist.batch.spec import WorkerSpec
 from covist.batch.worker import Worker, load, look_at
-from covist.request.answer import Configuration, ask
+from covist.request.answer import ask
 from covist.request.halving import is_out_of_memory
 from covist.request.inputs import prepare
 from covist.request.loading import LoadedModel
@@ -33,7 +34,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def spec(folder) -> WorkerSpec:
     return WorkerSpec(
-        str(folder / "model"), device="cpu", budget=16, concentration=0.1, max_new_tokens=4, folder=folder
+        str(folder / "model"), device="cpu", setup=Setup(budget=16, concentration=0.1), max_new_tokens=4, folder=folder
     )
 
 
@@ -76,14 +77,14 @@ def without_times(answers):
 @pytest.mark.parametrize("method", ["covist-fixed", "divprune", "vanilla"])
 def test_answers_are_those_of_single_requests(work, loaded, folder, method):
     asked = rows(5)
-    worker = work(method=method)
+    worker = work(setup=Setup(method, 16, 0.1))
     answers = worker(asked)
     worker.close()
     assert [answer.id for answer in answers] == [row.id for row in asked]
     for row, answer in list(zip(asked, answers, strict=True))[:-1]:
         images = [tiny.scene_image(tiny.sample_scene(seed)) for seed in range(len(row.content["images"]))]
         request = prepare(loaded, images, row.content["prompt"])
-        alone = ask(loaded, request, Configuration(method, 16, 0.1), max_new_tokens=4)
+        alone = ask(loaded, request, Setup(method, 16, 0.1), max_new_tokens=4)
         assert answer.answer == alone.text and answer.error is None
         assert answer.tokens_before == 576 * len(images)
         assert answer.tokens_after == pytest.approx(alone.mean_cached_tokens * len(images))
@@ -228,8 +229,8 @@ def test_a_worker_with_other_weights_refuses_to_work(spec, loaded):
 
 def test_the_reference_is_that_of_the_spec_or_measured_and_none_where_none_is_read(spec, loaded):
     assert look_at(spec, loaded).concentration == 0.1
-    assert look_at(replace(spec, method="divprune"), loaded).concentration is None
-    assert look_at(replace(spec, method="vanilla"), loaded).concentration is None
+    assert look_at(replace(spec, setup=Setup("divprune", 16, 0.1)), loaded).concentration is None
+    assert look_at(replace(spec, setup=Setup("vanilla")), loaded).concentration is None
 
 
 def test_the_cache_of_a_token_is_that_of_all_layers(spec, loaded):

@@ -3,13 +3,13 @@
 import pytest
 
 from covist import tiny
+from covist.api.setup import Setup
 from covist.bench.protocol import Bench, configurations
 from covist.bench.random_models import build_random
 from covist.bench.recipes import buildable
 from covist.bench.workloads import Volume, geometry_workload, image_workload, scene_workload
 from covist.families.registry import geometry_named
 from covist.plan import make_plan
-from covist.request.answer import Configuration
 from covist.request.inputs import Request
 from covist.request.loading import LoadedModel
 from covist.request.tokens import visual_tokens
@@ -34,7 +34,7 @@ def shallow(monkeypatch):
 
 def test_vanilla_comes_first_and_once():
     plan = configurations(["random", "vanilla"], [64, "10%"])
-    assert plan == [Configuration("vanilla"), Configuration("random", 64), Configuration("random", "10%")]
+    assert plan == [Setup("vanilla", "none"), Setup("random", 64), Setup("random", "10%")]
 
 
 def test_warm_up_prompts_are_not_timed_and_not_repeated(loaded):
@@ -67,7 +67,7 @@ def test_figures_of_the_rows(loaded):
     for name in ("mean", "median"):
         ratio = vanilla["generation_ms"][name] / pro["generation_ms"][name]
         assert pro["speedup"][name] == pytest.approx(ratio)
-    took = bench.records[Configuration("covist-pro", 32)].requests
+    took = bench.records[Setup("covist-pro", 32)].requests
     assert pro["tokens_per_second"] == pytest.approx(4 / sum(item.generation for item in took))
     assert pro["kv_mib"] < vanilla["kv_mib"] and pro["flops"] < vanilla["flops"]
     assert vanilla["selection_ms"] is None and pro["selection_ms"]["mean"] > 0
@@ -104,7 +104,7 @@ def test_a_geometry_is_compressed_as_planned():
     workload = geometry_workload("llava-1.5-7b", 0.01, 20, Volume(prompts=1, warmup=0, max_new_tokens=1), "cpu")
     bench = Bench(workload, configurations(["covist-pro"], [64]), repetitions=1)
     bench.run()
-    (report,) = bench.records[Configuration("covist-pro", 64)].reports
+    (report,) = bench.records[Setup("covist-pro", 64)].reports
     planned = make_plan(geometry_named("llava-1.5-7b"), 64, "pro")
     assert report.images[0].tokens_per_layer == planned.schedule.tokens_per_layer
 

@@ -11,6 +11,7 @@ from covist.methods.published.fitprune import EMBEDDED
 from covist.request.loading import load_model
 from covist.serve import server as serving_server
 from covist.serve.schema import CompressionChoice
+from covist.serve.settings import setup_of
 
 SMALL = ("--max-new-tokens", 2)
 LAYERS, TOKENS = 4, 576  # of the model folder
@@ -109,8 +110,8 @@ def test_serve_uses_the_file_also_where_a_request_names_the_method(covist, model
     ran = covist("serve", "--model", model_folder, "--config", file)
     assert ran.code == 0, ran.stderr
     (service,) = started
-    asked = service._settings.resolve(CompressionChoice(method="fitprune"))
-    assert (service.default.method, dict(asked.arguments)["calibration"].kept[0][1]) == ("fitprune", 0.5)
+    asked = setup_of(service._handle, CompressionChoice(method="fitprune"))
+    assert (service.default.method, asked.calibration.kept[0][1]) == ("fitprune", 0.5)
     assert service._handle.settings.method.calibration.kept[0] == (1.0, 0.5, 0.25, 0.25)
     service.close()
 

@@ -47,7 +47,7 @@ def test_a_file_takes_the_reference_in_and_keeps_what_it_says_besides(covist, fo
     ran = covist("concentration", "--images", folder, "--limit", 1, "--save", file)
     assert ran.code == 0 and str(file) in ran.stdout.replace("\n", "")
     saved = Setup.load(file)
-    assert (saved.method, saved.budget) == ("covist-fixed", 96) and f"{saved.concentration} over 1 image," in ran.stdout
+    assert str(saved) == "covist-fixed 96" and f"{saved.concentration} over 1 image," in ran.stdout
     assert str(saved.concentration) in covist("vllm-args", "--config", file).stdout
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from covist import Setup
+from covist.budget import Count
 from covist.serve import server as serving_server
 
 SMALL = ("--max-new-tokens", 2)
@@ -45,7 +46,7 @@ def test_the_smallest_budget_that_passes_is_saved_with_what_it_saves(covist, mod
     assert ran.code == 0, ran.stderr
     for text in ("agreement", "passes", "visual tokens", "KV cache", "prefill FLOPs", "found.json"):
         assert text in ran.stdout
-    assert Setup.load(file).budget == 576
+    assert Setup.load(file).budget == Count(576)
 
 
 def test_when_no_budget_suffices_nothing_is_saved_and_the_code_is_3(covist, model_folder, questions, tmp_path):
@@ -115,7 +116,7 @@ def test_serve_uses_the_file(covist, model_folder, tuned, monkeypatch):
     ran = covist("serve", "--model", model_folder, "--config", tuned)
     assert ran.code == 0, ran.stderr
     (service,) = started
-    assert (service.default.method, service.default.budget) == ("covist-pro", 40)
+    assert str(service.default) == "covist-pro 40"
     service.close()
 
 

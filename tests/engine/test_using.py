@@ -7,6 +7,7 @@ import torch
 from support.llava import ask
 from support.requests import greedy, step_logits
 
+from covist.config import CovistConfig
 from covist.errors import CovistError
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
@@ -97,12 +98,25 @@ def test_a_cache_goes_on_under_the_choice_that_filled_it(multi_head, compress):
 
 
 def test_a_named_method_remembers_what_it_has_seen(multi_head, compress):
-    handle, references = compress(multi_head, budget=24), []
+    handle, references = compress(multi_head, budget=24, concentration=None), []
     for seed in (1, 2):
         with handle.using(strategy="pro"):
             multi_head(**ask(PROMPT, seeds=(seed,)))
             references.append(handle._hooks._choice.settings.method.tracker.samples)
     assert references == [1, 2]
+
+
+def test_a_call_keeps_what_it_does_not_ask_for(multi_head, compress):
+    handle = compress(multi_head, budget=24, concentration=0.05, config=CovistConfig(weight_limit=64))
+    with handle.using(strategy="pro", budget=12):
+        settings = handle._hooks._choice.settings
+        assert (settings.method.tracker.frozen, settings.method.config.weight_limit) == (0.05, 64)
+    with handle.using(concentration=0.1):
+        settings = handle._hooks._choice.settings
+        assert (settings.method.name, settings.method.tracker.frozen) == ("covist-fixed", 0.1)
+        assert str(settings.budget) == "24"
+    with handle.using(strategy="fixed", budget="24"):
+        assert handle._hooks._choice.settings.method is handle.settings.method
 
 
 def test_changed_weights_are_noticed_under_every_choice(compress):

@@ -4,9 +4,10 @@ import pytest
 from support.cases import FAMILIES
 from support.families import smooth_image
 
+from covist.api.setup import Setup
 from covist.eval.subject import Subject
 from covist.eval.suite import Item
-from covist.request.answer import Configuration, compressed
+from covist.request.answer import compressed
 from covist.tiny import Question
 
 QUESTIONS = [("what is this ?", "the colour of that"), ("is that the colour ?", "what"), ("and this", "is this")]
@@ -18,7 +19,7 @@ ITEM = Item(0, tuple(Question("color", *asked) for asked in QUESTIONS), lambda: 
 def test_a_batch_with_a_shared_image_answers_like_single_requests(case):
     model, processor = case.model, case.chatting_processor()
     subject, item = Subject.resolve((model, processor)), ITEM
-    with compressed(subject.loaded, Configuration("covist-fixed", 6), concentration=0.2) as handle:
+    with compressed(subject.loaded, Setup("covist-fixed", 6, 0.2)) as handle:
         together = subject.answer(item).texts
         kept = [image.stages[0].indices.tolist() for image in handle.report.images]
         for row, question in enumerate(item.questions):

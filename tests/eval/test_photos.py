@@ -10,6 +10,8 @@ from PIL import Image
 
 import covist
 from covist import tiny
+from covist.api.setup import Setup
+from covist.budget import Count
 from covist.errors import CovistError
 from covist.eval.photos import evaluate_photos, photo_suite
 from covist.eval.photos.data import DEVELOPMENT, TEST, TRAIN, read_photos, split_of
@@ -151,7 +153,7 @@ def test_a_remembered_tower_changes_nothing(folder, loaded, monkeypatch):
     subject = CaptionSubject.resolve(loaded)
 
     def answers(method):
-        with compressed(subject.loaded, Run(method, 64), concentration=0.5):
+        with compressed(subject.loaded, Setup(method, 64, concentration=0.5)):
             return [subject.answer(item) for item in items]
 
     methods = ("vanilla", "hiprune", "evocut", "covist-max")  # evocut walks through the tower by itself
@@ -181,7 +183,7 @@ def _recorded(losses: dict[str, float], items) -> Records:
     for method, loss in losses.items():
         for item in items:
             words = [[loss * (1 + item.number / 10)] * len(words_of(caption)) for caption in CAPTIONS]
-            records.add(Run(method, 16), Answered(item.number, ["a"], 0.1, 16, written=[[1]], losses=words))
+            records.add(Run(method, Count(16)), Answered(item.number, ["a"], 0.1, 16, written=[[1]], losses=words))
     return records
 
 
@@ -189,13 +191,15 @@ def test_retention_is_the_share_of_the_gap_to_the_blind_model(folder):
     suite = photo_suite(folder)
     items = suite.items(half="even")
     records = _recorded({"vanilla": 2.0, "blind": 4.0, "random": 3.0, "divprune": 2.5}, items)
-    runs = [Run(name, 16) for name in ("vanilla", "blind", "random", "divprune")]
+    runs = [Run(name, Count(16)) for name in ("vanilla", "blind", "random", "divprune")]
     results = PhotoResults.build(suite, items, runs, records, seed=0)
     kept = {score.method: score.retention for score in results.of[ALL].scores}
     assert kept == pytest.approx({"vanilla": 100, "random": 50, "divprune": 75})
-    assert results.nats[Run("random", 16)] == pytest.approx(3 * np.mean([1 + item.number / 10 for item in items]))
+    assert results.nats[Run("random", Count(16))] == pytest.approx(
+        3 * np.mean([1 + item.number / 10 for item in items])
+    )
     assert "relations" in results.to_dict()["results"][0]["retention"]
-    seen = results.nats[Run("blind", 16)] - results.nats[Run("vanilla", 16)]
+    seen = results.nats[Run("blind", Count(16))] - results.nats[Run("vanilla", Count(16))]
     assert results.gain(ALL)[0] == pytest.approx(seen)
     assert f"seeing gains {seen:.3f} [" in results.to_markdown()
     assert results.to_dict()["gain_of_seeing"]["colors"]["nats_per_word"] == pytest.approx(seen)
@@ -222,8 +226,8 @@ def test_the_table_has_a_column_for_each_budget_and_differences_to_the_first_met
     records = _recorded(losses, items)
     for item in items:
         words = [[3.5 * (1 + item.number / 10)] * len(words_of(caption)) for caption in CAPTIONS]
-        records.add(Run("random", 8), Answered(item.number, ["a"], 0.1, 8, written=[[1]], losses=words))
-    runs = [*(Run(name, 16) for name in losses), Run("random", 8)]
+        records.add(Run("random", Count(8)), Answered(item.number, ["a"], 0.1, 8, written=[[1]], losses=words))
+    runs = [*(Run(name, Count(16)) for name in losses), Run("random", Count(8))]
     table = PhotoResults.build(suite, items, runs, records, seed=0).to_markdown()
     assert "| method | 16 | 8 |" in table
     assert re.search(r"\n\| random \| 40\.0 \[\S+ \S+\] \| 25\.0 \[\S+ \S+\] \|\n", table)
@@ -235,7 +239,7 @@ def test_the_table_begins_with_the_best_method(folder):
     suite = photo_suite(folder)
     items = suite.items(half="even")
     losses = {"vanilla": 2.0, "blind": 4.0, "random": 3.2, "divprune": 2.5, "covist-fixed": 3.0}
-    runs = [Run(name, 16) for name in losses]
+    runs = [Run(name, Count(16)) for name in losses]
     retention = PhotoResults.build(suite, items, runs, _recorded(losses, items), seed=0).to_markdown()
     assert re.findall(r"\n\| (\S+) \| \d\d\.0 \[", retention) == ["divprune", "covist-fixed", "random"]
 

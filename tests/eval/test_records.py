@@ -10,11 +10,12 @@ import warnings
 import pytest
 from support.programs import PATIENCE
 
+from covist.budget import Count
 from covist.errors import CovistError
 from covist.eval.records import Answered, Records, Run
 
 SETTINGS = {"suite": "scenes", "seed": 0, "concentration": None}
-RUN = Run("covist-fixed", 64)
+RUN = Run("covist-fixed", Count(64))
 ANSWERED = [Answered(number, ["yes", "nö"], 0.5, 64.0, "sitting", written=[[1, 2], [3]]) for number in range(3)]
 
 

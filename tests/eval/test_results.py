@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covist.budget import Count, Coverage
 from covist.eval.metrics import normalise
 from covist.eval.records import Answered, Records, Run
 from covist.eval.results import Difference, Results, _difference_dict
@@ -15,7 +16,7 @@ from covist.eval.tally import tally
 
 SUITE = load_suite("scenes")
 ITEMS = SUITE.items(6)
-VANILLA, GOOD, BAD = Run("vanilla", 576), Run("covist-fixed", 64), Run("random", 64)
+VANILLA, GOOD, BAD = Run("vanilla", Count(576)), Run("covist-fixed", Count(64)), Run("random", Count(64))
 
 
 def answers(wrong_every):
@@ -75,7 +76,7 @@ def test_scores_are_percent_and_vanilla_retains_everything(results):
 def test_paired_differences_are_those_of_the_scores(results):
     (difference,) = results.differences
     _, good, bad = results.scores
-    assert (difference.method, difference.against, difference.budget) == ("random", "covist-fixed", 64)
+    assert (difference.method, difference.against, difference.budget) == ("random", "covist-fixed", Count(64))
     assert difference.retention == pytest.approx(bad.retention - good.retention)
     assert difference.interval[1] < 0 and difference.p_holm == difference.p < 0.05
     itself = results.difference("random", "random", 64)
@@ -111,7 +112,7 @@ def test_a_difference_needs_both_methods(results):
 
 def test_a_budget_is_judged_by_the_cache_and_both_means_are_shown():
     records = Records(None, {"seed": 0})
-    late = Run("ivc-prune", 64)
+    late = Run("ivc-prune", Count(64))
     for item in ITEMS:
         said = [question.answer for question in item.questions]
         records.add(VANILLA, Answered(item.number, said, seconds=0.5, tokens=576.0))
@@ -127,7 +128,7 @@ def test_a_budget_is_judged_by_the_cache_and_both_means_are_shown():
 
 def test_published_counts_above_the_budget_are_shown_with_their_mean_and_not_ranked():
     records = Records(None, {"seed": 0})
-    over = Run("priortr:counts=nominal", 192)
+    over = Run("priortr:counts=nominal", Count(192))
     for item in ITEMS:
         said = [question.answer for question in item.questions]
         records.add(VANILLA, Answered(item.number, said, seconds=0.5, tokens=576.0))
@@ -185,8 +186,12 @@ def test_what_cannot_be_computed_is_null(tmp_path):
 def test_answers_of_methods_with_long_names_are_stored_and_found(tmp_path):
     """A file name has at most 255 bytes; a method with all its options may need more, and differ only at the end."""
     options = ",".join(f"option{number}=0.123456789" for number in range(20))
-    runs = [Run(f"covist-fixed:{options},last={last}", budget) for last in ("1", "2") for budget in (64, "auto:0.9")]
-    runs.append(Run("ü" * 200, 64))
+    runs = [
+        Run(f"covist-fixed:{options},last={last}", budget)
+        for last in ("1", "2")
+        for budget in (Count(64), Coverage(0.9))
+    ]
+    runs.append(Run("ü" * 200, Count(64)))
     with Records(tmp_path, {"seed": 0}) as records:
         for number, run in enumerate(runs):
             records.add(run, Answered(number, ["red"], seconds=0.5, tokens=64.0))
@@ -196,5 +201,5 @@ def test_answers_of_methods_with_long_names_are_stored_and_found(tmp_path):
 
 
 def test_short_names_say_what_the_files_hold(tmp_path):
-    Records(tmp_path, {"seed": 0}).add(Run("covist-fixed:a=1", "auto:0.9"), Answered(0, ["red"], 0.5, 64.0))
+    Records(tmp_path, {"seed": 0}).add(Run("covist-fixed:a=1", Coverage(0.9)), Answered(0, ["red"], 0.5, 64.0))
     assert [path.name for path in (tmp_path / "answers").iterdir()] == ["covist-fixed_a=1@auto_0.9.jsonl"]

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 import covist
+from covist.api.setup import Setup
 from covist.errors import CovistError
 from covist.eval import evaluate, load_suite
 from covist.eval.subject import Subject
 from covist.methods import registry
-from covist.request.answer import Configuration, compressed
+from covist.request.answer import compressed
 
 METHODS = "covist-fixed,random:positions=keep"
 
@@ -45,7 +46,7 @@ def whole(untrained, tmp_path_factory):
 
 def test_vanilla_is_evaluated_once_with_all_tokens(whole):
     results, _ = whole
-    assert [(score.method, score.budget, score.mean_tokens) for score in results.scores] == [
+    assert [(score.method, score.budget.written, score.mean_tokens) for score in results.scores] == [
         ("vanilla", 576, 576),
         ("covist-fixed", 24, 24),
         ("random:positions=keep", 24, 24),
@@ -145,14 +146,14 @@ def test_times_of_one_sitting_are_compared_and_others_marked(untrained, tmp_path
 
 def test_a_share_is_a_budget(untrained):
     results = evaluate("random", "10%", limit=1, model=untrained)
-    assert [(score.budget, score.mean_tokens) for score in results.scores] == [(576, 576), (58, 58)]
+    assert [(score.budget.written, score.mean_tokens) for score in results.scores] == [(576, 576), (58, 58)]
 
 
 def test_a_budget_that_cannot_be_reached_is_marked_and_not_ranked(untrained, tmp_path):
     results = evaluate("covist-fixed,fastv", "64,200", limit=1, model=untrained, out=tmp_path)
-    reached = {(score.method, score.budget): score.reached for score in results.scores}
+    reached = {(score.method, score.budget.written): score.reached for score in results.scores}
     assert [run for run, value in reached.items() if not value] == [("fastv", 64)]
-    assert [(one.method, one.budget) for one in results.differences] == [("fastv", 200)]
+    assert [(one.method, one.budget.written) for one in results.differences] == [("fastv", 200)]
     rows = {(row["method"], row["budget"]): row["reached"] for row in summary(tmp_path)["results"]}
     assert rows == reached
     table = (tmp_path / "results.md").read_text()
@@ -251,7 +252,7 @@ def test_a_batch_with_a_shared_image_answers_like_single_requests(untrained):
     model, processor, clip = untrained
     subject, item = Subject.resolve(untrained), load_suite("scenes").item(1)
     for name in ("vanilla", "covist-fixed"):
-        with compressed(subject.loaded, Configuration(name, 24), concentration=0.2):
+        with compressed(subject.loaded, Setup(name, 24, 0.2)):
             together = subject.answer(item).texts
             for question, answer in zip(item.questions, together, strict=True):
                 prompt = f"USER: <image>\n{question.question} ASSISTANT:"
@@ -266,7 +267,7 @@ def test_interventions_keep_the_representatives_of_the_main_configuration(untrai
     subject, item = Subject.resolve(untrained), load_suite("scenes").item(0)
     kept = []
     for name in ("covist-fixed", f"covist-fixed:{setting}"):
-        with compressed(subject.loaded, Configuration(name, 24), concentration=0.2) as handle:
+        with compressed(subject.loaded, Setup(name, 24, 0.2)) as handle:
             subject.answer(item)
             kept.append([image.stages[0].indices.tolist() for image in handle.report.images])
     assert kept[0] == kept[1]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from covist import Setup
+from covist.budget import Count, Share
 from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.eval import Item, Question, Suite, evaluate, load_suite, tune
@@ -30,7 +31,10 @@ def tuned(suite, untrained, tmp_path_factory):
 
 def test_budgets_are_tried_from_the_largest_down_to_the_first_that_fails(tuned):
     found, _ = tuned
-    assert [(tried.budget, tried.verdict) for tried in found.curve] == [(576, Verdict.PASSES), (64, Verdict.FAILS)]
+    assert [(str(tried.budget), tried.verdict) for tried in found.curve] == [
+        ("576", Verdict.PASSES),
+        ("64", Verdict.FAILS),
+    ]
     assert found.measure == "agreement"
     assert found.curve[0].retention == 100 > found.curve[1].retention
     assert found.answered <= found.exhaustive == 4 * 18
@@ -39,7 +43,7 @@ def test_budgets_are_tried_from_the_largest_down_to_the_first_that_fails(tuned):
 def test_the_setup_says_everything_that_the_answers_hung_on(tuned):
     found, folder = tuned
     settings = json.loads((folder / "settings.json").read_text())
-    assert (found.setup.method, found.setup.budget) == ("covist-fixed", 576)
+    assert str(found.setup) == "covist-fixed 576"
     assert found.setup.concentration == settings["concentration"] > 0
     assert found.setup.origin["suite_version"] == settings["suite_version"]
     assert {"keep", "confidence", "model", "versions", "items"} <= set(found.setup.origin)
@@ -75,7 +79,7 @@ def test_a_family_without_a_right_answer_is_named(untrained, suite):
 def test_when_no_budget_suffices_nothing_is_chosen(suite, untrained):
     found = tune(98, suite=suite, budgets="8,4", model=untrained, max_new_tokens=3, limit=16)
     assert found.setup is None and found.report is None
-    assert [tried.budget for tried in found.curve] == [8]
+    assert [str(tried.budget) for tried in found.curve] == ["8"]
     assert found.best_bound < 98
     assert found.to_dict()["chosen"] is None
 
@@ -86,7 +90,7 @@ def test_the_method_with_the_smallest_budget_wins(suite, untrained):
     found = tune(50, suite=suite, methods=methods, budgets="576,400", model=untrained, max_new_tokens=1, limit=16)
     passed = [tried for tried in found.curve if tried.verdict is Verdict.PASSES]
     assert {tried.method for tried in passed} == {"covist-fixed", "uniform"}
-    assert found.setup.budget == min(tried.budget for tried in passed)
+    assert found.setup.budget.tokens == min(tried.budget.tokens for tried in passed)
     if found.setup.method == "uniform":
         assert found.setup.concentration is None
 
@@ -100,9 +104,9 @@ def test_constants_are_used_and_saved(suite, untrained):
 
 def test_a_largest_budget_leaves_out_what_is_above_it(suite, untrained):
     options = {"suite": suite, "model": untrained, "max_new_tokens": 1, "limit": 2}
-    assert tune(50, budgets="576,8,4", max_budget=8, **options).curve[0].budget == 8
-    assert tune(50, max_budget=70, **options).curve[0].budget == "11.1%"
-    assert tune(50, budgets="576,64,8", max_budget="12%", **options).curve[0].budget == 64
+    assert tune(50, budgets="576,8,4", max_budget=8, **options).curve[0].budget == Count(8)
+    assert tune(50, max_budget=70, **options).curve[0].budget == Share(0.111)
+    assert tune(50, budgets="576,64,8", max_budget="12%", **options).curve[0].budget == Count(64)
     with pytest.raises(CovistError, match="no budget is at most 2"):
         tune(50, budgets="8,4", max_budget=2, **options)
 

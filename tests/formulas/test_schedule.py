@@ -1,19 +1,14 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from covist.config import CovistConfig
 from covist.schedule import (
-    DEFAULT_LEVEL,
-    CoverageBudget,
     Schedule,
-    check_budget,
     decoder_flops,
     fixed_schedule,
     kv_bytes,
     progressive_schedule,
-    resolve_budget,
 )
 
 PAPER = [
@@ -73,77 +68,6 @@ def test_empty_schedules_are_refused(arguments):
             make(*arguments)
 
 
-@pytest.mark.parametrize(
-    "budget, tokens, expected",
-    [
-        (64, 576, 64),
-        ("64", 576, 64),
-        (0.11, 576, 63),
-        ("11%", 576, 63),
-        ("11.1 %", 576, 64),
-        (900, 576, 576),
-        ("100%", 576, 576),
-        (1.0, 576, 576),
-        (1, 576, 1),
-        (1e-6, 576, 1),
-        ("0.5", 9, 5),
-        (np.int64(64), 576, 64),
-        (np.float32(0.5), 576, 288),
-    ],
-)
-def test_budgets_are_counts_fractions_or_percentages(budget, tokens, expected):
-    assert resolve_budget(budget, tokens) == expected
-
-
-@pytest.mark.parametrize(
-    "budget", [0, -5, 0.0, 1.5, "0", "0%", "150%", "-3", "many", "", "nan", float("nan"), True, None]
-)
-def test_senseless_budgets_are_refused_with_what_is_allowed(budget):
-    with pytest.raises(ValueError, match=r"budget must be a positive number of tokens \(64\), a fraction in \(0, 1\]"):
-        resolve_budget(budget, 576)
-
-
-@pytest.mark.parametrize(
-    "budget, level, bounds",
-    [
-        ("auto", DEFAULT_LEVEL, (16, 192)),
-        (" auto ", DEFAULT_LEVEL, (16, 192)),
-        ("auto:0.9", 0.9, (16, 192)),
-        ("auto:90%", 0.9, (16, 192)),
-        ("auto:1", 1.0, (16, 192)),
-        ("auto:0.9:24:128", 0.9, (24, 128)),
-        ("auto:0.9:5%:50%", 0.9, (29, 288)),
-        ("auto:0.9:200:128", 0.9, (128, 128)),
-        ("auto:0.9:1000:2000", 0.9, (576, 576)),
-    ],
-)
-def test_a_budget_may_follow_the_image_between_bounds(budget, level, bounds):
-    found = CoverageBudget.read(budget)
-    assert (found.level, found.bounds(576)) == (level, bounds)
-    assert resolve_budget(budget, 576) == bounds[1]
-    check_budget(budget)
-
-
-def test_bounds_follow_the_size_of_the_image_and_a_count_the_frames():
-    assert CoverageBudget().bounds(2880) == (80, 960)
-    assert CoverageBudget().bounds(1) == (1, 1)
-    assert CoverageBudget.read("auto:0.9:4:16").bounds(800, frames=8) == (32, 128)
-
-
-@pytest.mark.parametrize(
-    "budget",
-    ["auto:", "auto:0", "auto:1.1", "auto:many", "auto:0.9:16", "auto:0.9:0:64", "auto:0.9:a:b", "auto:0.9:1:2:3"],
-)
-def test_a_senseless_level_or_bound_is_refused_with_what_is_allowed(budget):
-    with pytest.raises(ValueError, match=r'"auto:LEVEL:LEAST:MOST" \("auto:0.9:16:192"\), LEVEL in \(0, 1\], got'):
-        check_budget(budget)
-
-
-@pytest.mark.parametrize("budget", [64, "64", 0.5, "50%", "automatic"])
-def test_other_budgets_do_not_follow_the_image(budget):
-    assert CoverageBudget.read(budget) is None
-
-
 @pytest.mark.parametrize("content, teraflops", [(2880, 43.408), (640, 10.004), (320, 5.661), (160, 3.530)])
 def test_flops_of_the_efficiency_table(content, teraflops):
     """Fixed rows: 7B decoder, mean text length 61.63, 48 newline markers."""
@@ -167,8 +91,3 @@ def test_a_cut_cache_holds_the_last_count_from_its_first_layer_on():
 
 def test_kv_bytes_count_keys_and_values_of_every_layer():
     assert kv_bytes([10, 20], kv_heads=8, head_dim=64, element_size=2) == 2 * 30 * 8 * 64 * 2
-
-
-@pytest.mark.parametrize("budget, expected", [(16, 64), ("16", 64), (0.25, 100), ("25%", 100), (200, 400), (1, 4)])
-def test_in_a_video_a_count_is_meant_for_each_frame_and_a_share_for_all(budget, expected):
-    assert resolve_budget(budget, tokens=400, frames=4) == expected

@@ -3,14 +3,21 @@
 import pytest
 
 from covist import CovistConfig, CovistError, Setup
+from covist.api.choose import CallSettings
 from covist.lmms.arguments import Arguments
+
+
+def method_of(**given):
+    """The method of some arguments, as it is built when a model is there."""
+    setup = Arguments.of({"pretrained": "tiny", **given}).setup
+    return CallSettings().build_method(setup)
 
 
 def test_the_command_of_the_paper_is_understood():
     given = {"pretrained": "llava-hf/llava-1.5-7b-hf", "budget": 64, "strategy": "pro", "clip": "openai/clip"}
     arguments = Arguments.of(given)
-    assert arguments.make_method().name == "covist-pro"
-    assert not arguments.is_plain and arguments.batch_size == 1
+    assert str(arguments.setup) == "covist-pro 64"
+    assert not arguments.setup.is_plain and arguments.batch_size == 1
 
 
 @pytest.mark.parametrize(
@@ -22,23 +29,23 @@ def test_the_command_of_the_paper_is_understood():
     ],
 )
 def test_every_method_can_be_named(name, made):
-    assert Arguments.of({"pretrained": "tiny", "method": name}).make_method().name == made
+    assert method_of(method=name).name == made
 
 
 def test_settings_of_a_method_stand_between_semicolons():
-    method = Arguments.of({"pretrained": "tiny", "method": "vispruner:important=0.75;positions=keep"}).make_method()
+    method = method_of(method="vispruner:important=0.75;positions=keep")
     assert (method.important, method.positions) == (0.75, "keep")
 
 
 @pytest.mark.parametrize("given", [{"budget": "none"}, {"method": "vanilla"}])
 def test_the_reference_is_the_plain_model(given):
-    assert Arguments.of({"pretrained": "tiny", **given}).is_plain
+    assert Arguments.of({"pretrained": "tiny", **given}).setup.is_plain
 
 
 def test_constants_come_from_a_file(tmp_path):
     path = tmp_path / "covist.json"
     CovistConfig(weight_limit=64).save(path)
-    method = Arguments.of({"pretrained": "tiny", "config": str(path)}).make_method()
+    method = method_of(config=str(path))
     assert method.config.weight_limit == 64
 
 
@@ -88,18 +95,17 @@ def test_a_damaged_file_of_constants_is_named(tmp_path):
 def test_a_file_of_tune_decides_what_no_argument_says(tmp_path):
     path = str(tmp_path / "covist.json")
     Setup(method="covist-pro", budget=96, concentration=0.2).save(path)
-    told = Arguments.of({"pretrained": "tiny", "config": path})
-    assert (told.make_method().name, told.wanted_budget) == ("covist-pro", 96)
-    assert told.make_method().tracker.frozen == 0.2
-    changed = Arguments.of({"pretrained": "tiny", "config": path, "strategy": "fixed", "budget": 32})
-    assert (changed.make_method().name, changed.wanted_budget) == ("covist-fixed", 32)
+    told = Arguments.of({"pretrained": "tiny", "config": path}).setup
+    assert told == Setup("covist-pro", 96, 0.2)
+    changed = Arguments.of({"pretrained": "tiny", "config": path, "strategy": "fixed", "budget": "32"}).setup
+    assert changed == Setup("covist-fixed", 32, 0.2)
 
 
 def test_a_strategy_comes_before_a_file_that_compresses_nothing(tmp_path):
     path = str(tmp_path / "covist.json")
     Setup(method="vanilla").save(path)
-    assert Arguments.of({"pretrained": "tiny", "config": path}).is_plain
-    assert not Arguments.of({"pretrained": "tiny", "config": path, "strategy": "pro"}).is_plain
+    assert Arguments.of({"pretrained": "tiny", "config": path}).setup.is_plain
+    assert not Arguments.of({"pretrained": "tiny", "config": path, "strategy": "pro"}).setup.is_plain
 
 
 @pytest.mark.parametrize(
@@ -109,11 +115,11 @@ def test_the_concentration_reference_is_given_running_or_left_to_the_file(given,
     path = str(tmp_path / "covist.json")
     Setup(concentration=0.2).save(path)
     arguments = Arguments.of({"pretrained": "tiny", "config": path, "concentration": given})
-    assert (arguments.is_running, arguments.make_method().tracker.frozen) == (running, frozen)
+    assert (arguments.is_running, arguments.setup.concentration) == (running, frozen)
 
 
 def test_a_budget_may_follow_the_image():
     arguments = Arguments.of({"pretrained": "tiny", "budget": "auto:0.9", "min_coverage": 0.8})
-    assert (arguments.wanted_budget, arguments.least_coverage) == ("auto:0.9", 0.8)
+    assert (str(arguments.setup.budget), arguments.setup.min_coverage) == ("auto:0.9", 0.8)
     with pytest.raises(CovistError, match="divprune does not measure coverage"):
         Arguments.of({"pretrained": "tiny", "budget": "auto", "method": "divprune"})

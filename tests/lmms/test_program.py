@@ -166,8 +166,8 @@ def ours(folder) -> dict[tuple[str, int], tuple[list[str], Score]]:
         for line in map(json.loads, path.read_text().splitlines()):
             answers.setdefault((line["method"], line["budget"]), {})[line["image"]] = line["answers"]
     return {
-        (score.method, score.budget): (
-            [answer for _, own in sorted(answers[score.method, score.budget].items()) for answer in own],
+        (score.method, score.budget.written): (
+            [answer for _, own in sorted(answers[score.method, score.budget.written].items()) for answer in own],
             score,
         )
         for score in results.scores

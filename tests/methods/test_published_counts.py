@@ -3,6 +3,7 @@
 import pytest
 
 from covist import create_method
+from covist.budget import Count
 from covist.contract.method import Method
 from covist.errors import CovistError
 from covist.methods.inside import NominalCounts, published_schedule
@@ -69,10 +70,10 @@ def test_what_is_neither_average_nor_nominal_is_refused():
 
 
 def test_a_plan_says_what_published_counts_come_to():
-    found = reach("priortr:counts=nominal", 192, tokens=576, layers=32)
+    found = reach("priortr:counts=nominal", Count(192), tokens=576, layers=32)
     assert not found.is_reached and found.nominal
     assert found.note == "priortr:counts=nominal uses its published counts for 192: a layer mean of 228.0"
-    assert reach("priortr", 192, tokens=576, layers=32).note is None
+    assert reach("priortr", Count(192), tokens=576, layers=32).note is None
 
 
 def test_a_combination_counts_as_its_base_does():

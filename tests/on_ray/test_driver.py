@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from covist.api.setup import Setup
 from covist.batch.rows import Block, Row
 from covist.batch.spec import WorkerSpec
 from covist.errors import CovistError
@@ -38,7 +39,7 @@ def running() -> Iterator[RayDriver]:
 
 @pytest.fixture(scope="module")
 def spec(small_model) -> WorkerSpec:
-    return WorkerSpec(model=small_model, concentration=0.05, max_new_tokens=1)
+    return WorkerSpec(model=small_model, setup=Setup(concentration=0.05), max_new_tokens=1)
 
 
 def test_blocks_are_taken_as_they_are_answered_and_all_are(running, spec):
@@ -85,7 +86,7 @@ def test_an_input_that_breaks_off_is_reported_after_what_was_read(running, spec)
 
 
 def test_a_worker_that_cannot_begin_ends_the_job_with_its_reason(running, spec, tmp_path):
-    missing = WorkerSpec(model=str(tmp_path / "nowhere"), concentration=0.05)
+    missing = WorkerSpec(model=str(tmp_path / "nowhere"), setup=Setup(concentration=0.05))
     with pytest.raises(CovistError, match="the workers of --ray stopped: unknown model") as refusal:
         list(running.run(missing, [Block(0, rows(0, 1))]))
     assert "\n" not in str(refusal.value)

@@ -16,6 +16,7 @@ from support.serving import CONCENTRATION, said, shown
 from support.serving import serving as serving_here
 
 from covist import tiny
+from covist.api.setup import Setup
 from covist.serve.spec import ServiceSpec
 
 pytest.importorskip("ray", reason="Ray is not installed; make test-ray has it")
@@ -38,7 +39,7 @@ def long_stream(server):
 def test_answers_are_those_of_one_process(server, small_model):
     content = [shown(IMAGE), said(QUESTION)]
     asked = [{"max_tokens": 12, "extra_body": {"covist": {"budget": budget}}} for budget in (16, 64, "none")]
-    with serving_here(ServiceSpec(small_model, concentration=CONCENTRATION).build()) as here:
+    with serving_here(ServiceSpec(small_model, setup=Setup(concentration=CONCENTRATION)).build()) as here:
         expected = [here.ask(content, **options) for options in asked]
     for wanted, options in zip(expected, asked, strict=True):
         found = server.ask(content, **options)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.serving import CONCENTRATION, Running, serving
 
+from covist.api.setup import Setup
 from covist.request.loading import LoadedModel, load_model
 from covist.serve.server import Extension
 from covist.serve.service import Service
@@ -27,7 +28,7 @@ def loaded() -> LoadedModel:
 @pytest.fixture
 def service(loaded) -> Iterator[Service]:
     """The service alone, without HTTP."""
-    service = Service(loaded, concentration=CONCENTRATION)
+    service = Service(loaded, Setup(concentration=CONCENTRATION))
     yield service
     service.close()
 
@@ -43,7 +44,7 @@ def mount_page() -> Extension:
 @pytest.fixture(scope="module")
 def paged(loaded, mount_page) -> Iterator[Running]:
     """The server with its page."""
-    with serving(Service(loaded, concentration=CONCENTRATION), mount_page) as running:
+    with serving(Service(loaded, Setup(concentration=CONCENTRATION)), mount_page) as running:
         yield running
 
 

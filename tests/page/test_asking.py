@@ -8,6 +8,7 @@ from support.serving import CONCENTRATION
 
 import covist
 from covist import tiny
+from covist.api.setup import Setup
 from covist.page.asking import UNCOMPRESSED, Reply, as_sentence, ask_together, data_url, make_request
 from covist.page.drawings import count_stages, draw_evidence, draw_kept
 from covist.page.examples import write_examples
@@ -82,7 +83,7 @@ def test_an_answer_carries_the_report_of_its_own_row(service, demo_file, loaded)
 
 
 def test_costs_are_those_of_the_librarys_report(loaded, demo_file):
-    service = Service(loaded, concentration=CONCENTRATION)
+    service = Service(loaded, Setup(concentration=CONCENTRATION))
     (reply,) = ask(service, request(service, demo_file, {"budget": 48, "method": "covist-pro"}))[-1]
     service.close()
     image, question, _ = tiny.demo()
@@ -124,7 +125,7 @@ def test_a_file_that_is_no_image_is_refused_in_a_sentence(service, tmp_path, dat
 
 
 def test_the_limits_of_the_server_are_those_of_the_page(loaded, demo_file):
-    service = Service(loaded, concentration=CONCENTRATION, limits=Limits(image_pixels=100, prompt_characters=30))
+    service = Service(loaded, Setup(concentration=CONCENTRATION), limits=Limits(image_pixels=100, prompt_characters=30))
     try:
         small, long = request(service, demo_file), request(service, demo_file, question="is it " * 10)
         large, wordy = ask(service, small, long)[-1]

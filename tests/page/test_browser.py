@@ -8,6 +8,7 @@ import pytest
 from support.serving import CONCENTRATION, said, serving, shown
 
 from covist import tiny
+from covist.api.setup import Setup
 from covist.eval.suite import load_suite
 from covist.request.loading import load_model
 from covist.serve.keys import Keys
@@ -47,7 +48,7 @@ def test_an_uploaded_image_is_asked_about(visit, tmp_path):
 
 def test_with_keys_the_browser_gives_one_and_everything_works(mount_page, visit, tmp_path):
     tiny.demo()[0].save(tmp_path / "scene.png")
-    service = Service(load_model("tiny", device="cpu"), concentration=CONCENTRATION, keys=Keys(["open-sesame"]))
+    service = Service(load_model("tiny", device="cpu"), Setup(concentration=CONCENTRATION), keys=Keys(["open-sesame"]))
     with serving(service, mount_page) as running:
         visitor = visit(at=running, key="open-sesame")
         visitor.upload(tmp_path / "scene.png")

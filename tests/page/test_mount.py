@@ -7,6 +7,7 @@ import pytest
 from support.serving import CONCENTRATION, serving
 
 from covist import tiny
+from covist.api.setup import Setup
 from covist.errors import CovistError
 from covist.request.loading import LoadedModel
 from covist.serve.limits import Limits
@@ -26,7 +27,9 @@ def serve(mount_page):
     """Starts servers with limits of their own."""
     model, processor, clip = tiny.build_random(size=tiny.Size(vision_layers=2, text_layers=1, decoder_layers=3))
     loaded = LoadedModel("small", model, processor, clip)
-    return lambda **limits: serving(Service(loaded, concentration=CONCENTRATION, limits=Limits(**limits)), mount_page)
+    return lambda **limits: serving(
+        Service(loaded, Setup(concentration=CONCENTRATION), limits=Limits(**limits)), mount_page
+    )
 
 
 def test_limits_that_the_pages_own_example_exceeds_are_one_line(serve):

@@ -11,6 +11,7 @@ from support.page_client import API, Caller, file_of
 from support.serving import CONCENTRATION, serving
 
 from covist import tiny
+from covist.api.setup import Setup
 from covist.page.uploads import EXAMPLES, Uploads
 from covist.request.loading import LoadedModel
 from covist.serve.errors import Refusal
@@ -78,7 +79,7 @@ def serve(mount_page):
     loaded = LoadedModel("small", model, processor, clip)
 
     def start(keys=None, **limits):
-        service = Service(loaded, concentration=CONCENTRATION, limits=Limits(**limits), keys=keys)
+        service = Service(loaded, Setup(concentration=CONCENTRATION), limits=Limits(**limits), keys=keys)
         return serving(service, mount_page)
 
     return start

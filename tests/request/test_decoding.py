@@ -20,7 +20,7 @@ from covist.eval import evaluate, tune
 from covist.eval.questions import Question
 from covist.eval.suite import Item, Suite
 from covist.lmms.generation import Generation
-from covist.request.answer import Configuration, ask, compressed
+from covist.request.answer import ask, compressed
 from covist.request.conversations import Conversation
 from covist.request.decoding import greedy
 from covist.request.inputs import prepare
@@ -62,7 +62,7 @@ def opinionated(plain, monkeypatch) -> LoadedModel:
 
 def by_run(loaded, folder) -> str:
     request = prepare(loaded, [IMAGE], QUESTION)
-    return ask(loaded, request, Configuration("covist-fixed", BUDGET, CONCENTRATION), TOKENS).text
+    return ask(loaded, request, Setup("covist-fixed", BUDGET, CONCENTRATION), TOKENS).text
 
 
 def settings(loaded, folder) -> dict:
@@ -89,7 +89,9 @@ def by_tune(loaded, folder) -> str:
 
 def by_batch(loaded, folder) -> str:
     IMAGE.save(folder / "image.png")
-    spec = WorkerSpec("small", budget=BUDGET, concentration=CONCENTRATION, max_new_tokens=TOKENS, folder=folder)
+    spec = WorkerSpec(
+        "small", setup=Setup(budget=BUDGET, concentration=CONCENTRATION), max_new_tokens=TOKENS, folder=folder
+    )
     worker = Worker(spec, loaded)
     try:
         return worker([read_row(0, {"image": "image.png", "prompt": QUESTION})])[0].answer
@@ -98,7 +100,7 @@ def by_batch(loaded, folder) -> str:
 
 
 def by_serve(loaded, folder) -> str:
-    service = Service(loaded, budget=BUDGET, concentration=CONCENTRATION)
+    service = Service(loaded, Setup(budget=BUDGET, concentration=CONCENTRATION))
     messages = [{"role": "user", "content": [shown(IMAGE), said(QUESTION)]}]
     wanted = ChatRequest(model="small", messages=messages, max_tokens=TOKENS)
 
@@ -116,7 +118,7 @@ def by_serve(loaded, folder) -> str:
 
 def by_lmms(loaded, folder) -> str:
     turn = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUESTION}]}
-    with compressed(loaded, Configuration("covist-fixed", BUDGET, CONCENTRATION)) as handle:
+    with compressed(loaded, Setup("covist-fixed", BUDGET, CONCENTRATION)) as handle:
         posed = Conversation((turn,), (IMAGE,)).pose(loaded)
         options = dict(Generation.of({"max_new_tokens": TOKENS}).options)
         return Together(loaded, handle).answer([posed], **options)[0].text.strip()

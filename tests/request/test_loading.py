@@ -7,8 +7,9 @@ from support.case import SIZES
 from support.cases import FAMILIES
 from support.families import smooth_image
 
+from covist.api.setup import Setup
 from covist.errors import CovistError
-from covist.request.answer import Configuration, ask
+from covist.request.answer import ask
 from covist.request.inputs import prepare
 from covist.request.loading import load_model, served_class
 
@@ -42,7 +43,7 @@ def test_a_saved_folder_gives_the_same_inputs_and_logits(case, folder):
 def test_a_saved_folder_answers_under_compression(case, folder):
     loaded = load_model(str(folder), device="cpu")
     request = prepare(loaded, [smooth_image(*SIZES[0])], QUESTION)
-    answer = ask(loaded, request, Configuration("covist-pro", 8), max_new_tokens=2)
+    answer = ask(loaded, request, Setup("covist-pro", 8), max_new_tokens=2)
     assert answer.mean_tokens == pytest.approx(8, abs=0.5) and answer.report.images[0].tokens > 8
 
 

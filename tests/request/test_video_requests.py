@@ -9,10 +9,11 @@ from support.families import smooth_image
 from support.films import moving_square
 from transformers import Qwen2_5_VLProcessor, Qwen2VLProcessor, Qwen3VLProcessor
 
+from covist.api.setup import Setup
 from covist.errors import CovistError
 from covist.families import video
 from covist.families._pil_videos import Qwen2Videos, Qwen3Videos
-from covist.request.answer import Configuration, ask, compressed
+from covist.request.answer import ask, compressed
 from covist.request.decoding import generate
 from covist.request.inputs import prepare
 from covist.request.loading import LoadedModel, load_model
@@ -98,8 +99,8 @@ def test_ids_are_what_the_official_replacement_gives(family, official):
     assert ids[0].tolist() == loaded.processor.tokenizer(text).input_ids
 
 
-@pytest.mark.parametrize("configuration", [Configuration("vanilla"), Configuration("covist-fixed", 3)], ids=str)
-def test_several_prompts_share_one_encoding_and_answer_as_alone(loaded, configuration, monkeypatch):
+@pytest.mark.parametrize("setup", [Setup("vanilla"), Setup("covist-fixed", 3, 0.05)], ids=str)
+def test_several_prompts_share_one_encoding_and_answer_as_alone(loaded, setup, monkeypatch):
     shown = ([smooth_image(90, 90)],)
     together, *alone = (
         prepare(loaded, *shown, *prompts, videos=[FILM]) for prompts in (QUESTIONS, *((one,) for one in QUESTIONS))
@@ -108,7 +109,7 @@ def test_several_prompts_share_one_encoding_and_answer_as_alone(loaded, configur
     tower = loaded.model.model.visual
     hook = tower.register_forward_hook(lambda *_: calls.append(1))
     try:
-        with compressed(loaded, configuration, concentration=0.05):
+        with compressed(loaded, setup):
             both = generate(loaded.model, together.inputs(loaded.model), 3)
             assert len(calls) == 2  # the image, the video
             each = [generate(loaded.model, one.inputs(loaded.model), 3) for one in alone]
@@ -122,7 +123,7 @@ def test_segments_count_as_one_video(loaded, monkeypatch):
     (image, film) = visual_tokens(loaded, asked)
     monkeypatch.setattr(video, "SEGMENT_TOKENS", film.content // 3)
     assert visual_tokens(loaded, asked) == [image, film] and film.frames == 3
-    answer = ask(loaded, asked, Configuration("covist-fixed", "50%"), 1)
+    answer = ask(loaded, asked, Setup("covist-fixed", "50%"), 1)
     assert len(answer.report.images) == 4 and [one.frames for one in answer.report.visuals] == [1, 3]
     assert answer.report.visuals[1].segments == (1, 1, 1)
     assert answer.report.tokens == (image.content + film.content) / 2
@@ -131,7 +132,7 @@ def test_segments_count_as_one_video(loaded, monkeypatch):
 
 
 def test_a_single_video_is_summed_up_with_its_frames(loaded):
-    answer = ask(loaded, prepare(loaded, [], QUESTIONS[0], videos=[FILM]), Configuration("covist-fixed", 2), 1)
+    answer = ask(loaded, prepare(loaded, [], QUESTIONS[0], videos=[FILM]), Setup("covist-fixed", 2), 1)
     assert answer.report.summary.startswith("1 video of 3 frames, 6 of ")
     assert "(2 per frame)" in repr(answer.report)
     answer.report._repr_html_()
@@ -139,7 +140,7 @@ def test_a_single_video_is_summed_up_with_its_frames(loaded):
 
 def test_a_report_draws_a_video_from_its_frames_or_from_what_the_encoder_saw(tmp_path):
     loaded = with_videos("qwen2-vl")
-    report = ask(loaded, prepare(loaded, [], QUESTIONS[0], videos=[FILM]), Configuration("covist-fixed", 2), 1).report
+    report = ask(loaded, prepare(loaded, [], QUESTIONS[0], videos=[FILM]), Setup("covist-fixed", 2), 1).report
     for image in (None, list(FILM.frames), [list(FILM.frames)]):
         report.save(tmp_path / "film.png", image=image)
     with pytest.raises(CovistError, match="the report has 1 video of 3 frames, got 2; pass one for each"):

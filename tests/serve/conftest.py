@@ -9,6 +9,7 @@ import pytest
 from support.serving import CONCENTRATION, Running, serving
 
 from covist import tiny
+from covist.api.setup import Setup
 from covist.request.loading import LoadedModel, load_model
 from covist.serve.service import Service
 
@@ -21,7 +22,7 @@ def loaded() -> LoadedModel:
 @pytest.fixture(scope="module")
 def server(loaded) -> Iterator[Running]:
     """The embedded model with its defaults."""
-    with serving(Service(loaded, concentration=CONCENTRATION)) as running:
+    with serving(Service(loaded, Setup(concentration=CONCENTRATION))) as running:
         yield running
 
 
@@ -38,6 +39,6 @@ def small_model() -> LoadedModel:
 def serve(small_model) -> Iterator[Callable[..., Running]]:
     """Starts servers of the small model with options of their own."""
     with ExitStack() as open_servers:
-        yield lambda **options: open_servers.enter_context(
-            serving(Service(small_model, **{"concentration": CONCENTRATION, **options}))
+        yield lambda budget=None, **options: open_servers.enter_context(
+            serving(Service(small_model, Setup(budget=budget, concentration=CONCENTRATION), **options))
         )

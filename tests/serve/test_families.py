@@ -11,6 +11,7 @@ from support.families import smooth_image
 from support.serving import Running, ask_at_once, metric, said, serving, shown
 
 from covist import compress
+from covist.api.setup import Setup
 from covist.request.decoding import generate
 from covist.request.inputs import prepare
 from covist.request.loading import LoadedModel
@@ -40,11 +41,11 @@ def answer(server: Running, request: tuple) -> str:
 @pytest.mark.parametrize("case", FAMILIES, ids=lambda case: case.name)
 def test_a_batch_answers_as_each_request_alone_and_as_the_library(case):
     loaded = LoadedModel("small", case.model, case.chatting_processor())
-    with serving(Service(loaded, concentration=FROZEN)) as server:
+    with serving(Service(loaded, Setup(concentration=FROZEN))) as server:
         together = ask_at_once(server, partial(answer, server), REQUESTS)
         assert metric(server, "covist_batch_size_count") < len(REQUESTS), "nothing was batched"
     one_by_one = Limits(batch_milliseconds=0, batch_size=1)
-    with serving(Service(loaded, concentration=FROZEN, limits=one_by_one)) as server:
+    with serving(Service(loaded, Setup(concentration=FROZEN), limits=one_by_one)) as server:
         text_alone = {number: answer(server, request) for number, request in enumerate(REQUESTS) if not request[1]}
     for number, request in enumerate(REQUESTS):
         alone = text_alone[number] if number in text_alone else by_the_library(loaded, request)

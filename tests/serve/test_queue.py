@@ -5,18 +5,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from covist.api.setup import Setup
 from covist.serve.errors import Refusal
 from covist.serve.limits import Limits
 from covist.serve.queue import Queue
 from covist.serve.sequence import Sequence
-from covist.serve.settings import Setting
 
-ONE, OTHER = Setting("covist-fixed", 64), Setting("covist-fixed", 32, (("budget", 32),))
+ONE, OTHER = Setup("covist-fixed", 64), Setup("covist-fixed", 32)
 
 
-def waiting(setting=ONE, length=10, max_tokens=10, size=1) -> Sequence:
+def waiting(setup=ONE, length=10, max_tokens=10, size=1) -> Sequence:
     prompt = SimpleNamespace(length=length, request=SimpleNamespace(nbytes=size))
-    return Sequence(prompt, setting, lambda event: None, max_tokens)
+    return Sequence(prompt, setup, lambda event: None, max_tokens)
 
 
 def filled(*sequences, **limits) -> Queue:

@@ -12,7 +12,7 @@ def test_every_level_stands_beside_a_fixed_budget_of_as_many_tokens(untrained, t
     for one in (low, high):
         assert abs(one.fixed_tokens - one.mean_tokens) <= 0.5
         assert math.isnan(one.difference) or one.difference == pytest.approx(one.retention - one.fixed_retention)
-    assert {score.budget for score in results.scores} == {
+    assert {score.budget.written for score in results.scores} == {
         576,
         "auto:0.3",
         "auto:0.5",

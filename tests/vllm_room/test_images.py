@@ -9,6 +9,7 @@ from support.cases import FROZEN, first_of
 
 import covist
 from covist import tiny
+from covist.budget import Count, Share
 from covist.contract.views import ImageContext
 from covist.engine.decoder import FrozenDecoder
 from covist.errors import CovistError
@@ -136,7 +137,13 @@ def test_requests_have_budgets_of_their_own_and_leave_no_trace():
         return made.rows(encoded_images(loaded, request)[0].signals, ImageRequest(budget))
 
     first = rows()
-    assert [len(rows(budget)) for budget in (None, 7, "10%", "100%", 9000)] == [12, 7, 58, 576, 576]
+    assert [len(rows(budget)) for budget in (None, Count(7), Share(0.1), Share(1.0), Count(9000))] == [
+        12,
+        7,
+        58,
+        576,
+        576,
+    ]
     assert torch.equal(rows(), first)
 
 
@@ -206,7 +213,11 @@ def test_representatives_of_others_cannot_be_joined_by_further_tokens():
 
 @pytest.mark.parametrize(
     "request_",
-    [ImageRequest(), ImageRequest(48), ImageRequest("11%", "où est-ce ?", (3, 1, 2), ("où", " est-ce", " ?"))],
+    [
+        ImageRequest(),
+        ImageRequest(Count(48)),
+        ImageRequest(Share(0.11), "où est-ce ?", (3, 1, 2), ("où", " est-ce", " ?")),
+    ],
 )
 def test_a_request_travels_as_bytes(request_):
     packed = request_.pack()
@@ -214,7 +225,7 @@ def test_a_request_travels_as_bytes(request_):
 
 
 def test_caches_know_an_image_by_what_its_request_says():
-    names = {ImageRequest(budget, text).identify("image") for budget in (None, 48) for text in ("", "where?")}
+    names = {ImageRequest(budget, text).identify("image") for budget in (None, Count(48)) for text in ("", "where?")}
     assert len(names) == 4 and ImageRequest().identify("image") == "image"
 
 

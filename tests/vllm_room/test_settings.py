@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from covist.budget import Budget, Count, Share
 from covist.errors import CovistError
 from covist.methods.registry import available_methods
 from covist.vllm.settings import Serving, read_budget
@@ -11,7 +12,7 @@ from covist.vllm.settings import Serving, read_budget
 
 def test_a_budget_is_enough():
     serving = Serving.read({"budget": 64})
-    assert (serving.method.name, serving.budget) == ("covist-fixed", 64)
+    assert (serving.method.name, serving.budget) == ("covist-fixed", Count(64))
     assert (serving.instruction, serving.clip, serving.columns) == (False, None, None)
 
 
@@ -29,7 +30,7 @@ def test_everything_that_can_be_said_arrives():
     )
     assert serving.method.config.weight_limit == 64 and not serving.method.config.content
     assert serving.method.tracker.read() == 0.25
-    assert (serving.budget, serving.instruction, serving.clip, serving.columns) == ("11%", True, "somewhere", 32)
+    assert (serving.budget, serving.instruction, serving.clip, serving.columns) == (Share(0.11), True, "somewhere", 32)
 
 
 @pytest.mark.parametrize(
@@ -98,11 +99,11 @@ def test_a_reference_stays_what_it_is():
     ("budget", "count"), [(None, 64), (48, 48), ("10%", 58), (0.5, 288), (900, 576), ("100%", 576)]
 )
 def test_a_request_may_have_a_budget_of_its_own(budget, count):
-    assert Serving.read({"budget": 64}).count(budget, 576) == count
+    assert Serving.read({"budget": 64}).count(None if budget is None else Budget.parse(budget), 576) == count
 
 
 def test_the_budget_of_a_request_is_taken_out_of_its_options():
-    assert read_budget({"covist_budget": 48, "num_crops": 4}) == (48, {"num_crops": 4})
+    assert read_budget({"covist_budget": 48, "num_crops": 4}) == (Count(48), {"num_crops": 4})
     assert read_budget({"num_crops": 4}) == (None, {"num_crops": 4})
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from covist import tiny
-from covist.request.answer import Answer, Configuration, ask
+from covist.api.setup import Setup
+from covist.request.answer import Answer, ask
 from covist.request.inputs import prepare
 from covist.request.loading import load_model
 from covist.viz import draw_answer
@@ -16,7 +17,7 @@ def answered() -> Answer:
     """The bundled question about the bundled image."""
     loaded = load_model("tiny")
     image, question, _ = tiny.demo()
-    return ask(loaded, prepare(loaded, [image], question), Configuration("covist-fixed", 64), 8)
+    return ask(loaded, prepare(loaded, [image], question), Setup("covist-fixed", 64), 8)
 
 
 def draw(answer: Answer, theme: Theme) -> Figure:

@@ -33,8 +33,8 @@ ROOMS = {
     "Models and checkpoints": ("When a model is loaded, or a family is found for it.", "families tiny plugins.py"),
     "Images, videos and prompts": ("When a prompt is read, from a command, a request or a row.", "request"),
     "Command line and output files": (
-        "When options contradict each other, or a file cannot be written.",
-        "cli viz outputs.py",
+        "When options contradict each other, a package is missing, or a file cannot be written.",
+        "cli viz extras.py outputs.py",
     ),
     "Evaluating and tuning": ("In `covist eval`, `tune`, `calibrate` and `export`.", "eval"),
     "Benchmarks": ("In `covist bench`.", "bench"),

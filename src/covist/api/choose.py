@@ -1,77 +1,114 @@
-"""Turn a caller's choice into a method: a strategy, a name with settings, or an existing `Method` object."""
+"""Turn the arguments of a call into its settings, and settings into a method."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from covist.api.setup import Setup
+from covist.api.setup import DEFAULT_METHOD, Setup
+from covist.budget import Budget, Coverage, Plain, Written, refusal
+from covist.config import CovistConfig
 from covist.contract.method import Method
 from covist.errors import CovistError
+from covist.files import as_tuples
 from covist.methods.create import create_method
 from covist.methods.grammar import is_vanilla
-from covist.schedule import CoverageBudget, check_budget, check_coverage
-
-DEFAULT_METHOD, DEFAULT_BUDGET = "covist-fixed", 64
-PLAIN = "none"
-"""The budget that runs the plain model, where a budget can be chosen for single calls or runs."""
 
 
-def choose_method(
-    strategy: str | None,
-    method: str | Method | None,
-    setup: Setup,
-    concentration: float | None,
-    options: dict[str, Any],
-) -> Method:
-    """The method for the arguments of `compress()`. Arguments take precedence over the setup."""
-    if strategy not in (None, "fixed", "pro"):
-        raise CovistError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
-    if method is not None and strategy is not None:
-        raise CovistError("give either strategy= (CoViST) or method=, not both")
-    if isinstance(method, Method):
-        if setup != Setup() or concentration is not None or options:
+@dataclass(frozen=True)
+class CallSettings:
+    """What one call of `compress` or `using` asks for; what it leaves open comes from a setup.
+
+    asked: the arguments that are part of a setup
+    config: the setup of `config=`, which they override
+    options: of the method, by name
+    method: a `Method` object, which brings its own options
+    """
+
+    asked: Setup = Setup()
+    config: Setup = Setup()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    method: Method | None = None
+
+    @classmethod
+    def of(
+        cls,
+        strategy: str | None = None,
+        method: str | Method | None = None,
+        budget: Budget | Written | None = None,
+        config: CovistConfig | Setup | str | Path | None = None,
+        concentration: float | None = None,
+        min_coverage: float | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> CallSettings:
+        """Check the arguments against each other."""
+        if strategy not in (None, "fixed", "pro"):
+            raise CovistError(f"strategy={strategy!r}: choose 'fixed' or 'pro'")
+        if method is not None and strategy is not None:
+            raise CovistError("give either strategy= (CoViST) or method=, not both")
+        made = method if isinstance(method, Method) else None
+        name = method.name if isinstance(method, Method) else method
+        asked = Setup(f"covist-{strategy}" if strategy else name, budget, concentration, min_coverage=min_coverage)
+        call = cls(asked, Setup.of(config), options or {}, made)
+        if made is not None and (call.config != Setup() or concentration is not None or options):
             raise CovistError(
                 "a Method object already has its options: pass them to its constructor, and call tracker.freeze() "
                 "instead of passing concentration="
             )
-        return method
-    named = None if strategy is None else f"covist-{strategy}"
-    name = method or named or setup.method or DEFAULT_METHOD
-    chosen = create_method(name, **_options(setup, name), **options)
-    if concentration is None and chosen.tracker is not None:
-        concentration = setup.concentration
-    if concentration is not None:
-        if chosen.tracker is None:
-            raise CovistError(f"{chosen.name} has no concentration reference to freeze; omit concentration=")
-        chosen.tracker.freeze(concentration)
-    return chosen
+        return call
+
+    def over(self, base: Setup) -> Setup:
+        """The settings of the call, with those of `base` for what it leaves open."""
+        return self.asked.over(self.config).over(base)
+
+    @property
+    def concerns_method(self) -> bool:
+        """Whether it asks for more than another budget or coverage."""
+        return bool(self.options) or _method_part(self.over(Setup())) != Setup()
+
+    def key(self, setup: Setup) -> Any:
+        """What the method of a call depends on, `setup` being its settings."""
+        options = tuple(sorted((name, as_tuples(value)) for name, value in self.options.items()))
+        return self.method or _method_part(setup), options
+
+    def build_method(self, setup: Setup) -> Method:
+        """The method of the call, its reference frozen, `setup` being its settings.
+
+        A reference that is asked for, and constants that are given without a method, must suit the method; others
+        apply if it reads them.
+        """
+        if self.method is not None:
+            return self.method
+        name, given = setup.method or DEFAULT_METHOD, self.config
+        alone = {"config": given.constants} if given.method is None and given.constants is not None else {}
+        made = create_method(name, **{**alone, **setup.options_for(name), **self.options})
+        if made.tracker is not None:
+            made.tracker.freeze(setup.concentration)
+        elif self.asked.concentration is not None:
+            raise CovistError(f"{made.name} has no concentration reference to freeze; omit concentration=")
+        return made
 
 
-def choose_budget(given: int | float | str | None, setup: Setup) -> int | float | str:
-    """The given budget, else the setup's, else the default."""
-    return next(one for one in (given, setup.budget, DEFAULT_BUDGET) if one is not None)
-
-
-def check_budget_of(method: Method, budget: int | float | str, min_coverage: float | None) -> None:
-    """Refuse an invalid budget or minimum coverage, and one that the method cannot honour."""
-    check_budget(budget)
-    check_coverage(min_coverage)
-    needs = "min_coverage" if min_coverage is not None else "budget='auto'" if CoverageBudget.read(budget) else None
+def check_budget_of(method: Method, setup: Setup) -> None:
+    """Refuse a budget or a minimum coverage that the method cannot honour."""
+    if isinstance(setup.budget, Plain):
+        raise CovistError(refusal(str(setup.budget)))
+    follows = isinstance(setup.budget, Coverage)
+    needs = "min_coverage" if setup.min_coverage is not None else "budget='auto'" if follows else None
     if needs is not None and not method.measures_coverage:
         raise CovistError(
             f"{method.name} does not measure coverage, which {needs} needs; choose one of CoViST's own methods"
         )
 
 
-def check_run(name: str, budget: int | float | str, min_coverage: float | None = None) -> None:
-    """`check_budget_of` for a method's name, before anything is loaded; the plain model accepts any budget."""
-    if is_vanilla(name):
-        check_budget(budget)
-    else:
-        check_budget_of(create_method(name), budget, min_coverage)
+def check_setup(setup: Setup) -> None:
+    """Refuse, before anything is loaded, a setup that cannot be run; the uncompressed model accepts any budget."""
+    name = setup.method or DEFAULT_METHOD
+    if not is_vanilla(name):
+        check_budget_of(create_method(name, **setup.options_for(name)), setup)
 
 
-def _options(setup: Setup, name: str) -> dict[str, Any]:
-    """The setup's options for a method. Constants given without a method must suit it; others apply if it reads any."""
-    alone = {"config": setup.constants} if setup.method is None and setup.constants is not None else {}
-    return alone | setup.options_for(name)
+def _method_part(setup: Setup) -> Setup:
+    return replace(setup, budget=None, min_coverage=None)

@@ -10,9 +10,10 @@ from typing import Any
 
 from torch import nn
 
-from covist.api.choose import check_budget_of, choose_budget, choose_method
+from covist.api.choose import CallSettings, check_budget_of
 from covist.api.handle import Compression
-from covist.api.setup import Setup
+from covist.api.setup import DEFAULT, DEFAULT_BUDGET, Setup
+from covist.budget import Budget, Written
 from covist.config import CovistConfig
 from covist.contract.method import Method
 from covist.contract.reading import check_method
@@ -30,7 +31,7 @@ def compress(
     model: nn.Module,
     processor: Any | None = None,
     *,
-    budget: int | float | str | None = None,
+    budget: Budget | Written | None = None,
     strategy: str | None = None,
     method: str | Method | None = None,
     config: CovistConfig | Setup | str | Path | None = None,
@@ -87,11 +88,10 @@ def compress(
     """
     family = family_for(model)
     family.exact_attention, family.tokenizer = exact_attention, getattr(processor, "tokenizer", processor)
-    setup = Setup.of(config)
-    chosen = choose_method(strategy, method, setup, concentration, options)
-    wanted = choose_budget(budget, setup)
-    least = setup.min_coverage if min_coverage is None else min_coverage
-    check_budget_of(chosen, wanted, least)
+    call = CallSettings.of(strategy, method, budget, config, concentration, min_coverage, options)
+    setup = call.over(DEFAULT)
+    chosen = call.build_method(setup)
+    check_budget_of(chosen, setup)
     if clip is not None and not family.needs_clip_text:
         raise CovistError(f"{family.name} has no CLIP vision tower, so it cannot use clip=; omit it")
     text_tower = TextTower.resolve(clip, Home.of(family.model))
@@ -114,9 +114,10 @@ def compress(
         reader=InstructionReader(family, processor, instruction, turn_markers),
         rules=Rules(decoder),
         text_tower=text_tower,
-        budget=wanted,
-        min_coverage=least,
+        budget=setup.budget or DEFAULT_BUDGET,
+        min_coverage=setup.min_coverage,
         preprocessing=Preprocessing.of(processor),
     )
     others = [other.encoder_requests for other in available_methods().values()] if per_call else []
-    return Compression(family, settings, encoder_requests=list(dict.fromkeys(chain(chosen.encoder_requests, *others))))
+    encoder_requests = list(dict.fromkeys(chain(chosen.encoder_requests, *others)))
+    return Compression(family, settings, setup, call.key(setup), encoder_requests)

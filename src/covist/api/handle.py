@@ -8,15 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
+from pathlib import Path
 from threading import Lock
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from torch import nn
 
-from covist.api.choose import PLAIN, check_budget_of, choose_method
+from covist.api.choose import CallSettings, check_budget_of
 from covist.api.report import Report, build_report
-from covist.api.setup import Setup
+from covist.api.setup import DEFAULT_BUDGET, Setup
+from covist.budget import Budget, Written
+from covist.config import CovistConfig
 from covist.contract.encoder import EncoderRequest
 from covist.contract.family import Family, unwrap
 from covist.contract.method import Method
@@ -25,7 +28,6 @@ from covist.engine.hooks import Hooks
 from covist.engine.prefill import Prefill
 from covist.engine.settings import Settings
 from covist.errors import CovistError
-from covist.files import as_tuples
 
 REMEMBERED = 32
 """Methods that `using` keeps with what they remember, such as a running concentration reference."""
@@ -53,17 +55,27 @@ class Compression:
     >>> handle.remove()
     """
 
-    def __init__(self, family: Family, settings: Settings, encoder_requests: Sequence[EncoderRequest]):
+    def __init__(
+        self,
+        family: Family,
+        settings: Settings,
+        setup: Setup,
+        key: Any,
+        encoder_requests: Sequence[EncoderRequest],
+    ):
+        """`key` is what the method depends on."""
         if Compression.of(family.model) is not None:
             raise CovistError(
                 "this model is already compressed; call .remove() on its handle first "
                 "(covist.Compression.of(model) finds it)"
             )
         self.settings = settings = replace(settings, finished=self._write_report)
+        self.setup = setup
+        """How calls are compressed, unless `using` says otherwise."""
         self.report: Report | None = None
         """What the last prefill with images did."""
         self._model = family.model
-        self._encoder_requests = frozenset(encoder_requests)
+        self._encoder_requests, self._own_key = frozenset(encoder_requests), key
         self._hooks = Hooks(settings, encoder_requests)
         self._methods: OrderedDict[Hashable, Method] = OrderedDict()  # those that `using` has built, latest last
         self._building = Lock()
@@ -84,18 +96,19 @@ class Compression:
     def using(
         self,
         *,
-        budget: int | float | str | None = None,
+        budget: Budget | Written | None = None,
         strategy: str | None = None,
         method: str | Method | None = None,
+        config: CovistConfig | Setup | str | Path | None = None,
         concentration: float | None = None,
         min_coverage: float | None = None,
         **options: Any,
     ) -> Iterator[Run]:
         """Run this thread's calls with other settings for the duration of a `with` block.
 
-        Arguments that are not given keep the handle's values; `budget="none"` runs the plain model. Other threads are
-        not affected, so a server can give each request its own settings on one model. `report` of the object that
-        the block yields is the report of its last call.
+        The arguments are those of `compress`; what is not given keeps the handle's value, as far as the method reads
+        it. `budget="none"` runs the plain model. Other threads are not affected, so a server can give each request its
+        own settings on one model. `report` of the object that the block yields is the report of its last call.
 
         >>> import covist
         >>> model, processor, clip = covist.tiny.load()
@@ -108,45 +121,47 @@ class Compression:
         ('divprune', 32.0)
         """
         self._require_active()
-        run = Run()
-        settings = None
-        if budget != PLAIN:
-            chosen = self.settings.method
-            if method is not None or strategy is not None or concentration is not None or options:
-                chosen = self._method(strategy, method, concentration, options)
-            wanted = self.settings.budget if budget is None else budget
-            least = self.settings.min_coverage if min_coverage is None else min_coverage
-            check_budget_of(chosen, wanted, least)
+        call = CallSettings.of(strategy, method, budget, config, concentration, min_coverage, options)
+        run, setup, settings = Run(), call.over(self.setup), None
+        if not setup.is_plain:
+            chosen = self._method(call, setup) if call.concerns_method else self.settings.method
+            check_budget_of(chosen, setup)
             settings = replace(
-                self.settings, method=chosen, budget=wanted, min_coverage=least, finished=partial(self._write, run)
+                self.settings,
+                method=chosen,
+                budget=setup.budget or DEFAULT_BUDGET,
+                min_coverage=setup.min_coverage,
+                finished=partial(self._write, run),
             )
         with self._hooks.using(settings):
             yield run
 
-    def _method(
-        self, strategy: str | None, method: str | Method | None, concentration: float | None, options: dict[str, Any]
-    ) -> Method:
+    def _method(self, call: CallSettings, setup: Setup) -> Method:
         """A method for `using`; one that was used before is used again, with what it remembers."""
-        options = {name: as_tuples(value) for name, value in options.items()}
-        key = (strategy, method, concentration, tuple(sorted(options.items())))
+        key = call.key(setup)
+        if key == self._own_key:
+            return self.settings.method
         if not _is_hashable(key):
-            choose_method(strategy, method, Setup(), concentration, options)  # says which option is wrong
+            call.build_method(setup)  # says which option is wrong
             raise CovistError("using() takes options that are numbers, texts or tuples")
         with self._building:
             if key not in self._methods:
-                chosen = choose_method(strategy, method, Setup(), concentration, options)
-                if not self._encoder_requests.issuperset(chosen.encoder_requests):
-                    raise CovistError(
-                        f"{chosen.name} reads encoder layers that this handle does not record; "
-                        "pass per_call=True to compress()"
-                    )
-                check_method(chosen, self.settings.decoder)
-                self._hooks.watch_blocks(chosen)
+                chosen = call.build_method(setup)
+                self._admit(chosen)
                 self._methods[key] = chosen
             self._methods.move_to_end(key)
             while len(self._methods) > REMEMBERED:
                 self._methods.popitem(last=False)
             return self._methods[key]
+
+    def _admit(self, method: Method) -> None:
+        """Prepare the hooks for another method; refuse one that reads what they do not record."""
+        if not self._encoder_requests.issuperset(method.encoder_requests):
+            raise CovistError(
+                f"{method.name} reads encoder layers that this handle does not record; pass per_call=True to compress()"
+            )
+        check_method(method, self.settings.decoder)
+        self._hooks.watch_blocks(method)
 
     def refresh(self) -> None:
         """Compute head gains and distance tables again after the model's weights have changed.
@@ -175,7 +190,7 @@ class Compression:
             del _ACTIVE[self._model]
 
     def __repr__(self) -> str:
-        how = f"{self.settings.method.name}, budget {self.settings.budget}"
+        how = f"{self.settings.method.name}, budget {self.setup.budget}"
         state = "active" if self.is_active else "removed, the model is as it was"
         last = "no image seen yet" if self.report is None else f"last call: {self.report.summary}"
         return f"Compression of {type(self._model).__name__} by {how} ({state})\n  {last}"

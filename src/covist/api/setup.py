@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from covist.budget import Budget, Count, Plain, Written
 from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.files import as_json, load_settings, plain, save_settings
 from covist.formulas.concentration import ConcentrationTracker
 from covist.methods.create import create_method, reads_constants, takes_calibration
-from covist.methods.grammar import is_vanilla
-from covist.schedule import Calibration, check_budget, check_coverage
+from covist.methods.grammar import VANILLA, is_vanilla, usual_spelling
+from covist.schedule import Calibration, check_coverage
 
 VERSION = 1
 """Version of the file format; a file of another version is refused."""
 VERSION_KEY = "covist_settings"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Setup:
-    """A method with all its settings, as saved in `covist.json`. None leaves a setting to the caller.
+    """How images are compressed: a method with all its settings, as saved in `covist.json`.
+
+    None leaves a setting open. Setups are values: they compare, hash, and travel to other processes.
 
     method: the method's name with its settings, as on the command line
-    budget: visual tokens per image: a count, a share, or "auto"
+    budget: visual tokens per image: a count, a share, "auto", or "none" for the plain model
     concentration: the number to which CoViST's running concentration reference is frozen
     constants: CoViST's constants, if they differ from the paper's
     origin: where the settings come from, for readers of the file: data, target, versions
@@ -45,29 +48,86 @@ class Setup:
       no image seen yet
     """
 
-    method: str | None = None
-    budget: int | float | str | None = None
-    concentration: float | None = None
-    constants: CovistConfig | None = None
-    origin: dict[str, Any] = field(default_factory=dict, compare=False)
-    min_coverage: float | None = None
-    calibration: Calibration | None = None
+    method: str | None
+    budget: Budget | None
+    concentration: float | None
+    constants: CovistConfig | None
+    origin: dict[str, Any] = field(compare=False)
+    min_coverage: float | None
+    calibration: Calibration | None
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        method: str | None = None,
+        budget: Budget | Written | None = None,
+        concentration: float | None = None,
+        constants: CovistConfig | None = None,
+        origin: dict[str, Any] | None = None,
+        min_coverage: float | None = None,
+        calibration: Calibration | None = None,
+    ) -> None:
         """Refuse invalid settings before a model is loaded. Numbers of numpy become plain ones."""
-        for name in ("budget", "concentration", "min_coverage"):
-            object.__setattr__(self, name, plain(getattr(self, name)))
-        if not isinstance(self.method, str | None):
-            raise CovistError(f"method must be a method's name, got {self.method!r}")
-        if self.budget is not None:
-            check_budget(self.budget)
-        check_coverage(self.min_coverage)
-        if self.concentration is not None:
-            ConcentrationTracker().freeze(self.concentration)
-        if not isinstance(self.constants, CovistConfig | None):
-            raise CovistError(f"constants must be a CovistConfig, got {type(self.constants).__name__}")
-        if not isinstance(self.calibration, Calibration | None):
-            raise CovistError(f"calibration must be a Calibration, got {type(self.calibration).__name__}")
+        concentration, min_coverage = plain(concentration), plain(min_coverage)
+        if not isinstance(method, str | None):
+            raise CovistError(f"method must be a method's name, got {method!r}")
+        check_coverage(min_coverage)
+        ConcentrationTracker().freeze(concentration)
+        if not isinstance(constants, CovistConfig | None):
+            raise CovistError(f"constants must be a CovistConfig, got {type(constants).__name__}")
+        if not isinstance(calibration, Calibration | None):
+            raise CovistError(f"calibration must be a Calibration, got {type(calibration).__name__}")
+        values = (
+            method,
+            None if budget is None else Budget.parse(budget),
+            concentration,
+            constants,
+            {} if origin is None else origin,
+            min_coverage,
+            calibration,
+        )
+        for one, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, one.name, value)
+
+    def __str__(self) -> str:
+        """The method and its budget."""
+        if self.is_plain:
+            return VANILLA
+        return " ".join(str(one) for one in (self.method, self.budget) if one is not None)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it leaves the model uncompressed."""
+        return isinstance(self.budget, Plain) or (self.method is not None and is_vanilla(self.method))
+
+    def over(self, base: Setup) -> Setup:
+        """These settings, with those of `base` for what they leave open.
+
+        >>> str(covist.Setup(budget=32).over(covist.Setup("covist-pro", 64)))
+        'covist-pro 32'
+        """
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        return replace(base, **{name: value for name, value in given.items() if value not in (None, {})})
+
+    def resolved(self, measure: Callable[[], float] | None = None) -> Setup:
+        """The settings that take effect: nothing is left open, and nothing is held that the method does not read.
+
+        Setups that compress alike are equal then, however they were written, so their requests can share a batch.
+
+        measure: gives the concentration reference to freeze, if the method has one and the setup does not say it
+
+        >>> covist.Setup(budget="64").resolved() == covist.Setup("covist-fixed", constants=CovistConfig()).resolved()
+        True
+        """
+        whole = self.over(DEFAULT)
+        if whole.is_plain:
+            return PLAIN
+        name = usual_spelling(whole.method or DEFAULT_METHOD)
+        read, frozen = whole.options_for(name), None
+        if create_method(name, **read).tracker is not None:
+            frozen = measure() if whole.concentration is None and measure is not None else whole.concentration
+        constants = None if read.get("config") == CovistConfig() else read.get("config")
+        least, calibration = whole.min_coverage, read.get("calibration")
+        return Setup(name, whole.budget, frozen, constants, None, least, calibration)
 
     def options_for(self, method: str) -> dict[str, Any]:
         """Constants and calibration as options of a method that reads them."""
@@ -92,7 +152,7 @@ class Setup:
         return {
             VERSION_KEY: VERSION,
             "method": self.method,
-            "budget": self.budget,
+            "budget": None if self.budget is None else self.budget.written,
             "concentration": self.concentration,
             "constants": constants,
             "min_coverage": self.min_coverage,
@@ -131,3 +191,10 @@ class Setup:
     def load(cls, path: str | Path) -> Setup:
         """Read a file; any error in it is a `CovistError` of one line."""
         return load_settings(path, cls.from_dict)
+
+
+DEFAULT_METHOD, DEFAULT_BUDGET = "covist-fixed", Count(64)
+DEFAULT = Setup(DEFAULT_METHOD, DEFAULT_BUDGET)
+"""What is taken for settings that nobody gives."""
+PLAIN = Setup(VANILLA, Plain())
+"""The uncompressed model."""

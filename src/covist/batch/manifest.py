@@ -30,17 +30,17 @@ class Order:
 
     def settings(self) -> dict[str, Any]:
         """What must not change between two runs of a job, by the names of the command's options."""
-        spec = self.spec
+        spec, setup = self.spec, self.spec.setup
         return {
             "covist": __version__,
             "model": spec.model,
             "clip": spec.clip,
-            "method": spec.method,
-            "budget": str(spec.budget),
-            "constants": "published" if spec.constants is None else spec.constants.to_dict(),
-            "concentration": "measured" if spec.concentration is None else spec.concentration,
-            "min-coverage": spec.min_coverage,
-            "calibration": None if spec.calibration is None else spec.calibration.to_dict(),
+            "method": setup.method,
+            "budget": str(setup.budget),
+            "constants": "published" if setup.constants is None else setup.constants.to_dict(),
+            "concentration": "measured" if setup.concentration is None else setup.concentration,
+            "min-coverage": setup.min_coverage,
+            "calibration": None if setup.calibration is None else setup.calibration.to_dict(),
             "max-new-tokens": spec.max_new_tokens,
             "prompt": spec.prompt,
             "format": self.format,

@@ -15,9 +15,7 @@ from covist.engine.decoder import FrozenDecoder
 from covist.errors import CovistError
 from covist.eval.subject import bundled_concentration
 from covist.families.registry import family_for
-from covist.methods.create import create_method
-from covist.methods.grammar import is_vanilla
-from covist.request.answer import Configuration, compressed
+from covist.request.answer import compressed
 from covist.request.halving import in_halves, is_out_of_memory, one_line
 from covist.request.identity import identity
 from covist.request.loading import LoadedModel, load_model
@@ -38,12 +36,9 @@ def load(spec: WorkerSpec) -> LoadedModel:
 def look_at(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
     """The facts that workers must agree on.
 
-    If the spec has no concentration reference, it is measured on the bundled scenes, as in `covist serve`.
+    A concentration reference that the setup leaves open is measured on the bundled scenes, as in `covist serve`.
     """
-    tracks = not is_vanilla(spec.method) and create_method(spec.method).tracker is not None
-    reference = spec.concentration if tracks else None
-    if tracks and reference is None:
-        reference = bundled_concentration(loaded)
+    reference = spec.setup.resolved(lambda: bundled_concentration(loaded)).concentration
     family = family_for(loaded.model)
     decoder = FrozenDecoder(family.decoder)
     return Facts(identity(loaded), reference, decoder.kv_bytes([1] * decoder.layers))
@@ -59,10 +54,7 @@ class Worker:
         self._spec = spec
         self._loaded = loaded or load(spec)
         _require_same(spec.identity, identity(self._loaded))
-        configuration = Configuration(
-            spec.method, spec.budget, spec.concentration, spec.constants, spec.min_coverage, spec.calibration
-        )
-        self._compression = compressed(self._loaded, configuration)
+        self._compression = compressed(self._loaded, spec.setup)
         self._together = Together(self._loaded, self._compression.__enter__())
         self._limit = Limit.of(spec.batch_size, self._loaded.model.device.type)
         self._longest = getattr(self._loaded.model.config.get_text_config(), "max_position_embeddings", None)

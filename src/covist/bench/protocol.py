@@ -15,20 +15,20 @@ from typing import Any
 
 import torch
 
-from covist.api.choose import check_run
+from covist.api.choose import check_setup
 from covist.api.report import Report
-from covist.api.setup import Setup
+from covist.api.setup import DEFAULT_BUDGET, DEFAULT_METHOD, PLAIN, Setup
 from covist.bench.workloads import Workload
+from covist.budget import Budget, Count, Coverage, Written
 from covist.environment import machine, versions
 from covist.errors import CovistError
 from covist.families.registry import family_for, geometry_named
 from covist.methods.grammar import VANILLA
-from covist.request.answer import Configuration, compressed
+from covist.request.answer import compressed
 from covist.request.budgets import Reach, reach
 from covist.request.inputs import Request
 from covist.request.timing import Measurement, measure, measure_plain_decoder
 from covist.request.tokens import VisualTokens, mean_content, uncompressed_flops, visual_tokens
-from covist.schedule import CoverageBudget
 
 MIB = 2**20
 
@@ -44,35 +44,29 @@ class Record:
 
 
 def configurations(
-    methods: Sequence[str], budgets: Sequence[int | float | str], setup: Setup | None = None
-) -> list[Configuration]:
+    methods: Sequence[str], budgets: Sequence[Budget | Written], setup: Setup | None = None
+) -> list[Setup]:
     """Vanilla first, as the reference of every ratio, then each method at each budget, with the settings of a setup."""
-    own = setup or Setup()
-    others = [name for name in methods if name != VANILLA]
-    for name, budget in product(others, budgets):
-        check_run(name, budget, own.min_coverage)  # bad ones are refused before anything is timed
-    return [
-        Configuration(VANILLA),
-        *(
-            Configuration(name, budget, own.concentration, own.constants, own.min_coverage, own.calibration)
-            for name, budget in product(others, budgets)
-        ),
-    ]
+    own, others = setup or Setup(), [name for name in methods if name != VANILLA]
+    made = [Setup(name, budget).over(own) for name, budget in product(others, budgets)]
+    for one in made:
+        check_setup(one)  # bad ones are refused before anything is timed
+    return [PLAIN, *made]
 
 
-def default_budgets(geometry: str | None) -> list[int | float | str]:
+def default_budgets(geometry: str | None) -> list[Budget]:
     """The paper's smallest budget for a geometry; 64 elsewhere."""
-    return [64] if geometry is None else [min(geometry_named(geometry).budgets)]
+    return [DEFAULT_BUDGET if geometry is None else Count(min(geometry_named(geometry).budgets))]
 
 
 class Bench:
     """A benchmark run; `results()` summarises what is finished, also after an interruption."""
 
-    def __init__(self, workload: Workload, plan: Sequence[Configuration], repetitions: int = 3):
+    def __init__(self, workload: Workload, plan: Sequence[Setup], repetitions: int = 3):
         if repetitions < 1 or not workload.requests:
             raise CovistError("a benchmark needs at least one prompt and one repetition")
         self.workload, self.plan, self.repetitions = workload, list(plan), repetitions
-        self.records = {configuration: Record() for configuration in plan}
+        self.records = {setup: Record() for setup in plan}
         self._layers = len(family_for(workload.loaded.model).decoder.layers)
         self._tokens: list[VisualTokens] = [
             tokens for request in workload.requests for tokens in visual_tokens(workload.loaded, request)
@@ -86,33 +80,31 @@ class Bench:
 
     def run(self, advance: Callable[[str], None] = lambda step: None) -> None:
         """Run everything; `advance(name)` is called after each request."""
-        for configuration in self.plan:
-            self._run(configuration, self.workload.warmup, Record(), advance)
+        for setup in self.plan:
+            self._run(setup, self.workload.warmup, Record(), advance)
         for _repetition in range(self.repetitions):
-            for configuration in self.plan:
-                record = self.records[configuration]
-                self._run(configuration, self.workload.requests, record, advance)
+            for setup in self.plan:
+                record = self.records[setup]
+                self._run(setup, self.workload.requests, record, advance)
                 record.plain.append(measure_plain_decoder(self.workload.loaded.model, round(self._mean_length(record))))
 
-    def _run(
-        self, configuration: Configuration, requests: Sequence[Request], record: Record, advance: Callable[[str], None]
-    ) -> None:
+    def _run(self, setup: Setup, requests: Sequence[Request], record: Record, advance: Callable[[str], None]) -> None:
         torch.manual_seed(0)
-        with compressed(self.workload.loaded, configuration, instruction=self.workload.instruction) as handle:
+        with compressed(self.workload.loaded, setup, instruction=self.workload.instruction) as handle:
             for request in requests:
                 record.requests.append(measure(self.workload.loaded.model, request, self.workload.max_new_tokens))
                 record.prompt_length = request.length
                 if handle is not None and handle.report is not None:
                     record.reports.append(handle.report)
-                advance(str(configuration))
+                advance(str(setup))
 
     def reaches(self) -> list[Reach]:
         """How many tokens each budget comes to on the images of the workload."""
         counts = sorted({(tokens.content, tokens.frames) for tokens in self._tokens})
         return [
-            reach(configuration.method, configuration.budget, content, self._layers, frames)
-            for configuration in self.plan
-            if configuration.budget is not None and CoverageBudget.read(configuration.budget) is None
+            reach(setup.method or DEFAULT_METHOD, setup.budget or DEFAULT_BUDGET, content, self._layers, frames)
+            for setup in self.plan
+            if not setup.is_plain and not isinstance(setup.budget, Coverage)
             for content, frames in counts
         ]
 
@@ -121,7 +113,7 @@ class Bench:
     def results(self) -> dict[str, Any]:
         """The whole benchmark as plain values."""
         workload = self.workload
-        rows = [self._row(configuration) for configuration, record in self.records.items() if record.requests]
+        rows = [self._row(setup) for setup, record in self.records.items() if record.requests]
         reference = next((row for row in rows if row["method"] == VANILLA), None)
         for row in rows:
             row["speedup"] = None if reference is None else _ratios(reference["generation_ms"], row["generation_ms"])
@@ -140,14 +132,14 @@ class Bench:
             "versions": versions(),
         }
 
-    def _row(self, configuration: Configuration) -> dict[str, Any]:
-        record = self.records[configuration]
+    def _row(self, setup: Setup) -> dict[str, Any]:
+        record = self.records[setup]
         took = record.requests
         peaks = [item.peak_bytes for item in took if item.peak_bytes is not None]
         seconds = [report.seconds for report in record.reports]
         return {
-            "method": configuration.method,
-            "budget": configuration.budget,
+            "method": setup.method,
+            "budget": None if setup.is_plain or setup.budget is None else setup.budget.written,
             "mean_tokens": self._mean_tokens(record),
             "mean_cached_tokens": self._mean_cached_tokens(record),
             "markers": mean(tokens.markers for tokens in self._tokens),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from time import perf_counter
@@ -73,7 +72,7 @@ def batch(
     if source.is_dir() and prompt is None:
         raise CovistError("a folder of images needs a --prompt: the question to ask about each image")
     rows_at_once = _batch_size(batch_size)
-    chosen = _setup(options.setup(config, strategy, method, budget, min_coverage), concentration)
+    chosen = _with_reference(options.setup(config, strategy, method, budget, min_coverage), concentration)
     _check_ray(ray, workers)
     from covist.batch.job import run, summary
     from covist.batch.manifest import Order
@@ -85,12 +84,7 @@ def batch(
             model=model,
             clip=clip,
             device=device,
-            method=str(chosen.method),
-            budget=str(chosen.budget),
-            constants=chosen.constants,
-            concentration=chosen.concentration,
-            min_coverage=chosen.min_coverage,
-            calibration=chosen.calibration,
+            setup=chosen,
             max_new_tokens=max_new_tokens,
             prompt=prompt,
             batch_size=rows_at_once,
@@ -116,14 +110,15 @@ def batch(
     return 0 if finished.tally.answered else NOTHING_ANSWERED
 
 
-def _setup(setup: Setup, concentration: float | None) -> Setup:
-    """Add the command line's reference; refuse an unknown method, and a reference for a method that uses none."""
-    from covist.api.choose import choose_method
-    from covist.methods.grammar import is_vanilla
+def _with_reference(setup: Setup, concentration: float | None) -> Setup:
+    """Add the command line's reference; refuse one for a method that uses none."""
+    from covist.api.choose import CallSettings
 
-    if not is_vanilla(str(setup.method)):
-        choose_method(None, None, setup, concentration, {})
-    return setup if concentration is None else replace(setup, concentration=concentration)
+    call = CallSettings.of(concentration=concentration)
+    chosen = call.over(setup)
+    if not chosen.is_plain:
+        call.build_method(chosen)
+    return chosen
 
 
 def _batch_size(text: str) -> int | None:

@@ -91,14 +91,14 @@ def evaluate(
     from covist.eval import method_names
     from covist.eval.photos import evaluate_photos
     from covist.eval.results import results_directory
-    from covist.eval.runner import check_runs
+    from covist.eval.runner import check_runs, read_budgets
     from covist.outputs import writable_directory
 
     setup = Setup.of(config)
     methods = setup.method or METHODS if methods is None else methods
     budgets = str(setup.budget or BUDGETS) if budgets is None else budgets
     names = method_names(methods)  # a bad name, suite or budget is refused before anything is loaded
-    check_runs(names, options.split(budgets, "--budgets"))
+    check_runs(names, read_budgets(options.split(budgets, "--budgets")))
     with_photos = suite == PHOTOS
     asked = photos_of(data, metric, model) if with_photos else suite_of(suite, data, metric, Films((), frames, fps))
     if destination is not None:

@@ -14,6 +14,7 @@ from covist.errors import CovistError
 if TYPE_CHECKING:
     from PIL import Image
 
+    from covist.budget import Budget
     from covist.eval import Suite
     from covist.request.answer import Answer
     from covist.request.budgets import Reach
@@ -117,18 +118,18 @@ def request(loaded: LoadedModel, asked: Question) -> Request:
     return made
 
 
-def reaches(answer: Answer, budget: int | float | str | None) -> list[Reach]:
+def reaches(answer: Answer, budget: Budget | None) -> list[Reach]:
     """How many tokens the budget came to, per image and video."""
+    from covist.budget import Count, Coverage
     from covist.request.budgets import reach
-    from covist.schedule import CoverageBudget
 
     if answer.report is None or budget is None:
         return []
-    follows = CoverageBudget.read(budget) is not None
+    follows = isinstance(budget, Coverage)
     return [
         reach(
             answer.method,
-            image.budget if follows else budget,
+            Count(image.budget) if follows else budget,
             image.tokens,
             len(image.tokens_per_layer),
             1 if follows else image.frames,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
@@ -148,16 +147,13 @@ def setup(
     min_coverage: float | None = None,
 ) -> Setup:
     """The options of a command, with its --config file for what they leave open; bad ones are refused at once."""
-    from covist.api.choose import DEFAULT_BUDGET, check_run
-    from covist.api.setup import Setup
+    from covist.api.choose import check_setup
+    from covist.api.setup import DEFAULT, Setup
 
-    own = Setup.of(config)
-    named = own.method is not None and strategy is None and method is None
-    chosen = next(one for one in (budget, own.budget, str(DEFAULT_BUDGET)) if one is not None)
-    name = own.method if named else method_name(strategy, method)
-    least = own.min_coverage if min_coverage is None else min_coverage
-    check_run(name or method_name(None, None), chosen, least)
-    return replace(own, method=name, budget=chosen, min_coverage=least)
+    name = None if strategy is method is None else method_name(strategy, method)
+    chosen = Setup(name, budget, min_coverage=min_coverage).over(Setup.of(config)).over(DEFAULT)
+    check_setup(chosen)
+    return chosen
 
 
 def with_ray_address(arguments: list[str]) -> list[str]:

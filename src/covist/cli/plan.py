@@ -37,23 +37,25 @@ def plan(
     [bold]covist plan --method priortr:counts=nominal[/]
     """
     from covist.api.choose import check_budget_of
+    from covist.api.setup import Setup
+    from covist.budget import Budget, Coverage
     from covist.families.registry import geometry_named
     from covist.methods.create import create_method
     from covist.plan import plan_of
     from covist.request.budgets import reach_of
-    from covist.schedule import CoverageBudget
 
     name = options.method_name(strategy, method)
     chosen = create_method(name)
-    check_budget_of(chosen, budget, min_coverage=None)
+    wanted = Budget.parse(budget)
+    check_budget_of(chosen, Setup(name, wanted))
     sizes = {"layers": layers, "tokens": tokens, "markers": markers}
-    made = plan_of(name, chosen.schedule, geometry_named(preset), budget, text=text, **sizes)
-    if (needed := CoverageBudget.read(budget)) is not None:
-        least, most = needed.bounds(made.tokens)
+    made = plan_of(name, chosen.schedule, geometry_named(preset), wanted, text=text, **sizes)
+    if isinstance(wanted, Coverage):
+        least, most = wanted.bounds(made.tokens)
         note(f"an image's tokens are known only once it is seen: {least} to {most} here; this plan is for {most}")
     else:
         means = made.schedule.mean, made.schedule.cached_mean
-        print_notes([reach_of(name, budget, made.budget, made.tokens, *means)])
+        print_notes([reach_of(name, wanted, made.budget, made.tokens, *means)])
     if as_json:
         print_json(made.to_dict())
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -15,6 +15,7 @@ from covist.cli.models import Films, certificates, draw, load, question, reaches
 from covist.units import milliseconds, number, operations, share, size
 
 if TYPE_CHECKING:
+    from covist.api.setup import Setup
     from covist.request.answer import Answer
 
 
@@ -46,11 +47,11 @@ def run(
     image. With [bold]--compare[/], the uncompressed model answers too, and the table
     shows the savings.
     """
-    from covist.request.answer import Configuration, ask
+    from covist.request.answer import ask
     from covist.request.answer import compare as ask_both
     from covist.viz.files import FIGURES, writable_drawing
 
-    chosen = Configuration.of(options.setup(config, strategy, method, budget, min_coverage))
+    chosen = options.setup(config, strategy, method, budget, min_coverage)
     asked = question(image, prompt, Films(video or (), frames, fps), model)
     if overlay is not None:
         writable_drawing(overlay, FIGURES)
@@ -61,14 +62,14 @@ def run(
         draw(answers[-1], asked, overlay, overlay=True)
     notes = print_notes(reaches(answers[-1], chosen.budget))
     if as_json:
-        _print_json(model, asked.prompt, chosen.budget, answers, notes)
+        _print_json(model, asked.prompt, chosen, answers, notes)
     else:
         _print(asked.prompt, answers, overlay)
 
 
-def _print_json(model: str, asked: str, budget: Any, answers: list[Answer], notes: list[str]) -> None:
+def _print_json(model: str, asked: str, chosen: Setup, answers: list[Answer], notes: list[str]) -> None:
     same = answers[0].text == answers[1].text if len(answers) == 2 else None
-    about = {"model": model, "prompt": asked, "budget": budget, "notes": notes, "same_answer": same}
+    about = {"model": model, "prompt": asked, "budget": chosen.to_dict()["budget"], "notes": notes, "same_answer": same}
     print_json({**about, "results": [answer.to_dict() for answer in answers]})
 
 

@@ -21,9 +21,9 @@ from covist.units import counted
 if TYPE_CHECKING:
     import socket
 
+    from covist.api.setup import Setup
     from covist.serve.keys import Keys
     from covist.serve.server import Extension
-    from covist.serve.settings import Setting
     from covist.serve.spec import ServiceSpec
 
 
@@ -101,7 +101,7 @@ def serve(
     require_extra("covist serve", "serve")
     _check_page(page, ray)
     _check_ray(ray, replicas, autoscale)
-    from covist.api.choose import DEFAULT_BUDGET, DEFAULT_METHOD
+    from covist.api.setup import Setup
     from covist.serve.connections import bind
     from covist.serve.keys import Keys
     from covist.serve.spec import ServiceSpec
@@ -113,11 +113,7 @@ def serve(
         model=model,
         clip=clip,
         device=device,
-        budget=chosen.budget or DEFAULT_BUDGET,
-        method=chosen.method or DEFAULT_METHOD,
-        config=chosen,
-        min_coverage=chosen.min_coverage,
-        concentration=chosen.concentration if concentration is None else concentration,
+        setup=Setup(concentration=concentration).over(chosen),
         limits=limits,
         image_hosts=tuple(allow_image_host or ()),
         temperature=temperature,
@@ -165,7 +161,7 @@ def application_name(bound: socket.socket) -> str:
     return f"covist-{platform.node()}-{bound.getsockname()[1]}"
 
 
-def _announce(name: str, default: Setting, bound: socket.socket, more: str = "") -> str:
+def _announce(name: str, default: Setup, bound: socket.socket, more: str = "") -> str:
     """Print where the model is served; returns the address."""
     host, port = bound.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"

@@ -48,10 +48,10 @@ def show(
     For a video: a film strip with the representatives of every frame, and how
     they and their weight change over time.
     """
-    from covist.request.answer import Configuration, ask
+    from covist.request.answer import ask
     from covist.viz.files import writable_drawing
 
-    chosen = Configuration.of(options.setup(config, strategy, method, budget, min_coverage))
+    chosen = options.setup(config, strategy, method, budget, min_coverage)
     asked = question(image, prompt, Films(video or (), frames, fps), model)
     writable_drawing(destination)
     loaded = load(model, clip, device)
@@ -62,7 +62,7 @@ def show(
         about = {
             "model": model,
             "prompt": asked.prompt,
-            "budget": chosen.budget,
+            "budget": chosen.to_dict()["budget"],
             "notes": notes,
             "figure": str(destination),
         }

@@ -61,20 +61,19 @@ def tune(
     commands with [bold]--config[/]. If no budget suffices, nothing is saved and the exit
     code is 3.
     """
-    from covist.api.choose import DEFAULT_METHOD
-    from covist.api.setup import Setup
+    from covist.api.setup import DEFAULT_METHOD, Setup
+    from covist.budget import Budget
     from covist.eval import method_names
     from covist.eval import tune as find_budget
-    from covist.eval.runner import check_runs
+    from covist.eval.runner import check_runs, read_budgets
     from covist.eval.tuning import check_keep
     from covist.outputs import writable_directory, writable_file
-    from covist.schedule import check_budget
 
     check_keep(keep)  # bad options are refused before anything is loaded
     setup = Setup.of(config)
     methods = method_names(method or setup.method or DEFAULT_METHOD)
-    check_runs(methods, options.split(budgets or "64", "--budgets"))
-    check_budget(max_budget or 1)
+    check_runs(methods, read_budgets(options.split(budgets or "64", "--budgets")))
+    most = None if max_budget is None else Budget.parse(max_budget)
     asked = suite_of(suite, data, metric, Films((), frames, fps))
     file = writable_file(save or Path("covist.json"), (".json",))
     if destination is not None:
@@ -87,7 +86,7 @@ def tune(
                 suite=asked,
                 methods=methods,
                 budgets=budgets,
-                max_budget=max_budget,
+                max_budget=most,
                 limit=limit,
                 model=loaded,
                 max_new_tokens=max_new_tokens,

@@ -12,6 +12,7 @@ from typing import Any
 from prometheus_client.metrics_core import Metric
 from ray import serve
 
+from covist.api.setup import Setup
 from covist.cluster.errors import refusal
 from covist.cluster.job import RemoteJob, opened
 from covist.cluster.replica import Replica
@@ -24,7 +25,6 @@ from covist.serve.logs import log
 from covist.serve.metrics import Metrics
 from covist.serve.room import Room
 from covist.serve.schema import ChatRequest
-from covist.serve.settings import Setting
 from covist.serve.spec import ServiceSpec
 
 DEPLOYMENT = "replica"
@@ -44,7 +44,7 @@ class Fleet:
         handle = _deploy(spec, scaling, share, name)
         self._stream = handle.options(stream=True)
         self._all = handle
-        described: tuple[str, Setting] = handle.describe.remote().result()
+        described: tuple[str, Setup] = handle.describe.remote().result()
         self.name, self.default = described
         self._running = 0
         self._figures: dict[str, list[Metric]] = {}
@@ -72,7 +72,7 @@ class Fleet:
         stream = self._stream.answer.remote(wanted)
         accepted = await opened(stream, deadline)
         choices = wanted.n or 1
-        answer = Answer(self.name, accepted.setting, accepted.prompt_tokens, choices, arrived)
+        answer = Answer(self.name, accepted.setup, accepted.prompt_tokens, choices, arrived)
         return RemoteJob(stream, choices, deadline), answer
 
     def close(self) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from prometheus_client.metrics_core import Metric
 
+from covist.api.setup import Setup
 from covist.serve.errors import Refusal
 from covist.serve.schema import ChatRequest
 from covist.serve.sequence import Event, Finished
-from covist.serve.settings import Setting
 from covist.serve.spec import ServiceSpec
 
 SHOWN = ("covist_batch_size", "covist_queue", "covist_running")
@@ -22,7 +22,7 @@ class Accepted:
     """What is known about an accepted request before its first event."""
 
     replica: str
-    setting: Setting
+    setup: Setup
     prompt_tokens: int
 
 
@@ -38,15 +38,15 @@ class Replica:
         self._service = spec.build()
         self._id = serve.get_replica_context().replica_id.unique_id
 
-    def describe(self) -> tuple[str, Setting]:
-        """The model's name, and the setting of requests that choose none."""
+    def describe(self) -> tuple[str, Setup]:
+        """The model's name, and the setup of requests that choose none."""
         return self._service.name, self._service.default
 
     async def answer(self, wanted: ChatRequest) -> AsyncIterator[Message]:
         """`Accepted`, then the events of the request, or a refusal at any time. Cancelling it stops the generation."""
         try:
             job, answer = await self._service.admit(wanted)
-            yield Accepted(self._id, answer.setting, answer.prompt_tokens)
+            yield Accepted(self._id, answer.setup, answer.prompt_tokens)
             async for index, event in job.follow():
                 yield index, _light(event)
         except Refusal as refusal:  # sent as a message, because Ray would wrap an exception in its own

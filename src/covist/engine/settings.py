@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from covist.budget import Budget
 from covist.contract.family import Family
 from covist.contract.instruction import TextSpace
 from covist.contract.method import AttentionRule, Method
@@ -63,7 +64,7 @@ class Settings:
     reader: InstructionReader
     rules: Rules
     text_tower: TextSpace | None
-    budget: int | float | str
+    budget: Budget
     min_coverage: float | None = None  # an image whose first reduction covers less runs uncompressed
     preprocessing: Preprocessing = Preprocessing()  # of the images, if the processor is known
     finished: Callable[[Prefill], None] | None = None  # called after every prefill with images

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from statistics import mean
@@ -14,14 +14,14 @@ import torch
 from covist import __version__
 from covist.api.handle import Compression
 from covist.api.setup import Setup
+from covist.budget import Budget, Coverage
 from covist.config import CovistConfig
 from covist.eval.records import Answered, Records, Run
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite
-from covist.methods.create import create_method
 from covist.report.stages import ImageReport
 from covist.request.answer import compressed
-from covist.schedule import Calibration, CoverageBudget, resolve_budget
+from covist.schedule import Calibration
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of finished images, of all images (both over all runs), and the name of the current run."""
@@ -45,15 +45,22 @@ def answers_identity(
     }
 
 
+def setup_from(settings: Mapping[str, Any]) -> Setup:
+    """The setup that all answers of a directory share, from what `answers_identity` wrote."""
+    constants, calibration = settings.get("constants"), settings.get("calibration")
+    return Setup(
+        concentration=settings.get("concentration"),
+        constants=CovistConfig.from_dict(constants) if isinstance(constants, dict) else None,
+        min_coverage=settings.get("min_coverage"),
+        calibration=None if calibration is None else Calibration.from_dict(calibration),
+    )
+
+
 class Answering:
     """Answers the items that have no answers in the records yet."""
 
     def __init__(self, subject: Subject, suite: Suite, items: Sequence[Item], records: Records, seed: int):
         self.subject, self.suite, self.items, self.records, self.seed = subject, suite, items, records, seed
-        stored = records.settings.get("constants")
-        self.constants = CovistConfig.from_dict(stored) if isinstance(stored, dict) else None
-        measured = records.settings.get("calibration")
-        self.calibration = None if measured is None else Calibration.from_dict(measured)
 
     def on(self, items: Sequence[Item]) -> Answering:
         """The same for other items of the suite."""
@@ -77,15 +84,12 @@ class Answering:
             progress(done, total, "finished")
 
     def _compressed(self, run: Run) -> AbstractContextManager[Compression | None]:
-        tracks = not run.is_vanilla and create_method(run.method).tracker is not None
-        reference = self.concentration() if tracks else None
-        asked = replace(
-            run,
-            constants=self.constants,
-            min_coverage=self.records.settings.get("min_coverage"),
-            calibration=self.calibration,
-        )
-        return compressed(self.subject.loaded, asked, concentration=reference)
+        return compressed(self.subject.loaded, self.setup_of(run))
+
+    def setup_of(self, run: Run) -> Setup:
+        """Everything that the answers of a run depend on, the concentration reference included."""
+        shared = setup_from(self.records.settings)
+        return replace(shared, method=run.method, budget=run.budget).resolved(self.concentration)
 
     def concentration(self) -> float:
         """CoViST's frozen reference, measured once."""
@@ -111,12 +115,12 @@ class Answering:
             tokens,
             self.records.sitting,
             cached=None if cached == tokens else cached,
-            target=None if target == run.budget else target,
+            target=None if target == run.budget.written else target,
             written=said.tokens,
             losses=said.losses,
         )
 
 
-def _target(budget: int | str, image: ImageReport) -> int:
+def _target(budget: Budget, image: ImageReport) -> int:
     """The tokens that a budget allows an image or a video; an adaptive budget has reported them itself."""
-    return image.budget if CoverageBudget.read(budget) else resolve_budget(budget, image.tokens, image.frames)
+    return image.budget if isinstance(budget, Coverage) else budget.count_for(image.tokens, image.frames)

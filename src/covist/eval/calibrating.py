@@ -9,17 +9,18 @@ from typing import Any
 
 from covist.api.compress import compress
 from covist.api.setup import Setup
+from covist.budget import Budget, Written
 from covist.environment import versions
 from covist.errors import CovistError
 from covist.eval.answering import Progress
-from covist.eval.runner import check_runs, method_names, written_budget
+from covist.eval.runner import check_runs, method_names, read_budgets
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite, load_suite
 from covist.eval.tuning import LADDER
 from covist.methods.grammar import parse_name
 from covist.methods.published.fitprune import AttentionProbe, FitPrune
 from covist.request.decoding import generate
-from covist.schedule import Calibration, resolve_budget
+from covist.schedule import Calibration
 
 IMAGES = 64
 """The default number of images."""
@@ -33,7 +34,7 @@ class Fitted:
     kept: share of an image's tokens in each layer, averaged over images
     """
 
-    budget: int | str
+    budget: Budget
     alpha: float
     kept: tuple[float, ...]
 
@@ -56,13 +57,13 @@ class Calibrated:
     items: int
     examples: int
     fitted: list[Fitted]
-    unreachable: list[int | str]
+    unreachable: list[Budget]
     setup: Setup
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         rows = [
-            {"budget": one.budget, "alpha": one.alpha, "mean_share": one.mean, "kept": list(one.kept)}
+            {"budget": one.budget.written, "alpha": one.alpha, "mean_share": one.mean, "kept": list(one.kept)}
             for one in self.fitted
         ]
         return {
@@ -71,7 +72,7 @@ class Calibrated:
             "items": self.items,
             "examples": self.examples,
             "fitted": rows,
-            "unreachable": self.unreachable,
+            "unreachable": [one.written for one in self.unreachable],
             "setup": self.setup.to_dict(),
         }
 
@@ -80,7 +81,7 @@ def calibrate(
     method: str = "fitprune",
     *,
     suite: str | Suite = "scenes",
-    budgets: str | Iterable[int | float | str] | None = None,
+    budgets: str | Iterable[Budget | Written] | None = None,
     limit: int = IMAGES,
     model: Any = None,
     progress: Progress | None = None,
@@ -96,8 +97,8 @@ def calibrate(
     >>> from covist.eval import Item, Question, Suite
     >>> image, question, answer = covist.tiny.demo()
     >>> found = covist.eval.calibrate(suite=Suite.of("one", [Item.of(image, Question(question))]), budgets="128")
-    >>> found.setup.method, found.setup.budget, len(found.setup.calibration.kept[0])
-    ('fitprune', 128, 8)
+    >>> str(found.setup), len(found.setup.calibration.kept[0])
+    ('fitprune 128', 8)
     """
     name, wanted = check_calibration(method, budgets)
     asked = load_suite(suite)
@@ -113,15 +114,12 @@ def calibrate(
     return Calibrated(asked.name, asked.unit, len(items), len(probe.sizes), fitted, unreachable, setup)
 
 
-def check_calibration(
-    method: str, budgets: str | Iterable[int | float | str] | None = None
-) -> tuple[str, list[int | str]]:
-    """The method and the budgets in their usual spelling; refuses bad ones before anything is loaded."""
+def check_calibration(method: str, budgets: str | Iterable[Budget | Written] | None = None) -> tuple[str, list[Budget]]:
+    """The method and the budgets; refuses bad ones before anything is loaded."""
     name, *others = method_names(method)
     if others or parse_name(name).base != FitPrune.name:
         raise CovistError(f"{method} has nothing to calibrate; choose {FitPrune.name}")
-    parts = budgets.split(",") if isinstance(budgets, str) else budgets or LADDER
-    wanted = list(dict.fromkeys(written_budget(part) for part in parts if str(part).strip()))
+    wanted = read_budgets(LADDER if budgets is None else budgets)
     if not wanted:
         raise CovistError("no budget given; name at least one, for example 64")
     check_runs([name], wanted)
@@ -141,11 +139,11 @@ def _origin(suite: Suite, subject: Subject, items: int, fitted: list[Fitted]) ->
     }
 
 
-def _fitted(probe: AttentionProbe, budgets: list[int | str]) -> list[Fitted]:
+def _fitted(probe: AttentionProbe, budgets: list[Budget]) -> list[Fitted]:
     """Fit every budget that leaves tokens for the layers after the first, which sees all of them."""
     attended, found = probe.attended, []
     for budget in budgets:
-        share = fmean(resolve_budget(budget, *size) / size[0] for size in probe.sizes)
+        share = fmean(budget.count_for(*size) / size[0] for size in probe.sizes)
         if share * attended.layers > 1:
             alpha, kept = attended.fit(share)
             found.append(Fitted(budget, round(alpha, _DIGITS), tuple(round(one, _DIGITS) for one in kept)))

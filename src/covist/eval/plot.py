@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from covist.budget import Budget, Coverage
 from covist.methods.grammar import VANILLA
-from covist.schedule import CoverageBudget
 from covist.viz import save_figure
 from covist.viz.theme import LIGHT
 
@@ -37,7 +37,7 @@ class _Line:
     scores: list[Score]
     colour: str | None  # None for the methods in the background
 
-    def label(self, least: int | str) -> str:
+    def label(self, least: Budget | None) -> str:
         """The name, the last retention, and the last budget if it is not the smallest of the plot."""
         end = self.scores[-1]
         named = f"{self.method}  {end.retention:.1f}"
@@ -54,7 +54,7 @@ def plot_retention(results: Results, path: str | Path) -> None:
     """
     lines = _lines(results.scores)
     places = _places(lines)
-    least = min(places, key=lambda budget: places[budget], default=0)
+    least = min(places, key=lambda budget: places[budget], default=None)
     labels = [line.label(least) for line in lines]
     width = LEFT + PLOT * OFFSET + max(1.2, LETTER * max(map(len, labels), default=0) + 0.15)
     height = max(3.4, 1.15 * LABEL * (len(lines) + 1))
@@ -128,7 +128,7 @@ def _lines(scores: Sequence[Score]) -> list[_Line]:
 
 def _line_of(score: Score) -> str:
     """The line that a score belongs to: adaptive budgets have their own."""
-    return score.method if CoverageBudget.read(score.budget) is None else f"{score.method} auto"
+    return score.method if not isinstance(score.budget, Coverage) else f"{score.method} auto"
 
 
 def _draw(axes: Axes, line: _Line) -> None:
@@ -152,16 +152,16 @@ def _draw(axes: Axes, line: _Line) -> None:
     )
 
 
-def _places(lines: Sequence[_Line]) -> dict[int | str, float]:
+def _places(lines: Sequence[_Line]) -> dict[Budget, float]:
     """The position of each budget on the axis: its count, or the mean tokens that a share or a count per frame gave."""
-    places: dict[int | str, float] = {}
+    places: dict[Budget, float] = {}
     for score in (score for line in lines for score in line.scores):
-        if CoverageBudget.read(score.budget) is None:  # adaptive budgets have no fixed position
+        if not isinstance(score.budget, Coverage):  # adaptive budgets have no fixed position
             places.setdefault(score.budget, score.target)
     return dict(sorted(places.items(), key=lambda place: place[1]))
 
 
-def _finish(axes: Axes, budgets: dict[int | str, float], shown: list[float], measure: str) -> None:
+def _finish(axes: Axes, budgets: dict[Budget, float], shown: list[float], measure: str) -> None:
     """Axes from many tokens to few, so that the lines separate next to their labels."""
     if budgets:
         axes.set_xscale("log", base=2)

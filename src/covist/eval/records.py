@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from covist.budget import Budget, Count, Coverage, Share
 from covist.errors import CovistError
 from covist.files import parse_json
 from covist.outputs import (
@@ -27,8 +29,6 @@ from covist.outputs import (
     write_json,
     writing,
 )
-from covist.request.answer import Configuration
-from covist.schedule import CoverageBudget
 from covist.units import counted
 
 LAYOUT = 3
@@ -36,22 +36,30 @@ LAYOUT = 3
 
 
 @dataclass(frozen=True)
-class Run(Configuration):
-    """A method at a budget: a number of tokens, a share of each image's as text ("11%"), or "auto:LEVEL"."""
+class Run:
+    """A method at a budget: the key of its answers; other settings are the same for all runs of a directory."""
 
-    budget: int | str
+    method: str
+    budget: Budget
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.budget}"
 
 
-def budget_size(budget: int | str) -> float:
+def budget_size(budget: Budget) -> tuple[int, float]:
     """A key that sorts budgets: levels of coverage first, then shares, then counts.
 
-    >>> sorted([64, "5%", 128, "11%", "auto:0.9"], key=budget_size)
-    ['auto:0.9', '5%', '11%', 64, 128]
+    >>> budgets = map(Budget.parse, [64, "5%", 128, "11%", "auto:0.9"])
+    >>> " ".join(map(str, sorted(budgets, key=budget_size)))
+    'auto:0.9 5% 11% 64 128'
     """
-    needed = CoverageBudget.read(budget)
-    if needed is not None:
-        return needed.level - 1
-    return float(budget) if isinstance(budget, int) else float(budget.rstrip("%")) / 100
+    match budget:
+        case Coverage(level=level):
+            return 0, level
+        case Share(share=share):
+            return 1, share
+        case _:
+            return 2, budget.count_for(sys.maxsize)
 
 
 @dataclass(frozen=True)
@@ -124,11 +132,12 @@ class Records:
         """Every run with answers in the directory, sorted by name and decreasing budget, shares after counts."""
         paths = [] if self._directory is None else (self._directory / "answers").glob("*.jsonl")
         found = {run for path in paths for run, _ in _read(path)}
-        return sorted(found, key=lambda run: (run.method, -budget_size(run.budget)))
+        falling = sorted(found, key=lambda run: budget_size(run.budget), reverse=True)
+        return sorted(falling, key=lambda run: run.method)
 
     def add(self, run: Run, answered: Answered) -> None:
         if self._directory is not None:
-            line = {"method": run.method, "budget": run.budget, **asdict(answered)}
+            line = {"method": run.method, "budget": run.budget.written, **asdict(answered)}
             with writing(self._directory), self._path(run).open("ab") as file:
                 file.write(json.dumps(line).encode() + b"\n")
         self.of(run)[answered.image] = answered
@@ -207,7 +216,10 @@ def _parse(line: bytes) -> tuple[Run, Answered] | None:
     """The answers of a line; None if it is damaged."""
     try:
         fields = parse_json(line)
-        run, answered = Run(fields.pop("method"), fields.pop("budget")), Answered(**fields)
+        method, written = fields.pop("method"), fields.pop("budget")
+        # A run that sees no image has a count of 0, which nobody may ask for.
+        run = Run(method, Count(written) if type(written) is int else Budget.parse(written))
+        answered = Answered(**fields)
         hash(run)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

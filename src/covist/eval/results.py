@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from covist.budget import Budget, Written
 from covist.environment import versions
 from covist.errors import CovistError
 from covist.eval.comparing import FEWEST, holm, sign_flip
@@ -57,7 +58,7 @@ class Score:
     """
 
     method: str
-    budget: int | str
+    budget: Budget
     mean_tokens: float
     mean_cached_tokens: float
     counted_tokens: float
@@ -91,7 +92,7 @@ class Difference:
 
     method: str
     against: str
-    budget: int | str
+    budget: Budget
     retention: float
     interval: Interval
     p: float
@@ -128,7 +129,7 @@ class Cost:
             mean(one.seconds for one in answered),
             mean(one.tokens for one in answered),
             mean(one.cached_tokens for one in answered),
-            mean(float(run.budget) if one.target is None else one.target for one in answered),
+            mean(float(run.budget.written) if one.target is None else one.target for one in answered),
             frozenset(one.sitting for one in answered),
         )
 
@@ -241,14 +242,15 @@ class Results:
             times_mixed=len(cost.sittings | self.costs[vanilla].sittings) > 1,
         )
 
-    def difference(self, method: str, against: str, budget: int | str) -> Difference:
+    def difference(self, method: str, against: str, budget: Budget | Written) -> Difference:
         """Paired difference in retention between two methods."""
+        at = Budget.parse(budget)
         for name in (method, against):
-            if Run(name, budget) not in self.tallies:
-                raise CovistError(f"{name!r} was not evaluated at a budget of {budget}")
-        own, other = Run(method, budget), Run(against, budget)
+            if Run(name, at) not in self.tallies:
+                raise CovistError(f"{name!r} was not evaluated at a budget of {at}")
+        own, other = Run(method, at), Run(against, at)
         p = sign_flip(contributions(self.tallies[own], self.tallies[other], self._full))
-        return Difference(method, against, budget, *self.between(own, other), p, p_holm=p, images=self.images)
+        return Difference(method, against, at, *self.between(own, other), p, p_holm=p, images=self.images)
 
     def between(self, run: Run, against: Run) -> Estimate:
         """Paired difference in retention between two runs, whatever their budgets, with its 95% interval."""
@@ -320,7 +322,7 @@ def _pair(interval: Interval) -> list[float | None]:
 def _score_dict(score: Score) -> dict[str, Any]:
     return {
         "method": score.method,
-        "budget": score.budget,
+        "budget": score.budget.written,
         "mean_tokens": _number(score.mean_tokens),
         "mean_cached_tokens": _number(score.mean_cached_tokens),
         "target": _number(score.target),
@@ -341,7 +343,7 @@ def _difference_dict(difference: Difference) -> dict[str, Any]:
     return {
         "method": difference.method,
         "against": difference.against,
-        "budget": difference.budget,
+        "budget": difference.budget.written,
         "retention": _number(difference.retention),
         "ci": _pair(difference.interval),
         "clear": difference.is_clear,

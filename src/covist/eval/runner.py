@@ -9,8 +9,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from covist.api.choose import check_run
+from covist.api.choose import check_setup
 from covist.api.setup import Setup
+from covist.budget import Budget, Count, Coverage, Written
 from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.eval.answering import Answering, Progress, answers_identity
@@ -22,7 +23,6 @@ from covist.files import parse_json
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA, is_vanilla, split_names
 from covist.methods.registry import available_methods
-from covist.schedule import CoverageBudget, check_budget, resolve_budget
 
 
 class Summary(Protocol):
@@ -39,7 +39,7 @@ R = TypeVar("R", bound=Summary)
 
 def evaluate(
     methods: str | Iterable[str],
-    budgets: str | Iterable[int | float | str],
+    budgets: str | Iterable[Budget | Written],
     *,
     suite: str | Suite = "scenes",
     limit: int | None = None,
@@ -92,7 +92,7 @@ def evaluate(
     items = asked.items(limit, half)
     longest = asked.max_new_tokens if max_new_tokens is None else max_new_tokens
     subject = Subject.resolve(asked.model if model is None else model, longest)
-    runs = planned_runs(names, budgets, round(subject.tokens(items[0])), asked.one_size)
+    runs = planned_runs(names, read_budgets(budgets), round(subject.tokens(items[0])), asked.one_size)
     setup = Setup.of(config)
     with Records(out, answers_identity(asked, subject, longest, setup, seed)) as records:
         answering = Answering(subject, asked, items, records, seed)
@@ -170,39 +170,30 @@ def method_names(methods: str | Iterable[str]) -> list[str]:
     return names
 
 
-def planned_runs(
-    names: list[str], budgets: str | Iterable[int | float | str], tokens: int, one_size: bool
-) -> list[Run]:
+def planned_runs(names: list[str], budgets: Iterable[Budget], tokens: int, one_size: bool) -> list[Run]:
     """Vanilla once, as the reference, then every other method at every budget."""
-    parts = [part for part in budgets.split(",") if part.strip()] if isinstance(budgets, str) else list(budgets)
-    written = map(written_budget, parts)
     # For images of one size a share is a count; adaptive budgets are not changed.
-    sizes = dict.fromkeys(resolve_budget(one, tokens) if one_size and not _follows(one) else one for one in written)
+    sizes = dict.fromkeys(
+        Count(one.count_for(tokens)) if one_size and not isinstance(one, Coverage) else one for one in budgets
+    )
     others = [name for name in names if name != VANILLA]
     if others and not sizes:
         raise CovistError("no budget given; name at least one, for example 64")
     check_runs(others, sizes)
-    return [Run(VANILLA, tokens), *(Run(name, size) for name in others for size in sizes)]
+    return [Run(VANILLA, Count(tokens)), *(Run(name, size) for name in others for size in sizes)]
 
 
-def check_runs(names: Iterable[str], budgets: Iterable[int | float | str]) -> None:
-    """Refuse budgets that are not valid, or that one of the methods does not support."""
-    for name, budget in product(names, budgets):
-        check_run(name, budget)
+def read_budgets(budgets: str | Iterable[Budget | Written]) -> list[Budget]:
+    """Budgets of a list, or of text with commas, each once.
 
-
-def _follows(budget: int | str) -> bool:
-    return CoverageBudget.read(budget) is not None
-
-
-def written_budget(budget: int | float | str) -> int | str:
-    """A budget in its usual spelling: a count (64), a share ("11%") or an adaptive one ("auto:0.9"); refuses others.
-
-    >>> written_budget("0.11"), written_budget(64)
-    ('11%', 64)
+    >>> [str(budget) for budget in read_budgets("0.11, 64, 11%")]
+    ['11%', '64']
     """
-    check_budget(budget)
-    text = str(budget).strip()
-    if text.isdecimal():
-        return int(text)
-    return text if text.endswith("%") or _follows(text) else f"{100 * float(text):g}%"
+    parts = [part for part in budgets.split(",") if part.strip()] if isinstance(budgets, str) else budgets
+    return list(dict.fromkeys(Budget.parse(part) for part in parts))
+
+
+def check_runs(names: Iterable[str], budgets: Iterable[Budget]) -> None:
+    """Refuse budgets that one of the methods does not support."""
+    for name, budget in product(names, budgets):
+        check_setup(Setup(name, budget))

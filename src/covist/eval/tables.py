@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from covist.budget import Budget
 from covist.eval.comparing import FEWEST
 from covist.eval.records import budget_size
 from covist.methods.grammar import VANILLA
@@ -64,7 +65,7 @@ def retention_table(results: Results, order: Sequence[str] = ()) -> str:
     return by_budget({(score.method, score.budget): _with_interval(score) for score in compressed}, order)
 
 
-def by_budget(cells: Mapping[tuple[str, int | str], str], order: Sequence[str] = ()) -> str:
+def by_budget(cells: Mapping[tuple[str, Budget], str], order: Sequence[str] = ()) -> str:
     """A table with a row for each method and a column for each budget, the largest first.
 
     order: the methods from the top down; without it, that of the cells

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from covist.api.report import Report
 from covist.api.setup import Setup
+from covist.budget import Budget, Coverage, Written
 from covist.config import CovistConfig
 from covist.environment import versions
 from covist.errors import CovistError
@@ -19,15 +20,13 @@ from covist.eval.answering import Answering, Progress, answers_identity
 from covist.eval.questions import AGREEMENT
 from covist.eval.racing import ERROR, BudgetTest, Sample, Step, Verdict, race, smallest_passing
 from covist.eval.records import Records, Run
-from covist.eval.runner import method_names, planned_runs
+from covist.eval.runner import method_names, planned_runs, read_budgets
 from covist.eval.statistics import Interval
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite, load_suite
 from covist.eval.tally import questions_asked, tally
-from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA
 from covist.request.answer import compressed
-from covist.schedule import CoverageBudget, resolve_budget
 
 LADDER = ("50%", "33.3%", "22.2%", "16.7%", "11.1%", "8.3%", "5.6%", "4.2%", "2.8%")
 """The default budgets: of 576 tokens these are 288, 192, 128, 96, 64, 48, 32, 24 and 16."""
@@ -38,7 +37,7 @@ class Tried:
     """The result of one budget: the number of items, the retention, and whether that is enough."""
 
     method: str
-    budget: int | str
+    budget: Budget
     items: int
     retention: float
     interval: Interval
@@ -102,8 +101,8 @@ def tune(
     *,
     suite: str | Suite = "scenes",
     methods: str | Iterable[str] = "covist-fixed",
-    budgets: str | Iterable[int | float | str] | None = None,
-    max_budget: int | float | str | None = None,
+    budgets: str | Iterable[Budget | Written] | None = None,
+    max_budget: Budget | Written | None = None,
     limit: int | None = None,
     model: Any = None,
     max_new_tokens: int | None = None,
@@ -134,8 +133,8 @@ def tune(
     >>> image, question, answer = covist.tiny.demo()
     >>> few = Suite.of("few", [Item.of(image, Question(question, answer))] * 20)
     >>> tuned = covist.eval.tune(80, suite=few, budgets="32")
-    >>> tuned.setup.budget, tuned.curve[0].verdict.value
-    (32, 'passes')
+    >>> str(tuned.setup), tuned.curve[0].verdict.value
+    ('covist-fixed 32', 'passes')
     """
     check_keep(keep)
     names, asked = [name for name in method_names(methods) if name != VANILLA], load_suite(suite)
@@ -146,12 +145,13 @@ def tune(
     items = asked.items(limit)
     tokens = round(subject.tokens(items[0]))
     np.random.default_rng(seed).shuffle(items)
-    vanilla, *runs = planned_runs(names, budgets or LADDER, tokens, asked.one_size)
-    ladders = [_ladder([run for run in runs if run.method == name], tokens, max_budget) for name in names]
+    vanilla, *runs = planned_runs(names, read_budgets(budgets or LADDER), tokens, asked.one_size)
+    most = None if max_budget is None else Budget.parse(max_budget)
+    ladders = [_ladder([run for run in runs if run.method == name], tokens, most) for name in names]
     exhaustive = (1 + sum(map(len, ladders))) * len(items)
     test = BudgetTest(keep, questions_asked(items, asked.families), ERROR / len(names))
     with Records(out, answers_identity(asked, subject, longest, Setup.of(config), seed=0)) as records:
-        sampler = _Sampler(Answering(subject, asked, items, records, seed=0), vanilla, exhaustive, progress)
+        sampler = _Sampler(Answering(subject, asked, items, records, seed=0), vanilla, tokens, exhaustive, progress)
         steps = [step for ladder in ladders for step in race(ladder, test, sampler.sample, early)]
         return _conclude(sampler, test, steps)
 
@@ -162,10 +162,10 @@ def check_keep(keep: float) -> None:
         raise CovistError(f"keep must be a percentage above 0 and below 100, got {keep!r}")
 
 
-def _ladder(runs: Sequence[Run], tokens: int, max_budget: int | float | str | None) -> list[Run]:
+def _ladder(runs: Sequence[Run], tokens: int, max_budget: Budget | None) -> list[Run]:
     """Runs from the largest budget down; shares are compared as counts of `tokens`."""
-    most = tokens if max_budget is None else resolve_budget(max_budget, tokens)
-    sizes = {run: resolve_budget(run.budget, tokens) + _lack(run) for run in runs}
+    most = tokens if max_budget is None else max_budget.count_for(tokens)
+    sizes = {run: run.budget.count_for(tokens) + _lack(run) for run in runs}
     falling = sorted((run for run in runs if sizes[run] <= most), key=lambda run: -sizes[run])
     if not falling:
         raise CovistError(f"no budget is at most {max_budget}; give smaller budgets or a larger maximum")
@@ -174,18 +174,19 @@ def _ladder(runs: Sequence[Run], tokens: int, max_budget: int | float | str | No
 
 def _lack(run: Run) -> float:
     """Sorts adaptive budgets, which may all have the same count, by their levels."""
-    needed = CoverageBudget.read(run.budget)
-    return 0.0 if needed is None else needed.level - 1
+    return run.budget.level - 1 if isinstance(run.budget, Coverage) else 0.0
 
 
 class _Sampler:
     """Answers as many items as each look of the race needs.
 
+    tokens: of an item without compression
     exhaustive: items x runs without a race, the total of the progress bar
     """
 
-    def __init__(self, answering: Answering, vanilla: Run, exhaustive: int, progress: Progress | None):
+    def __init__(self, answering: Answering, vanilla: Run, tokens: int, exhaustive: int, progress: Progress | None):
         self.answering, self.vanilla, self.exhaustive, self._progress = answering, vanilla, exhaustive, progress
+        self._tokens = tokens
         self.needed: dict[Run, int] = {}  # items by run
 
     @property
@@ -205,8 +206,8 @@ class _Sampler:
 
     def tokens(self, run: Run, count: int) -> float:
         """The mean number of tokens that a run's budget came to on the first `count` items."""
-        if CoverageBudget.read(run.budget) is None:
-            return resolve_budget(run.budget, int(self.vanilla.budget))
+        if not isinstance(run.budget, Coverage):
+            return run.budget.count_for(self._tokens)
         answered = self.answering.records.of(run)
         return mean(answered[item.number].cached_tokens for item in self.items[:count])
 
@@ -220,7 +221,7 @@ class _Sampler:
     def report(self, run: Run) -> Report | None:
         """The report of a run on the first item."""
         subject, item = self.answering.subject, self.items[0]
-        with compressed(subject.loaded, run) as handle:
+        with compressed(subject.loaded, self.answering.setup_of(run)) as handle:
             subject.answer(item, subject.requests(item)[:1])
         return None if handle is None else handle.report
 
@@ -259,7 +260,6 @@ def _unknown(families: tuple[str, ...], test: BudgetTest, steps: Sequence[Step[R
 def _setup(answering: Answering, test: BudgetTest, chosen: Step[Run]) -> Setup:
     """The chosen budget with everything that its answers depended on."""
     run, settings = chosen.rung, answering.records.settings
-    tracks = create_method(run.method).tracker is not None
     origin = {
         "made_by": "covist tune",
         "keep": test.keep,
@@ -269,15 +269,13 @@ def _setup(answering: Answering, test: BudgetTest, chosen: Step[Run]) -> Setup:
         **{name: settings[name] for name in ("suite", "suite_version", "model", "clip", "dtype", "max_new_tokens")},
         "versions": versions(),
     }
-    frozen = answering.concentration() if tracks else None
-    least, measured = settings["min_coverage"], answering.calibration
-    return Setup(run.method, run.budget, frozen, answering.constants, origin, least, measured)
+    return replace(answering.setup_of(run), origin=origin)
 
 
 def _row(tried: Tried) -> dict[str, Any]:
     return {
         "method": tried.method,
-        "budget": tried.budget,
+        "budget": tried.budget.written,
         "items": tried.items,
         "retention": round(tried.retention, 2),
         "ci": [round(end, 2) for end in tried.interval],

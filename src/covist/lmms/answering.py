@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from covist.api.compress import compress
 from covist.lmms.arguments import Arguments
 from covist.lmms.generation import Generation
+from covist.request.answer import compressed
 from covist.request.concentration import REFERENCE_IMAGES, mean_concentration
 from covist.request.conversations import Conversation
 from covist.request.loading import load_model
@@ -34,20 +34,10 @@ class Answerer:
         self.loaded = load_model(
             arguments.pretrained, arguments.clip, device, arguments.dtype, arguments.attn_implementation
         )
-        self._method = None if arguments.is_plain else arguments.make_method()
-        tracker = None if self._method is None else self._method.tracker
-        self.needs_reference = tracker is not None and tracker.frozen is None and not arguments.is_running
+        self._handle = compressed(self.loaded, arguments.setup).__enter__()  # as long as the answerer lives
+        self._tracker = None if self._handle is None else self._handle.settings.method.tracker
+        self.needs_reference = self._tracker is not None and self._tracker.frozen is None and not arguments.is_running
         """Whether each task must measure a concentration reference before its first answer."""
-        self._handle = None
-        if self._method is not None:
-            self._handle = compress(
-                self.loaded.model,
-                self.loaded.processor,
-                budget=arguments.wanted_budget,
-                method=self._method,
-                min_coverage=arguments.least_coverage,
-                clip=self.loaded.clip,
-            )
         self._together = Together(self.loaded, self._handle)
 
     def settle(self, conversations: Iterable[Conversation]) -> float | None:
@@ -62,8 +52,8 @@ class Answerer:
 
     def freeze(self, concentration: float | None) -> None:
         """Use this concentration reference from now on."""
-        if self._method is not None and self._method.tracker is not None:
-            self._method.tracker.freeze(concentration)
+        if self._tracker is not None:
+            self._tracker.freeze(concentration)
 
     def answer(self, conversations: Sequence[Conversation], generation: Generation) -> list[Answered]:
         """Answers to a batch; with a frozen reference, no answer depends on its neighbours."""

@@ -42,6 +42,17 @@ def parse_name(text: str) -> MethodName:
     return MethodName(base, tuple(parts), dict(settings))
 
 
+def usual_spelling(text: str) -> str:
+    """A name with its parts in one order, each once; its settings stay as they are.
+
+    >>> usual_spelling(" divprune+sca+csc:content=off")
+    'divprune+csc+sca:content=off'
+    """
+    name, colon, settings = text.strip().partition(":")
+    base, *parts = name.split("+")
+    return "+".join([base, *sorted(set(parts))]) + colon + settings
+
+
 def is_vanilla(text: str) -> bool:
     """Whether a name stands for the uncompressed model."""
     name = parse_name(text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from covist.api.choose import PLAIN
+from covist.budget import Plain
 from covist.request.data_urls import FORMATS
 from covist.serve.errors import Refusal, error_body
 from covist.serve.logs import LOG, log
@@ -20,7 +20,7 @@ from covist.serve.sequence import Finished, Written
 from covist.serve.service import Service
 
 UNEXPECTED = "unexpected error in the server; see its log"
-UNCOMPRESSED = {"budget": PLAIN}
+UNCOMPRESSED = {"budget": str(Plain())}
 _BEGINNINGS = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8", "GIF": b"GIF8", "WEBP": b"RIFF"}
 
 

@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from covist.api.setup import DEFAULT_BUDGET, DEFAULT_METHOD
 from covist.errors import CovistError
 from covist.page.asking import UNCOMPRESSED, make_request
 from covist.page.choice import Choice
@@ -29,7 +30,6 @@ from covist.page.gate import Gate
 from covist.page.layout import STYLE, THEME, build_page
 from covist.page.methods import method_names
 from covist.page.uploads import EXAMPLES, SECONDS, Uploads
-from covist.schedule import resolve_budget
 from covist.serve.errors import Refusal
 from covist.serve.service import Service
 
@@ -108,10 +108,10 @@ def _events(service: Service, uploads: Uploads) -> Events:
 
 
 def _start(service: Service, tokens: int) -> Choice:
-    """The server's default setting, as far as the page can show it."""
+    """The server's default setup, as far as the page can show it."""
     default = service.default
-    budget = min(Choice.budget, tokens) if default.is_plain else resolve_budget(default.budget, tokens)
-    choice = Choice.named(default.method, budget=budget)
+    budget = (default.budget or DEFAULT_BUDGET).count_for(tokens)
+    choice = Choice.named(default.method or DEFAULT_METHOD, budget=budget)
     return choice if choice.method in method_names() else Choice(budget=budget)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from covist.budget import Count
 from covist.errors import CovistError
 from covist.methods.absent import Absent, absent_named
 from covist.methods.grammar import parse_name
@@ -59,7 +60,7 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """Differences between the paper and the commands, and budgets that an image does not get exactly."""
-        budgets = [reach(run.method, run.budget, *run.shape) for run in self.found if run.budget]
+        budgets = [reach(run.method, Count(run.budget), *run.shape) for run in self.found if run.budget]
         limit = self.settings.limit
         notes = [
             f"figures marked {HERE} are over the first {counted(limit, 'question')} of each task" if limit else None,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from covist.budget import Budget
 from covist.methods.create import create_method
 from covist.methods.inside import PUBLISHED_LAYERS
-from covist.schedule import resolve_budget
 
 ALL_TOKENS = "a budget of all tokens or more leaves the image uncompressed"
 _ROUNDING = 0.5  # counts are whole numbers, so a layer mean may differ so much from its budget
@@ -18,7 +18,7 @@ class Reach:
     """How many tokens a method uses for a budget, for an image of `tokens` visual tokens."""
 
     method: str
-    asked: int | float | str
+    asked: Budget
     budget: int
     tokens: int
     mean: float  # visual tokens as the budget counts them, averaged over layers
@@ -53,21 +53,21 @@ class Reach:
         return None
 
 
-def reach(method: str, budget: int | float | str, tokens: int, layers: int, frames: int = 1) -> Reach:
+def reach(method: str, budget: Budget, tokens: int, layers: int, frames: int = 1) -> Reach:
     """Check a budget with the method's own schedule in a decoder of `layers` layers; a video has several `frames`.
 
-    >>> reach("fastv", 64, tokens=576, layers=8).is_reached
+    >>> reach("fastv", Count(64), tokens=576, layers=8).is_reached
     False
     """
-    count = resolve_budget(budget, tokens, frames)
+    count = budget.count_for(tokens, frames)
     schedule = create_method(method).schedule(layers, count, tokens)
     return reach_of(method, budget, count, tokens, schedule.mean, schedule.cached_mean)
 
 
-def reach_of(method: str, asked: int | float | str, budget: int, tokens: int, mean: float, cached: float) -> Reach:
+def reach_of(method: str, asked: Budget, budget: int, tokens: int, mean: float, cached: float) -> Reach:
     """Check a budget with the layer means of prefill and of the cache; the method's schedule says which of them counts.
 
-    >>> reach_of("ivc-prune", 64, 64, tokens=576, mean=320.0, cached=64.0).mean
+    >>> reach_of("ivc-prune", Count(64), 64, tokens=576, mean=320.0, cached=64.0).mean
     64.0
     """
     made = create_method(method)

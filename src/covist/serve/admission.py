@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from covist.api.setup import Setup
 from covist.errors import CovistError
 from covist.request.loading import LoadedModel
 from covist.serve.errors import Refusal, draining, gone
@@ -18,8 +19,7 @@ from covist.serve.images import Encoded, ImageReader
 from covist.serve.limits import Limits
 from covist.serve.prompts import Prompt, PromptMaker
 from covist.serve.room import Room, Share
-from covist.serve.schema import ChatRequest
-from covist.serve.settings import Setting, SettingBook
+from covist.serve.schema import ChatRequest, CompressionChoice
 
 PREPARING_THREADS = 8
 Result = TypeVar("Result")
@@ -29,6 +29,7 @@ class Admission:
     """Turns requests into prompts. Only work that needs a processor takes a thread; hosts are waited for without one.
 
     name: that requests must give
+    settings: the setup that a client's choice stands for
     room: bytes for images that are fetched
     """
 
@@ -37,7 +38,7 @@ class Admission:
         loaded: LoadedModel,
         name: str,
         prompts: PromptMaker,
-        settings: SettingBook,
+        settings: Callable[[CompressionChoice | None], Setup],
         fetcher: Fetcher,
         limits: Limits,
         room: Room,
@@ -48,25 +49,25 @@ class Admission:
         self._pixels = Room(limits.pixels_at_once)
         self._threads = ThreadPoolExecutor(PREPARING_THREADS, "covist-prepare")
 
-    async def prepare(self, wanted: ChatRequest) -> tuple[Setting, Prompt]:
+    async def prepare(self, wanted: ChatRequest) -> tuple[Setup, Prompt]:
         """Check a request, cheap checks first, and make its prompt; cancelling it frees what it has taken."""
         left = threading.Event()
         try:
             with Share(self._room, "bytes of images") as share:
-                setting, urls = await self._run(self._checked, wanted)
+                setup, urls = await self._run(self._checked, wanted)
                 images = await self._run(self._images.measured, await self._images.fetched(urls, share))
                 pixels = sum(image.pixels for image in images)
                 await self._pixels.wait(pixels)
                 free = partial(self._pixels.free, pixels)
-                return setting, await self._run(self._made, wanted, images, left, after=free)
+                return setup, await self._run(self._made, wanted, images, left, after=free)
         except asyncio.CancelledError:
             left.set()  # for the thread, which cannot be cancelled
             raise
 
-    def prepare_here(self, wanted: ChatRequest) -> tuple[Setting, Prompt]:
+    def prepare_here(self, wanted: ChatRequest) -> tuple[Setup, Prompt]:
         """The same in the thread of the caller, for a request whose images are data URLs."""
-        setting, urls = self._checked(wanted)
-        return setting, self._made(wanted, self._images.measured(urls), threading.Event())
+        setup, urls = self._checked(wanted)
+        return setup, self._made(wanted, self._images.measured(urls), threading.Event())
 
     def output_tokens(self, wanted: ChatRequest) -> int:
         """The longest answer to a request."""
@@ -94,8 +95,8 @@ class Admission:
         future.add_done_callback(finish)
         return await asyncio.wrap_future(future)
 
-    def _checked(self, wanted: ChatRequest) -> tuple[Setting, list[str]]:
-        """The setting of a request, and the URLs of its images."""
+    def _checked(self, wanted: ChatRequest) -> tuple[Setup, list[str]]:
+        """The setup of a request, and the URLs of its images."""
         if wanted.model != self._name:
             message = f"no model {wanted.model!r} here; the model is {self._name!r}"
             raise Refusal(404, "model_not_found", message, param="model")
@@ -105,10 +106,10 @@ class Admission:
             message = f"max_tokens: at most {self._limits.output_tokens:,} here"
             raise Refusal(400, "invalid_request", message, param="max_tokens")
         try:
-            setting = self._settings.resolve(wanted.covist)
+            setup = self._settings(wanted.covist)
         except CovistError as error:
             raise Refusal(400, "bad_setting", f"covist: {error}", param="covist") from None
-        return setting, self._prompts.check(wanted.messages)
+        return setup, self._prompts.check(wanted.messages)
 
     def _made(self, wanted: ChatRequest, encoded: Sequence[Encoded], left: threading.Event) -> Prompt:
         """The prompt of a checked request; stops between two images once the client has `left`."""

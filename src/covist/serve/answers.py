@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from time import monotonic, time
 from typing import Any
 
+from covist.api.setup import Setup
 from covist.serve.sequence import Event, Finished, Written
-from covist.serve.settings import Setting
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Answer:
     """An answer of one or more choices while it is being generated."""
 
     model: str
-    setting: Setting
+    setup: Setup
     prompt_tokens: int
     choices: int
     arrived: float  # monotonic
@@ -53,8 +53,8 @@ class Answer:
         """What compression did, from the first choice: all choices have the same prompt."""
         end = self._ends[0]
         return {
-            "method": self.setting.method,
-            "budget": self.setting.budget,
+            "method": self.setup.method,
+            "budget": self.setup.to_dict()["budget"],
             "visual_tokens": {"before": end.cost.visual_tokens, "after": end.cost.visual_tokens_kept},
             "certificates": list(end.cost.certificates),
             "cache_bytes": {"before": end.cost.cache_bytes_uncompressed, "after": end.cost.cache_bytes},

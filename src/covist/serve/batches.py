@@ -140,7 +140,7 @@ class Workers:
             row.start()
         sequences = [row.sequence for row in rows]
         inputs = self._prompts.collate([sequence.prompt for sequence in sequences])
-        with self._handle.using(**dict(sequences[0].setting.arguments)) as run:
+        with self._handle.using(config=sequences[0].setup) as run:
             generate(
                 self._model,
                 inputs,

@@ -109,6 +109,6 @@ def _prompt_bytes(sequences: list[Sequence]) -> int:
 
 
 def _are_alike(one: Sequence, other: Sequence) -> bool:
-    """Whether two answers may share a batch: same setting, and neither so long that the other is mostly padding."""
+    """Whether two answers may share a batch: same setup, and neither so long that the other is mostly padding."""
     shorter, longer = sorted((one.prompt.length, other.prompt.length))
-    return one.setting == other.setting and longer <= 2 * shorter
+    return one.setup == other.setup and longer <= 2 * shorter

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Literal
 
+from covist.api.setup import Setup
 from covist.report.stages import ImageReport
 from covist.serve.prompts import Prompt
 from covist.serve.sampling import Drawing, Sampling
-from covist.serve.settings import Setting
 from covist.serve.text import Detokenizer, StopStrings
 
 
@@ -63,7 +63,7 @@ class Sequence:
     """An answer to generate, and the listener of its events. `cancel` may be called from any thread."""
 
     prompt: Prompt
-    setting: Setting
+    setup: Setup
     listen: Callable[[Event], None]
     max_tokens: int = 128
     sampling: Sampling = Sampling()

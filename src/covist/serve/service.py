@@ -9,9 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 from covist.api.compress import compress
-from covist.api.setup import Setup
-from covist.config import CovistConfig
-from covist.methods.create import create_method
+from covist.api.setup import DEFAULT, Setup
 from covist.request.loading import LoadedModel
 from covist.serve.admission import Admission
 from covist.serve.answers import Answer
@@ -28,7 +26,7 @@ from covist.serve.room import Room
 from covist.serve.sampling import Sampling
 from covist.serve.schema import ChatRequest
 from covist.serve.sequence import Event, Sequence
-from covist.serve.settings import Setting, SettingBook
+from covist.serve.settings import setup_of
 
 
 class Service:
@@ -37,49 +35,31 @@ class Service:
     def __init__(
         self,
         loaded: LoadedModel,
+        setup: Setup = DEFAULT,
         *,
-        budget: int | float | str = 64,
-        method: str = "covist-fixed",
-        config: CovistConfig | Setup | None = None,
-        min_coverage: float | None = None,
-        concentration: float | None = None,
         limits: Limits | None = None,
         keys: Keys | None = None,
         image_hosts: Collection[str] = (),
         temperature: float = 0.0,
     ):
-        """`concentration` is CoViST's frozen reference; `temperature` is that of requests that give none."""
+        """`setup` and `temperature` are those of requests that choose none."""
         self.limits, self.keys = limits or Limits(), keys or Keys()
         self.name = Path(loaded.name).name
         self.metrics, self.room = Metrics(), Room(self.limits.bytes_at_once)
         self.is_draining = False
         self._temperature = temperature
-        frozen = concentration if create_method(method).tracker is not None else None
-        self._handle = compress(
-            loaded.model,
-            loaded.processor,
-            budget=budget,
-            method=method,
-            config=config,
-            min_coverage=min_coverage,
-            clip=loaded.clip,
-            concentration=frozen,
-            per_call=True,
-        )
-        self._settings = SettingBook(self._handle, concentration, Setup.of(config))
+        self._handle = compress(loaded.model, loaded.processor, config=setup, clip=loaded.clip, per_call=True)
+        self.default = setup_of(self._handle, None)
+        """The setup of requests that choose none."""
         prompts = PromptMaker(loaded, self.limits)
         fetcher = Fetcher(image_hosts, self.limits)
-        self._admission = Admission(loaded, self.name, prompts, self._settings, fetcher, self.limits, self.room)
+        settings = partial(setup_of, self._handle)
+        self._admission = Admission(loaded, self.name, prompts, settings, fetcher, self.limits, self.room)
         self._queue = Queue(self.limits)
         note_batch = self.metrics.sizes("covist_batch_size", "Answers per batch.")
         self._workers = Workers(loaded, self._handle, prompts, self._queue, self.limits, note_batch)
         self.metrics.watch("covist_queue", "Waiting answers.", lambda: len(self._queue))
         self.metrics.watch("covist_running", "Answers being generated.", lambda: self._workers.running)
-
-    @property
-    def default(self) -> Setting:
-        """The setting of requests that choose none."""
-        return self._settings.default
 
     @property
     def is_ready(self) -> bool:
@@ -99,11 +79,11 @@ class Service:
         arrived, now = monotonic(), asyncio.get_running_loop().time()
         deadline = now + self.limits.request_seconds if deadline is None else deadline
         self._queue.check_room(1)
-        setting, prompt = await within(deadline, self._admission.prepare(wanted))
+        setup, prompt = await within(deadline, self._admission.prepare(wanted))
         choices = wanted.n or 1
-        job = LocalJob(choices, partial(self._sequence, wanted, prompt, setting, arrived), deadline)
+        job = LocalJob(choices, partial(self._sequence, wanted, prompt, setup, arrived), deadline)
         self._queue.put(job.sequences)
-        return job, Answer(self.name, setting, prompt.length, choices, arrived)
+        return job, Answer(self.name, setup, prompt.length, choices, arrived)
 
     def visual_tokens(self, wanted: ChatRequest) -> int:
         """Positions that the images of a request take before compression; the request is checked as usual."""
@@ -122,7 +102,7 @@ class Service:
         self,
         wanted: ChatRequest,
         prompt: Prompt,
-        setting: Setting,
+        setup: Setup,
         arrived: float,
         index: int,
         listen: Callable[[Event], None],
@@ -131,4 +111,4 @@ class Service:
         temperature = self._temperature if wanted.temperature is None else wanted.temperature
         seed = None if wanted.seed is None else wanted.seed + index
         sampling = Sampling(temperature, wanted.top_p or 1.0, seed)
-        return Sequence(prompt, setting, listen, self._admission.output_tokens(wanted), sampling, wanted.stops, arrived)
+        return Sequence(prompt, setup, listen, self._admission.output_tokens(wanted), sampling, wanted.stops, arrived)

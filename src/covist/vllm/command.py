@@ -72,10 +72,8 @@ def _architecture(model: str) -> str:
 
 
 def _values(setup: Setup) -> dict[str, Any]:
-    """The values of a setup for a server: a count as a number, and only constants that differ from the paper's."""
+    """The values of a setup for a server: of the constants only those that differ from the paper's."""
     values = {name: value for name, value in setup.to_dict().items() if name not in (VERSION_KEY, "origin")}
-    if isinstance(setup.budget, str) and setup.budget.strip().isdecimal():
-        values["budget"] = int(setup.budget)
     if setup.constants is not None:
         usual, own = CovistConfig().to_dict(), values["constants"]
         values["constants"] = {name: own[name] for name in own if own[name] != usual[name]} or None

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from covist.budget import Budget
 from covist.contract.decoder import Decoder
 from covist.contract.instruction import Instruction, TextSpace
 from covist.contract.signals import ImageSignals
@@ -28,25 +30,30 @@ class ImageRequest:
     text, tokens, pieces: the question, if the selection uses it
     """
 
-    budget: int | float | str | None = None
+    budget: Budget | None = None
     text: str = ""
     tokens: tuple[int, ...] = ()
     pieces: tuple[str, ...] = ()
 
+    @property
+    def _fields(self) -> tuple[Any, ...]:
+        return None if self.budget is None else str(self.budget), self.text, self.tokens, self.pieces
+
     def pack(self) -> Tensor:
         """The request as a tensor of bytes, because vLLM passes tensors."""
-        return torch.frombuffer(bytearray(json.dumps(astuple(self)).encode()), dtype=torch.uint8)
+        return torch.frombuffer(bytearray(json.dumps(self._fields).encode()), dtype=torch.uint8)
 
     def identify(self, image: str) -> str:
         """The cache key of an image, from its key without such a request."""
         if self == ImageRequest():
             return image
-        return hashlib.blake2b(f"{image}{astuple(self)}".encode(), digest_size=32).hexdigest()
+        return hashlib.blake2b(f"{image}{self._fields}".encode(), digest_size=32).hexdigest()
 
     @classmethod
     def unpack(cls, packed: Tensor) -> ImageRequest:
         budget, text, tokens, pieces = json.loads(bytes(packed.cpu().tolist()))
-        return cls(budget, text, tuple(tokens), tuple(pieces))
+        asked = None if budget is None else Budget.parse(budget)
+        return cls(asked, text, tuple(tokens), tuple(pieces))
 
 
 class ImageCompressor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from vllm.multimodal.inputs import MultiModalFieldConfig
 from vllm.multimodal.processing import PromptReplacement, PromptUpdateDetails
 
+from covist.budget import Budget
 from covist.contract.family import Family
 from covist.engine.question import InstructionReader, Turns
 from covist.vllm.images import ImageRequest
@@ -142,7 +143,7 @@ class CompressedProcessor:
             processed[PLACE] = torch.tensor([self._place(extent, request.budget) for extent, request in extents])
         return processed
 
-    def _place(self, extent: Extent, budget: int | float | str | None) -> tuple[int, int]:
+    def _place(self, extent: Extent, budget: Budget | None) -> tuple[int, int]:
         """The remaining rows of an image, and the positions that they take."""
         count = self._serving.count(budget, extent.content)
         rows, length = count + extent.markers, extent.content + extent.markers

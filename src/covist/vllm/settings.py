@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
-from covist.api.setup import VERSION, VERSION_KEY, Setup
+from covist.api.setup import DEFAULT_METHOD, VERSION, VERSION_KEY, Setup
+from covist.budget import Budget, Coverage, Plain, refusal
 from covist.contract.method import AttentionRule, Method
 from covist.errors import CovistError
 from covist.methods.create import create_method
-from covist.schedule import CoverageBudget, check_budget, resolve_budget
 
-DEFAULT_METHOD = "covist-fixed"
 UNCOMPRESSED = "100%"
 """The budget that keeps every token of an image."""
 BUDGET = "covist_budget"
@@ -54,7 +53,7 @@ class Serving:
     """
 
     method: Method
-    budget: int | float | str
+    budget: Budget
     instruction: bool = False
     clip: str | None = None
     columns: int | None = None
@@ -82,26 +81,27 @@ class Serving:
         _fix_concentration(method, setup.concentration)
         return cls(method, setup.budget, **_checked(own))
 
-    def count(self, budget: int | float | str | None, tokens: int) -> int:
+    def count(self, budget: Budget | None, tokens: int) -> int:
         """How many of an image's `tokens` remain, for the budget of a request; None means the engine's."""
-        return resolve_budget(self.budget if budget is None else budget, tokens)
+        return (budget or self.budget).count_for(tokens)
 
 
-def check_served_budget(budget: int | float | str) -> None:
+def check_served_budget(budget: Budget) -> None:
     """Refuse a budget whose count depends on the image."""
-    check_budget(budget)
-    if CoverageBudget.read(budget) is not None:
+    if isinstance(budget, Plain):
+        raise CovistError(refusal(str(budget)))
+    if isinstance(budget, Coverage):
         raise CovistError(
-            f"budget={budget!r}: vLLM fixes the prompt's length before the image is seen; give a count or a share"
+            f"budget={str(budget)!r}: vLLM fixes the prompt's length before the image is seen; give a count or a share"
         )
 
 
-def read_budget(options: Mapping[str, Any]) -> tuple[int | float | str | None, dict[str, Any]]:
+def read_budget(options: Mapping[str, Any]) -> tuple[Budget | None, dict[str, Any]]:
     """The budget in a request's `mm_processor_kwargs` (None means the engine's), and the other options."""
     unknown = [name for name in options if name.startswith("covist_") and name not in (BUDGET, REQUEST)]
     if unknown:
         raise CovistError(f"mm_processor_kwargs: unknown option {', '.join(unknown)}; covist has only {BUDGET}")
-    budget = options.get(BUDGET)
+    budget = None if options.get(BUDGET) is None else Budget.parse(options[BUDGET])
     if budget is not None:
         check_served_budget(budget)
     return budget, {name: value for name, value in options.items() if name != BUDGET}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import find_packed_sequence_indices
 
+from covist.budget import Coverage
 from covist.contract.instruction import Instruction
 from covist.contract.reading import readable_schedule
 from covist.contract.signals import ImageSignals, KnownPrompt, PlacedSignals
@@ -20,7 +21,7 @@ from covist.engine.sequence.images import ImageInPrompt, Sample
 from covist.engine.settings import Settings
 from covist.errors import CovistError
 from covist.reduction import Reduction
-from covist.schedule import CoverageBudget, Schedule, resolve_budget
+from covist.schedule import Schedule
 
 PROBES = 8
 """Tokens of an image whose embeddings are compared with those in a prompt."""
@@ -198,9 +199,9 @@ class ImageFinder:
     def _count(self, image: ImageContext) -> int:
         """The token count of the budget for an image."""
         tokens, frames, settings = image.grid.size, image.grid.frames, self._settings
-        needed = CoverageBudget.read(settings.budget)
-        if needed is None:
-            return resolve_budget(settings.budget, tokens, frames)
+        needed = settings.budget
+        if not isinstance(needed, Coverage):
+            return needed.count_for(tokens, frames)
         # Keeping a few more tokens is better than running uncompressed because a little coverage is missing.
         level = max(needed.level, settings.min_coverage or 0.0)
         started = perf_counter()

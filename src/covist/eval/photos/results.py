@@ -123,13 +123,13 @@ class PhotoResults:
                     name: row[name]
                     for name in ("method", "budget", "mean_tokens", "counted_tokens", "reached", "nominal")
                 },
-                "nats_per_word": round(self.nats[Run(row["method"], row["budget"])], 4),
+                "nats_per_word": round(self.nats_of(score), 4),
                 "retention": {name: own[place]["retention"] for name, own in by_class.items()},
                 "ci": {name: own[place]["ci"]["retention"] for name, own in by_class.items()},
                 "same_captions": row["same_answers"],
                 "seconds_per_image": row["seconds_per_image"],
             }
-            for place, row in enumerate(whole["results"])
+            for place, (row, score) in enumerate(zip(whole["results"], self.of[ALL].scores, strict=True))
         ]
         named = ("suite", "images", "settings", "differences", "versions")
         about = {

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from covist.api.setup import Setup
+from covist.budget import Budget, Count, Written
 from covist.config import CovistConfig
 from covist.eval.answering import Answering, Progress, answers_identity
 from covist.eval.photos.results import BLIND, PhotoResults
 from covist.eval.photos.subject import CaptionSubject
 from covist.eval.photos.tower import remembered_tower
 from covist.eval.records import Records, Run
-from covist.eval.runner import answer_and_summarise, method_names, planned_runs
+from covist.eval.runner import answer_and_summarise, method_names, planned_runs, read_budgets
 from covist.eval.suite import HALVES, Suite
+from covist.methods.grammar import VANILLA
 
 
 class PhotoAnswering(Answering):
@@ -30,7 +32,7 @@ class PhotoAnswering(Answering):
             super().answer(runs, progress)
 
     def _compressed(self, run: Run) -> AbstractContextManager[Any]:
-        if not run.is_vanilla:
+        if run.method != VANILLA:
             answers = self._uncompressed.items()
             self.subject.written = {number: one.written[0] for number, one in answers if one.written}
         return self.subject.blinded(self.suite) if run.method == BLIND else super()._compressed(run)
@@ -38,7 +40,7 @@ class PhotoAnswering(Answering):
 
 def evaluate_photos(
     methods: str | Iterable[str],
-    budgets: str | Iterable[int | float | str],
+    budgets: str | Iterable[Budget | Written],
     *,
     suite: Suite,
     model: Any,
@@ -64,8 +66,8 @@ def evaluate_photos(
     names, setup, longest = method_names(methods), Setup.of(config), max_new_tokens or suite.max_new_tokens
     items = suite.items(limit, half or HALVES[0])
     subject = CaptionSubject.resolve(model, longest)
-    vanilla, *others = planned_runs(names, budgets, round(subject.tokens(items[0])), suite.one_size)
-    runs = [vanilla, Run(BLIND, 0), *others]
+    vanilla, *others = planned_runs(names, read_budgets(budgets), round(subject.tokens(items[0])), suite.one_size)
+    runs = [vanilla, Run(BLIND, Count(0)), *others]
     with Records(out, answers_identity(suite, subject, longest, setup, seed)) as records:
         answering = PhotoAnswering(subject, suite, items, records, seed)
         build = partial(PhotoResults.build, suite, items, records=records, seed=seed)

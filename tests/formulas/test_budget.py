@@ -1,0 +1,121 @@
+"""A budget is a value: what it comes to for an image, and that one budget is one value however it is written."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covist.budget import Budget, Count, Coverage, Plain, Share
+
+SHARES = st.floats(0, 1, exclude_min=True).map(Share)
+FIXED = st.integers(1).map(Count) | SHARES
+LEVELS = st.floats(0, 1, exclude_min=True)
+BUDGETS = FIXED | LEVELS.map(Coverage) | st.builds(Coverage, LEVELS, FIXED, FIXED) | st.just(Plain())
+
+
+@pytest.mark.parametrize(
+    "written, tokens, expected",
+    [
+        (64, 576, 64),
+        ("64", 576, 64),
+        (0.11, 576, 63),
+        ("11%", 576, 63),
+        ("11.1 %", 576, 64),
+        (900, 576, 576),
+        ("100%", 576, 576),
+        (1.0, 576, 576),
+        (1, 576, 1),
+        (1e-6, 576, 1),
+        ("0.5", 9, 5),
+        (np.int64(64), 576, 64),
+        (np.float32(0.5), 576, 288),
+        ("none", 576, 576),
+    ],
+)
+def test_budgets_are_counts_fractions_or_percentages(written, tokens, expected):
+    assert Budget.parse(written).count_for(tokens) == expected
+
+
+@pytest.mark.parametrize("budget, expected", [(16, 64), ("16", 64), (0.25, 100), ("25%", 100), (200, 400), (1, 4)])
+def test_in_a_video_a_count_is_meant_for_each_frame_and_a_share_for_all(budget, expected):
+    assert Budget.parse(budget).count_for(tokens=400, frames=4) == expected
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        (64, "64", " 64 ", np.int64(64)),
+        (0.1, "10%", "0.1", "10.0 %"),
+        (1.0, "100%", "1.0"),
+        ("auto", "auto:0.9", "auto:90%", " auto : 0.9"),
+        ("auto:1:16:50%", "auto:1.0:16:0.5"),
+        ("none", " none "),
+    ],
+)
+def test_a_budget_is_one_value_however_it_is_written(spellings):
+    assert len({Budget.parse(written) for written in spellings}) == 1
+
+
+@given(BUDGETS)
+def test_the_canonical_spelling_is_read_back(budget):
+    assert Budget.parse(str(budget)) == budget
+    assert Budget.parse(budget.written) == budget
+    assert hash(Budget.parse(str(budget))) == hash(budget)
+
+
+@given(BUDGETS, st.integers(1, 5000), st.integers(1, 16))
+def test_no_budget_gives_an_image_more_tokens_than_it_has_or_none(budget, tokens, frames):
+    assert 1 <= budget.count_for(tokens, frames) <= tokens
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [(64, 64), (0.11, "11%"), (0.333, "33.3%"), (1.0, "100%"), ("auto", "auto:0.9"), ("auto:1", "auto:1")],
+)
+def test_json_holds_counts_as_numbers_and_others_as_text(written, canonical):
+    assert Budget.parse(written).written == canonical
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [0, -5, 0.0, 1.5, 64.0, "0", "0%", "150%", "-3", "many", "automatic", "", "nan", float("nan"), True, None, [64]]
+    + ["nan%", "sNaN%", "1e999999999%", "9" * 5000],
+)
+def test_senseless_budgets_are_refused_with_what_is_allowed(budget):
+    with pytest.raises(ValueError, match=r"budget must be a positive number of tokens \(64\), a fraction in \(0, 1\]"):
+        Budget.parse(budget)
+
+
+@pytest.mark.parametrize(
+    "budget, level, bounds",
+    [
+        ("auto", 0.9, (16, 192)),
+        (" auto ", 0.9, (16, 192)),
+        ("auto:0.9", 0.9, (16, 192)),
+        ("auto:90%", 0.9, (16, 192)),
+        ("auto:1", 1.0, (16, 192)),
+        ("auto:0.9:24:128", 0.9, (24, 128)),
+        ("auto:0.9:5%:50%", 0.9, (29, 288)),
+        ("auto:0.9:200:128", 0.9, (128, 128)),
+        ("auto:0.9:1000:2000", 0.9, (576, 576)),
+    ],
+)
+def test_a_budget_may_follow_the_image_between_bounds(budget, level, bounds):
+    found = Budget.parse(budget)
+    assert (found.level, found.bounds(576)) == (level, bounds)
+    assert found.count_for(576) == bounds[1]
+
+
+def test_bounds_follow_the_size_of_the_image_and_a_count_the_frames():
+    assert Coverage().bounds(2880) == (80, 960)
+    assert Coverage().bounds(1) == (1, 1)
+    assert Budget.parse("auto:0.9:4:16").bounds(800, frames=8) == (32, 128)
+
+
+@pytest.mark.parametrize(
+    "budget",
+    ["auto:", "auto:0", "auto:1.1", "auto:many", "auto:0.9:16", "auto:0.9:0:64", "auto:0.9:a:b", "auto:0.9:1:2:3"],
+)
+def test_a_senseless_level_or_bound_is_refused_with_what_is_allowed(budget):
+    with pytest.raises(ValueError, match=r'"auto:LEVEL:LEAST:MOST" \("auto:0.9:16:192"\), LEVEL in \(0, 1\], got'):
+        Budget.parse(budget)
