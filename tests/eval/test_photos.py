@@ -239,7 +239,7 @@ def test_the_table_begins_with_the_best_method(folder):
     suite = photo_suite(folder)
     items = suite.items(half="even")
     losses = {"vanilla": 2.0, "blind": 4.0, "random": 3.2, "divprune": 2.5, "covist-fixed": 3.0}
-    runs = [Run(name, 16) for name in losses]
+    runs = [Run(name, Count(16)) for name in losses]
     retention = PhotoResults.build(suite, items, runs, _recorded(losses, items), seed=0).to_markdown()
     assert re.findall(r"\n\| (\S+) \| \d\d\.0 \[", retention) == ["divprune", "covist-fixed", "random"]
 
