@@ -105,7 +105,7 @@ def test_nothing_of_a_request_stays_behind(serve):
     after = ask(12)
     assert (
         after["Sequence"] == before["Sequence"]
-        and after["Row"] == before["Row"]
+        and after["RunningSequence"] == before["RunningSequence"]
         and after["LocalJob"] == before["LocalJob"]
     )
     assert after["Tensor"] <= before["Tensor"]

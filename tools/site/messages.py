@@ -28,7 +28,7 @@ ROOMS = {
     ),
     "Methods and budgets": (
         "When a method, one of its settings, a budget or a constant is outside its range.",
-        "methods formulas checks.py config.py files.py grid.py plan.py schedule.py state.py",
+        "methods formulas budget.py checks.py config.py files.py grid.py plan.py schedule.py state.py",
     ),
     "Models and checkpoints": ("When a model is loaded, or a family is found for it.", "families tiny plugins.py"),
     "Images, videos and prompts": ("When a prompt is read, from a command, a request or a row.", "request"),
