@@ -68,10 +68,10 @@ test-peers: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m peers tests/peers
 
 test-ray: $(RAY)/.installed
-	OMP_NUM_THREADS=1 $(RAY)/bin/python -m pytest -m ray tests/on_ray
+	OMP_NUM_THREADS=1 $(RAY)/bin/python -m pytest -m ray tests/with_ray
 
 test-vllm: $(VLLM)/.installed
-	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/on_vllm
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/with_vllm
 
 test-lmms: $(LMMS)/.installed
 	OMP_NUM_THREADS=1 $(LMMS)/bin/python -m pytest -m lmms tests/lmms

@@ -20,7 +20,7 @@ from pathlib import Path
 from time import process_time
 
 from covist.api.setup import PLAIN, Setup
-from covist.batch.answers import Answer
+from covist.batch.answers import RowAnswer
 from covist.batch.drivers import LocalDriver, Result
 from covist.batch.job import run
 from covist.batch.manifest import Order
@@ -35,12 +35,12 @@ SEEDS = 16
 class Instant:
     """A driver whose answers cost nothing, so that only the cost of the job itself remains."""
 
-    def look(self, spec: WorkerSpec) -> Facts:
+    def inspect(self, spec: WorkerSpec) -> Facts:
         return Facts({"model": "none"}, None, 1.0)
 
     def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
         for block in blocks:
-            yield Result(block.index, [Answer(row.id, "yes", "stop", 576, 64.0, 0.1) for row in block.rows])
+            yield Result(block.index, [RowAnswer(row.id, "yes", "stop", 576, 64.0, 0.1) for row in block.rows])
 
 
 def write_input(folder: Path, rows: int) -> Path:
@@ -95,7 +95,7 @@ def throughput(rows: int, repetitions: int, folder: Path) -> dict[str, float]:
     def job() -> None:
         driver = LocalDriver()
         driver._loaded = loaded  # loading is not part of the comparison
-        driver.look = lambda spec: Facts({}, spec.setup.concentration, 1.0)  # type: ignore[method-assign]
+        driver.inspect = lambda spec: Facts({}, spec.setup.concentration, 1.0)  # type: ignore[method-assign]
         run(Order(path, spec), Path(tempfile.mkdtemp(dir=folder)), driver)
 
     def loop(setup: Setup) -> None:

@@ -46,8 +46,8 @@ class Watched:
         self._driver = driver
         self.seen: list[tuple[float, int]] = []
 
-    def look(self, spec: WorkerSpec) -> Facts:
-        return self._driver.look(spec)
+    def inspect(self, spec: WorkerSpec) -> Facts:
+        return self._driver.inspect(spec)
 
     def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
         for result in self._driver.run(spec, blocks):
@@ -74,7 +74,7 @@ def work(path: Path, driver: Driver, skipped: int) -> float:
 def workers(folder: Path, rows: int) -> None:
     """The same rows without Ray, and with one worker and two; then rows without work for the model."""
     from covist.cluster.driver import RayDriver
-    from covist.cluster.start import ray_running, share_of
+    from covist.cluster.start import ray_running, reservation_of
 
     for seed in range(SEEDS):
         tiny.scene_image(tiny.sample_scene(seed)).save(folder / f"{seed}.png")
@@ -83,8 +83,8 @@ def workers(folder: Path, rows: int) -> None:
     bad.write_text("".join(f'{{"id": {number}}}\n' for number in range(BAD_ROWS)), encoding="utf-8")
     here, here_bad = work(path, LocalDriver(), 1), work(bad, LocalDriver(), 1)
     with ray_running():
-        one, two = (work(path, RayDriver(number, share_of(2, 2, 0)), number) for number in (1, 2))
-        ray_bad = work(bad, RayDriver(1, share_of(2, 2, 0)), 1)
+        one, two = (work(path, RayDriver(number, reservation_of(2, 2, 0)), number) for number in (1, 2))
+        ray_bad = work(bad, RayDriver(1, reservation_of(2, 2, 0)), 1)
     print(f"without Ray: {here:.2f} rows/s; one worker: {one:.2f}; two workers: {two:.2f}")
     print(f"one worker under Ray / without Ray    {one / here:.2f}x")
     print(f"two workers / one worker              {two / one:.2f}x")

@@ -15,7 +15,7 @@ def test_cpus_are_told_what_they_lack():
     assert any(cpu.settings.keys() == {"ATEN_CPU_CAPABILITY"} for cpu in cpus.CPUS), "libraries also disagree"
 
 
-def test_a_table_says_which_cpu_failed_where(tmp_path, capsys):
+def test_the_table_shows_which_tests_failed_on_which_cpu(tmp_path, capsys):
     """The first CPU has vectors and two threads; the second has threads only."""
     (tmp_path / "test_told.py").write_text(
         "import os\n"

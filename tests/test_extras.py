@@ -54,7 +54,7 @@ def test_answers_pages_and_json_lines_need_no_extra(folder):
     assert "top-right" in (folder / "answers" / "part-000000.jsonl").read_text()
 
 
-def test_what_needs_an_extra_is_refused_in_one_line_before_the_work(folder):
+def test_commands_that_need_a_missing_extra_fail_in_one_line_before_any_work(folder):
     ran = run(
         folder,
         "show --out kept.png",

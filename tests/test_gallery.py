@@ -105,7 +105,7 @@ def test_the_film_is_drawn_frame_by_frame(gallery):
     assert len(figure.axes) == 2 * len(frames) and facts["divprune"] in words(figure)
 
 
-def test_what_moves_and_what_rests_is_counted_apart(gallery):
+def test_moving_and_resting_tokens_are_counted_separately(gallery):
     """Three frames of 2 x 2 tokens; something covers the upper left of the first and the upper right of the second."""
     moves = np.zeros((3, 4, 4), dtype=bool)
     moves[0, :2, :2] = moves[1, :2, 2:] = True

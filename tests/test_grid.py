@@ -67,7 +67,7 @@ def test_smoothing_leaves_masked_tokens_out(views, left):
 
 
 @pytest.mark.parametrize("views, left", HOLES)
-def test_masked_tokens_are_nobodys_neighbours(views, left):
+def test_masked_tokens_are_not_neighbours(views, left):
     features = torch.nn.functional.normalize(torch.randn(len(left), 6, generator=generator()))
     places = [cells(views)[token] for token in left]
     expected = []
@@ -107,7 +107,7 @@ def test_views_that_are_apart_have_nothing_near_to_each_other():
     assert grid.coordinates().shape == (12, 2)
 
 
-def test_what_a_mask_leaves_keeps_its_view_and_its_time():
+def test_unmasked_tokens_keep_their_view_and_time():
     whole = Grid(((1, 2),) * 3, "frames")
     left = PartialGrid.of(whole, (1, 4))
     assert left.frames == 3 and left.view_numbers().tolist() == [0, 2]

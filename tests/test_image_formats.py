@@ -112,7 +112,7 @@ def test_a_photograph_that_is_postscript_is_refused_and_never_run(ghostscript, p
     assert not ghostscript.has_run
 
 
-def test_what_an_allowed_host_sends_is_not_run_either(ghostscript):
+def test_a_program_sent_by_an_allowed_host_is_not_run_either(ghostscript):
     reader = ImageReader(Limits(), fetcher=None)
     with pytest.raises(Refusal, match="is not an image"):
         reader.decoded(*reader.measured([PROGRAM]))  # the bytes that a host has sent
@@ -179,7 +179,7 @@ def test_a_photograph_of_two_images_is_read_as_its_first(tmp_path):
 
 
 @pytest.mark.parametrize("ending", PROGRAMS)
-def test_names_of_other_formats_are_no_images_in_a_folder(tmp_path, ending):
+def test_files_of_other_formats_in_a_folder_are_not_images(tmp_path, ending):
     (tmp_path / f"file{ending}").write_bytes(PROGRAM)
     assert not has_image_ending(f"file{ending}")
     assert image_files(tmp_path) == []

@@ -176,7 +176,7 @@ def workflow_commands(file):
             yield from (step["run"].replace("${{ matrix.target }}", target) for target in several if "run" in step)
 
 
-def test_what_the_tests_leave_out_is_run_on_a_schedule():
+def test_slower_test_targets_run_on_a_schedule():
     """All targets that need other environments or more time, except those that only a release needs."""
     targets = set(re.findall(r"^(test-[\w-]+):", (ROOT / "Makefile").read_text(), re.M))
     needs_a_release = {"test-order", "test-versions", "test-pythons"}

@@ -58,7 +58,7 @@ def test_the_summary_says_what_the_tables_of_every_method_say():
 
 
 @pytest.mark.parametrize("cell", ["", "100", "least 72.9: 92.3", "89.1"])
-def test_a_cell_without_an_interval_is_no_point(cell):
+def test_a_cell_without_an_interval_is_not_drawn_as_a_point(cell):
     assert published.measured(cell) is None
 
 

@@ -82,7 +82,7 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
     assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", styles) == []
 
 
-def test_what_pages_load_and_link_to_is_there(site, pages):
+def test_resources_and_links_of_pages_exist(site, pages):
     dead = []
     for name, page in pages.items():
         for target in {*page.links, *page.loaded}:

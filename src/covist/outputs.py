@@ -110,10 +110,10 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object], temporary: Pat
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-        _settle(path.parent)
+        _flush_names(path.parent)
 
 
-def _settle(directory: Path) -> None:
+def _flush_names(directory: Path) -> None:
     """Flush the names of a directory to the disk."""
     if os.name == "posix":
         handle = os.open(directory, os.O_RDONLY)

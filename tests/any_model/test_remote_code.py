@@ -84,7 +84,7 @@ def _saved_and_loaded(folder):
     return AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True).eval()
 
 
-def test_it_is_nobody_s_but_the_generic_family_s(compress, owl):
+def test_remote_code_is_served_by_the_generic_family(compress, owl):
     assert type(owl.model).__module__.startswith("transformers_modules")
     handle = compress(owl.model, method="covist-max", budget=4)
     assert type(handle.settings.family) is Generic

@@ -40,7 +40,7 @@ def test_compress_takes_a_setup_in_every_form(model, file, form):
         assert method.tracker.frozen == 0.2 and method.config.weight_limit == 64
 
 
-def test_what_is_given_by_itself_comes_before_the_file(model, file):
+def test_explicit_arguments_override_the_file(model, file):
     given = {"budget": 8, "strategy": "fixed", "concentration": 0.1}
     with covist.compress(*model[:2], clip=model[2], config=file, **given) as handle:
         method = handle.settings.method
@@ -90,7 +90,7 @@ def test_a_bad_file_is_one_line_with_its_name(tmp_path, content, complaint):
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_config_at_all_is_refused(model, tmp_path):
+def test_an_invalid_config_argument_is_refused(model, tmp_path):
     with pytest.raises(CovistError, match="nowhere.json cannot be read"):
         covist.compress(*model[:2], config=tmp_path / "nowhere.json")
     with pytest.raises(CovistError, match="config must be a CovistConfig, a Setup or the path of a file, got int"):
@@ -125,7 +125,7 @@ def test_a_setup_is_a_value():
     assert Setup("covist-pro", 0.1) == Setup("covist-pro", "10%") != one
 
 
-def test_what_a_setup_leaves_open_comes_from_the_next():
+def test_open_settings_are_filled_from_the_next_setup():
     file = Setup("covist-pro", 96, 0.2, CovistConfig(weight_limit=64), {"made_by": "a test"})
     assert Setup(budget=32).over(file) == Setup("covist-pro", 32, 0.2, CovistConfig(weight_limit=64))
     assert Setup().over(file) == file and Setup().over(file).origin == file.origin

@@ -88,7 +88,7 @@ def test_a_file_whose_name_could_be_base64_is_a_file(folder):
     ],
     ids=lambda value: str(value)[:24],
 )
-def test_what_is_no_image_is_refused_in_one_line(folder, given, complaint):
+def test_a_file_that_is_not_an_image_is_refused_in_one_line(folder, given, complaint):
     with pytest.raises(CovistError, match=complaint) as refused:
         read_image(given, folder, "image 1")
     assert "\n" not in str(refused.value)

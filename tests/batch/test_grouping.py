@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covist.batch.grouping import Limit, Prepared, first_batch
+from covist.batch.grouping import Limit, ReadyRow, first_batch
 from covist.request.conversations import Posed
 from covist.request.inputs import Request
 
@@ -12,14 +12,14 @@ LENGTHS = st.lists(st.integers(1, 40), max_size=30)
 LIMITS = st.builds(Limit, st.none() | st.integers(1, 6), st.none() | st.integers(1, 100))
 
 
-def rows(lengths: list[int]) -> list[Prepared]:
+def rows(lengths: list[int]) -> list[ReadyRow]:
     return [
-        Prepared(str(number), Posed(Request({"input_ids": torch.zeros(1, length)}, {}), ()))
+        ReadyRow(str(number), Posed(Request({"input_ids": torch.zeros(1, length)}, {}), ()))
         for number, length in enumerate(lengths)
     ]
 
 
-def grouped(prepared: list[Prepared], limit: Limit) -> list[list[Prepared]]:
+def grouped(prepared: list[ReadyRow], limit: Limit) -> list[list[ReadyRow]]:
     """All batches, as a worker makes them."""
     waiting, batches = sorted(prepared, key=lambda one: one.length), []
     while waiting:
@@ -52,7 +52,7 @@ def test_no_batch_could_take_the_first_row_of_the_next(lengths, limit):
 
 
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=30), LIMITS)
-def test_below_a_batch_that_was_too_much_there_is_no_such_batch(lengths, limit):
+def test_a_limit_below_a_failed_batch_excludes_that_batch(lengths, limit):
     batch = rows(lengths)
     assert not limit.below(batch).allows(len(batch), max(lengths))
 

@@ -10,7 +10,7 @@ from support.batches import FakeDriver, answers_of, batch, parts_of, questions, 
 
 from covist import CovistError
 from covist.api.setup import Setup
-from covist.batch.answers import Answer
+from covist.batch.answers import RowAnswer
 from covist.batch.drivers import Result
 from covist.batch.job import run
 from covist.batch.manifest import Order
@@ -47,8 +47,8 @@ class Untidy(FakeDriver):
             yield Result(index, [reply(row)])
 
 
-def expected(count: int) -> list[Answer]:
-    return [Answer(f"row-{number}", f"QUESTION {number}", "stop", 10, 4.0, 0.25) for number in range(count)]
+def expected(count: int) -> list[RowAnswer]:
+    return [RowAnswer(f"row-{number}", f"QUESTION {number}", "stop", 10, 4.0, 0.25) for number in range(count)]
 
 
 def test_answers_stand_in_the_order_of_the_input_one_part_for_each_block(tmp_path):
@@ -67,7 +67,7 @@ def test_a_driver_may_answer_in_any_order_and_twice(tmp_path):
     assert finished.tally.answered == 23
 
 
-@settings(max_examples=25)  # each writes and settles a dozen files
+@settings(max_examples=25)  # each writes and flushes a dozen files
 @given(st.lists(st.integers(0, 7), max_size=4), st.integers(1, 6), st.integers(1, 5))
 def test_interrupted_anywhere_a_job_ends_as_if_it_had_not_been(tmp_path_factory, stops, part_rows, piece):
     folder = tmp_path_factory.mktemp("job")
@@ -131,7 +131,7 @@ def test_only_failed_rows_are_tried_again_and_take_their_places(tmp_path):
     untouched = FakeDriver()
     batch(path, out, untouched)
     assert untouched.asked == []
-    mended = FakeDriver(answer=lambda row: Answer(row.id, "MENDED", "stop", 10, 4.0, 0.25))
+    mended = FakeDriver(answer=lambda row: RowAnswer(row.id, "MENDED", "stop", 10, 4.0, 0.25))
     finished = batch(path, out, mended, retry_errors=True)
     assert mended.asked == ["0", "3", "6"]
     assert finished.rows_now == 3
@@ -145,7 +145,7 @@ def test_an_interrupted_retry_loses_nothing_and_what_failed_again_is_tried_again
     batch(path, out, FakeDriver())
 
     def mend(row):
-        return Answer(row.id, "MENDED") if row.id in "13" else reply(row)
+        return RowAnswer(row.id, "MENDED") if row.id in "13" else reply(row)
 
     with pytest.raises(KeyboardInterrupt):
         batch(path, out, Stops(1, answer=mend, piece=2), retry_errors=True)
@@ -176,7 +176,7 @@ def test_other_settings_in_the_same_directory_are_refused_by_name(tmp_path, chan
     assert said in str(refused.value)
 
 
-def test_how_fast_it_runs_may_change_and_so_may_the_place_of_the_input(tmp_path):
+def test_batch_size_device_and_input_path_may_change_between_runs(tmp_path):
     path = write_rows(tmp_path / "rows.jsonl", questions(9))
     with pytest.raises(KeyboardInterrupt):
         batch(path, tmp_path / "out", Stops(1))
@@ -215,9 +215,9 @@ def test_rows_that_disappear_while_a_job_runs_end_it(tmp_path):
         (tmp_path / f"{number}.png").touch()
 
     class Deletes(FakeDriver):
-        def look(self, spec):
+        def inspect(self, spec):
             (tmp_path / "5.png").unlink()
-            return super().look(spec)
+            return super().inspect(spec)
 
     with pytest.raises(CovistError, match="changed while it was read"):
         batch(tmp_path, tmp_path / "out", Deletes())
@@ -239,7 +239,7 @@ def test_every_worker_gets_the_reference_and_the_identity_that_the_job_began_wit
     path, driver = write_rows(tmp_path / "rows.jsonl", questions(9)), Stops(1)
     with pytest.raises(KeyboardInterrupt):
         batch(path, tmp_path / "out", driver)
-    driver.look = lambda spec: pytest.fail("the manifest knows it")
+    driver.inspect = lambda spec: pytest.fail("the manifest knows it")
     driver._pieces = 99
     batch(path, tmp_path / "out", driver)
     assert {(spec.setup.concentration, spec.identity["model"]) for spec in driver.specs} == {(0.1, "fake")}

@@ -37,7 +37,7 @@ def test_a_row_with_an_impossible_id_is_an_error_under_a_made_one(bad):
 
 
 @pytest.mark.parametrize("values", [5, "text", None, ["a"]])
-def test_what_is_no_object_is_an_error(values):
+def test_a_row_that_is_not_an_object_is_an_error(values):
     assert read_row(0, values).error == "not an object with the fields of a row"
 
 

@@ -47,7 +47,7 @@ def test_json_lines_and_parquet_give_the_same_rows(tmp_path):
     assert list(lines.rows()) == list(table.rows())
 
 
-def test_blank_lines_are_no_rows_and_a_byte_order_mark_is_no_letter(tmp_path):
+def test_blank_lines_and_a_byte_order_mark_are_ignored(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"id": "a"}\n\n  \n{"id": "b"}')
     assert [row.id for row in open_source(path).rows()] == ["a", "b"]
@@ -55,7 +55,7 @@ def test_blank_lines_are_no_rows_and_a_byte_order_mark_is_no_letter(tmp_path):
 
 
 @pytest.mark.parametrize("line", [b"oops", b'{"id": ', b"\xff\xfe", b"[" * 100_000, b'{"id": ' + b"9" * 5000 + b"}"])
-def test_a_line_that_is_no_json_is_a_row_with_an_error(tmp_path, line):
+def test_a_line_that_is_not_json_is_a_row_with_an_error(tmp_path, line):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"id": "a"}\n' + line + b"\n")
     good, bad = open_source(path).rows()
@@ -98,7 +98,7 @@ def test_a_pipe_is_refused_since_it_can_be_read_only_once(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names that are no text")
-def test_a_name_that_is_no_text_has_an_id_that_is(tmp_path):
+def test_a_file_name_that_is_not_text_gets_a_readable_id(tmp_path):
     with open(os.path.join(os.fsencode(tmp_path), b"\xff.png"), "wb"):
         pass
     (row,) = open_source(tmp_path).rows()

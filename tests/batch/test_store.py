@@ -14,10 +14,10 @@ from support.batches import FakeDriver, answers_of, batch, questions, write_rows
 from support.programs import PATIENCE
 
 from covist import CovistError
-from covist.batch.answers import COLUMNS, Answer
+from covist.batch.answers import COLUMNS, RowAnswer
 from covist.batch.store import Store
 
-ANSWERS = [Answer("a", "yes\n", "stop", 576, 63.5, 0.25), Answer("ü", error="image a.png does not exist")]
+ANSWERS = [RowAnswer("a", "yes\n", "stop", 576, 63.5, 0.25), RowAnswer("ü", error="image a.png does not exist")]
 
 
 @pytest.fixture(params=["parquet", "jsonl"])
@@ -40,7 +40,7 @@ def test_a_directory_of_parquet_parts_is_one_table(tmp_path):
     assert table.num_rows == 6 and table.column_names == list(COLUMNS)
 
 
-def test_what_was_noted_is_recovered_without_a_line_that_was_cut_off(store):
+def test_noted_answers_are_recovered_without_the_truncated_line(store):
     store.note(3, ANSWERS)
     journal = store.directory / "_work" / "part-000003.jsonl"
     whole = journal.read_bytes()
@@ -86,9 +86,9 @@ def largest_file(count: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_part_that_cannot_be_written_whole_is_not_there_at_all(store):
+def test_a_part_that_cannot_be_written_whole_leaves_the_old_one(store):
     store.write_part(0, ANSWERS)
-    many = [Answer(f"row-{number}", os.urandom(20).hex()) for number in range(500)]
+    many = [RowAnswer(f"row-{number}", os.urandom(20).hex()) for number in range(500)]
     with largest_file(4096):
         with pytest.raises(CovistError, match="cannot write to .*: file too large"):
             store.write_part(0, many)
@@ -99,7 +99,7 @@ def test_a_part_that_cannot_be_written_whole_is_not_there_at_all(store):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is always full")
-def test_on_a_full_disk_a_job_says_so_and_goes_on_once_there_is_room(tmp_path):
+def test_a_job_reports_a_full_disk_and_continues_once_there_is_room(tmp_path):
     """The second part is written onto a device that really is full."""
     path, out = write_rows(tmp_path / "rows.jsonl", questions(12)), tmp_path / "out"
     (out / "_work").mkdir(parents=True)

@@ -12,7 +12,7 @@ from covist import CovistError, tiny
 from covist.api.setup import Setup
 from covist.batch.rows import Row, read_row
 from covist.batch.spec import WorkerSpec
-from covist.batch.worker import Worker, load, look_at
+from covist.batch.worker import Worker, facts_about, load
 from covist.request.answer import ask
 from covist.request.halving import is_out_of_memory
 from covist.request.inputs import prepare
@@ -116,14 +116,14 @@ def test_bad_rows_cost_no_other_row_its_answer(work, folder):
     assert without_times(answers[row.id] for row in good) == without_times(work()(good))
 
 
-def test_an_error_about_a_name_that_is_no_text_can_be_written(work):
+def test_an_error_about_a_file_name_that_is_not_text_can_be_written(work):
     for bad in ("half \ud800.png", "\udcff.png"):
         (answer,) = work()([Row(0, "a", {"image": bad, "prompt": "what ?"})])
         answer.error.encode()
         assert "\\ud" in answer.error
 
 
-def test_words_that_the_model_does_not_know_are_no_error(work):
+def test_words_unknown_to_the_model_are_not_an_error(work):
     (answer,) = work()([read_row(0, {"image": "0.png", "prompt": "quo vadis ?"})])
     assert answer.error is None
 
@@ -212,29 +212,29 @@ def test_an_accelerator_that_broke_down_ends_the_worker_instead_of_failing_every
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("shape mismatch"), KeyError("memory")])
-def test_other_errors_are_no_lack_of_memory(error):
+def test_other_errors_are_not_taken_for_lack_of_memory(error):
     assert not is_out_of_memory(error)
 
 
 def test_a_spec_can_be_sent_and_its_worker_answers_the_same(work, spec, loaded):
-    sent = Worker(pickle.loads(pickle.dumps(spec.settled(look_at(spec, loaded)))))  # loads a model of its own
+    sent = Worker(pickle.loads(pickle.dumps(spec.with_facts(facts_about(spec, loaded)))))  # loads a model of its own
     assert without_times(sent(rows(1))) == without_times(work()(rows(1)))
 
 
 def test_a_worker_with_other_weights_refuses_to_work(spec, loaded):
-    wanted = look_at(spec, loaded).identity
+    wanted = facts_about(spec, loaded).identity
     with pytest.raises(CovistError, match=r"began with another model \(model: other then, Llava"):
         Worker(replace(spec, identity={**wanted, "model": "other"}), loaded)
 
 
 def test_the_reference_is_that_of_the_spec_or_measured_and_none_where_none_is_read(spec, loaded):
-    assert look_at(spec, loaded).concentration == 0.1
-    assert look_at(replace(spec, setup=Setup("divprune", 16, 0.1)), loaded).concentration is None
-    assert look_at(replace(spec, setup=Setup("vanilla")), loaded).concentration is None
+    assert facts_about(spec, loaded).concentration == 0.1
+    assert facts_about(replace(spec, setup=Setup("divprune", 16, 0.1)), loaded).concentration is None
+    assert facts_about(replace(spec, setup=Setup("vanilla")), loaded).concentration is None
 
 
 def test_the_cache_of_a_token_is_that_of_all_layers(spec, loaded):
     text = loaded.model.config.text_config
     width = text.hidden_size // text.num_attention_heads
     expected = 2 * text.num_hidden_layers * text.num_key_value_heads * width * 4
-    assert look_at(spec, loaded).kv_bytes_per_token == expected
+    assert facts_about(spec, loaded).kv_bytes_per_token == expected

@@ -87,7 +87,7 @@ def test_urls_are_not_read(covist, command, url):
     assert_refused(covist(command, "--image", url, "--prompt", "what is this?"), "URLs are not read", url)
 
 
-def test_a_directory_is_no_image(covist, tmp_path):
+def test_a_directory_is_not_accepted_as_an_image(covist, tmp_path):
     assert_refused(covist("run", "--image", tmp_path, "--prompt", "what is this?"), "is a directory")
 
 

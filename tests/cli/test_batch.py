@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 from support.batches import FakeDriver, answers_of, questions, write_rows
 
-from covist.batch.answers import Answer
+from covist.batch.answers import RowAnswer
 from covist.cli.console import _Bar, _columns
 
 
@@ -81,7 +81,7 @@ def test_the_summary_as_json_has_a_stable_schema(covist, fake, rows, tmp_path):
     }  # fmt: skip
 
 
-def test_one_row_is_not_called_rows(covist, fake, tmp_path):
+def test_a_single_row_is_named_in_the_singular(covist, fake, tmp_path):
     told = covist("batch", write_rows(tmp_path / "rows.jsonl", questions(1)), "--out", tmp_path / "out")
     said = " ".join(told.stdout.split())  # a long path moves the breaks of the lines
     assert "rows.jsonl: 1 row," in said and "1 row in" in said
@@ -95,7 +95,7 @@ def test_running_it_again_does_nothing_and_says_what_is_there(covist, fake, rows
     assert len(fake.asked) == 5
 
 
-def test_an_interruption_says_how_to_go_on(covist, fake, rows, tmp_path, monkeypatch):
+def test_an_interruption_says_how_to_continue(covist, fake, rows, tmp_path, monkeypatch):
     def interrupted(spec, blocks):
         yield from original(spec, list(blocks)[:1])
         raise KeyboardInterrupt
@@ -112,10 +112,10 @@ def test_an_interruption_says_how_to_go_on(covist, fake, rows, tmp_path, monkeyp
 
 
 def test_the_exit_code_is_3_only_if_not_one_row_could_be_answered(covist, fake, rows, tmp_path):
-    fake._answer = lambda row: Answer(row.id, error="no")
+    fake._answer = lambda row: RowAnswer(row.id, error="no")
     ran = covist("batch", rows, "--out", tmp_path / "out")
     assert ran.code == 3 and "5" in ran.stdout
-    fake._answer = lambda row: Answer(row.id, "yes") if row.id == "row-3" else Answer(row.id, error="no")
+    fake._answer = lambda row: RowAnswer(row.id, "yes") if row.id == "row-3" else RowAnswer(row.id, error="no")
     assert covist("batch", rows, "--out", tmp_path / "out", "--retry-errors").code == 0
 
 
@@ -156,7 +156,7 @@ def test_inputs_and_places_that_cannot_be_are_refused(covist, fake, rows, tmp_pa
     refused(covist("batch", rows, "--out", tmp_path / "out", "--budget", 32), "budget: 64 then, 32 now")
 
 
-def test_rows_of_an_earlier_run_are_no_part_of_the_rate_on_a_terminal():
+def test_rows_of_an_earlier_run_do_not_count_towards_the_rate_on_a_terminal():
     now = [0.0]
     bar = Progress(get_time=lambda: now[0])
     advance = _Bar(bar, bar.add_task("starting", total=None))

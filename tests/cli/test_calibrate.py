@@ -59,7 +59,7 @@ def test_one_budget_is_saved_with_the_file_which_runs_as_measured(covist, model_
     assert counts == pytest.approx([share * TOKENS for share in fitted["kept"]], abs=4)
 
 
-def test_a_calibration_does_not_hang_on_what_ran_before(covist, model_folder, data):
+def test_a_calibration_does_not_depend_on_earlier_runs(covist, model_folder, data):
     suite = read_data(data)
     first, second = (package.eval.calibrate(suite=suite, budgets="50%", model=str(model_folder)) for _ in range(2))
     assert first.setup == second.setup and first.examples == 3

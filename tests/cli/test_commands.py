@@ -291,7 +291,7 @@ def test_lines_come_now_and_then(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("arguments", [("run", "--model", "{}", *SMALL), ("plan", "--json")])
-def test_a_reader_that_leaves_early_is_no_error(model_folder, arguments):
+def test_a_reader_that_leaves_early_is_not_an_error(model_folder, arguments):
     """`covist run | head`, with a real pipe that is closed before anything is written."""
     command = [sys.executable, "-m", "covist", *(argument.format(model_folder) for argument in arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -41,7 +41,7 @@ def test_a_limit_takes_the_first_images_in_the_order_of_their_numbers(covist, fo
     assert ran.json["concentration"] == mean_concentration(loaded, first) and ran.json["images"] == 2
 
 
-def test_a_file_takes_the_reference_in_and_keeps_what_it_says_besides(covist, folder, tmp_path):
+def test_saving_a_reference_keeps_the_other_settings_of_the_file(covist, folder, tmp_path):
     file = tmp_path / "covist.json"
     Setup("covist-fixed", 96).save(file)
     ran = covist("concentration", "--images", folder, "--limit", 1, "--save", file)

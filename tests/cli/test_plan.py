@@ -85,7 +85,7 @@ def test_a_budget_below_the_reach_of_a_short_decoder_is_said(covist):
     assert "cannot reach a budget of 64" in ran.stderr and "72.9" in ran.stderr and "72.875" in ran.stdout
 
 
-def test_what_prefill_sees_and_what_the_cache_holds_stand_apart(covist):
+def test_prefill_tokens_and_cached_tokens_are_shown_separately(covist):
     ran = covist("plan", "--method", "ivc-prune", "--budget", 192)
     assert "cached, layer mean" in ran.stdout
     plan = covist("plan", "--method", "ivc-prune", "--budget", 192, "--json").json

@@ -85,7 +85,7 @@ def test_a_model_without_videos_names_families_that_take_them(covist, film):
         (("--prompt", "what?", "--model", "a/checkpoint"), "--prompt needs an --image or --video"),
     ],
 )
-def test_a_bad_video_is_one_line(covist, arguments, complaint):
+def test_a_bad_video_gives_one_line(covist, arguments, complaint):
     ran = covist("run", *arguments)
     assert ran.code == 2 and complaint in ran.stderr and len(ran.stderr.strip().splitlines()) == 1
 

@@ -50,7 +50,7 @@ def test_a_file_gives_method_budget_reference_and_the_constants_that_differ(covi
     assert ran.stderr == ""
 
 
-def test_options_come_before_the_file(covist, tmp_path, model_folder):
+def test_options_override_the_file(covist, tmp_path, model_folder):
     Setup("covist-fixed", 96, 0.25).save(tmp_path / "covist.json")
     file = ("--config", tmp_path / "covist.json")
     ran = covist("vllm-args", "--model", model_folder, *file, "--budget", 32, "--concentration", 0.5)
@@ -98,7 +98,7 @@ def test_the_architecture_follows_from_the_checkpoint(covist, tmp_path, family, 
         (("--model", "nowhere/nothing"), "unknown model"),
     ],
 )
-def test_what_the_engine_would_refuse_is_refused_in_one_line(covist, given, words):
+def test_settings_the_engine_would_refuse_are_refused_in_one_line(covist, given, words):
     ran = covist("vllm-args", *given)
     assert ran.code == 2 and ran.stdout == ""
     assert ran.stderr.startswith("covist: ") and ran.stderr.count("\n") == 1 and words in ran.stderr

@@ -22,7 +22,7 @@ def test_a_number_of_replicas_is_that_number():
         (None, "3:2", "at most MAX"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(replicas, autoscale, words):
+def test_impossible_scaling_is_refused_in_one_line(replicas, autoscale, words):
     with pytest.raises(CovistError, match=words) as refusal:
         Scaling.read(replicas, autoscale, 16)
     assert "\n" not in str(refusal.value)

@@ -33,7 +33,7 @@ def test_settings_after_the_colon_and_as_keywords_mean_the_same(multi_head, clip
         ({"budget": 0}, "budget must be"),
     ],
 )
-def test_what_would_be_ignored_is_refused(multi_head, options, message):
+def test_arguments_that_would_be_ignored_are_refused(multi_head, options, message):
     with pytest.raises(covist.CovistError, match=message):
         covist.compress(multi_head, processor(), **options)
     assert covist.Compression.of(multi_head) is None

@@ -88,7 +88,7 @@ def test_a_method_for_single_calls_is_refused_as_well(multi_head, compress):
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.1, "half", True, float("nan")])
-def test_a_least_coverage_that_is_no_share_is_refused(multi_head, compress, share):
+def test_a_minimum_coverage_that_is_not_a_share_is_refused(multi_head, compress, share):
     with pytest.raises(CovistError, match="min_coverage must be a share"):
         compress(multi_head, min_coverage=share)
 
@@ -106,7 +106,7 @@ def test_an_image_that_is_covered_well_enough_is_compressed(multi_head, compress
     assert counts(handle)[0] < 72
 
 
-def test_a_least_coverage_above_the_level_raises_the_level(multi_head, compress):
+def test_a_minimum_coverage_above_the_level_raises_the_level(multi_head, compress):
     """More tokens within the bounds come before no compression at all."""
     handle = compress(multi_head, budget="auto:0.5:4:72", min_coverage=0.9)
     greedy(multi_head, ask(PROMPTS[0]), 1)

@@ -252,7 +252,9 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("options, reason", REFUSALS.values(), ids=REFUSALS.keys())
-def test_what_cannot_work_is_refused_and_leaves_the_model_usable(multi_head, strategy, compress, options, reason):
+def test_unsupported_generation_options_are_refused_and_leave_the_model_usable(
+    multi_head, strategy, compress, options, reason
+):
     if options.get("cache_implementation") == "offloaded" and torch.version.cuda and not torch.cuda.is_available():
         pytest.skip("transformers opens a CUDA stream for it, which a CUDA build of torch cannot without a GPU")
     inputs = ask(LONGER)

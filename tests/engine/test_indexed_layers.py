@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from support import checks
-from support.checks import TOLERANCE, apart
+from support.checks import apart
 from support.layer_kinds import KindOfLayer, build
 from support.llava import ask
 
@@ -23,6 +23,9 @@ COUNTING = {
     "chunked": {"floor_scale": 16},
     "counted distances": {"log_scaling_n_floor": 8, "log_scaling_alpha": 0.5},
 }
+TOLERANCE = (
+    5e-5  # indexers multiply rounding: other CPUs reach 2e-5, and a wrong choice of keys is a thousand times that
+)
 INSIDE = 72  # a layer average for methods that reduce inside the decoder
 BY_OPTION = ["chosen keys", "chosen blocks"]
 choosing = pytest.mark.parametrize("kind", CHOOSING)
@@ -92,7 +95,7 @@ def test_keys_that_were_not_chosen_are_hidden(compress, kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", COUNTING)
-def test_counting_what_is_left_would_differ(compress, kind, monkeypatch):
+def test_counting_only_the_kept_tokens_would_give_other_results(compress, kind, monkeypatch):
     subject = subject_of(kind)
     compress(subject.model, budget=subject.budget, method="covist-max")
     right = subject.steps(subject.prompt())

@@ -72,7 +72,7 @@ def test_selection_and_composition_see_only_the_tokens_that_are_left(model, stra
         torch.testing.assert_close(logits[0], expected, atol=1e-4, rtol=1e-4)
 
 
-def test_what_is_hidden_has_no_influence(multi_head, strategy, compress):
+def test_masked_tokens_have_no_influence(multi_head, strategy, compress):
     """Other embeddings at the masked tokens, the same answer: nothing of them is merged into what is left."""
     inputs = hide(ask(PROMPT), HIDDEN["first half"])
     compress(multi_head, budget=24, strategy=strategy)
@@ -101,7 +101,7 @@ def test_text_around_a_masked_image_is_untouched(multi_head, strategy, compress)
     torch.testing.assert_close(cache.layers[0].keys[0][:, ~keys_at(cache).visual[0]], plain)
 
 
-def test_image_that_is_hidden_altogether_is_not_there(model, strategy, compress):
+def test_a_fully_masked_image_is_ignored(model, strategy, compress):
     inputs = hide(ask(PROMPT), range(TOKENS))
     plain = greedy(model, inputs)
     handle = compress(model, budget=24, strategy=strategy)

@@ -39,7 +39,7 @@ def test_forward_call_without_a_cache(model, strategy, compress):
     assert found.shape[1] == inputs["input_ids"].shape[1] and torch.isfinite(found).all()
 
 
-def test_report_knows_no_image_in_it(multi_head, strategy, compress):
+def test_padding_rows_do_not_appear_in_the_report(multi_head, strategy, compress):
     handle = compress(multi_head, budget=24, strategy=strategy)
     multi_head(**with_padding(ask(PROMPT), 0))
     assert [image.sample for image in handle.report.images] == [1]

@@ -261,7 +261,7 @@ def test_a_report_is_written_in_the_format_of_its_name(multi_head, compress, tmp
     assert path.read_bytes() != alone
 
 
-def test_what_cannot_be_written_is_one_clear_line(multi_head, compress, tmp_path):
+def test_a_report_that_cannot_be_written_fails_with_one_clear_line(multi_head, compress, tmp_path):
     handle = compress(multi_head, budget=24)
     multi_head(**ask(PROMPT))
     image = Image.new("RGB", (9, 9))

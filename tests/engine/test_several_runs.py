@@ -43,7 +43,7 @@ def test_logits_of_every_step(model, strategy, compress):
         torch.testing.assert_close(logits[0], expected, atol=1e-4, rtol=1e-4)
 
 
-def test_text_within_an_image_stays_and_is_no_instruction(multi_head, compress):
+def test_text_within_an_image_stays_and_is_not_read_as_instruction(multi_head, compress):
     """Neither what is selected nor how many tokens count depends on words between the runs of an image."""
     handle = compress(multi_head, budget=24)
     multi_head(**ask(PROMPT))

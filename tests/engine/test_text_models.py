@@ -105,7 +105,7 @@ def test_methods_that_read_the_decoder_run_on_unusual_text_models(compress, name
 
 
 @pytest.mark.parametrize("config, options, reason", REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_no_decoder_only_text_model_is_refused_in_one_line(compress, config, options, reason):
+def test_unsupported_text_models_are_refused_in_one_line(compress, config, options, reason):
     with pytest.raises(CovistError, match=reason) as refusal:
         compress(build(text_config(config, options)), budget=24)
     assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 300

@@ -24,7 +24,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES.keys())
-def test_a_call_is_what_a_handle_of_its_own_would_make_of_it(multi_head, compress, choice):
+def test_a_call_with_its_own_settings_equals_a_handle_with_them(multi_head, compress, choice):
     inputs = ask(PROMPT)
     own = compress(multi_head, **{"budget": 24, "concentration": None if "method" in choice else 0.05, **choice})
     expected = step_logits(greedy(multi_head, inputs, 3))

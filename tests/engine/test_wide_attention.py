@@ -178,7 +178,7 @@ def test_the_backend_may_be_changed_at_any_time(model, compress, flash_on):
 
 
 @pytest.mark.parametrize("name", ["paged|eager", "my_attention"])
-def test_attention_that_nobody_knows_names_the_backends_to_use(multi_head, compress, monkeypatch, name):
+def test_unknown_attention_names_the_supported_backends(multi_head, compress, monkeypatch, name):
     message = "is not known to support a bias; use one of eager, sdpa, flex_attention"
     handle = compress(multi_head, budget=24)
     monkeypatch.setattr(multi_head.config.text_config, "_attn_implementation", name)

@@ -91,7 +91,7 @@ def test_wrapper_between_two_handles(multi_head, compress, place):
     assert vars(owner)[name] is theirs.method
 
 
-def test_method_that_somebody_deleted(multi_head, compress, place):
+def test_removal_survives_a_method_deleted_by_others(multi_head, compress, place):
     """An undo by `del` of what they did not put there; removal must not raise."""
     owner, name = place
     handle = compress(multi_head, budget=24)

@@ -24,7 +24,7 @@ def literal_holm(p_values, level):
 
 
 @given(st.lists(st.floats(0, 1), max_size=8), st.sampled_from([0.01, 0.05, 0.2]))
-def test_holm_lets_fall_what_the_literal_procedure_does(p_values, level):
+def test_holm_rejects_the_same_hypotheses_as_the_literal_procedure(p_values, level):
     adjusted = holm(p_values)
     assert {place for place, p in enumerate(adjusted) if p <= level} == literal_holm(p_values, level)
     assert all(p <= q <= 1 for p, q in zip(p_values, adjusted, strict=True))
@@ -43,7 +43,7 @@ def test_holm_is_that_of_statsmodels(p_values):
     assert holm(p_values) == pytest.approx(multipletests(p_values, method="holm")[1])
 
 
-def test_what_has_no_p_value_neither_counts_nor_is_corrected():
+def test_missing_p_values_are_neither_counted_nor_corrected():
     found = holm([0.02, nan, 0.04])
     assert found[::2] == pytest.approx([0.04, 0.04]) and isnan(found[1])
     assert holm([]) == []

@@ -220,7 +220,7 @@ def test_requests_are_kept_as_far_as_memory_is_granted(folder, qwen, monkeypatch
     assert subject.answer(second).tokens == Subject.resolve(qwen, 4).answer(second).tokens
 
 
-def test_a_suite_of_own_items_needs_no_file(qwen):
+def test_a_suite_can_be_made_of_items_without_a_file(qwen):
     image = Image.new("RGB", (112, 84), "red")
     suite = Suite.of("two", [Item.of(image, Question("what ?")), Item.of([image, image], Question("and ?"))])
     assert [item.number for item in suite.items()] == [0, 1]

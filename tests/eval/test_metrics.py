@@ -142,7 +142,7 @@ COLOURS = ("red", "blue", "dark blue")
         ("", None),
     ],
 )
-def test_a_letter_is_read_from_what_models_say(said, letter):
+def test_the_chosen_letter_is_found_in_the_answer(said, letter):
     assert chosen_letter(said, COLOURS) == letter
     assert (
         score("choice", said, "blue", choices=COLOURS) == score("choice", said, "B", choices=COLOURS) == (letter == "B")

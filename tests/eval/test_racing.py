@@ -102,7 +102,7 @@ def test_the_bound_on_lost_answers_is_that_of_clopper_and_pearson(lost):
     assert high == pytest.approx(exact, abs=0.1)
 
 
-def test_the_dearest_answer_decides_what_can_be_shown():
+def test_the_family_with_the_heaviest_answers_limits_what_can_be_shown():
     """Five questions of a family that weighs a half: without a loss, they show what five answers show."""
     asked = np.repeat(np.eye(2), (395, 5), axis=0)
     test, same = (BudgetTest(90.0, one, draws=99_999) for one in (asked, np.ones((5, 1))))
@@ -143,7 +143,7 @@ def test_a_family_that_gains_does_not_pay_for_one_that_loses():
     assert test.interval(whole)[1] < 95
 
 
-def test_what_the_uncompressed_model_never_gets_right_keeps_nothing():
+def test_retention_is_zero_where_the_uncompressed_model_is_never_right():
     nothing = np.zeros((20, 2))
     assert Sample(nothing, nothing).retention == 0
 

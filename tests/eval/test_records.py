@@ -16,7 +16,7 @@ from covist.eval.records import Answered, Records, Run
 
 SETTINGS = {"suite": "scenes", "seed": 0, "concentration": None}
 RUN = Run("covist-fixed", Count(64))
-ANSWERED = [Answered(number, ["yes", "nö"], 0.5, 64.0, "sitting", written=[[1, 2], [3]]) for number in range(3)]
+ANSWERED = [Answered(number, ["yes", "nö"], 0.5, 64.0, "call", written=[[1, 2], [3]]) for number in range(3)]
 
 
 @pytest.fixture
@@ -36,6 +36,12 @@ def answers_file(folder):
 def opened(folder):
     with Records(folder, SETTINGS) as records:
         return records.runs(), records.of(RUN)
+
+
+def test_answers_that_name_their_call_as_earlier_versions_did_are_read(folder):
+    path = answers_file(folder)
+    path.write_text(path.read_text().replace('"call":', '"sitting":'))
+    assert opened(folder)[1] == {answered.image: answered for answered in ANSWERED}
 
 
 def test_answers_are_read_as_they_were_written(folder):
@@ -118,7 +124,7 @@ def test_settings_that_cannot_be_written_leave_the_old_ones(folder):
         resource.setrlimit(resource.RLIMIT_FSIZE, (64, limit[1]))
         try:
             with pytest.raises(CovistError, match="cannot write to .*: file too large"):
-                records.settle("concentration", 0.25)
+                records.store_setting("concentration", 0.25)
             with pytest.raises(CovistError, match="cannot write to .*: file too large"):
                 records.add(RUN, Answered(3, ["x" * 100], 0.5, 64.0))
         finally:

@@ -91,7 +91,7 @@ def test_a_handful_of_images_makes_no_difference_clear(images, clear):
 
 
 @pytest.mark.parametrize("p, p_holm, marks", [(0.05, 0.2, (True, False)), (0.051, 0.051, (False, False))])
-def test_what_is_clear_is_told_by_p_alone_and_after_the_correction(p, p_holm, marks):
+def test_a_difference_is_marked_clear_before_and_after_the_correction(p, p_holm, marks):
     apart = Difference("one", "other", 64, -25.0, (-50.0, -1.0), p, p_holm, images=40)
     assert (apart.is_clear, apart.is_clear_among_all) == marks
 
@@ -170,7 +170,7 @@ def test_files_are_json_markdown_and_a_plot(results, tmp_path):
         assert plot.size[0] > 400
 
 
-def test_what_cannot_be_computed_is_null(tmp_path):
+def test_figures_that_cannot_be_computed_are_null(tmp_path):
     records = Records(None, {})
     for item in ITEMS:
         records.add(VANILLA, Answered(item.number, ["nothing"] * len(item.questions), 0.1, 576.0))

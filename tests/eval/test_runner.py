@@ -24,7 +24,7 @@ def without_timings(results):
 def stored_answers(folder):
     """Everything on disk but the timings and when they were taken."""
     lines = [json.loads(line) for path in sorted((folder / "answers").iterdir()) for line in path.open()]
-    return [{name: value for name, value in line.items() if name not in ("seconds", "sitting")} for line in lines]
+    return [{name: value for name, value in line.items() if name not in ("seconds", "call")} for line in lines]
 
 
 class StopAfter:
@@ -132,7 +132,7 @@ def test_a_damaged_summary_is_replaced(untrained, tmp_path, content):
     assert summary(tmp_path)["images"] == 1
 
 
-def test_times_of_one_sitting_are_compared_and_others_marked(untrained, tmp_path):
+def test_times_of_one_call_are_compared_and_others_marked(untrained, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         evaluate("random,uniform", "24", limit=2, model=untrained, out=tmp_path, progress=StopAfter(3))
     continued = evaluate("random,uniform", "24", limit=2, model=untrained, out=tmp_path)
@@ -180,7 +180,7 @@ def test_another_model_is_refused(whole, untrained):
             weight.copy_(former)
 
 
-def test_the_directory_knows_what_its_answers_hang_on(whole):
+def test_the_directory_stores_the_settings_its_answers_depend_on(whole):
     settings = json.loads((whole[1] / "settings.json").read_text())
     assert settings["covist"] == covist.__version__
     assert settings["dtype"] == "float32" and settings["attention"] == "sdpa"

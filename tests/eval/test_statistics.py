@@ -59,7 +59,7 @@ def test_a_family_that_vanilla_never_gets_right_is_left_out():
     assert retention(tally, vanilla).value == pytest.approx(50)
 
 
-def test_what_holds_by_definition_has_no_interval():
+def test_a_comparison_with_itself_has_an_empty_interval():
     tally = random_tally(np.random.default_rng(2), images=40)
     assert retention(tally, tally) == (100, (100, 100))
     assert difference(tally, tally, tally) == (0, (0, 0))
@@ -120,7 +120,7 @@ def test_one_or_two_images_have_an_interval(images):
     assert low < 50 < high
 
 
-def test_what_was_never_asked_has_no_score():
+def test_a_family_without_questions_has_no_score():
     nothing = Tally(np.zeros((3, 2), dtype=int), np.zeros((3, 2), dtype=int))
     for found in (accuracy(nothing), retention(Tally(*[np.zeros((3, 2))] * 2), nothing)):
         assert np.isnan([found.value, *found.interval]).all()

@@ -40,7 +40,7 @@ def test_budgets_are_tried_from_the_largest_down_to_the_first_that_fails(tuned):
     assert found.answered <= found.exhaustive == 4 * 18
 
 
-def test_the_setup_says_everything_that_the_answers_hung_on(tuned):
+def test_the_setup_holds_everything_the_answers_depend_on(tuned):
     found, folder = tuned
     settings = json.loads((folder / "settings.json").read_text())
     assert str(found.setup) == "covist-fixed 576"

@@ -27,7 +27,7 @@ def test_every_type_runs_or_is_refused_and_most_run(listed):
     assert sum(entry.runs is not None for entry in listed.values()) >= 0.75 * len(listed)
 
 
-def test_what_runs_says_where_its_evidence_comes_from_and_what_its_layers_are(listed):
+def test_every_running_type_lists_its_evidence_and_its_layers(listed):
     for entry in listed.values():
         if entry.runs is not None:
             assert entry.evidence in catalogue.EVIDENCE and entry.kinds and sum(dict(entry.layers).values()) > 1, entry

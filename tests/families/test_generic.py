@@ -80,7 +80,7 @@ def test_rows_are_found_in_another_order_and_among_padding():
     assert places_among(embeddings[:3], embeddings) is None
 
 
-def test_the_same_image_twice_has_patches_of_its_own():
+def test_each_copy_of_a_repeated_image_has_its_own_patches():
     subject = animal("qwen2_5_vl")
     first, second = captured(subject.model, subject.ask([0, 0]))
     (alone,) = captured(subject.model, subject.ask([0]))

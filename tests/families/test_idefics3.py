@@ -130,7 +130,7 @@ class Listener(Method):
         return torch.arange(count)
 
 
-def test_marks_of_tiles_are_no_instruction(either, compress):
+def test_tile_marks_are_not_read_as_instruction(either, compress):
     """Idefics3 spells its marks out in ordinary tokens, of this image and of those after it."""
     listener = Listener()
     inputs = either.ask("this {image}and {image}what is that ?")

@@ -40,7 +40,8 @@ def test_layout_keys_and_attention_are_those_of_tiles_put_in_place_by_hand(case,
     grid = slow.placed(keys[1:], height_width)
     assert torch.equal(signals.content, content)
     assert signals.grid.views == ((SIDE, SIDE), tuple(grid.shape[:2]))
-    torch.testing.assert_close(signals.keys, torch.cat([keys[0], grid.flatten(0, 1)]), atol=1e-4, rtol=1e-4)
+    # the layers of the tower make hundreds of last bits of one; another place would differ in the first digit
+    torch.testing.assert_close(signals.keys, torch.cat([keys[0], grid.flatten(0, 1)]), atol=1e-3, rtol=1e-3)
     placed = torch.cat([per_patch[0], slow.placed(per_patch[1:], height_width).flatten(0, 1)])
     torch.testing.assert_close(signals.attention[0, 0], placed[:, 0], atol=1e-6, rtol=1e-4)
 

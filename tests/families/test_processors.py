@@ -58,7 +58,7 @@ def test_a_part_keeps_its_place_where_the_video_half_comes_first(tmp_path):
     assert (loaded.patch_size, loaded.vision_feature_select_strategy) == (14, "full")
 
 
-def test_what_only_videos_need_is_not_asked_for():
+def test_packages_that_only_videos_need_are_not_required():
     """SmolVLM wants a package for the words of a video's length, and its chat template a video's defaults."""
     images = smolvlm_images.SmolVLMImageProcessorPil()
     processor = image_only(SmolVLMProcessor)(images, tokenizer(), chat_template="USER: {{ messages[0]['content'] }}")

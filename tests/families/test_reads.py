@@ -42,7 +42,7 @@ def test_every_family_answers_in_the_order_of_content_tokens(family, signals):
     assert (signals.tower is None) == (signals.feeding is None)
 
 
-def test_what_arrives_at_the_projector_comes_last(family, signals):
+def test_the_last_states_read_are_those_given_to_the_projector(family, signals):
     """Not so where a norm, a pooling or a resizing stands between the last layer and the features."""
     last = signals.read(STATES)[-1]
     if family.family in ("idefics3", "smolvlm", "internvl"):

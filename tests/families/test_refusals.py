@@ -30,7 +30,7 @@ def test_the_reason_names_the_obstacle(model_type):
 
 
 @pytest.mark.parametrize("model_type", [name for name in RUNNING if name in image_text_models()])
-def test_windows_linear_layers_latents_and_prefixes_are_no_obstacles(model_type):
+def test_windows_linear_layers_latents_and_prefixes_are_supported(model_type):
     assert refusal(CONFIG_MAPPING[model_type]()) is None
 
 
@@ -48,7 +48,7 @@ def test_a_checkpoint_is_judged_by_its_own_configuration():
     assert refusal(transformers.VipLlavaConfig(text_config=text)) == refusals.KEPT_PROMPT
 
 
-def test_what_is_no_image_text_model_has_no_reason():
+def test_a_model_without_images_gets_no_reason():
     assert refusal(transformers.LlamaConfig()) is None and refusal(None) is None
 
 

@@ -98,7 +98,7 @@ def test_a_class_and_tower_cannot_be_served_twice(toy_family):
         registry.register_family(type("Again", (LlavaNext,), {"name": "again"}))
 
 
-def test_a_module_that_is_no_vision_language_model_is_refused_in_a_line():
+def test_a_module_that_is_not_a_vision_language_model_is_refused_in_one_line():
     class Unheard(nn.Module):
         pass
 

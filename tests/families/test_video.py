@@ -92,7 +92,9 @@ def test_segments_share_the_budget_by_their_frames(case, compress, short_segment
     assert [part.tokens_per_layer[0] for part in handle.report.images] == [count, 2 * count, 2 * count]
 
 
-def test_words_between_frames_and_segments_stay_and_are_no_instruction(case, compress, short_segments, monkeypatch):
+def test_words_between_frames_and_segments_stay_and_are_not_read_as_instruction(
+    case, compress, short_segments, monkeypatch
+):
     handle = compress(case, budget=3)
     seen = []
     reader = handle.settings.reader

@@ -81,7 +81,7 @@ def test_json_holds_counts_as_numbers_and_others_as_text(written, canonical):
     [0, -5, 0.0, 1.5, 64.0, "0", "0%", "150%", "-3", "many", "automatic", "", "nan", float("nan"), True, None, [64]]
     + ["nan%", "sNaN%", "1e999999999%", "9" * 5000],
 )
-def test_senseless_budgets_are_refused_with_what_is_allowed(budget):
+def test_invalid_budgets_are_refused_with_the_allowed_values(budget):
     with pytest.raises(ValueError, match=r"budget must be a positive number of tokens \(64\), a fraction in \(0, 1\]"):
         Budget.parse(budget)
 
@@ -116,6 +116,6 @@ def test_bounds_follow_the_size_of_the_image_and_a_count_the_frames():
     "budget",
     ["auto:", "auto:0", "auto:1.1", "auto:many", "auto:0.9:16", "auto:0.9:0:64", "auto:0.9:a:b", "auto:0.9:1:2:3"],
 )
-def test_a_senseless_level_or_bound_is_refused_with_what_is_allowed(budget):
+def test_an_invalid_level_or_bound_is_refused_with_the_allowed_values(budget):
     with pytest.raises(ValueError, match=r'"auto:LEVEL:LEAST:MOST" \("auto:0.9:16:192"\), LEVEL in \(0, 1\], got'):
         Budget.parse(budget)

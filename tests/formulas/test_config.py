@@ -38,7 +38,7 @@ def test_defaults_are_the_constants_table_of_the_paper():
     assert {name: getattr(config, name) for name in expected} == expected
 
 
-def test_the_execution_is_no_constant():
+def test_the_strategy_is_not_accepted_as_a_constant():
     """Fixed or Pro is said in one place, the name of the method."""
     with pytest.raises(ValueError, match="holds constants only; choose fixed or pro with strategy="):
         CovistConfig.from_dict({"strategy": "pro"})

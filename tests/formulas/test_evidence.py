@@ -111,7 +111,7 @@ def test_non_finite_text_is_refused(bad):
 
 
 @pytest.mark.parametrize("value, message", [(float("nan"), "contains NaN or infinite"), (-1.0, "must not be negative")])
-def test_senseless_attention_is_refused(value, message):
+def test_invalid_attention_is_refused(value, message):
     attention = torch.rand(6)
     attention[3] = value
     with pytest.raises(ValueError, match=f"visual_evidence: attention {message}"):

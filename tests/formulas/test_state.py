@@ -89,7 +89,7 @@ def test_composing_without_affinities_is_refused():
         ({"positions": torch.zeros(5, 2, 2)}, r"positions must be \[K\] or \[K, axes\]"),
     ],
 )
-def test_what_is_not_a_state_is_refused(changes, message):
+def test_an_inconsistent_state_is_refused(changes, message):
     with pytest.raises(ValueError, match=f"VisualState: {message}"):
         random_state(5).replace(**changes)
 

@@ -72,14 +72,14 @@ def test_the_reference_of_a_task_is_that_of_its_first_images_that_differ(tmp_pat
     assert ours.needs_reference
     twice = [*CONVERSATIONS, *CONVERSATIONS, from_visuals([IMAGES[0]], "and that ?", frames=4)]
     requests = [one.request(ours.loaded) for one in CONVERSATIONS if one.shows_something]
-    assert ours.settle(iter(twice)) == mean_concentration(ours.loaded, requests)
-    assert ours.settle(CONVERSATIONS[-1:]) is None
+    assert ours.measure_reference(iter(twice)) == mean_concentration(ours.loaded, requests)
+    assert ours.measure_reference(CONVERSATIONS[-1:]) is None
 
 
 @pytest.mark.parametrize(
     "given", [{"budget": "none"}, {"method": "random"}, {"concentration": 0.1}, {"concentration": "running"}]
 )
-def test_no_reference_is_settled_where_none_is_read_or_one_is_given(given, tmp_path):
+def test_no_reference_is_measured_where_none_is_read_or_one_is_given(given, tmp_path):
     ours = answerer(saved(first_of("llava-next"), tmp_path), **{"concentration": None, **given})
     assert not ours.needs_reference
 

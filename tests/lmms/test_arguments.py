@@ -74,7 +74,7 @@ def test_numbers_may_be_text():
         ({"config": "nowhere.json"}, "config nowhere.json cannot be read"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(given, complaint):
+def test_impossible_arguments_are_refused_in_one_line(given, complaint):
     with pytest.raises(CovistError, match=complaint) as refused:
         Arguments.of({"pretrained": "tiny", **given})
     assert "\n" not in str(refused.value)
@@ -92,7 +92,7 @@ def test_a_damaged_file_of_constants_is_named(tmp_path):
         Arguments.of({"pretrained": "tiny", "config": str(path)})
 
 
-def test_a_file_of_tune_decides_what_no_argument_says(tmp_path):
+def test_arguments_override_the_file_of_tune(tmp_path):
     path = str(tmp_path / "covist.json")
     Setup(method="covist-pro", budget=96, concentration=0.2).save(path)
     told = Arguments.of({"pretrained": "tiny", "config": path}).setup
@@ -101,7 +101,7 @@ def test_a_file_of_tune_decides_what_no_argument_says(tmp_path):
     assert changed == Setup("covist-fixed", 32, 0.2)
 
 
-def test_a_strategy_comes_before_a_file_that_compresses_nothing(tmp_path):
+def test_a_strategy_overrides_a_file_that_compresses_nothing(tmp_path):
     path = str(tmp_path / "covist.json")
     Setup(method="vanilla").save(path)
     assert Arguments.of({"pretrained": "tiny", "config": path}).setup.is_plain

@@ -29,7 +29,7 @@ def test_marks_that_do_not_fit_the_images_are_left_out():
     assert kinds(from_visuals([], "which <image>?", frames=4)) == ["which ?"]
 
 
-def test_a_text_may_have_no_image():
+def test_text_without_an_image_is_accepted():
     made = from_visuals(None, "why?", frames=4)
     assert kinds(made) == ["why?"] and not made.shows_something
 
@@ -73,7 +73,7 @@ def test_the_fingerprint_is_that_of_what_is_shown():
         ({"type": "image", "url": "nowhere.png"}, "does not exist"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(part, complaint):
+def test_content_that_cannot_be_shown_is_refused(part, complaint):
     with pytest.raises(CovistError, match=complaint):
         from_messages([{"role": "user", "content": [part]}], frames=4)
 

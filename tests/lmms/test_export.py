@@ -96,7 +96,7 @@ def test_suites_of_your_own_are_exported_with_their_metrics(tmp_path):
     assert process_results(second, ["4"])["counting"] == 0.0
 
 
-def test_what_lmms_eval_cannot_judge_is_refused(tmp_path):
+def test_a_suite_that_lmms_eval_cannot_judge_is_refused(tmp_path):
     suite = Suite.of("mine", [Item.of(ITEMS[0].image, Question("what is this?"))])
     with pytest.raises(CovistError, match="needs the uncompressed model"):
         export_suite(suite, tmp_path / "task")

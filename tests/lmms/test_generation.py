@@ -55,7 +55,7 @@ def test_an_answer_ends_at_the_first_of_its_ends(until, text, cut):
     assert Generation.of({"until": until}).cut(text) == cut
 
 
-def test_what_nothing_reads_is_named():
+def test_unused_generation_settings_are_named():
     assert Generation.of({"image_aspect_ratio": "original", "temperature": 0}).ignored == ("image_aspect_ratio",)
 
 

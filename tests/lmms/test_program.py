@@ -30,7 +30,7 @@ pytestmark = pytest.mark.lmms
 
 SUITE = load_suite("scenes")
 TASK = "covist_scenes"
-EXPORTED = 32  # images that settle the concentration reference, in both programs
+EXPORTED = 32  # images that give the concentration reference, in both programs
 ITEMS = SUITE.items(5)  # the fifth is a crowded one
 QUESTIONS = [question for item in ITEMS for question in item.questions]
 VISPRUNER = "vispruner:important=0.75,positions=keep"

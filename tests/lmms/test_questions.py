@@ -5,11 +5,11 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covist.lmms.questions import Question, batches
+from covist.lmms.questions import TaskQuestion, batches
 
 
-def question(task: str, length: int, tokens: int) -> Question:
-    return Question(task, "test", 0, "x" * length, lambda document: document, {"max_new_tokens": tokens})
+def question(task: str, length: int, tokens: int) -> TaskQuestion:
+    return TaskQuestion(task, "test", 0, "x" * length, lambda document: document, {"max_new_tokens": tokens})
 
 
 QUESTIONS = st.lists(st.builds(question, st.sampled_from("ab"), st.integers(0, 9), st.sampled_from([8, 16])))

@@ -25,7 +25,7 @@ def test_a_superscript_is_a_digit():
 
 
 @pytest.mark.parametrize("name", [one.name for one in SYSTEMS if one.name.lower() not in available_methods()])
-def test_who_asks_for_one_is_told_why_it_is_not_here(name):
+def test_asking_for_an_absent_method_says_why_it_is_absent(name):
     with pytest.raises(CovistError) as refused:
         create_method(name)
     assert f"{name} (" in str(refused.value) and WHY[absent_named(name).why] in str(refused.value)

@@ -105,7 +105,7 @@ def test_words_outside_the_vocabulary_are_refused(words):
         MethodInfo("none", "before the decoder", "none", "exactly K in every layer", **words)
 
 
-def test_what_a_method_leaves_unsaid_is_a_group_of_its_own_and_matches_no_need():
+def test_a_method_without_criterion_or_needs_forms_its_own_group_and_matches_no_need():
     silent = {**describe("uniform"), "criterion": "", "needs": None}
     assert list(grouped([silent, describe("uniform")])) == [("before", "nothing"), ("before", "")]
     assert matching([silent], needs=["none"]) == [] and matching([silent], needs=["embeddings"]) == []
@@ -113,6 +113,6 @@ def test_what_a_method_leaves_unsaid_is_a_group_of_its_own_and_matches_no_need()
 
 
 @pytest.mark.parametrize("name", ["vanilla", "magic", "divprune+magic", "tome+csc"])
-def test_what_is_no_method_is_refused(name):
+def test_an_unknown_method_is_refused(name):
     with pytest.raises(CovistError):
         describe(name)

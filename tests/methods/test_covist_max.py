@@ -112,7 +112,7 @@ def test_bounds_of_a_count_are_kept():
     assert method.count_for(image(seed=1), 1.0, 5, 9) == 9
 
 
-def test_what_is_known_about_an_image_goes_with_it_and_is_not_pickled():
+def test_cached_image_data_is_dropped_with_its_image_and_not_pickled():
     method, context = CovistMax(), image()
     method.enter(context, context.initial_state(), 5)
     assert len(method._known) == 1 and not pickle.loads(pickle.dumps(method))._known

@@ -73,7 +73,7 @@ def test_global_random_state_does_not_matter(name):
     assert torch.equal(first.indices, second.indices) and torch.equal(first.features, second.features)
 
 
-def test_what_was_not_encoded_for_a_method_is_refused():
+def test_an_image_encoded_without_the_methods_signals_is_refused():
     context = image()
     bare = replace(context, signals=replace(context.signals, requested={}, tower=None))
     for name in ("hiprune", "visiontrim", "flowcut", "evocut"):

@@ -282,7 +282,7 @@ def test_a_calibration_is_stretched_over_another_depth():
 @pytest.mark.parametrize(
     "kept_shares", [[], [[]], [[1.0], [1.0, 0.5]], [[0.9, 0.5]], [[1, 0.2, 0.3]], [[1, -1]], 3, ["ab"]]
 )
-def test_what_is_no_calibration_is_refused(kept_shares):
+def test_an_invalid_calibration_is_refused(kept_shares):
     with pytest.raises(CovistError, match="^calibration"):
         Calibration(kept_shares)
 

@@ -113,7 +113,7 @@ def test_cdpruner_keeps_distinct_tokens_only_and_stops_where_the_determinant_is_
     assert most_probable_subset(directions @ directions.T, relevance, 6).tolist() == [0, 1, 2]
 
 
-def test_answer_hints_are_no_part_of_the_question():
+def test_answer_hints_are_not_part_of_the_question():
     question = "what color is the cat?"
     context = image(clip=True, text=f"{question} Answer the question using a single word or phrase.")
     CDPruner().begin(context, 3)

@@ -25,7 +25,7 @@ def test_no_name_at_all_is_refused():
         split_names(" , ", [])
 
 
-def test_vanilla_is_no_method():
+def test_vanilla_is_not_a_method():
     assert is_vanilla("vanilla") and not is_vanilla("random")
     with pytest.raises(ValueError, match="vanilla is the uncompressed model"):
         create_method("vanilla")

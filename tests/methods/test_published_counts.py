@@ -64,7 +64,7 @@ def test_a_method_that_acts_before_the_decoder_can_have_published_counts_too():
     assert Halves().schedule(32, 64, 576).stages == ((0, 64),)
 
 
-def test_what_is_neither_average_nor_nominal_is_refused():
+def test_unknown_counts_are_refused():
     with pytest.raises(CovistError, match="counts='published': choose 'average' or 'nominal'"):
         create_method("priortr:counts=published")
 

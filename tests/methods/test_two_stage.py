@@ -120,7 +120,7 @@ def test_wtr_begins_as_its_base_does(kv_heads, count):
 
 
 @pytest.mark.parametrize("make", [WtrDivPrune, WtrDart])
-def test_wtr_ends_with_a_random_choice_that_hangs_on_seed_and_image_alone(make):
+def test_wtr_ends_with_a_random_choice_that_depends_only_on_seed_and_image(make):
     drawn = []
     for seed, picture, global_seed in ((0, 0, 1), (0, 0, 2), (1, 0, 1), (0, 5, 1)):
         torch.manual_seed(global_seed)

@@ -118,7 +118,7 @@ def test_a_refused_request_leaves_the_other_answer_alone(service, demo_file):
         (b"", "The image is not an image in PNG format."),
     ],
 )
-def test_a_file_that_is_no_image_is_refused_in_a_sentence(service, tmp_path, data, sentence):
+def test_a_file_that_is_not_an_image_is_refused_in_one_sentence(service, tmp_path, data, sentence):
     (tmp_path / "file").write_bytes(data)
     (reply,) = ask(service, request(service, str(tmp_path / "file")))[-1]
     assert reply.refusal == sentence
@@ -135,7 +135,7 @@ def test_the_limits_of_the_server_are_those_of_the_page(loaded, demo_file):
     assert wordy.refusal == "More than 30 characters of text."
 
 
-def test_whoever_stops_listening_frees_the_place(service, demo_file):
+def test_a_visitor_who_stops_listening_frees_the_place(service, demo_file):
     async def leave():
         answers = ask_together(service, [request(service, demo_file)])
         await anext(answers)

@@ -5,15 +5,15 @@ import pytest
 from covist.page.asking import Reply
 from covist.page.cards import Bar, answer_cards, compare_grid, cost_bars, draw_bars, link_line
 from covist.page.choice import Choice
-from covist.serve.sequence import Cost, Finished
+from covist.serve.sequence import Finished, PromptCost
 from covist.units import number
 
-COST = Cost(576, 64.0, 1e5, 1e6, 2e8, 3e9)
+COST = PromptCost(576, 64.0, 1e5, 1e6, 2e8, 3e9)
 END = Finished("stop", 3, COST, 0.1, 0.5, prefill=0.2, computed=0.3)
 PLAIN = Finished("stop", 3, COST, 0.1, 0.5, prefill=0.4, computed=1.2)
 
 
-def test_what_was_written_is_escaped_everywhere():
+def test_user_text_is_escaped_everywhere():
     bad = "<script>alert(1)</script>"
     reply, refused = Reply(bad, END), Reply(refusal=bad)
     pages = [

@@ -33,7 +33,7 @@ def test_a_link_restores_what_it_was_made_from(choice):
 
 
 @given(st.dictionaries(st.sampled_from(["example", "budget", "method", "strategy", "question"]), st.text(max_size=20)))
-def test_whatever_a_link_says_the_choice_can_be_run(query):
+def test_any_link_gives_a_choice_that_can_be_run(query):
     choice = Choice().restored(query, EXAMPLES, METHODS, TOKENS)
     assert 0 <= choice.example < EXAMPLES and 1 <= choice.budget <= TOKENS
     assert choice.method in METHODS and choice.strategy in STRATEGIES

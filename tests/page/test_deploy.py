@@ -53,7 +53,7 @@ def test_the_space_starts_the_server_with_its_page(monkeypatch):
 
 
 @pytest.mark.parametrize(("key", "value"), [("sdk", "gradio"), ("app_file", "app.py"), ("license", "apache-2.0")])
-def test_the_space_says_what_it_is(key, value):
+def test_the_space_declares_its_metadata(key, value):
     head = (SPACE / "README.md").read_text(encoding="utf-8").split("---")[1]
     assert f"\n{key}: {value}\n" in head
 

@@ -211,7 +211,7 @@ def test_links_into_the_state_of_others_are_switched_off(caller):
 @pytest.mark.parametrize(
     "path", ["static/../../../routes.py", "static/%2e%2e/%2e%2e/routes.py", "assets/..%2f..%2froutes.py"]
 )
-def test_gradios_own_files_are_no_way_out(caller, path):
+def test_gradios_own_files_do_not_expose_the_server(caller, path):
     answer = caller.http.get(f"/page/{path}")
     assert answer.status_code in (403, 404) and "import" not in answer.text
 
@@ -226,7 +226,7 @@ def test_another_site_cannot_use_a_visitors_browser(caller, mode):
     assert caller.http.get("/page/", headers=form).status_code == 200, "a link"
 
 
-def test_a_question_that_is_no_json_or_too_long_is_refused(caller):
+def test_a_question_that_is_not_json_or_too_long_is_refused(caller):
     for body, status in ((b"{", 400), (b"[" * 100_000, 400), (b"9" * 5000, 400), (b" " * 300_000, 413)):
         sent = caller.http.post(f"{API}/queue/join", content=body, headers={"Content-Type": "application/json"})
         assert sent.status_code == status

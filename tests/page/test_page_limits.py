@@ -46,7 +46,7 @@ def test_old_uploads_and_the_oldest_of_too_many_are_deleted(folder, limits):
     assert names(folder) == {EXAMPLES, f"{EXAMPLES}/example.png", "3", "3/photo.png", "4", "4/photo.png"}
 
 
-def test_what_an_upload_left_half_done_counts_too(folder):
+def test_unfinished_uploads_are_tidied_too(folder):
     (folder / "tmp-part").write_text("half")
     os.utime(folder / "tmp-part", (1, 1))
     Uploads(folder).tidy()
@@ -116,7 +116,7 @@ def test_only_so_many_uploads_are_on_their_way_at_once(serve, monkeypatch):
 
 
 @pytest.mark.page
-def test_a_visitor_whose_upload_is_gone_is_told_so(serve, monkeypatch):
+def test_a_visitor_is_told_that_an_upload_is_gone(serve, monkeypatch):
     monkeypatch.setattr("covist.page.mount.Uploads", partial(Uploads, most=2))
     with serve() as running:
         caller = Caller(running.url)
@@ -127,7 +127,7 @@ def test_a_visitor_whose_upload_is_gone_is_told_so(serve, monkeypatch):
 
 
 @pytest.mark.page
-def test_uploads_that_nobody_follows_are_deleted_in_time(serve, monkeypatch):
+def test_abandoned_uploads_are_deleted_in_time(serve, monkeypatch):
     monkeypatch.setattr("covist.page.mount.Uploads", partial(Uploads, seconds=0.2))
     monkeypatch.setattr("covist.page.mount.SECONDS", 0.5)
     with serve() as running:

@@ -21,12 +21,12 @@ from covist.reproduce.compare import compare
 from covist.reproduce.drawing import FIGURES, TEXTS, check_destination, save
 from covist.reproduce.efficiency import efficiency
 from covist.reproduce.paper import EFFICIENCY
-from covist.reproduce.runs import CHECKPOINTS, Run, run_of
+from covist.reproduce.runs import CHECKPOINTS, LmmsRun, run_of
 from covist.reproduce.systems import method_of
 from covist.reproduce.tasks import INCLUDED
 
 SCORES = [name for name in TABLES if name != EFFICIENCY]
-VANILLA, PRO = Run("llava-1.5-7b", "vanilla", None), Run("llava-1.5-7b", "covist-pro", 64)
+VANILLA, PRO = LmmsRun("llava-1.5-7b", "vanilla", None), LmmsRun("llava-1.5-7b", "covist-pro", 64)
 
 
 def lmms_eval_parser() -> ArgumentParser:
@@ -72,7 +72,7 @@ def test_every_row_that_we_can_run_names_a_method_of_ours(name):
 def test_rows_are_run_by_the_papers_own_reference_statistic():
     arguments = Settings().arguments(PRO)
     assert arguments["concentration"] == "running"
-    assert "concentration" not in Settings().arguments(Run("llava-1.5-7b", "divprune", 64))
+    assert "concentration" not in Settings().arguments(LmmsRun("llava-1.5-7b", "divprune", 64))
 
 
 def test_counts_after_pruning_become_the_layer_means_of_the_papers_appendix():
@@ -101,7 +101,7 @@ def test_mme_refuses_half_a_pair_and_other_tasks_do_not():
     assert compare("main", Settings(limit=7), tasks=["gqa"]).jobs
 
 
-def test_only_what_is_missing_is_to_be_run(tmp_path):
+def test_only_missing_results_are_run(tmp_path):
     settings = Settings(results=tmp_path)
     write_results(settings, VANILLA)
     write_results(settings, PRO, {"gqa": METRICS["gqa"], "mme": METRICS["mme"]})
@@ -172,7 +172,7 @@ def test_a_sheet_repeats_the_paper_digit_by_digit(name):
         assert cells[2] == "paper"
 
 
-def test_what_the_table_does_not_have_is_refused():
+def test_rows_and_tasks_missing_from_the_table_are_refused():
     with pytest.raises(
         CovistError, match="no row for these methods and budgets; it has divprune, pyramiddrop, .* at 192"
     ):

@@ -11,9 +11,9 @@ from support.lmms_outputs import DATE, METRICS, write_results
 from covist.reproduce.paper import load_table
 from covist.reproduce.results import read_run
 from covist.reproduce.retention import pope_f1
-from covist.reproduce.runs import Run, Settings
+from covist.reproduce.runs import LmmsRun, Settings
 
-RUN = Run("llava-1.5-7b", "covist-pro", 64)
+RUN = LmmsRun("llava-1.5-7b", "covist-pro", 64)
 TASKS = load_table("main").tasks
 
 
@@ -40,7 +40,7 @@ def test_a_run_without_files_has_no_scores_and_no_problems(settings):
     assert not read(settings).scores and not read(settings).problems
 
 
-def test_results_of_several_sittings_add_up_and_the_newest_counts(settings):
+def test_results_of_several_runs_add_up_and_the_newest_counts(settings):
     write_results(settings, RUN, {"gqa": {"exact_match": 0.5}, "mme": METRICS["mme"]}, "20261115_120000")
     write_results(settings, RUN, {"gqa": {"exact_match": 0.6}}, "20261116_120000")
     assert read(settings).scores == pytest.approx({"gqa": 60, "mme": 1850})
@@ -116,7 +116,7 @@ def test_a_broken_file_is_named_and_hides_no_other(settings, content, said):
     assert set(found.scores) == set(TASKS)
 
 
-def test_a_file_that_is_no_text_is_named(settings):
+def test_a_file_that_is_not_text_is_named(settings):
     path = write_results(settings, RUN)
     path.write_bytes(b"\xff\xfe\x00broken")
     assert f"{path}: cannot be read" in read(settings).problems[0]
@@ -134,10 +134,13 @@ def test_a_task_without_its_figure_is_named_and_counts_as_missing(settings, valu
 @pytest.mark.parametrize(
     "other, said",
     [
-        (Run("llava-1.5-7b", "covist-pro", 128), "was made with budget=128, not budget=64"),
-        (Run("llava-1.5-7b", "divprune", 64), "was made with strategy=nothing, not strategy=pro"),
-        (Run("llava-1.5-7b", "covist-fixed", 64), "was made with strategy=fixed, not strategy=pro"),
-        (Run("llava-1.5-13b", "covist-pro", 64), "was made with pretrained=llava-hf/llava-1.5-13b-hf, not pretrained="),
+        (LmmsRun("llava-1.5-7b", "covist-pro", 128), "was made with budget=128, not budget=64"),
+        (LmmsRun("llava-1.5-7b", "divprune", 64), "was made with strategy=nothing, not strategy=pro"),
+        (LmmsRun("llava-1.5-7b", "covist-fixed", 64), "was made with strategy=fixed, not strategy=pro"),
+        (
+            LmmsRun("llava-1.5-13b", "covist-pro", 64),
+            "was made with pretrained=llava-hf/llava-1.5-13b-hf, not pretrained=",
+        ),
     ],
 )
 def test_results_of_another_run_do_not_count(settings, other, said):
@@ -161,7 +164,7 @@ def test_results_over_other_questions_do_not_count(tmp_path):
 
 
 def test_a_run_of_the_default_strategy_need_not_name_it(settings):
-    fixed = Run("tiny", "covist-fixed", 64)
+    fixed = LmmsRun("tiny", "covist-fixed", 64)
     path = write_results(settings, fixed, {"covist_scenes": {"color": 1.0}})
     path.write_text(path.read_text().replace(",strategy=fixed", ""))
     assert read(settings, ["scenes:color"], fixed).scores == {"scenes:color": 100.0}

@@ -16,7 +16,7 @@ def python(code: str, folder) -> Job:
     return Job("model/method-64", folder, (sys.executable, "-c", code))
 
 
-def test_what_a_program_says_goes_into_its_log(tmp_path):
+def test_the_output_of_a_program_goes_into_its_log(tmp_path):
     job = python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)", tmp_path / "new" / "run")
     assert run_job(job) == 3
     assert set((job.folder / LOG).read_text().split()) == {"out", "err"}

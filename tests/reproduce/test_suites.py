@@ -47,7 +47,7 @@ def test_the_suite_must_be_a_task_before_it_is_run(tmp_path):
     assert open_table("scenes", Settings(results=tmp_path)).jobs[0].is_finished
 
 
-def test_a_family_of_which_nothing_was_asked_is_not_missing(tmp_path):
+def test_a_family_without_questions_does_not_count_as_missing(tmp_path):
     """A limited run may end before the first question of a family."""
     for path in RECORDED.rglob("*_results.json"):
         content = json.loads(path.read_text())

@@ -131,7 +131,7 @@ FLOODS = {
 
 @pytest.mark.parametrize("flood", FLOODS)
 def test_a_flood_of_metadata_is_refused(flood):
-    """10 MB of colour profiles took 23 s, and again when the image was decoded; comments took Pillow 12 hours."""
+    """10 MB of colour profiles took 23 s, and as long again when the image was decoded."""
     with pytest.raises(CovistError, match="^photo has far more metadata than images have; save it again"):
         decode_image(FLOODS[flood](), "photo")
 
@@ -160,7 +160,7 @@ def test_tags_that_would_share_their_bytes_are_not_read_where_pillow_need_not(mo
 
 
 def test_filling_bytes_between_scans_are_passed_over_once():
-    """A pattern that tried every length of them took days for 10 MB, and nothing else ran meanwhile."""
+    """A pattern that tried every length took 2 s for 20 kB and four times as long for twice as many."""
     data = saved("JPEG")
     filled = data[:-2] + b"\xff" * 5_000_000 + b"\0" + data[-2:]
     assert decode_image(filled).size == TURNED.size

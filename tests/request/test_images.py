@@ -144,7 +144,7 @@ def test_a_jpeg_file_of_very_many_scans_is_refused_before_it_is_decoded(monkeypa
 
 
 @pytest.mark.parametrize("kind", ["a video after the image", "a thumbnail", "stuffed and filled bytes"])
-def test_what_only_looks_like_scans_is_not_counted(kind):
+def test_bytes_that_only_resemble_scan_markers_are_not_counted(kind):
     marker = b"\xff\xda" * 2 * MAX_SCANS
     if kind == "a thumbnail":
         data = with_scans(6)
@@ -175,7 +175,7 @@ def broken_profile() -> bytes:
 
 
 @pytest.mark.parametrize("made", [broken_profile, broken_avif])
-def test_whatever_a_decoder_raises_is_one_line(made):
+def test_any_error_of_a_decoder_gives_one_line(made):
     with pytest.raises(CovistError, match="^photo is damaged or truncated") as refused:
         decode_image(made(), "photo")
     assert "\n" not in str(refused.value)

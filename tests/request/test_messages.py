@@ -45,6 +45,6 @@ def test_turns_keep_their_order_and_images_their_places():
         ([user(SHOWN), {"role": "assistant", "content": "x"}], "the last message must be the user's"),
     ],
 )
-def test_what_is_no_conversation_is_refused(messages, complaint):
+def test_invalid_messages_are_refused(messages, complaint):
     with pytest.raises(CovistError, match=complaint):
         read_messages(messages)

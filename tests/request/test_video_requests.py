@@ -152,7 +152,7 @@ def test_a_placeholder_in_a_question_is_refused(loaded):
         prepare(loaded, [], f"what {loaded.processor.video_token}", videos=[FILM])
 
 
-def test_what_the_processor_refuses_is_one_line():
+def test_a_video_the_processor_refuses_gives_one_line():
     narrow = Video.of([frame.resize((2, 600)) for frame in FILM.frames])
     with pytest.raises(CovistError, match="refuses the video: "):
         prepare(with_videos("qwen2-vl"), [], QUESTIONS[0], videos=[narrow])

@@ -18,7 +18,7 @@ def test_a_folder_is_read_in_the_order_of_its_numbers(tmp_path):
     assert video.seconds == tuple(number / FOLDER_RATE for number in range(12))
 
 
-def test_files_that_pillow_can_only_write_are_no_frames(tmp_path):
+def test_files_that_pillow_can_only_write_are_not_frames(tmp_path):
     folder = write_folder(tmp_path / "film", moving_square(3))
     (folder / "notes.pdf").write_bytes(b"%PDF-1.7")
     assert load_video(folder, frames=3).total == 3
@@ -64,7 +64,7 @@ def test_a_truncated_file_shows_what_is_left_or_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"no video at all", b"\0" * 5000])
-def test_a_file_that_is_no_video_is_one_line(tmp_path, content):
+def test_a_file_that_is_not_a_video_gives_one_line(tmp_path, content):
     pytest.importorskip("av", reason="video files need PyAV (the extra `video`)")
     (tmp_path / "film.mp4").write_bytes(content)
     with pytest.raises(CovistError, match=r"is damaged, or not a video that PyAV can read \([^\n]+\)$"):
@@ -105,7 +105,7 @@ def test_without_pyav_a_file_names_the_command_that_helps(tmp_path, monkeypatch)
         ("https://example.com/film.mp4", "URLs are not read; download the video"),
     ],
 )
-def test_what_is_no_video_is_one_line(tmp_path, name, complaint):
+def test_a_file_or_folder_that_is_not_a_video_gives_one_line(tmp_path, name, complaint):
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "blank").mkdir()
     with pytest.raises(CovistError, match=complaint):
@@ -124,7 +124,7 @@ def test_impossible_choices_are_refused(tmp_path, options, complaint):
         load_video(write_folder(tmp_path, moving_square(2)), **options)
 
 
-def test_a_frame_is_turned_as_its_telephone_asks_for():
+def test_a_frame_is_rotated_as_its_metadata_asks():
     frame = moving_square(1)[0]
     turned = _upright(SimpleNamespace(to_image=lambda: frame, rotation=90))
     assert turned.size == (80, 120)

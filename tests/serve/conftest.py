@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -42,3 +43,13 @@ def serve(small_model) -> Iterator[Callable[..., Running]]:
         yield lambda budget=None, **options: open_servers.enter_context(
             serving(Service(small_model, Setup(budget=budget, concentration=CONCENTRATION), **options))
         )
+
+
+@pytest.fixture
+def hold(small_model) -> Iterator[threading.Event]:
+    """Holds the model at its next step until the event is set."""
+    go_on = threading.Event()
+    holding = small_model.model.register_forward_pre_hook(lambda *call: go_on.wait() and None)
+    yield go_on
+    go_on.set()
+    holding.remove()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import httpx
 import pytest
 from PIL import Image
-from support.serving import data_url, metric, said, shown, wait_until
+from support.serving import data_url, metric, posting, said, shown, wait_until
 
 from covist import CovistError, tiny
 from covist.serve import app
@@ -56,16 +55,6 @@ class SilentHost:
 
         streams[1].transport.abort = count
         return streams
-
-
-@contextmanager
-def posting(server, body: dict):
-    """A client that has sent its request and does not read the answer; it leaves at the end of the block."""
-    content = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port)) as client:
-        client.sendall(head.encode() + content)
-        yield client
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def asking(content, **fields) -> dict:
     ],
     ids=["bomb", "large", "truncated", "short", "broken", "empty", "narrow", "text", "nothing", "gif", "postscript"],
 )
-def test_files_that_are_no_good_images(refused, data, words):
+def test_unusable_image_files_are_refused(refused, data, words):
     assert words in refused(asking([shown(data), said(QUESTION)]))
 
 
@@ -90,7 +90,7 @@ def test_files_that_are_no_good_images(refused, data, words):
     ],
     ids=["base64", "encoding", "html", "svg", "https", "metadata", "file", "large"],
 )
-def test_urls_that_are_no_images(refused, url, words):
+def test_urls_that_are_not_images_are_refused(refused, url, words):
     assert words in refused(asking([shown(url), said(QUESTION)]))
 
 
@@ -128,7 +128,7 @@ def test_an_image_of_another_kind_than_it_says(refused):
         "infinity",
     ],
 )
-def test_bodies_that_are_no_requests(refused, body, words):
+def test_bodies_that_are_not_requests_are_refused(refused, body, words):
     assert words in refused(body)
 
 
@@ -203,7 +203,7 @@ def test_special_tokens_cannot_be_put_together_from_parts(refused):
     assert "special token" in refused(asking([said("<ima"), shown(IMAGE), said("ge>")]))
 
 
-def test_text_is_no_template(server):
+def test_text_is_not_rendered_as_a_template(server):
     assert server.ask("{{ messages }} {% for x in y %}").choices
 
 
@@ -256,7 +256,7 @@ def test_a_body_without_a_length_is_counted_as_it_comes(serve):
 
 
 def test_a_body_that_dribbles_in(serve):
-    server = serve(limits=Limits(body_seconds=0.2))
+    server = serve(limits=Limits(body_seconds=1))
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
         slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
         assert slow.recv(4096).startswith(b"HTTP/1.1 408")
@@ -264,8 +264,8 @@ def test_a_body_that_dribbles_in(serve):
 
 
 @pytest.mark.parametrize("begun", [b"", b"POST /v1/chat/comp", b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"])
-def test_a_head_that_never_ends_is_hung_up_on(serve, begun):
-    server = serve(limits=Limits(body_seconds=0.2))
+def test_a_connection_with_endless_headers_is_closed(serve, begun):
+    server = serve(limits=Limits(body_seconds=1))
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
         slow.sendall(begun)
         assert slow.recv(4096) == b""
@@ -295,7 +295,7 @@ def exchange(server, sent: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("line", ["POST /v1/chat/completions", "GET /health", "GET /nowhere"])
-def test_a_request_of_two_lengths_is_refused_and_what_follows_it_is_no_request(server, line):
+def test_a_request_with_two_lengths_is_refused_and_its_remainder_is_not_read_as_a_request(server, line):
     """It was read by one of them; the rest waited for a body, or was answered as a request of its own."""
     head = f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
     for following in ("", "0\r\n\r\nGET /health HTTP/1.1\r\nHost: x\r\n\r\n"):

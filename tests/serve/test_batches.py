@@ -9,12 +9,13 @@ from threading import Event
 import httpx
 import openai
 import pytest
-from support.serving import ask_at_once, metric, said, shown, wait_until
+from support.serving import ask_at_once, metric, posting, said, shown, wait_until
 
 from covist import tiny
 from covist.serve.limits import Limits
 
 CHOICES = ({}, {"budget": 16}, {"strategy": "pro"}, {"method": "divprune"}, {"budget": "none"})
+BODY = {"model": "small", "messages": [{"role": "user", "content": "where ?"}], "max_tokens": 2}
 QUESTIONS = ("is there a square ?", "how many objects are there ?", "what color is the first object ?", "where is it ?")
 
 
@@ -44,14 +45,23 @@ def test_a_storm_of_requests_gets_the_answers_of_each_alone(server, count):
     assert together == [answer(request) for request in requests]
 
 
-def test_a_short_answer_overtakes_a_long_one(serve):
-    server = serve(limits=Limits(batch_milliseconds=0))
-    chunks = iter(server.ask(max_tokens=400, stream=True))
-    for _ in range(3):
-        next(chunks)  # it is being written
-    server.ask(max_tokens=2)
-    assert server.service._workers.running == 1, "the long answer should still be at work"
-    assert sum(bool(chunk.choices[0].finish_reason) for chunk in chunks) == 1
+def test_a_short_answer_overtakes_a_long_one(serve, small_model):
+    server, steps = serve(limits=Limits(batch_milliseconds=0)), []
+
+    def look(module, args, kwargs):
+        steps.append(kwargs["input_ids"].shape[1])
+        if len(steps) == 3 and max(steps[1:]) == 1:  # only the long one is being written: now the short one comes
+            wait_until(lambda: len(server.service._queue) == 1 and server.service._workers._turns.waiting > 0)
+
+    looking = small_model.model.register_forward_pre_hook(look, with_kwargs=True)
+    with ThreadPoolExecutor(2) as clients:
+        long = clients.submit(server.ask, max_tokens=60)
+        wait_until(lambda: len(steps) > 0)
+        short = clients.submit(server.ask, max_tokens=2)
+        assert [long.result().usage.completion_tokens, short.result().usage.completion_tokens] == [60, 2]
+    looking.remove()
+    prompts = [step for step, length in enumerate(steps) if length > 1]
+    assert prompts[0] == 0 and prompts[1] < 10, "the short one should not have waited for the end of the long one"
 
 
 def test_a_generation_that_breaks_down_fails_alone(serve, small_model):
@@ -143,28 +153,33 @@ def test_a_client_that_leaves_a_stream_frees_its_place(serve, small_model):
     assert metric(server, "covist_output_tokens_total") == 1, "the answer went on for nobody"
 
 
-def test_a_client_that_leaves_while_it_waits_is_not_answered(serve):
+def test_a_client_that_leaves_while_it_waits_is_not_answered(serve, hold):
     server = serve(limits=Limits(batches=1, batch_milliseconds=0))
-    chunks = iter(server.ask(max_tokens=300, stream=True))
-    next(chunks)
-    body = {"model": "small", "messages": [{"role": "user", "content": "where ?"}], "max_tokens": 300}
-    with pytest.raises(httpx.TimeoutException):
-        httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=httpx.Timeout(300, read=0.5))
-    wait_until(lambda: metric(server, 'covist_refusals_total{reason="disconnected"}') == 1)
-    assert sum(bool(chunk.choices[0].finish_reason) for chunk in chunks) == 1
-    assert metric(server, "covist_output_tokens_total") == 300
+    with ThreadPoolExecutor(1) as clients:
+        first = clients.submit(server.ask, max_tokens=3)
+        wait_until(lambda: server.service._workers.running == 1)
+        with posting(server, {**BODY, "max_tokens": 300}):
+            wait_until(lambda: len(server.service._queue) == 1)
+        wait_until(lambda: metric(server, 'covist_refusals_total{reason="disconnected"}') == 1)
+        hold.set()
+        assert first.result().usage.completion_tokens == 3
+    wait_until(lambda: server.service._workers.running + len(server.service._queue) == 0)
+    assert metric(server, "covist_output_tokens_total") == 3
+    assert metric(server, "covist_batch_size_count") == 1, "a batch ran for nobody"
 
 
-def test_a_full_queue_is_answered_with_a_time_to_come_back(serve):
+def test_a_full_queue_is_answered_with_a_retry_time(serve, hold):
     server = serve(limits=Limits(queue=1, batches=1, batch_size=1, batch_milliseconds=0))
-    body = {"model": "small", "messages": [{"role": "user", "content": "where ?"}], "max_tokens": 200}
     with ThreadPoolExecutor(8) as clients:
-        answers = list(clients.map(lambda _: server.post(body), range(8)))
-    codes = [answer.status_code for answer in answers]
-    assert set(codes) == {200, 429}
-    refused = answers[codes.index(429)]
-    assert int(refused.headers["Retry-After"]) >= 1
-    assert refused.json()["error"]["type"] == "rate_limit_error"
+        answers = [clients.submit(server.post, BODY)]
+        wait_until(lambda: server.service._workers.running == 1)
+        answers += [clients.submit(server.post, BODY) for _ in range(7)]
+        wait_until(lambda: sum(answer.done() for answer in answers) == 6)  # one runs, one waits
+        hold.set()
+        found = sorted((answer.result() for answer in answers), key=lambda answer: answer.status_code)
+    assert [answer.status_code for answer in found] == [200] * 2 + [429] * 6
+    assert int(found[-1].headers["Retry-After"]) >= 1
+    assert found[-1].json()["error"]["type"] == "rate_limit_error"
     assert server.ask(max_tokens=1).choices
 
 

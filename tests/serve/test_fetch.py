@@ -9,7 +9,7 @@ import pytest
 from covist.serve.errors import Refusal
 from covist.serve.fetch import Fetcher, is_public
 from covist.serve.limits import Limits
-from covist.serve.room import Room, Share
+from covist.serve.room import Room, RoomClaim
 
 PUBLIC = "93.184.215.14"
 HOST = "images.example.com"
@@ -38,8 +38,8 @@ class Host:
         return await asyncio.open_connection(sock=near)
 
     def fetch(self, url=f"https://{HOST}/a.png?size=1"):
-        with Share(self.room, "bytes") as share:
-            return asyncio.run(self.fetcher.fetch(url, "image 1", share))
+        with RoomClaim(self.room, "bytes") as claim:
+            return asyncio.run(self.fetcher.fetch(url, "image 1", claim))
 
 
 def refusal(host: Host, *url: str) -> str:
@@ -154,8 +154,8 @@ def test_the_time_to_fetch_includes_the_look_up_of_the_address():
     host = Host(PUBLIC, fetch_seconds=0.1)
     host.fetcher._resolve = lambda *asked, **options: answered.wait()
     try:
-        with pytest.raises(Refusal, match="within 0.1 seconds"), Share(host.room, "bytes") as share:
-            asyncio.run(host.fetcher.fetch(f"https://{HOST}/a.png", "image 1", share))
+        with pytest.raises(Refusal, match="within 0.1 seconds"), RoomClaim(host.room, "bytes") as claim:
+            asyncio.run(host.fetcher.fetch(f"https://{HOST}/a.png", "image 1", claim))
     finally:
         answered.set()
 

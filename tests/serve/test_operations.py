@@ -5,12 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import os
+import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -18,14 +16,14 @@ import httpx
 import openai
 import pytest
 import torch
-from support.serving import said, shown
+from support.serving import said, shown, wait_until
 
 from covist import tiny
 from covist.serve.job import LocalJob
 from covist.serve.keys import Keys
 from covist.serve.limits import Limits
 from covist.serve.logs import JsonLines
-from covist.serve.sequence import Row, Sequence
+from covist.serve.sequence import RunningSequence, Sequence
 
 IMAGE, QUESTION, _ = tiny.demo()
 
@@ -93,7 +91,7 @@ def test_nothing_of_a_request_stays_behind(serve):
     def alive() -> dict[str, int]:
         gc.collect()
         found = Counter(map(type, gc.get_objects()))
-        return {kind.__name__: found[kind] for kind in (torch.Tensor, Sequence, Row, LocalJob)}
+        return {kind.__name__: found[kind] for kind in (torch.Tensor, Sequence, RunningSequence, LocalJob)}
 
     def ask(rounds: int) -> dict[str, int]:
         for number in range(rounds):
@@ -121,20 +119,23 @@ def model_folder(tmp_path_factory) -> Path:
     return folder
 
 
-def test_sigterm_lets_a_running_stream_finish(model_folder):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "covist", "serve", "--model", str(model_folder), "--port", str(port)]
-    process = subprocess.Popen([*command, "--concentration", "0.05"], stderr=subprocess.PIPE, env=os.environ)
+def is_there(url: str) -> bool:
     try:
-        url = f"http://127.0.0.1:{port}"
-        while True:
-            try:
-                httpx.get(f"{url}/ready")
-                break
-            except httpx.TransportError:
-                assert process.poll() is None, process.stderr.read()
-                time.sleep(0.1)
+        return httpx.get(f"{url}/ready", timeout=60).status_code == 200
+    except httpx.TransportError:  # it does not listen yet
+        return False
+
+
+def test_sigterm_lets_a_running_stream_finish(model_folder):
+    command = [sys.executable, "-m", "covist", "serve", "--model", str(model_folder), "--port", "0"]
+    process = subprocess.Popen([*command, "--concentration", "0.05"], stderr=subprocess.PIPE)
+    try:
+        told = []
+        while not (found := re.search(r"http://[\d.:]+", told[-1] if told else "")):
+            told.append(process.stderr.readline().decode())
+            assert told[-1], "".join(told)
+        url = found[0]
+        wait_until(lambda: is_there(url) or process.poll() is not None)
         body = {
             "model": "small",
             "messages": [{"role": "user", "content": "where ?"}],

@@ -53,12 +53,12 @@ def test_prompts_of_very_different_lengths_do_not_share_a_batch():
     assert [queue.take() for _ in range(2)] == [[first, twice], [more]]
 
 
-def test_whoever_is_longer_than_a_batch_may_be_runs_alone():
+def test_a_sequence_longer_than_the_batch_limit_runs_alone():
     giant = waiting(length=1000)
     assert filled(giant, batch_tokens=100).take() == [giant]
 
 
-def test_a_full_queue_refuses_with_a_time_to_come_back():
+def test_a_full_queue_refuses_with_a_retry_time():
     queue = filled(waiting(), waiting(), queue=2)
     with pytest.raises(Refusal, match="2 answers are already waiting") as refused:
         queue.put([waiting()])
@@ -73,7 +73,7 @@ def test_all_choices_of_a_request_wait_or_none():
     assert len(queue) == 1
 
 
-def test_whoever_left_frees_the_place():
+def test_a_cancelled_request_frees_its_place():
     gone, here = waiting(), waiting()
     queue = filled(gone, queue=1)
     gone.cancel()
@@ -93,7 +93,7 @@ def test_a_batch_waits_for_others_until_it_is_due_or_full():
     assert due == [True] and len(queue.take()) == 2 and queue.take() == []
 
 
-def test_a_closed_queue_hands_out_what_waits_and_takes_nothing_more():
+def test_a_closed_queue_returns_waiting_requests_and_accepts_no_more():
     one = waiting()
     queue = Queue(Limits(batch_milliseconds=600_000))
     queue.put([one])

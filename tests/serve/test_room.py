@@ -5,20 +5,20 @@ import asyncio
 import pytest
 
 from covist.serve.errors import Refusal
-from covist.serve.room import Room, Share
+from covist.serve.room import Room, RoomClaim
 
 
-def test_a_share_grows_as_far_as_there_is_room_and_is_given_back():
+def test_a_claim_grows_while_there_is_room_and_is_given_back():
     room = Room(10)
-    with pytest.raises(Refusal, match="too many bytes at once") as refused, Share(room, "bytes") as share:
-        share.grow(6)
-        share.grow(4)
-        share.grow(1)
+    with pytest.raises(Refusal, match="too many bytes at once") as refused, RoomClaim(room, "bytes") as claim:
+        claim.grow(6)
+        claim.grow(4)
+        claim.grow(1)
     assert refused.value.status == 503 and refused.value.headers["Retry-After"] == "1"
     assert room.taken == 0
 
 
-def test_who_waits_has_a_turn_in_the_order_of_arrival():
+def test_waiting_requests_are_served_in_order_of_arrival():
     async def wait() -> list[int]:
         room, order = Room(10), []
 
@@ -41,7 +41,7 @@ def test_who_waits_has_a_turn_in_the_order_of_arrival():
 
 
 @pytest.mark.parametrize("has_turn", [False, True])
-def test_who_leaves_holds_up_nobody(has_turn):
+def test_a_request_that_leaves_does_not_hold_up_the_others(has_turn):
     async def leave() -> int:
         room = Room(10)
         assert room.take(4)

@@ -18,16 +18,6 @@ from covist.serve.limits import Limits
 BODY = {"model": "small", "messages": [{"role": "user", "content": "where ?"}], "max_tokens": 3}
 
 
-@pytest.fixture
-def hold(small_model):
-    """Holds the model at its next step until the event is set."""
-    go_on = threading.Event()
-    holding = small_model.model.register_forward_pre_hook(lambda *call: go_on.wait() and None)
-    yield go_on
-    go_on.set()
-    holding.remove()
-
-
 def status(server, path: str) -> int:
     return httpx.get(f"{server.url}{path}", timeout=600).status_code
 
@@ -90,7 +80,7 @@ def test_a_client_that_has_not_sent_its_body_does_not_delay_the_shutdown(serve):
         assert slow.recv(4096).startswith(b"HTTP/1.1 503")
 
 
-def test_closing_a_service_ends_what_waits_and_does_not_wait_for_ever(serve, hold, monkeypatch):
+def test_closing_a_service_ends_waiting_requests_and_returns_in_time(serve, hold, monkeypatch):
     monkeypatch.setattr(batches, "LAST_STEP_SECONDS", 0.05)
     server = serve(limits=Limits(drain_seconds=0.1, batches=1, batch_size=1))
     with ThreadPoolExecutor(4) as clients:
@@ -105,7 +95,7 @@ def test_closing_a_service_ends_what_waits_and_does_not_wait_for_ever(serve, hol
     assert server.post(BODY).json()["error"]["code"] == "draining"
 
 
-def test_an_accelerator_error_is_told_to_whoever_can_replace_the_process(serve, small_model, monkeypatch):
+def test_an_accelerator_error_is_reported_to_the_supervisor_of_the_process(serve, small_model, monkeypatch):
     class Lost(RuntimeError):
         """What torch raises when a device is lost."""
 

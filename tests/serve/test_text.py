@@ -37,7 +37,7 @@ def test_pieces_of_words_join_to_the_decoded_whole(tokens):
     assert "".join(pieces) + detokenizer.rest() == WORDS.decode(tokens, skip_special_tokens=True)
 
 
-def test_what_is_cut_inside_a_character_is_shown_as_such():
+def test_a_character_cut_in_half_becomes_a_replacement_character():
     detokenizer = Detokenizer(BYTES)
     assert [detokenizer.add(token) for token in BYTES("a€").input_ids[:-1]] == ["a", "", ""]
     assert detokenizer.rest() == "\ufffd"

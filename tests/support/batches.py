@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from covist.batch.answers import Answer
+from covist.batch.answers import RowAnswer
 from covist.batch.drivers import Result
 from covist.batch.job import Finished, run
 from covist.batch.manifest import Order
@@ -20,12 +20,12 @@ from covist.batch.store import Store
 FACTS = Facts({"model": "fake"}, 0.1, 8.0)
 
 
-def reply(row: Row) -> Answer:
+def reply(row: Row) -> RowAnswer:
     """What the driver answers: a function of the row alone, as of a model with a frozen reference."""
     asked = str(row.content.get("prompt"))
     if asked.startswith("fail"):
-        return Answer(row.id, error="it failed")
-    return Answer(row.id, asked.upper(), "stop", 10, 4.0, 0.25)
+        return RowAnswer(row.id, error="it failed")
+    return RowAnswer(row.id, asked.upper(), "stop", 10, 4.0, 0.25)
 
 
 class FakeDriver:
@@ -35,12 +35,12 @@ class FakeDriver:
     seconds: that a piece takes
     """
 
-    def __init__(self, answer: Callable[[Row], Answer] = reply, piece: int = 3, seconds: float = 0.0):
+    def __init__(self, answer: Callable[[Row], RowAnswer] = reply, piece: int = 3, seconds: float = 0.0):
         self._answer, self._piece, self._seconds = answer, piece, seconds
         self.asked: list[str] = []
         self.specs: list[WorkerSpec] = []
 
-    def look(self, spec: WorkerSpec) -> Facts:
+    def inspect(self, spec: WorkerSpec) -> Facts:
         return FACTS
 
     def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
@@ -72,7 +72,7 @@ def parts_of(out: Path) -> list[Path]:
     return sorted(out.glob("part-*"))
 
 
-def answers_of(out: Path) -> list[Answer]:
+def answers_of(out: Path) -> list[RowAnswer]:
     """Every answer of every part, in order."""
     ending = parts_of(out)[0].suffix[1:]
     store = Store(out, ending)

@@ -5,7 +5,7 @@ from covist.engine.sequence.cache import book_of
 
 def ledgers(cache):
     """The ledger of every layer, in order."""
-    return [book_of(cache).ledger(layer).settled() for layer in range(len(cache.layers))]
+    return [book_of(cache).ledger(layer).flushed() for layer in range(len(cache.layers))]
 
 
 def keys_at(cache, layer=0):

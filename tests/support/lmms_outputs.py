@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from covist.reproduce.runs import Run, Settings
+from covist.reproduce.runs import LmmsRun, Settings
 
 DATE = "20261116_120000"
 METRICS: dict[str, dict[str, Any]] = {
@@ -23,7 +23,7 @@ METRICS: dict[str, dict[str, Any]] = {
 
 
 def write_results(
-    settings: Settings, run: Run, tasks: Mapping[str, Mapping[str, Any]] = METRICS, date: str = DATE
+    settings: Settings, run: LmmsRun, tasks: Mapping[str, Mapping[str, Any]] = METRICS, date: str = DATE
 ) -> Path:
     """Write a results file of a run as lmms-eval does, in a folder named after the model."""
     arguments = settings.arguments(run)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import covist
 from covist import tiny
-from covist.batch.answers import Answer
+from covist.batch.answers import RowAnswer
 from support.batches import answers_of, write_rows
 
 TESTS = Path(__file__).parent.parent
@@ -36,7 +36,7 @@ def hear_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def without_times(out: Path) -> list[Answer]:
+def without_times(out: Path) -> list[RowAnswer]:
     return [replace(answer, seconds=None) for answer in answers_of(out)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -76,6 +77,16 @@ def serving(service: Service, extension: Extension | None = None) -> Iterator[Ru
             thread.join()
             # A shutdown does not wait for a step that a test holds up.
             wait_until(lambda: not service._workers._threads)
+
+
+@contextmanager
+def posting(server: Running, body: dict[str, Any]) -> Iterator[socket.socket]:
+    """A client that has sent its request and does not read the answer; it leaves at the end of the block."""
+    content = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(head.encode() + content)
+        yield client
 
 
 def ask_at_once(server: Running, ask: Callable[[Any], Any], requests: list[Any]) -> list[Any]:

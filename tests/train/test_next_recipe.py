@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from covist.tiny import prompt_for, scene_image
-from covist.tiny.hd.scenes import VIEW_GRID
 from covist.tiny.model import Size, build_clip
 from covist.tiny.scenes import GRID as FIRST_GRID
 from train.runner import Budget
@@ -15,7 +14,7 @@ from train.tiny.hd.decoder import NextPhase, NextTrainer
 from train.tiny.hd.lessons import excerpt
 from train.tiny.hd.model import build_next, build_next_processor, grow, shrink_clip
 from train.tiny.hd.recipe import train_decoder, train_on_symbols, train_projector, train_tower
-from train.tiny.hd.views import IMAGE_TOKENS, ViewBank
+from train.tiny.hd.views import IMAGE_TOKENS, VIEW_GRID, ViewBank
 from train.tiny.hd.vision import ViewPhase, in_view
 from train.tiny.packing import pack
 from train.tiny.train import main
@@ -65,7 +64,7 @@ def test_the_decoder_learns_through_the_frozen_tower(trainer, tmp_path):
     assert not torch.equal(newline, trainer.model.model.image_newline)
 
 
-def test_a_grown_decoder_says_what_its_half_said(bank):
+def test_a_grown_decoder_gives_the_answers_of_its_half(bank):
     half = NextTrainer(build_next(SMALL, seed=1), bank, seed=0)
     whole = NextTrainer(build_next(replace(SMALL, decoder_layers=4), seed=2), bank, seed=0)
     grow(half.model, whole.model)

@@ -69,7 +69,7 @@ def test_words_of_the_answer_and_questions_about_nothing_point_nowhere(targets):
         assert len(target.tokens) == sum(words(item)[0] for item in asked if item.about)
 
 
-def test_a_thing_that_no_shown_token_shows_leaves_nothing_to_look_at():
+def test_things_outside_the_shown_tokens_have_no_target():
     owners = np.zeros((len(SCENES), TOKENS), dtype=int)
     for target in even_targets(SCENES, ASKED, pack(ASKED, TOKENS), owners):
         assert torch.count_nonzero(target.patches) == 0

@@ -4,12 +4,12 @@ import numpy as np
 import torch
 
 from covist.tiny import prompt_for
-from covist.tiny.hd.scenes import GRID, HD_SIDE, VIEW_GRID, sample_hd_scene
+from covist.tiny.hd.scenes import HD_SIDE, sample_hd_scene
 from covist.tiny.model import Size
 from covist.tiny.scenes import PATCH, scene_image
 from covist.tiny.text import IMAGE, TOKEN_ID
 from train.tiny.hd.model import ROPE_THETA, build_next, build_next_processor
-from train.tiny.hd.views import IMAGE_TOKENS, NEWLINE, VIEW_PATCHES, VIEWS, ViewBank, prompt_order
+from train.tiny.hd.views import GRID, IMAGE_TOKENS, NEWLINE, VIEW_GRID, VIEW_PATCHES, VIEWS, ViewBank, prompt_order
 from train.tiny.owners import patch_owners
 
 SMALL = Size(width=32, heads=2, vision_layers=2, text_layers=1, decoder_layers=2, decoder_mlp=32, decoder_width=32)

@@ -37,7 +37,7 @@ _ACTIVE: WeakKeyDictionary[nn.Module, ReferenceType[Compression]] = WeakKeyDicti
 
 
 @dataclass
-class Run:
+class UsingBlock:
     """The result of a `Compression.using` block."""
 
     report: Report | None = None
@@ -103,7 +103,7 @@ class Compression:
         concentration: float | None = None,
         min_coverage: float | None = None,
         **options: Any,
-    ) -> Iterator[Run]:
+    ) -> Iterator[UsingBlock]:
         """Run this thread's calls with other settings for the duration of a `with` block.
 
         The arguments are those of `compress`; what is not given keeps the handle's value, as far as the method reads
@@ -122,7 +122,7 @@ class Compression:
         """
         self._require_active()
         call = CallSettings.of(strategy, method, budget, config, concentration, min_coverage, options)
-        run, setup, settings = Run(), call.over(self.setup), None
+        run, setup, settings = UsingBlock(), call.over(self.setup), None
         if not setup.is_plain:
             chosen = self._method(call, setup) if call.concerns_method else self.settings.method
             check_budget_of(chosen, setup)
@@ -210,7 +210,7 @@ class Compression:
     def _write_report(self, prefill: Prefill) -> None:
         self.report = build_report(prefill, self.settings.decoder)
 
-    def _write(self, run: Run, prefill: Prefill) -> None:
+    def _write(self, run: UsingBlock, prefill: Prefill) -> None:
         run.report = build_report(prefill, self.settings.decoder)
 
 

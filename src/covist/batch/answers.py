@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 
 @dataclass(frozen=True)
-class Answer:
+class RowAnswer:
     """The result of one row.
 
     finish_reason: "stop" if the model ended its answer, "length" if it was cut off
@@ -29,7 +29,7 @@ class Answer:
     error: str | None = None
 
 
-COLUMNS = tuple(one.name for one in fields(Answer))
+COLUMNS = tuple(one.name for one in fields(RowAnswer))
 
 
 class ParquetPart:
@@ -38,7 +38,7 @@ class ParquetPart:
     ending = "parquet"
 
     @staticmethod
-    def write(file: BinaryIO, answers: Sequence[Answer]) -> None:
+    def write(file: BinaryIO, answers: Sequence[RowAnswer]) -> None:
         import pyarrow
         from pyarrow import parquet
 
@@ -48,11 +48,11 @@ class ParquetPart:
         parquet.write_table(pyarrow.table(arrays, names=COLUMNS), file)
 
     @staticmethod
-    def read(path: Path) -> list[Answer]:
+    def read(path: Path) -> list[RowAnswer]:
         from pyarrow import parquet
 
         with parquet.ParquetFile(path) as file:
-            return [Answer(**values) for values in file.read(list(COLUMNS)).to_pylist()]
+            return [RowAnswer(**values) for values in file.read(list(COLUMNS)).to_pylist()]
 
 
 class JsonlPart:
@@ -61,20 +61,20 @@ class JsonlPart:
     ending = "jsonl"
 
     @staticmethod
-    def write(file: BinaryIO, answers: Sequence[Answer]) -> None:
+    def write(file: BinaryIO, answers: Sequence[RowAnswer]) -> None:
         file.writelines(map(as_line, answers))
 
     @staticmethod
-    def read(path: Path) -> list[Answer]:
+    def read(path: Path) -> list[RowAnswer]:
         return from_lines(path.read_bytes().splitlines())
 
 
 FORMATS: dict[str, Any] = {one.ending: one for one in (ParquetPart, JsonlPart)}
 
 
-def as_line(answer: Answer) -> bytes:
+def as_line(answer: RowAnswer) -> bytes:
     return json.dumps(vars(answer), ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def from_lines(lines: Iterable[bytes]) -> list[Answer]:
-    return [Answer(**json.loads(line)) for line in lines]
+def from_lines(lines: Iterable[bytes]) -> list[RowAnswer]:
+    return [RowAnswer(**json.loads(line)) for line in lines]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from covist.batch.answers import Answer
+from covist.batch.answers import RowAnswer
 from covist.batch.rows import Block
 from covist.batch.spec import Facts, WorkerSpec
 
@@ -19,7 +19,7 @@ class Result:
     """Answers to some rows, or all, of block number `index`."""
 
     index: int
-    answers: list[Answer]
+    answers: list[RowAnswer]
 
 
 class Driver(Protocol):
@@ -29,7 +29,7 @@ class Driver(Protocol):
     that died; the job keeps the first answer.
     """
 
-    def look(self, spec: WorkerSpec) -> Facts:
+    def inspect(self, spec: WorkerSpec) -> Facts:
         """Load the model once and report what workers must agree on."""
 
     def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
@@ -42,11 +42,11 @@ class LocalDriver:
     def __init__(self) -> None:
         self._loaded: LoadedModel | None = None
 
-    def look(self, spec: WorkerSpec) -> Facts:
-        from covist.batch.worker import load, look_at
+    def inspect(self, spec: WorkerSpec) -> Facts:
+        from covist.batch.worker import facts_about, load
 
         self._loaded = load(spec)
-        return look_at(spec, self._loaded)
+        return facts_about(spec, self._loaded)
 
     def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
         from covist.batch.worker import Worker  # and with it torch

@@ -13,7 +13,7 @@ AUTO_TOKENS_ELSEWHERE = 32_768
 
 
 @dataclass(frozen=True)
-class Prepared:
+class ReadyRow:
     """A row that is ready for the model."""
 
     id: str
@@ -41,13 +41,13 @@ class Limit:
         fits = (self.rows is None or rows <= self.rows) and (self.tokens is None or rows * longest <= self.tokens)
         return rows == 1 or fits
 
-    def below(self, batch: Sequence[Prepared]) -> Limit:
+    def below(self, batch: Sequence[ReadyRow]) -> Limit:
         """A limit of half the tokens of a batch that was too large."""
         tokens = len(batch) * max(one.length for one in batch)
         return replace(self, tokens=max(1, tokens // 2))
 
 
-def first_batch(rows: Sequence[Prepared], limit: Limit) -> int:
+def first_batch(rows: Sequence[ReadyRow], limit: Limit) -> int:
     """How many of these rows, sorted by length, form the next batch: neighbours need little padding."""
     count = 1
     while count < len(rows) and limit.allows(count + 1, rows[count].length):

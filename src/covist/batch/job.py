@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from covist.batch.answers import Answer
+from covist.batch.answers import RowAnswer
 from covist.batch.drivers import Driver, Result
 from covist.batch.ids import Ids
 from covist.batch.manifest import Order, check_manifest, new_manifest
@@ -21,10 +21,10 @@ from covist.batch.rows import Block, Row
 from covist.batch.sources import Source, Survey, open_source
 from covist.batch.spec import Facts
 from covist.batch.store import Store
-from covist.batch.tally import Tally
+from covist.batch.tally import JobTally
 from covist.errors import CovistError
 
-Progress = Callable[[Tally, Facts], None]
+Progress = Callable[[JobTally, Facts], None]
 """Called when the work begins, and whenever answers have been stored."""
 
 
@@ -35,7 +35,7 @@ class Finished:
     rows_now: rows that workers answered, or failed to answer, in this run
     """
 
-    tally: Tally
+    tally: JobTally
     rows_now: int
     parts: int
     facts: Facts
@@ -46,7 +46,7 @@ class _Open:
     """A part that is not complete yet."""
 
     order: list[str]  # ids, as in the input
-    answers: dict[str, Answer]
+    answers: dict[str, RowAnswer]
 
     @property
     def is_complete(self) -> bool:
@@ -89,14 +89,14 @@ def _run(
     stored = store.read_manifest()
     facts = None if stored is None else check_manifest(stored, order, survey, store.directory)
     if facts is None:
-        facts = driver.look(order.spec)
+        facts = driver.inspect(order.spec)
         store.begin(new_manifest(order, survey, facts))
-    job = Job(source, survey.rows, store, order.part_rows, retry_errors)
+    job = BatchJob(source, survey.rows, store, order.part_rows, retry_errors)
     try:
         if job.is_open:
             report = progress or (lambda tally, facts: None)
             report(job.tally, facts)
-            for result in driver.run(order.spec.settled(facts), job.blocks()):
+            for result in driver.run(order.spec.with_facts(facts), job.blocks()):
                 job.take(result)
                 report(job.tally, facts)
     finally:
@@ -104,13 +104,13 @@ def _run(
     return Finished(job.tally, job.rows_now, job.parts, facts)
 
 
-class Job:
+class BatchJob:
     """Reads the input block by block and keeps track of answers and parts."""
 
     def __init__(self, source: Source, rows: int, store: Store, part_rows: int, retry_errors: bool = False):
         self._source, self._store, self._part_rows = source, store, part_rows
         self.parts = -(-rows // part_rows)
-        self.tally = Tally(rows)
+        self.tally = JobTally(rows)
         self.rows_now = 0  # from the driver, not from files
         self._ids = None if source.has_unique_ids else Ids(store.ids_path)
         self._pending: dict[int, _Open] = {}  # blocks that the driver is working on
@@ -184,11 +184,11 @@ class Job:
             found = self._store.recover(index)
         ids = set(opened.order)
         unique = {answer.id: answer for answer in found if answer.id in ids}
-        bad = {row.id: Answer(row.id, error=row.error) for row in rows if row.error is not None}
+        bad = {row.id: RowAnswer(row.id, error=row.error) for row in rows if row.error is not None}
         self._add(index, opened, [*{**unique, **bad}.values()])
         return [row for row in rows if row.id not in opened.answers]
 
-    def _add(self, index: int, opened: _Open, answers: list[Answer]) -> None:
+    def _add(self, index: int, opened: _Open, answers: list[RowAnswer]) -> None:
         opened.answers.update((answer.id, answer) for answer in answers)
         self.tally.add(answers)
         if opened.is_complete:

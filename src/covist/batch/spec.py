@@ -32,7 +32,7 @@ class WorkerSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "setup", self.setup.over(DEFAULT))
 
-    def settled(self, facts: Facts) -> WorkerSpec:
+    def with_facts(self, facts: Facts) -> WorkerSpec:
         """The spec with the facts that all workers of a job share."""
         return replace(self, setup=replace(self.setup, concentration=facts.concentration), identity=facts.identity)
 

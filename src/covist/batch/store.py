@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from covist.batch.answers import FORMATS, Answer, ParquetPart, as_line, from_lines
+from covist.batch.answers import FORMATS, ParquetPart, RowAnswer, as_line, from_lines
 from covist.errors import CovistError
 from covist.extras import require_extra
 from covist.files import parse_json
@@ -44,24 +44,24 @@ class Store:
     def has_part(self, index: int) -> bool:
         return self._part(index).exists()
 
-    def read_part(self, index: int) -> list[Answer]:
+    def read_part(self, index: int) -> list[RowAnswer]:
         try:
             return self._format.read(self._part(index))
         except (OSError, ValueError, TypeError) as error:  # pyarrow's errors are of these kinds
             problem = f"{self._part(index)} is damaged ({str(error).splitlines()[0]})"
             raise CovistError(f"{problem}; delete it and run the same command again") from None
 
-    def write_part(self, index: int, answers: Sequence[Answer]) -> None:
+    def write_part(self, index: int, answers: Sequence[RowAnswer]) -> None:
         """Write a part and delete its journal."""
         self._replace(self._part(index), lambda file: self._format.write(file, answers))
         self._journal(index).unlink(missing_ok=True)
 
-    def note(self, index: int, answers: Sequence[Answer]) -> None:
+    def note(self, index: int, answers: Sequence[RowAnswer]) -> None:
         """Add answers to the journal of a part that is not complete."""
         with self.writing(), self._journal(index).open("ab") as file:
             file.write(b"".join(map(as_line, answers)))
 
-    def recover(self, index: int) -> list[Answer]:
+    def recover(self, index: int) -> list[RowAnswer]:
         """The answers in a journal; an incomplete last line, left by a killed process, is removed.
 
         A power cut may also damage earlier lines: their rows are answered again.

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from covist.batch.answers import Answer
+from covist.batch.answers import RowAnswer
 
 
 @dataclass
-class Tally:
+class JobTally:
     """Counts over the finished rows of a job.
 
     rows:     all rows of the input
@@ -30,7 +30,7 @@ class Tally:
     def done(self) -> int:
         return self.answered + self.errors + self.repeated
 
-    def add(self, answers: Iterable[Answer], sign: int = 1) -> None:
+    def add(self, answers: Iterable[RowAnswer], sign: int = 1) -> None:
         """Count answers; `sign=-1` subtracts them again."""
         for answer in answers:
             self.errors += sign * (answer.error is not None)

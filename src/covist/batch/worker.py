@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
-from covist.batch.answers import Answer
+from covist.batch.answers import RowAnswer
 from covist.batch.asking import conversation_of
-from covist.batch.grouping import Limit, Prepared, first_batch
+from covist.batch.grouping import Limit, ReadyRow, first_batch
 from covist.batch.rows import Row
 from covist.batch.spec import Facts, WorkerSpec
 from covist.engine.decoder import FrozenDecoder
@@ -33,7 +33,7 @@ def load(spec: WorkerSpec) -> LoadedModel:
     return load_model(spec.model, spec.clip, spec.device)
 
 
-def look_at(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
+def facts_about(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
     """The facts that workers must agree on.
 
     A concentration reference that the setup leaves open is measured on the bundled scenes, as in `covist serve`.
@@ -59,12 +59,12 @@ class Worker:
         self._limit = Limit.of(spec.batch_size, self._loaded.model.device.type)
         self._longest = getattr(self._loaded.model.config.get_text_config(), "max_position_embeddings", None)
 
-    def __call__(self, rows: Sequence[Row]) -> list[Answer]:
+    def __call__(self, rows: Sequence[Row]) -> list[RowAnswer]:
         """An answer to every row, in the order of the rows."""
         answers = {answer.id: answer for found in self.stream(rows) for answer in found}
         return [answers[row.id] for row in rows]
 
-    def stream(self, rows: Sequence[Row]) -> Iterator[list[Answer]]:
+    def stream(self, rows: Sequence[Row]) -> Iterator[list[RowAnswer]]:
         """The answers batch by batch; images are prepared while the model works."""
         windows = self._windows(rows)
         with ThreadPoolExecutor(1, "covist-prepare") as preparing:
@@ -84,15 +84,15 @@ class Worker:
         """Restore the uncompressed model."""
         self._compression.__exit__(None, None, None)
 
-    def _windows(self, rows: Sequence[Row]) -> Iterator[tuple[list[Prepared], list[Answer]]]:
+    def _windows(self, rows: Sequence[Row]) -> Iterator[tuple[list[ReadyRow], list[RowAnswer]]]:
         """Rows that are ready for the model, and errors for those that cannot be prepared."""
-        prepared: list[Prepared] = []
-        failed: list[Answer] = []
+        prepared: list[ReadyRow] = []
+        failed: list[RowAnswer] = []
         for row in rows:
             try:
                 prepared.append(self._prepare(row))
             except Exception as error:  # a bad row must not stop the others
-                failed.append(Answer(row.id, error=one_line(error)))
+                failed.append(RowAnswer(row.id, error=one_line(error)))
             size = sum(one.posed.request.nbytes for one in prepared)
             if len(prepared) >= WINDOW_ROWS or size >= WINDOW_BYTES:
                 yield prepared, failed
@@ -100,26 +100,26 @@ class Worker:
         if prepared or failed:
             yield prepared, failed
 
-    def _prepare(self, row: Row) -> Prepared:
+    def _prepare(self, row: Row) -> ReadyRow:
         if row.error is not None:
             raise CovistError(row.error)
         asked = conversation_of(row, self._spec.folder, self._spec.prompt, self._loaded.processor)
         posed = asked.pose(self._loaded)
         if self._longest is not None and posed.request.length + self._spec.max_new_tokens > self._longest:
             raise CovistError(f"prompt and answer need more than the {self._longest:,} positions of the model")
-        return Prepared(row.id, posed)
+        return ReadyRow(row.id, posed)
 
-    def _answered(self, batch: list[Prepared]) -> Iterator[list[Answer]]:
+    def _answered(self, batch: list[ReadyRow]) -> Iterator[list[RowAnswer]]:
         """Answer a batch; one that fails is halved and tried again, until only rows that cannot be answered fail."""
         for outcome in in_halves(batch, self._ask, self._learn):
-            yield outcome.result or [Answer(one.id, error=outcome.error) for one in outcome.items]
+            yield outcome.result or [RowAnswer(one.id, error=outcome.error) for one in outcome.items]
 
-    def _ask(self, batch: Sequence[Prepared]) -> list[Answer]:
+    def _ask(self, batch: Sequence[ReadyRow]) -> list[RowAnswer]:
         started = perf_counter()
         said = self._together.answer([one.posed for one in batch], max_new_tokens=self._spec.max_new_tokens)
         seconds = (perf_counter() - started) / len(batch)
         return [
-            Answer(
+            RowAnswer(
                 id=one.id,
                 answer=answer.text.strip(),
                 finish_reason="stop" if answer.is_complete else "length",
@@ -130,7 +130,7 @@ class Worker:
             for one, answer in zip(batch, said, strict=True)
         ]
 
-    def _learn(self, error: Exception, batch: Sequence[Prepared]) -> None:
+    def _learn(self, error: Exception, batch: Sequence[ReadyRow]) -> None:
         """Make later batches smaller than one that memory did not hold."""
         if len(batch) > 1 and is_out_of_memory(error):
             self._limit = self._limit.below(batch)

@@ -22,7 +22,7 @@ from covist.units import counted, share, size
 if TYPE_CHECKING:
     from covist.api.setup import Setup
     from covist.batch.drivers import Driver
-    from covist.batch.tally import Tally
+    from covist.batch.tally import JobTally
 
 NOTHING_ANSWERED = 3  # exit code
 
@@ -148,7 +148,7 @@ def _driver(ray: str | None, workers: int | None, device: str) -> AbstractContex
     return ray_driver(ray, workers, device)
 
 
-def _state(tally: Tally, kv_bytes_per_token: float) -> str:
+def _state(tally: JobTally, kv_bytes_per_token: float) -> str:
     """What the job has saved so far, in a few words."""
     saved = f"{tally.tokens_saved:,.0f} tokens and {size(tally.tokens_saved * kv_bytes_per_token)} of cache saved"
     return f"{saved}, {counted(tally.errors, 'error')}"

@@ -38,7 +38,7 @@ class Films:
 
 
 @dataclass(frozen=True)
-class Question:
+class UserQuestion:
     """A question and what it is about; images come before videos in the prompt."""
 
     prompt: str
@@ -71,7 +71,9 @@ def load(name: str, clip: str | None, device: str) -> LoadedModel:
     return load_model(name, clip, device)
 
 
-def question(images: list[str] | None, prompt: str | None, films: Films = NO_FILMS, model: str = "tiny") -> Question:
+def question(
+    images: list[str] | None, prompt: str | None, films: Films = NO_FILMS, model: str = "tiny"
+) -> UserQuestion:
     """The user's images, videos and question, or the bundled example if none is given.
 
     An embedded model can be asked anything about the bundled image; with another one, an image was probably forgotten.
@@ -88,11 +90,11 @@ def question(images: list[str] | None, prompt: str | None, films: Films = NO_FIL
                 "--prompt needs an --image or --video to ask about; give none of them for the bundled example"
             )
         image, asked, _ = tiny.demo("next" if model == "tiny-next" else "tiny")
-        return Question(prompt or asked, [image])
+        return UserQuestion(prompt or asked, [image])
     if prompt is None:
         given = "image" if images else "video"
         raise CovistError(f"--{given} needs a --prompt: the question to ask about the {given}")
-    return Question(prompt, [load_image(path) for path in images or ()], films.load())
+    return UserQuestion(prompt, [load_image(path) for path in images or ()], films.load())
 
 
 def suite_of(name: str | None, data: str | None, metric: MetricName, films: Films) -> Suite:
@@ -108,7 +110,7 @@ def suite_of(name: str | None, data: str | None, metric: MetricName, films: Film
     return load_suite(name or "scenes")
 
 
-def request(loaded: LoadedModel, asked: Question) -> Request:
+def request(loaded: LoadedModel, asked: UserQuestion) -> Request:
     """The model's inputs; prints a note about words of the question that are not in its vocabulary."""
     from covist.request.inputs import prepare, unknown_words
 
@@ -152,7 +154,7 @@ def certificates(answer: Answer) -> list[str]:
 
 def draw(
     answer: Answer,
-    asked: Question,
+    asked: UserQuestion,
     destination: Path,
     which: int = 0,
     overlay: bool = False,

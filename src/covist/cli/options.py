@@ -95,7 +95,9 @@ BUDGETS_HELP = (
 REFERENCE_HELP = "CoViST's frozen concentration reference; `covist concentration` measures it."
 StrategyOption = Annotated[
     Strategy | None,
-    typer.Option("--strategy", help="CoViST's strategy: `fixed` reduces once, `pro` also twice inside the decoder."),
+    typer.Option(
+        "--strategy", help="CoViST's strategy: `fixed` reduces before the decoder, `pro` also at two of its layers."
+    ),
 ]
 MethodOption = Annotated[
     str | None, typer.Option("--method", help="Use another method; `covist methods` lists them.", show_default=False)

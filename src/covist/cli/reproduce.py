@@ -16,7 +16,7 @@ from covist.errors import CovistError
 
 if TYPE_CHECKING:
     from covist.reproduce import Comparison, Efficiency, Job
-    from covist.reproduce.sheet import Sheet
+    from covist.reproduce.sheet import ResultSheet
 
 FAILED = 1  # exit code
 NAME = 16  # letters of a method's name that stay on one line in a narrow terminal
@@ -161,7 +161,7 @@ def _print(beside: Comparison | Efficiency) -> None:
         console.print("\nEvery run of this table is finished.")
 
 
-def _table(sheet: Sheet) -> Table:
+def _table(sheet: ResultSheet) -> Table:
     made = table_of_figures(*sheet.head)
     made.columns[1].justify = made.columns[2].justify = "left"
     block = sheet.lines[0].block
@@ -174,13 +174,13 @@ def _table(sheet: Sheet) -> Table:
     return made
 
 
-def _print_table(sheet: Sheet) -> None:
+def _print_table(sheet: ResultSheet) -> None:
     console = out()
     console.width = max(console.width, _least_width(sheet))
     console.print(_table(sheet))
 
 
-def _least_width(sheet: Sheet) -> int:
+def _least_width(sheet: ResultSheet) -> int:
     """Room for every figure: a narrower terminal must not cut digits off."""
     name, *others = (max(map(len, column)) for column in zip(sheet.head, *sheet.rows, strict=True))
     return min(name, NAME) + sum(others) + 2 * len(others) + 2

@@ -142,14 +142,14 @@ def _serve_on_ray(
     spec: ServiceSpec, keys: Keys | None, bound: socket.socket, ray: str, replicas: int | None, autoscale: str | None
 ) -> None:
     from covist.cluster.scaling import Scaling
-    from covist.cluster.start import ray_running, worker_share
+    from covist.cluster.start import ray_running, worker_reservation
 
     scaling = Scaling.read(replicas, autoscale, target=spec.limits.batch_size)
     with ray_running(ray):
         from covist.cluster.fleet import Fleet
         from covist.serve.server import run_server
 
-        share = worker_share(scaling.replicas, spec.device)
+        share = worker_reservation(scaling.replicas, spec.device)
         fleet = Fleet(spec, scaling, share, application_name(bound), keys)
         copies = f"{autoscale} replicas" if autoscale else counted(scaling.replicas, "replica")
         _announce(fleet.name, fleet.default, bound, f", {copies}")

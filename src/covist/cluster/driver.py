@@ -13,7 +13,7 @@ from covist.batch.drivers import Result
 from covist.batch.rows import Block
 from covist.batch.spec import Facts, WorkerSpec
 from covist.cluster.errors import refusal
-from covist.cluster.start import Share, gpus_for, ray_running, worker_share
+from covist.cluster.start import Reservation, gpus_for, ray_running, worker_reservation
 
 PIECE_ROWS = 128
 """Rows per call of a worker: enough to form batches, few enough to repeat when a worker dies."""
@@ -28,26 +28,26 @@ def ray_driver(address: str, workers: int | None, device: str) -> Iterator[RayDr
     """A driver while Ray runs. `workers=None` means one per GPU, or one without GPUs."""
     with ray_running(address):
         number = workers or gpus_for(device) or 1
-        yield RayDriver(number, worker_share(number, device))
+        yield RayDriver(number, worker_reservation(number, device))
 
 
 class RayDriver:
     """Runs workers on a Ray that is already running."""
 
-    def __init__(self, workers: int, share: Share):
-        self._workers, self._share = workers, share
+    def __init__(self, workers: int, reservation: Reservation):
+        self._workers, self._reservation = workers, reservation
 
-    def look(self, spec: WorkerSpec) -> Facts:
+    def inspect(self, spec: WorkerSpec) -> Facts:
         """Load the model where workers run, which may be another machine, and report on it."""
-        looking = ray.remote(_look).options(**self._share.options, max_retries=RETRIES)
+        inspecting = ray.remote(_inspect).options(**self._reservation.options, max_retries=RETRIES)
         try:
-            return ray.get(looking.remote(spec))
+            return ray.get(inspecting.remote(spec))
         except RayError as error:
             raise refusal("a worker of --ray could not start", error) from None
 
     def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
         """Answers as workers return them, in any order. Ray replaces a worker that dies, and repeats its calls."""
-        actor = ray.remote(BatchWorker).options(**self._share.options, max_restarts=-1, max_task_retries=RETRIES)
+        actor = ray.remote(BatchWorker).options(**self._reservation.options, max_restarts=-1, max_task_retries=RETRIES)
         workers = [actor.remote(spec) for _ in range(self._workers)]
         free, under_way = workers * CALLS, dict[Any, Any]()  # workers by the calls that they can take and have
         failures: list[Exception] = []
@@ -93,7 +93,7 @@ def pieces(blocks: Iterable[Block], failures: list[Exception]) -> Iterator[Block
         failures.append(failure)
 
 
-def _look(spec: WorkerSpec) -> Facts:
-    from covist.batch.worker import load, look_at
+def _inspect(spec: WorkerSpec) -> Facts:
+    from covist.batch.worker import facts_about, load
 
-    return look_at(spec, load(spec))
+    return facts_about(spec, load(spec))

@@ -17,8 +17,8 @@ from covist.cluster.errors import refusal
 from covist.cluster.job import RemoteJob, opened
 from covist.cluster.replica import Replica
 from covist.cluster.scaling import Scaling
-from covist.cluster.start import Share
-from covist.serve.answers import Answer
+from covist.cluster.start import Reservation
+from covist.serve.answers import ChatAnswer
 from covist.serve.keys import Keys
 from covist.serve.limits import Limits
 from covist.serve.logs import log
@@ -28,20 +28,22 @@ from covist.serve.schema import ChatRequest
 from covist.serve.spec import ServiceSpec
 
 DEPLOYMENT = "replica"
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """The greatest age of the numbers in /ready and /metrics."""
 
 
 class Fleet:
     """Answers requests with the replicas of one Ray Serve application, from construction until `close()`."""
 
-    def __init__(self, spec: ServiceSpec, scaling: Scaling, share: Share, name: str, keys: Keys | None = None):
+    def __init__(
+        self, spec: ServiceSpec, scaling: Scaling, reservation: Reservation, name: str, keys: Keys | None = None
+    ):
         """`name` is the name of the application: a second one with the same name replaces the first."""
         self.limits, self.keys, self.metrics = spec.limits, keys or Keys(), Metrics()
         self.room = Room(self.limits.bytes_at_once)
         self.is_draining = False
         self._application = name
-        handle = _deploy(spec, scaling, share, name)
+        handle = _deploy(spec, scaling, reservation, name)
         self._stream = handle.options(stream=True)
         self._all = handle
         described: tuple[str, Setup] = handle.describe.remote().result()
@@ -51,9 +53,9 @@ class Fleet:
         self.metrics.watch("covist_replicas", "Replicas that take requests.", lambda: self._running)
         self.metrics.gather(self._gathered)
         self._closed = threading.Event()
-        self._look()
-        self._looking = threading.Thread(target=self._look_around, name="covist-fleet", daemon=True)
-        self._looking.start()
+        self._refresh()
+        self._polling = threading.Thread(target=self._poll, name="covist-fleet", daemon=True)
+        self._polling.start()
 
     @property
     def is_ready(self) -> bool:
@@ -64,7 +66,7 @@ class Fleet:
         """Ray replaces replicas that fail; this process holds no model."""
         return True
 
-    async def admit(self, wanted: ChatRequest, deadline: float | None = None) -> tuple[RemoteJob, Answer]:
+    async def admit(self, wanted: ChatRequest, deadline: float | None = None) -> tuple[RemoteJob, ChatAnswer]:
         """Pass a request to the replica that Ray chooses; it waits while dead replicas are being replaced."""
         arrived = monotonic()
         if deadline is None:
@@ -72,27 +74,27 @@ class Fleet:
         stream = self._stream.answer.remote(wanted)
         accepted = await opened(stream, deadline)
         choices = wanted.n or 1
-        answer = Answer(self.name, accepted.setup, accepted.prompt_tokens, choices, arrived)
+        answer = ChatAnswer(self.name, accepted.setup, accepted.prompt_tokens, choices, arrived)
         return RemoteJob(stream, choices, deadline), answer
 
     def close(self) -> None:
         """Stop the replicas; their requests have finished by now, or timed out."""
         self.is_draining = True
         self._closed.set()
-        self._looking.join()
+        self._polling.join()
         serve.delete(self._application)
 
-    def _look_around(self) -> None:
-        while not self._closed.wait(LOOK_SECONDS):
+    def _poll(self) -> None:
+        while not self._closed.wait(POLL_SECONDS):
             try:
-                self._look()
+                self._refresh()
             except Exception as error:  # Ray is busy; the next attempt may succeed
                 log("replicas not seen", error=type(error).__name__)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         states = serve.status().applications[self._application].deployments[DEPLOYMENT].replica_states
         self._running = sum(count for state, count in states.items() if state == "RUNNING")
-        self._figures = dict(self._all.broadcast("figures").results(timeout_s=10 * LOOK_SECONDS))
+        self._figures = dict(self._all.broadcast("figures").results(timeout_s=10 * POLL_SECONDS))
 
     def _gathered(self) -> Iterator[Metric]:
         """The metrics of all replicas, each sample with the name of its replica."""
@@ -106,14 +108,14 @@ class Fleet:
         yield from families.values()
 
 
-def _deploy(spec: ServiceSpec, scaling: Scaling, share: Share, name: str) -> Any:
+def _deploy(spec: ServiceSpec, scaling: Scaling, reservation: Reservation, name: str) -> Any:
     """Start the replicas and wait for them; the handle routes requests to the less busy of two."""
     logging.getLogger("ray.serve").setLevel(logging.ERROR)  # requests are in our own log
     serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False, "log_level": "WARNING"})
     number = {"autoscaling_config": scaling.autoscaling} if scaling.autoscaling else {"num_replicas": scaling.replicas}
     deployment = serve.deployment(
         name=DEPLOYMENT,
-        ray_actor_options=share.options,
+        ray_actor_options=reservation.options,
         max_ongoing_requests=_at_once(spec.limits),
         graceful_shutdown_timeout_s=spec.limits.drain_seconds,
         health_check_period_s=2.0,

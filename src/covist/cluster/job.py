@@ -12,12 +12,12 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 
 from covist.cluster.replica import Accepted, Message
 from covist.serve.errors import Refusal, gone
-from covist.serve.job import Job
+from covist.serve.job import ChatJob
 from covist.serve.logs import log
 from covist.serve.presence import within
 
 
-class RemoteJob(Job):
+class RemoteJob(ChatJob):
     """Passes on the events of a replica; cancelling it also cancels the request there.
 
     stream: Ray Serve's stream of messages, after the first one

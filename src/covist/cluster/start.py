@@ -25,7 +25,7 @@ _SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Share:
+class Reservation:
     """What Ray reserves for one worker, which gets as many threads as CPUs, and at least one."""
 
     cpus: float
@@ -37,25 +37,25 @@ class Share:
         return {"num_cpus": self.cpus, "num_gpus": self.gpus}
 
 
-def share_of(workers: int, cpus: float, gpus: float) -> Share:
+def reservation_of(workers: int, cpus: float, gpus: float) -> Reservation:
     """One GPU per worker if there are GPUs, else an equal share of all cores but one.
 
     One core stays free for Ray's own tasks, which would otherwise wait for ever.
     """
     if gpus >= 1:
-        return Share(cpus=min(1.0, cpus / (2 * workers)), gpus=1)
+        return Reservation(cpus=min(1.0, cpus / (2 * workers)), gpus=1)
     each = max(0.5, cpus - 1) / workers
-    return Share(cpus=float(int(each)) if each >= 1 else round(each, 3), gpus=0)
+    return Reservation(cpus=float(int(each)) if each >= 1 else round(each, 3), gpus=0)
 
 
-def worker_share(workers: int, device: str = "auto") -> Share:
-    """The share of each worker in the running Ray; refuses more workers than GPUs."""
+def worker_reservation(workers: int, device: str = "auto") -> Reservation:
+    """What each worker gets in the running Ray; refuses more workers than GPUs."""
     import ray
 
     gpus = gpus_for(device)
     if 1 <= gpus < workers:
         raise CovistError(f"{workers} workers need a GPU each, but Ray has {gpus}; give fewer workers, or --device cpu")
-    return share_of(workers, ray.cluster_resources().get("CPU", 1.0), gpus)
+    return reservation_of(workers, ray.cluster_resources().get("CPU", 1.0), gpus)
 
 
 def gpus_for(device: str) -> int:

@@ -18,7 +18,7 @@ from covist.engine.attention.interface import AttentionCall
 from covist.engine.attention.mask import StageAttention
 from covist.engine.passes import Pass, Stage, along_tokens, handed, without_autocast
 from covist.engine.sequence.cache import Book
-from covist.engine.sequence.finder import ImageFinder, Prompt, packed_prompts
+from covist.engine.sequence.finder import ImageFinder, PromptBatch, packed_prompts
 from covist.engine.sequence.images import Batch, ImageInPrompt, Sample
 from covist.engine.sequence.ledger import Ledger
 from covist.engine.settings import Settings
@@ -69,12 +69,12 @@ class Prefill(Pass):
             entering["attention_mask"] = torch.ones_like(prompt.valid, dtype=torch.long)
         return entering
 
-    def _prompt(self, arguments: dict[str, Any]) -> Prompt:
+    def _prompt(self, arguments: dict[str, Any]) -> PromptBatch:
         embeddings, mask = arguments["inputs_embeds"], self.padding_mask(arguments)
         valid = torch.ones(embeddings.shape[:2], dtype=torch.bool, device=embeddings.device)
         if mask is not None:
             valid = mask[:, -embeddings.shape[1] :].to(embeddings.device) != 0
-        return Prompt(
+        return PromptBatch(
             ids=self.ids,
             is_image=self._is_image.to(embeddings.device),
             embeddings=embeddings,
@@ -83,13 +83,13 @@ class Prefill(Pass):
             blocks=packed_prompts(arguments),
         )
 
-    def _reduce_images(self, prompt: Prompt) -> None:
+    def _reduce_images(self, prompt: PromptBatch) -> None:
         """Reduce every image before the first layer."""
         self.batch = Batch(ImageFinder(self.settings, prompt, self.signals).samples())
         for sample in self.batch.samples:
             sample.drop_removed()
 
-    def _text_before(self, prompt: Prompt, mask: Tensor | None) -> Ledger | None:
+    def _text_before(self, prompt: PromptBatch, mask: Tensor | None) -> Ledger | None:
         """The ledger of a cache that was filled without compression: text tokens before the prompt."""
         if self.seen == 0:
             return None
@@ -101,7 +101,7 @@ class Prefill(Pass):
             positions = positions[..., None].expand(-1, -1, prompt.positions.shape[-1])
         return Ledger.of_text(positions, valid)
 
-    def _gathered(self, arguments: Mapping[str, Any], prompt: Prompt, config: Any) -> dict[str, Any]:
+    def _gathered(self, arguments: Mapping[str, Any], prompt: PromptBatch, config: Any) -> dict[str, Any]:
         """Arguments that hold something for every token, for the tokens that are left; companions are taken out."""
         width, taken = prompt.embeddings.shape[:2], self.settings.family.companion_arguments
         rows, samples = self.batch.rows, self.batch.sources

@@ -94,7 +94,7 @@ class Answering:
     def concentration(self) -> float:
         """CoViST's frozen reference, measured once."""
         if self.records.settings["concentration"] is None:
-            self.records.settle("concentration", self.subject.concentration(self.suite))
+            self.records.store_setting("concentration", self.subject.concentration(self.suite))
         return self.records.settings["concentration"]
 
     def _answer(self, item: Item, run: Run, handle: Compression | None) -> Answered:
@@ -113,7 +113,7 @@ class Answering:
             said.texts,
             round(seconds, 4),
             tokens,
-            self.records.sitting,
+            self.records.call,
             cached=None if cached == tokens else cached,
             target=None if target == run.budget.written else target,
             written=said.tokens,

@@ -70,14 +70,14 @@ class Answered:
     target: the tokens that the budget came to for this image; None if that is the budget itself
     written: the tokens of each answer
     losses: of the words of given texts, in nats, for suites that score these
-    sitting: the call of `evaluate` that made it; times of different calls may be from different days and machines
+    call: the call of `evaluate` that made it; times of different calls may be from different days and machines
     """
 
     image: int
     answers: list[str]
     seconds: float
     tokens: float
-    sitting: str = ""
+    call: str = ""
     cached: float | None = None
     target: float | None = None
     written: list[list[int]] | None = None
@@ -96,7 +96,7 @@ class Records:
 
     def __init__(self, directory: str | Path | None, settings: dict[str, Any]):
         self.settings = {"layout": LAYOUT, **settings}
-        self.sitting = uuid4().hex[:8]
+        self.call = uuid4().hex[:8]
         self._directory = None if directory is None else Path(directory)
         self._answers: dict[Run, dict[int, Answered]] = {}
         self._lock = None
@@ -142,7 +142,7 @@ class Records:
                 file.write(json.dumps(line).encode() + b"\n")
         self.of(run)[answered.image] = answered
 
-    def settle(self, name: str, value: Any) -> None:
+    def store_setting(self, name: str, value: Any) -> None:
         """Store a setting that was not known when the directory was opened."""
         self.settings[name] = value
         if self._directory is not None:
@@ -217,6 +217,8 @@ def _parse(line: bytes) -> tuple[Run, Answered] | None:
     try:
         fields = parse_json(line)
         method, written = fields.pop("method"), fields.pop("budget")
+        if "sitting" in fields:  # its name in folders that were begun earlier
+            fields["call"] = fields.pop("sitting")
         # A run that sees no image has a count of 0, which nobody may ask for.
         run = Run(method, Count(written) if type(written) is int else Budget.parse(written))
         answered = Answered(**fields)

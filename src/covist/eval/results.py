@@ -114,23 +114,23 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """Means over the images of a run, and the calls of `evaluate` that measured them."""
 
     seconds: float
     tokens: float
     cached_tokens: float
     target: float  # tokens that the budget came to
-    sittings: frozenset[str]
+    calls: frozenset[str]
 
     @classmethod
-    def of(cls, run: Run, answered: list[Answered]) -> Cost:
+    def of(cls, run: Run, answered: list[Answered]) -> RunCost:
         return cls(
             mean(one.seconds for one in answered),
             mean(one.tokens for one in answered),
             mean(one.cached_tokens for one in answered),
             mean(float(run.budget.written) if one.target is None else one.target for one in answered),
-            frozenset(one.sitting for one in answered),
+            frozenset(one.call for one in answered),
         )
 
 
@@ -154,7 +154,7 @@ class Results:
     settings: dict[str, Any]
     tallies: dict[Run, Tally]
     same_answers: dict[Run, float]
-    costs: dict[Run, Cost]
+    costs: dict[Run, RunCost]
     seed: int
     reference: str | None = None
 
@@ -175,7 +175,7 @@ class Results:
             settings=dict(records.settings),
             tallies={run: tally(items, records.of(run), suite.families, reference) for run in finished},
             same_answers={run: answer_agreement(items, records.of(run), reference or {}) for run in finished},
-            costs={run: Cost.of(run, own) for run, own in answered.items()},
+            costs={run: RunCost.of(run, own) for run, own in answered.items()},
             seed=seed,
         )
 
@@ -239,7 +239,7 @@ class Results:
             seconds_per_image=cost.seconds,
             reached=made is None or made.is_reached,
             nominal=made is not None and made.nominal,
-            times_mixed=len(cost.sittings | self.costs[vanilla].sittings) > 1,
+            times_mixed=len(cost.calls | self.costs[vanilla].calls) > 1,
         )
 
     def difference(self, method: str, against: str, budget: Budget | Written) -> Difference:

@@ -26,7 +26,7 @@ KEPT_BYTES = 2**30  # of prepared requests; beyond this they are prepared again 
 
 
 @dataclass(frozen=True)
-class Said:
+class ItemAnswers:
     """The greedy answers to the questions about an item."""
 
     texts: list[str]
@@ -87,14 +87,14 @@ class Subject:
         batches = [asked[start : start + LARGEST_BATCH] for start in range(0, len(asked), LARGEST_BATCH)]
         return [prepare(self.loaded, images, *batch, videos=videos) for batch in batches]
 
-    def answer(self, item: Item, requests: Sequence[Request] | None = None) -> Said:
+    def answer(self, item: Item, requests: Sequence[Request] | None = None) -> ItemAnswers:
         """Greedy answers to every question about an item, from prepared requests if they are given."""
         room = self.room(item)
         ready = self.requests(item) if requests is None else requests
         rows = [row for request in ready for row in generate(self.model, request.inputs(self.model), room)]
         texts = [self.loaded.processor.batch_decode(row[None], skip_special_tokens=True)[0] for row in rows]
         ends = end_tokens(self.model)
-        return Said(texts, [until_end(row.tolist(), ends) for row in rows])
+        return ItemAnswers(texts, [until_end(row.tolist(), ends) for row in rows])
 
     def tokens(self, item: Item) -> float:
         """Visual tokens of an item without compression."""

@@ -84,7 +84,7 @@ class Search:
             risen = (sides[after] > sides[before]).nonzero()[:, 0]
             for block in risen.split(BLOCK) if risen.shape[0] > BLOCK else (risen,):
                 bounds = levels.index_select(1, block).unbind()  # [r, 1] each
-                self._settle(gains, block, bounds[before], bounds[after], room[: block.shape[0]])
+                self._lower(gains, block, bounds[before], bounds[after], room[: block.shape[0]])
 
     def _first_gains(self, rows: Tensor, covered: Tensor, room: Tensor) -> Tensor:
         """What the tokens of some `rows` [r, N] cover together with those chosen, [r]; `room` is scratch.
@@ -94,7 +94,7 @@ class Search:
         raised = torch.maximum(rows, covered)
         return torch.mul(raised, raised, out=room[: rows.shape[0]]) @ self.omega
 
-    def _settle(self, gains: Tensor, risen: Tensor, low: Tensor, high: Tensor, kernel: Tensor) -> None:
+    def _lower(self, gains: Tensor, risen: Tensor, low: Tensor, high: Tensor, kernel: Tensor) -> None:
         """Lower the `gains` [N] by what columns `risen` [r] gained from `low` to `high`; `kernel` [r, N] is scratch."""
         rows = self.affinity.index_select(0, risen)  # [r, N]
         torch.maximum(rows, low, out=rows)

@@ -40,7 +40,7 @@ class Answerer:
         """Whether each task must measure a concentration reference before its first answer."""
         self._together = Together(self.loaded, self._handle)
 
-    def settle(self, conversations: Iterable[Conversation]) -> float | None:
+    def measure_reference(self, conversations: Iterable[Conversation]) -> float | None:
         """The mean concentration over the first conversations with different images; None if there are no images."""
         new: dict[int, Conversation] = {}
         for conversation in islice(conversations, SEARCHED):

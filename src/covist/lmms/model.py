@@ -19,7 +19,7 @@ from covist.lmms.answering import Answered, Answerer
 from covist.lmms.arguments import Arguments
 from covist.lmms.conversations import from_messages, from_visuals
 from covist.lmms.generation import Generation
-from covist.lmms.questions import Question, batches
+from covist.lmms.questions import TaskQuestion, batches
 from covist.request.conversations import Conversation
 from covist.request.together import Shown
 
@@ -90,14 +90,14 @@ class _Covist(lmms):
         super().clean()
 
     @abstractmethod
-    def _question(self, request: Instance) -> Question:
+    def _question(self, request: Instance) -> TaskQuestion:
         """Read a request of this kind of task."""
 
     @abstractmethod
-    def _conversation(self, question: Question, document: Any) -> Conversation:
+    def _conversation(self, question: TaskQuestion, document: Any) -> Conversation:
         """The conversation of a question about a document of its task."""
 
-    def _answer(self, questions: Sequence[Question]) -> list[Answered]:
+    def _answer(self, questions: Sequence[TaskQuestion]) -> list[Answered]:
         """Answer a batch of questions of one task."""
         first = questions[0]
         if self._answerer.needs_reference:
@@ -106,20 +106,20 @@ class _Covist(lmms):
         conversations = [self._conversation(question, documents[question.document]) for question in questions]
         return self._answerer.answer(conversations, self._generation(first))
 
-    def _generation(self, question: Question) -> Generation:
+    def _generation(self, question: TaskQuestion) -> Generation:
         made = Generation.of(question.generation)
         for name in sorted({*made.ignored} - self._mentioned):
             logger.warning(f"covist: {question.task} sets {name}, which covist ignores")
         self._mentioned |= {*made.ignored}
         return made
 
-    def _reference(self, question: Question) -> float | None:
+    def _reference(self, question: TaskQuestion) -> float | None:
         """The concentration reference of a task, from its first images, whichever of them this process answers."""
         key = (question.task, question.split)
         if key not in self._references:
             documents = self.task_dict[question.task][question.split]
             shown = (self._conversation(question, documents[number]) for number in range(len(documents)))
-            self._references[key] = self._answerer.settle(shown)
+            self._references[key] = self._answerer.measure_reference(shown)
             logger.info(f"covist: concentration reference of {question.task}: {self._references[key]}")
         return self._references[key]
 
@@ -145,11 +145,11 @@ class CovistChat(_Covist):
 
     is_simple = False
 
-    def _question(self, request: Instance) -> Question:
+    def _question(self, request: Instance) -> TaskQuestion:
         text, messages, generation, document, task, split = request.args
-        return Question(task, split, document, str(text), messages, generation)
+        return TaskQuestion(task, split, document, str(text), messages, generation)
 
-    def _conversation(self, question: Question, document: Any) -> Conversation:
+    def _conversation(self, question: TaskQuestion, document: Any) -> Conversation:
         return from_messages(question.show(document), self.arguments.frames)
 
 
@@ -158,11 +158,11 @@ class CovistSimple(_Covist):
 
     is_simple = True
 
-    def _question(self, request: Instance) -> Question:
+    def _question(self, request: Instance) -> TaskQuestion:
         text, generation, visuals, document, task, split = request.args
-        return Question(task, split, document, text, visuals, generation)
+        return TaskQuestion(task, split, document, text, visuals, generation)
 
-    def _conversation(self, question: Question, document: Any) -> Conversation:
+    def _conversation(self, question: TaskQuestion, document: Any) -> Conversation:
         return from_visuals(question.show(document), question.text, self.arguments.frames)
 
 

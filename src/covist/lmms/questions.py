@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Question:
+class TaskQuestion:
     """One request of lmms-eval: a document of a task, how to show it, and how to generate the answer."""
 
     task: str
@@ -26,7 +26,7 @@ class Question:
         return json.dumps([self.task, self.split, self.generation], sort_keys=True, default=str)
 
 
-def batches(questions: Sequence[Question], size: int) -> Iterator[list[int]]:
+def batches(questions: Sequence[TaskQuestion], size: int) -> Iterator[list[int]]:
     """The numbers of the questions in each batch.
 
     The longest texts of a kind come first, so there is little padding, and a lack of memory shows at once.

@@ -49,16 +49,16 @@ def build_page(events: Events) -> gr.Blocks:
 class _Inputs:
     """The inputs of a visitor.
 
-    example: the number of the example that is shown; None for an uploaded image
-    moment:  changes when a new image is in place and the question must be asked
+    example:    the number of the example that is shown; None for an uploaded image
+    image_time: when the image was put in place; whenever it changes, the question is asked
     """
 
     def __init__(self, events: Events):
         start = events.start
-        look: dict[str, Any] = {"label": "Image", "height": 250, "buttons": [], "elem_id": "cv-image"}
-        self.image = uploaded_image(events.uploads, sources=["upload", "clipboard"], **look)
+        options: dict[str, Any] = {"label": "Image", "height": 250, "buttons": [], "elem_id": "cv-image"}
+        self.image = uploaded_image(events.uploads, sources=["upload", "clipboard"], **options)
         self.example = gr.State(None)
-        self.moment = gr.State(0)
+        self.image_time = gr.State(0)
         picks = gr.Dataset(
             components=[gr.Image(visible=False, buttons=[])],
             samples=[[example.path] for example in events.examples],
@@ -75,9 +75,9 @@ class _Inputs:
             self.method = gr.Dropdown(list(method_names()), value=start.method, label="Method", elem_id="cv-method")
             self.strategy = gr.Radio(list(STRATEGIES), value=start.strategy, label="Strategy", elem_id="cv-strategy")
         about = gr.HTML(describe_method(start.method_name), elem_classes="cv-about", apply_default_css=False)
-        shown = [self.image, self.question, self.example, self.moment]
+        shown = [self.image, self.question, self.example, self.image_time]
         picks.click(events.pick, picks, shown, **_QUIET)
-        self.image.upload(events.take, None, [self.example, self.moment], **_QUIET)
+        self.image.upload(events.take, None, [self.example, self.image_time], **_QUIET)
         self.image.clear(lambda: None, None, self.example, **_QUIET)
         gr.on(
             [self.method.change, self.strategy.change],
@@ -107,9 +107,9 @@ def _add_answers(page: gr.Blocks, inputs: _Inputs, events: Events) -> None:
     link = gr.HTML(apply_default_css=False)
     stage.change(None, stage, None, js=SHOW_STAGE)
     shown = [answers, bars, drawing, stage, maps, link, inputs.budget]
-    page.load(events.load, None, [*inputs.all, inputs.moment], **_QUIET)
+    page.load(events.load, None, [*inputs.all, inputs.image_time], **_QUIET)
     asking = [inputs.ask.click, inputs.question.submit, inputs.budget.release]
-    asking += [inputs.method.input, inputs.strategy.input, inputs.moment.change]
+    asking += [inputs.method.input, inputs.strategy.input, inputs.image_time.change]
     # One listener for all triggers, so that a question asked during an answer is always answered after it.
     asked = gr.on(asking, events.ask, inputs.all, shown, trigger_mode="always_last", **_QUIET)
     asked.then(None, js=KEEP_LINK)

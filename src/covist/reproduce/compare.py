@@ -14,8 +14,8 @@ from covist.reproduce import paper
 from covist.reproduce.paper import PaperRow, PaperTable
 from covist.reproduce.results import Found, read_run
 from covist.reproduce.retention import retention
-from covist.reproduce.runs import CHECKPOINTS, COVIST, Job, Run, Settings, reference_run, run_of
-from covist.reproduce.sheet import HERE, PAPER, Sheet, SheetLine, budget_text, figure_text, system_name, title
+from covist.reproduce.runs import CHECKPOINTS, COVIST, Job, LmmsRun, Settings, reference_run, run_of
+from covist.reproduce.sheet import HERE, PAPER, ResultSheet, SheetLine, budget_text, figure_text, system_name, title
 from covist.reproduce.suites import SUITE, suite_table
 from covist.reproduce.systems import plain_name
 from covist.reproduce.tasks import task_of
@@ -37,7 +37,7 @@ class Line:
     """A row of the paper, and your results for it."""
 
     row: PaperRow
-    run: Run | None  # None for systems that covist does not have
+    run: LmmsRun | None  # None for systems that covist does not have
     scores: Mapping[str, float | None]
     retention: float | None
 
@@ -50,7 +50,7 @@ class Comparison:
     settings: Settings
     tasks: tuple[str, ...]  # the columns that are run and read
     lines: tuple[Line, ...]
-    found: Mapping[Run, Found]
+    found: Mapping[LmmsRun, Found]
     jobs: tuple[Job, ...]  # every run, the uncompressed model first, with the command for its missing results
 
     @property
@@ -78,11 +78,11 @@ class Comparison:
         systems = dict.fromkeys(plain_name(line.row.system) for line in self.lines if line.run)
         return [absent for absent in map(absent_named, systems) if absent]
 
-    def sheet(self) -> Sheet:
+    def sheet(self) -> ResultSheet:
         """The lines of the paper, each followed by yours if there is a result."""
         headings = (*(task_of(task).heading for task in self.table.tasks), "R (%)")
         lines = tuple(made for line in self.lines for made in _sheet_lines(line, self.table))
-        return Sheet(title(self.table), self.table.title, headings, lines, tuple(self.notes))
+        return ResultSheet(title(self.table), self.table.title, headings, lines, tuple(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; the paper's figures are under `paper`, yours under `here`."""
@@ -134,12 +134,12 @@ def _exports(table: PaperTable, settings: Settings) -> list[Job]:
     return [Job(task, settings.results, () if (folder / f"{task}.yaml").is_file() else command)]
 
 
-def _job(run: Run, found: Found, columns: Sequence[str], settings: Settings) -> Job:
+def _job(run: LmmsRun, found: Found, columns: Sequence[str], settings: Settings) -> Job:
     missing = [task for task in columns if task not in found.scores]
     return Job(run.folder, settings.folder(run), tuple(settings.command(run, missing)) if missing else ())
 
 
-def _rows(table: PaperTable) -> list[tuple[PaperRow, Run | None]]:
+def _rows(table: PaperTable) -> list[tuple[PaperRow, LmmsRun | None]]:
     """Every row and its run. A table without the uncompressed model gets an empty row for it."""
     rows = list(table.rows)
     if not any(row.system == paper.VANILLA for row in rows):
@@ -147,7 +147,9 @@ def _rows(table: PaperTable) -> list[tuple[PaperRow, Run | None]]:
     return [(row, run_of(table, row)) for row in rows]
 
 
-def _is_wanted(row: PaperRow, run: Run | None, methods: Sequence[str] | None, budgets: Sequence[int] | None) -> bool:
+def _is_wanted(
+    row: PaperRow, run: LmmsRun | None, methods: Sequence[str] | None, budgets: Sequence[int] | None
+) -> bool:
     chosen = methods is None or (run is not None and not {run.method, parse_name(run.method).base}.isdisjoint(methods))
     return chosen and (budgets is None or row.budget in budgets)
 
@@ -164,7 +166,9 @@ def _choices(table: PaperTable) -> str:
     return f"{', '.join(names)} at {', '.join(map(str, table.budgets))}"
 
 
-def _line(row: PaperRow, run: Run | None, scores: Mapping[str, float | None], full: Mapping[str, float | None]) -> Line:
+def _line(
+    row: PaperRow, run: LmmsRun | None, scores: Mapping[str, float | None], full: Mapping[str, float | None]
+) -> Line:
     """A line with its retention over the tasks that both this run and the uncompressed one have finished."""
     return Line(row, run, scores, retention({task: scores[task] for task in scores if full.get(task)}, full))
 

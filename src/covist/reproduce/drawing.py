@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from covist.errors import CovistError
 from covist.eval.tables import markdown_table
 from covist.outputs import write_json
-from covist.reproduce.sheet import PAPER, Sheet, SheetLine
+from covist.reproduce.sheet import PAPER, ResultSheet, SheetLine
 from covist.viz import save_figure
 from covist.viz.files import FIGURES, writable_drawing
 from covist.viz.theme import LIGHT
@@ -37,10 +37,10 @@ def check_destination(path: Path) -> Path:
     return writable_drawing(path, ENDINGS)
 
 
-def save(sheet: Sheet, content: dict[str, Any], path: Path) -> None:
+def save(sheet: ResultSheet, content: dict[str, Any], path: Path) -> None:
     """Write a table in the format of the file's ending; `content` is the content of a JSON file."""
     ending = path.suffix.lower()
-    texts: dict[str, Callable[[Sheet], str]] = {".md": markdown, ".tex": latex}
+    texts: dict[str, Callable[[ResultSheet], str]] = {".md": markdown, ".tex": latex}
     if ending in texts:
         path.write_text(texts[ending](sheet), encoding="utf-8")
     elif ending == ".json":
@@ -49,7 +49,7 @@ def save(sheet: Sheet, content: dict[str, Any], path: Path) -> None:
         save_figure(draw(sheet), path)
 
 
-def markdown(sheet: Sheet) -> str:
+def markdown(sheet: ResultSheet) -> str:
     """Markdown, with your own results in bold."""
     lines = zip(sheet.lines, sheet.rows, strict=True)
     rows = [row if line.origin == PAPER else [f"**{cell}**" for cell in row] for line, row in lines]
@@ -58,7 +58,7 @@ def markdown(sheet: Sheet) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def latex(sheet: Sheet) -> str:
+def latex(sheet: ResultSheet) -> str:
     """LaTeX for the packages booktabs and graphicx, with a rule between budgets."""
     columns = "ll" + "r" * (1 + len(sheet.headings))
     lines = [_tex_row(sheet.head)]
@@ -82,7 +82,7 @@ def latex(sheet: Sheet) -> str:
     )
 
 
-def draw(sheet: Sheet) -> Figure:
+def draw(sheet: ResultSheet) -> Figure:
     """An image: the paper's lines in grey, yours in black, CoViST's name in its colour."""
     from matplotlib.figure import Figure
 
@@ -125,7 +125,7 @@ def _style(line: SheetLine | None, column: int) -> dict[str, Any]:
     return {"color": SOFT} if line.origin == PAPER else {"color": INK, "weight": "bold"}
 
 
-def _breaks(sheet: Sheet) -> list[int]:
+def _breaks(sheet: ResultSheet) -> list[int]:
     """Numbers of the lines that begin a block."""
     return [0, *(n for n, (above, line) in enumerate(pairwise(sheet.lines), 1) if above.block != line.block)]
 

@@ -13,7 +13,7 @@ from covist.plan import make_plan
 from covist.reproduce import paper
 from covist.reproduce.paper import PaperRow, PaperTable
 from covist.reproduce.runs import STRATEGIES, Job, Settings
-from covist.reproduce.sheet import COMPUTED, HERE, PAPER, Sheet, SheetLine, budget_text, figure_text, title
+from covist.reproduce.sheet import COMPUTED, HERE, PAPER, ResultSheet, SheetLine, budget_text, figure_text, title
 from covist.reproduce.systems import method_of
 from covist.units import counted
 
@@ -72,13 +72,13 @@ class Efficiency:
         plan = f"covist plan --preset {self.table.model} --budget 160 --strategy pro --text {TEXT}"
         return [_UNITS, _WORKLOAD, f"the figures marked {COMPUTED} are those of `{plan}` and similar commands"]
 
-    def sheet(self) -> Sheet:
+    def sheet(self) -> ResultSheet:
         lines = []
         for row, computed, measured in zip(self.table.rows, self.computed, self.measured, strict=True):
             for origin, figures in ((PAPER, row.figures), (COMPUTED, computed), (HERE, measured)):
                 lines += [_line(row, origin, figures)] if figures else []
         headings = tuple(heading for heading, _ in FIGURES.values())
-        return Sheet(title(self.table), self.table.title, headings, tuple(lines), tuple(self.notes))
+        return ResultSheet(title(self.table), self.table.title, headings, tuple(lines), tuple(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
         rows = zip(self.table.rows, self.computed, self.measured, strict=True)

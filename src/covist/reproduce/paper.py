@@ -53,7 +53,7 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper, with the references that its appendix gives."""
+    """A table of the paper, with the scores of full models (`references`) that its appendix gives."""
 
     name: str
     label: str
@@ -77,12 +77,6 @@ class PaperTable:
     @property
     def budgets(self) -> list[int]:
         return list(dict.fromkeys(row.budget for row in self.rows if row.budget is not None))
-
-    def reference_of(self, row: PaperRow) -> Mapping[str, float | None] | None:
-        """The full-model scores that a row's retention is relative to, as far as the paper gives them."""
-        if row.reference == OWN:
-            return next((one.scores for one in self.rows if one.system == VANILLA), None)
-        return self.references.get(row.reference or "")
 
 
 @cache

@@ -1,11 +1,8 @@
-"""The paper's scores and their average: retention R, POPE's F1 and the variants of MME."""
+"""The paper's retention R, and POPE's F1."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-
-SIX = ("gqa", "mmb", "mme", "pope", "sqa", "textvqa")
-"""The tasks of the cumulative study and of the appendix; the main tables add VQAv2."""
 
 
 def retention(scores: Mapping[str, float | None], reference: Mapping[str, float | None]) -> float | None:
@@ -40,8 +37,3 @@ def pope_f1(answers: Iterable[tuple[str, str]]) -> float:
     hits = pairs.count(("yes", "yes"))
     errors = pairs.count(("yes", "no")) + pairs.count(("no", "yes"))
     return 100 * 2 * hits / (2 * hits + errors) if hits else 0.0
-
-
-def mme_total(perception: float, cognition: float) -> float:
-    """MME-PC, the sum of both halves; MME-P is perception alone."""
-    return perception + cognition

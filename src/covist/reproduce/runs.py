@@ -54,7 +54,7 @@ TINY_TOKENS = 576
 
 
 @dataclass(frozen=True)
-class Run:
+class LmmsRun:
     """A model with a method at a budget: what one command of lmms-eval measures."""
 
     model: str  # a preset
@@ -120,12 +120,12 @@ class Settings:
         if not self.launcher:
             raise CovistError("--launcher is empty; give the program to run, for example lmms-eval")
 
-    def folder(self, run: Run) -> Path:
+    def folder(self, run: LmmsRun) -> Path:
         """The folder of a run's results; those of a limited run are separate."""
         top = self.results / f"limit-{self.limit}" if self.limit else self.results
         return top / run.folder
 
-    def arguments(self, run: Run) -> dict[str, str]:
+    def arguments(self, run: LmmsRun) -> dict[str, str]:
         """The values of `--model_args`, by name."""
         checkpoint = CHECKPOINTS[run.model]
         found = {"pretrained": self.pretrained or checkpoint.pretrained, "budget": str(run.budget or "none").lower()}
@@ -144,7 +144,7 @@ class Settings:
         """The folder to which `covist export` writes a suite as a task."""
         return self.results / task
 
-    def command(self, run: Run, tasks: Iterable[str]) -> list[str]:
+    def command(self, run: LmmsRun, tasks: Iterable[str]) -> list[str]:
         """The command that scores a run on the columns `tasks`."""
         names = list(dict.fromkeys(task_of(task).runs for task in tasks))
         if self.limit and self.limit % 2 and PAIRED.intersection(names):
@@ -169,20 +169,20 @@ class Settings:
         return ["--include_path", str(self.task_folder(exported[0]))] if exported else []
 
 
-def run_of(table: PaperTable, row: PaperRow) -> Run | None:
+def run_of(table: PaperTable, row: PaperRow) -> LmmsRun | None:
     """The run for a row; None for systems that covist does not have."""
     if row.system == paper.VANILLA:
         return reference_run(table)
     if table.suite:
-        return Run(table.model, row.system, row.budget)
+        return LmmsRun(table.model, row.system, row.budget)
     if table.name == "components":
         letter = row.system[1]
-        return Run(table.model, _MAIN_ROWS.get(letter, f"covist-row-{letter}"), row.budget)
+        return LmmsRun(table.model, _MAIN_ROWS.get(letter, f"covist-row-{letter}"), row.budget)
     method = method_of(row.system, table.model)
     if method is None or row.budget is None:
         return None
     counts_after = table.name == "after" and not method.endswith("=nominal")
-    return Run(table.model, method, _layer_mean(table, row.budget) if counts_after else row.budget)
+    return LmmsRun(table.model, method, _layer_mean(table, row.budget) if counts_after else row.budget)
 
 
 def _layer_mean(table: PaperTable, kept: int) -> int:
@@ -191,6 +191,6 @@ def _layer_mean(table: PaperTable, kept: int) -> int:
     return round((2 * tokens + (layers - 2) * kept) / layers)
 
 
-def reference_run(table: PaperTable) -> Run:
+def reference_run(table: PaperTable) -> LmmsRun:
     """The run of the uncompressed model, which every retention needs."""
-    return Run(table.model, VANILLA, None)
+    return LmmsRun(table.model, VANILLA, None)

@@ -23,7 +23,7 @@ class SheetLine:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class ResultSheet:
     """A title, headings for the cells, and lines in the order of the paper."""
 
     title: str

@@ -32,7 +32,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Said:
+class BatchAnswer:
     """One answer, and its cost."""
 
     text: str
@@ -53,7 +53,7 @@ class Together:
         self._ends = end_tokens(loaded.model)
         self._counts: dict[Any, Shown] = {}  # of uncompressed prompts, by the sizes of their images
 
-    def answer(self, posed: Sequence[Posed], **options: Any) -> list[Said]:
+    def answer(self, posed: Sequence[Posed], **options: Any) -> list[BatchAnswer]:
         """Answers to a batch; `options` are those of `request.decoding.generate`."""
         inputs = collate([one.request for one in posed], self._padding)
         with nullcontext() if self._handle is None else self._handle.using() as run:
@@ -62,9 +62,9 @@ class Together:
         shown = self._shown(posed, None if run is None else run.report, int(options.get("num_beams") or 1))
         return [self._said(*one) for one in zip(texts, answers.tolist(), shown, strict=True)]
 
-    def _said(self, text: str, row: list[int], shown: Shown) -> Said:
+    def _said(self, text: str, row: list[int], shown: Shown) -> BatchAnswer:
         tokens = until_end(row, self._ends)
-        return Said(text, tuple(tokens), bool(tokens) and tokens[-1] in self._ends, shown)
+        return BatchAnswer(text, tuple(tokens), bool(tokens) and tokens[-1] in self._ends, shown)
 
     def _shown(self, posed: Sequence[Posed], report: Report | None, beams: int) -> list[Shown]:
         if self._handle is None:

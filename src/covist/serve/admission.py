@@ -17,8 +17,8 @@ from covist.serve.errors import Refusal, draining, gone
 from covist.serve.fetch import Fetcher
 from covist.serve.images import Encoded, ImageReader
 from covist.serve.limits import Limits
-from covist.serve.prompts import Prompt, PromptMaker
-from covist.serve.room import Room, Share
+from covist.serve.prompts import ChatPrompt, PromptMaker
+from covist.serve.room import Room, RoomClaim
 from covist.serve.schema import ChatRequest, CompressionChoice
 
 PREPARING_THREADS = 8
@@ -49,13 +49,13 @@ class Admission:
         self._pixels = Room(limits.pixels_at_once)
         self._threads = ThreadPoolExecutor(PREPARING_THREADS, "covist-prepare")
 
-    async def prepare(self, wanted: ChatRequest) -> tuple[Setup, Prompt]:
+    async def prepare(self, wanted: ChatRequest) -> tuple[Setup, ChatPrompt]:
         """Check a request, cheap checks first, and make its prompt; cancelling it frees what it has taken."""
         left = threading.Event()
         try:
-            with Share(self._room, "bytes of images") as share:
+            with RoomClaim(self._room, "bytes of images") as claim:
                 setup, urls = await self._run(self._checked, wanted)
-                images = await self._run(self._images.measured, await self._images.fetched(urls, share))
+                images = await self._run(self._images.measured, await self._images.fetched(urls, claim))
                 pixels = sum(image.pixels for image in images)
                 await self._pixels.wait(pixels)
                 free = partial(self._pixels.free, pixels)
@@ -64,7 +64,7 @@ class Admission:
             left.set()  # for the thread, which cannot be cancelled
             raise
 
-    def prepare_here(self, wanted: ChatRequest) -> tuple[Setup, Prompt]:
+    def prepare_here(self, wanted: ChatRequest) -> tuple[Setup, ChatPrompt]:
         """The same in the thread of the caller, for a request whose images are data URLs."""
         setup, urls = self._checked(wanted)
         return setup, self._made(wanted, self._images.measured(urls), threading.Event())
@@ -111,7 +111,7 @@ class Admission:
             raise Refusal(400, "bad_setting", f"covist: {error}", param="covist") from None
         return setup, self._prompts.check(wanted.messages)
 
-    def _made(self, wanted: ChatRequest, encoded: Sequence[Encoded], left: threading.Event) -> Prompt:
+    def _made(self, wanted: ChatRequest, encoded: Sequence[Encoded], left: threading.Event) -> ChatPrompt:
         """The prompt of a checked request; stops between two images once the client has `left`."""
         images = []
         for image in encoded:

@@ -13,7 +13,7 @@ from covist.serve.sequence import Event, Finished, Written
 
 
 @dataclass
-class Answer:
+class ChatAnswer:
     """An answer of one or more choices while it is being generated."""
 
     model: str

@@ -16,16 +16,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covist import __version__
 from covist.serve import openapi
-from covist.serve.answers import Answer, sent_event
-from covist.serve.body import hanging_up, read_body
+from covist.serve.answers import ChatAnswer, sent_event
+from covist.serve.body import closing_refusal, read_body
 from covist.serve.errors import GONE, Refusal, draining, error_body
-from covist.serve.job import Job
+from covist.serve.job import ChatJob
 from covist.serve.keys import Keys
 from covist.serve.limits import Limits
 from covist.serve.logs import log
 from covist.serve.metrics import Metrics
 from covist.serve.presence import Drain, ended, unless, within
-from covist.serve.room import Room, Share
+from covist.serve.room import Room, RoomClaim
 from covist.serve.schema import ChatRequest, parse_chat
 from covist.serve.sequence import Event
 
@@ -51,7 +51,7 @@ class Answering(Protocol):
     @property
     def is_healthy(self) -> bool: ...
 
-    async def admit(self, wanted: ChatRequest, deadline: float | None = None) -> tuple[Job, Answer]: ...
+    async def admit(self, wanted: ChatRequest, deadline: float | None = None) -> tuple[ChatJob, ChatAnswer]: ...
 
     def close(self) -> None: ...
 
@@ -94,9 +94,9 @@ async def _chat(request: Request) -> Response:
     service.keys.check(request.headers.get("authorization"))
     if service.is_draining:
         raise draining()
-    with Share(service.room, "bytes of requests") as share:
-        body = await unless(drain.ended(), read_body(request, service.limits, share))
-        begun = await unless(ended(request, drain), _begin(service, body, share))
+    with RoomClaim(service.room, "bytes of requests") as claim:
+        body = await unless(drain.ended(), read_body(request, service.limits, claim))
+        begun = await unless(ended(request, drain), _begin(service, body, claim))
     if begun.is_stream:
         headers = {"Cache-Control": "no-cache"}
         return StreamingResponse(_stream(request, begun), media_type="text/event-stream", headers=headers)
@@ -109,15 +109,15 @@ async def _chat(request: Request) -> Response:
 class _Begun:
     """A request whose first event has arrived: before a stream begins, a failure can still set the status."""
 
-    job: Job
-    answer: Answer
+    job: ChatJob
+    answer: ChatAnswer
     first: tuple[int, Event]
     events: AsyncGenerator[tuple[int, Event], None]
     is_stream: bool
     include_usage: bool
 
 
-async def _begin(service: Answering, body: bytearray, share: Share) -> _Begun:
+async def _begin(service: Answering, body: bytearray, claim: RoomClaim) -> _Begun:
     """Parse and admit a request, and wait for its first event; its body and images are freed before that."""
     deadline = asyncio.get_running_loop().time() + service.limits.request_seconds
     wanted = await within(deadline, asyncio.to_thread(parse_chat, body, service.limits))
@@ -126,12 +126,12 @@ async def _begin(service: Answering, body: bytearray, share: Share) -> _Begun:
     options = wanted.stream_options
     is_stream, include_usage = bool(wanted.stream), options is not None and options.include_usage
     del wanted
-    share.free()
+    claim.free()
     events = job.follow()
     return _Begun(job, answer, await anext(events), events, is_stream, include_usage)
 
 
-async def _complete(begun: _Begun) -> Answer:
+async def _complete(begun: _Begun) -> ChatAnswer:
     """The answer when all events have arrived."""
     async with aclosing(begun.events) as events:
         begun.answer.add(*begun.first)
@@ -187,7 +187,7 @@ async def _stream(request: Request, begun: _Begun) -> AsyncIterator[bytes]:
         await events.aclose()  # frees its places, even if this stream was cancelled
 
 
-async def _end(request: Request, job: Job) -> None:
+async def _end(request: Request, job: ChatJob) -> None:
     """End a job as soon as its client disconnects, or the shutdown waits no longer."""
     job.end(await ended(request, request.app.state.drain))
 
@@ -196,7 +196,7 @@ def _service(request: Request) -> Answering:
     return request.app.state.service
 
 
-def _note(request: Request, answer: Answer) -> None:
+def _note(request: Request, answer: ChatAnswer) -> None:
     """Count a complete answer, and store its figures for the log."""
     _service(request).metrics.answered(answer)
     request.scope[FIGURES] |= answer.figures
@@ -239,7 +239,7 @@ class _OneLength:
             name for name, _ in scope["headers"]
         }:
             message = "the request has both Content-Length and Transfer-Encoding; send one of them"
-            app = await _answer_refusal(Request(scope), hanging_up(400, "two_lengths", message))
+            app = await _answer_refusal(Request(scope), closing_refusal(400, "two_lengths", message))
         await app(scope, receive, send)
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
-from covist.api.handle import Compression, Run
+from covist.api.handle import Compression, UsingBlock
 from covist.api.report import Report
 from covist.report.films import whole_videos
 from covist.request.batches import end_tokens
@@ -33,7 +33,7 @@ from covist.serve.limits import Limits
 from covist.serve.prompts import PromptMaker
 from covist.serve.queue import Queue
 from covist.serve.sampling import RowSampler
-from covist.serve.sequence import Cost, Row, Sequence
+from covist.serve.sequence import PromptCost, RunningSequence, Sequence
 from covist.serve.turns import Turns
 
 LAST_STEP_SECONDS = 5.0
@@ -59,7 +59,7 @@ class Workers:
         self._turns = Turns()
         self._ends = end_tokens(loaded.model)
         self._changed = threading.Condition()
-        self._running: list[Row] = []
+        self._running: list[RunningSequence] = []
         self._stopped: Callable[[], None] | None = None
         self.is_broken = False
         """Whether the accelerator is lost, so that only a new process can answer."""
@@ -114,7 +114,7 @@ class Workers:
 
     def _run(self, batch: list[Sequence]) -> None:
         """Run a batch; a row that fails is alone with it, unless the accelerator is lost."""
-        rows = [Row(sequence, self._prompts.tokenizer, self._ends) for sequence in batch]
+        rows = [RunningSequence(sequence, self._prompts.tokenizer, self._ends) for sequence in batch]
         self._seen(len(rows))
         with self._changed:
             self._running += rows
@@ -132,7 +132,7 @@ class Workers:
             with self._changed:
                 self._running = [row for row in self._running if row not in rows]
 
-    def _generate(self, batch: Collection[Row]) -> None:
+    def _generate(self, batch: Collection[RunningSequence]) -> None:
         rows = [row for row in batch if not row.is_done]  # the others were complete before their batch failed
         if not rows:
             return
@@ -154,9 +154,9 @@ class Workers:
 class _Step(StoppingCriteria):
     """Called by `generate` after every step: gives each row its token, and other batches their turn."""
 
-    def __init__(self, rows: list[Row], run: Run, handle: Compression, turns: Turns):
+    def __init__(self, rows: list[RunningSequence], run: UsingBlock, handle: Compression, turns: Turns):
         self._rows, self._run, self._handle, self._turns = rows, run, handle, turns
-        self._costs: list[Cost] = []
+        self._costs: list[PromptCost] = []
         self._turn_began, self._computed = monotonic(), 0.0
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
@@ -185,7 +185,7 @@ def _kept(handle: Compression) -> Iterator[None]:
         setattr(base, name, value)
 
 
-def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | None) -> Cost:
+def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | None) -> PromptCost:
     """The cost of row `index` of a batch; without a report it ran uncompressed."""
     decoder, prompt = handle.settings.decoder, sequence.prompt
     plain = [prompt.length] * decoder.layers
@@ -193,7 +193,7 @@ def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | 
     others = prompt.length - sum(image.tokens for image in images)
     seen = [others + sum(image.tokens_per_layer[layer] for image in images) for layer in range(decoder.layers)]
     cached = [others + sum(image.cached_tokens_per_layer[layer] for image in images) for layer in range(decoder.layers)]
-    return Cost(
+    return PromptCost(
         visual_tokens=sum(image.tokens for image in images) if images else prompt.visual_tokens,
         visual_tokens_kept=sum(image.mean_tokens for image in images) if images else prompt.visual_tokens,
         cache_bytes=decoder.kv_bytes(cached),
@@ -207,7 +207,7 @@ def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | 
     )
 
 
-def _log_failure(error: Exception, rows: Collection[Row]) -> None:
+def _log_failure(error: Exception, rows: Collection[RunningSequence]) -> None:
     fields = {"error": type(error).__name__, "where": _where(error), "rows": len(rows)}
     _LOG.error("generation failed", extra={"fields": fields})
 

@@ -26,14 +26,14 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def impatient(seconds: float) -> type[H11Protocol]:
+def timed_protocol(seconds: float) -> type[H11Protocol]:
     """uvicorn's protocol with a time limit: it closes connections whose request headers take longer than `seconds`.
 
     uvicorn itself waits for ever, so a few thousand idle sockets would block all other clients. The time for a body is
     limited where it is read.
     """
 
-    class ImpatientProtocol(H11Protocol):
+    class TimedProtocol(H11Protocol):
         _closing: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
@@ -60,4 +60,4 @@ def impatient(seconds: float) -> type[H11Protocol]:
                 self._closing.cancel()
                 self._closing = None
 
-    return ImpatientProtocol
+    return TimedProtocol

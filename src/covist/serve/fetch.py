@@ -16,7 +16,7 @@ import h11
 
 from covist.serve.errors import Refusal
 from covist.serve.limits import Limits
-from covist.serve.room import Share
+from covist.serve.room import RoomClaim
 
 PORT = 443
 CHUNK = 65536
@@ -68,12 +68,12 @@ class Fetcher:
         self._limits, self._resolve, self._connect = limits, resolve, connect
         self._resolving = ThreadPoolExecutor(RESOLVING_THREADS, "covist-resolve")
 
-    async def fetch(self, url: str, place: str, share: Share) -> bytes:
-        """The bytes at a URL, which count towards `share`; `place` names the image in messages."""
+    async def fetch(self, url: str, place: str, claim: RoomClaim) -> bytes:
+        """The bytes at a URL, which count towards `claim`; `place` names the image in messages."""
         host, path = self._checked(url, place)
         seconds = self._limits.fetch_seconds  # for everything: address, connection, certificate, headers and body
         try:
-            return await asyncio.wait_for(self._download(host, path, place, share), seconds)
+            return await asyncio.wait_for(self._download(host, path, place, claim), seconds)
         except asyncio.TimeoutError:
             raise _refusal(place, f"did not arrive within {seconds:g} seconds") from None
         except (OSError, h11.RemoteProtocolError):
@@ -100,7 +100,7 @@ class Fetcher:
             raise _refusal(place, "has characters that must be percent-encoded")
         return host, path
 
-    async def _download(self, host: str, path: str, place: str, share: Share) -> bytes:
+    async def _download(self, host: str, path: str, place: str, claim: RoomClaim) -> bytes:
         address = await self._address(host, place)
         # We connect to the address that was checked: a second look-up could return another one.
         reader, writer = await self._connect(address, host)
@@ -109,12 +109,12 @@ class Fetcher:
             headers = [("Host", host), ("User-Agent", "covist"), ("Accept", "image/*"), ("Connection", "close")]
             asked = connection.send(h11.Request(method="GET", target=path, headers=headers))
             writer.write((asked or b"") + (connection.send(h11.EndOfMessage()) or b""))
-            return await self._answer(connection, reader, place, share)
+            return await self._answer(connection, reader, place, claim)
         finally:
             writer.transport.abort()
 
     async def _answer(
-        self, connection: h11.Connection, reader: asyncio.StreamReader, place: str, share: Share
+        self, connection: h11.Connection, reader: asyncio.StreamReader, place: str, claim: RoomClaim
     ) -> bytes:
         body = bytearray()
         while not isinstance(event := connection.next_event(), h11.EndOfMessage | h11.ConnectionClosed):
@@ -125,7 +125,7 @@ class Fetcher:
                 why = "redirects are not followed" if is_redirect else f"status {event.status_code}"
                 raise _refusal(place, f"was not fetched: {why}")
             elif isinstance(event, h11.Data):
-                share.grow(len(event.data))
+                claim.grow(len(event.data))
                 body += event.data
                 if len(body) > self._limits.image_bytes:
                     raise _refusal(place, f"is larger than {self._limits.image_bytes:,} bytes")

@@ -14,7 +14,7 @@ from covist.request.images import count_pixels, decode_image
 from covist.serve.errors import Refusal
 from covist.serve.fetch import Fetcher
 from covist.serve.limits import Limits
-from covist.serve.room import Share
+from covist.serve.room import RoomClaim
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class ImageReader:
     def __init__(self, limits: Limits, fetcher: Fetcher):
         self._limits, self._fetcher = limits, fetcher
 
-    async def fetched(self, urls: Sequence[str], share: Share) -> list[str | bytes]:
-        """Data URLs as they are, and the bytes of the others, which count towards `share`."""
+    async def fetched(self, urls: Sequence[str], claim: RoomClaim) -> list[str | bytes]:
+        """Data URLs as they are, and the bytes of the others, which count towards `claim`."""
         return [
-            url if is_data_url(url) else await self._fetcher.fetch(url, _place(number), share)
+            url if is_data_url(url) else await self._fetcher.fetch(url, _place(number), claim)
             for number, url in enumerate(urls, 1)
         ]
 

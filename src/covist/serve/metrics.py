@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
 
-from covist.serve.answers import Answer
+from covist.serve.answers import ChatAnswer
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -65,7 +65,7 @@ class Metrics:
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: ChatAnswer) -> None:
         """Count a complete answer."""
         end, cost = answer.first_end, answer.first_end.cost
         self._first_token.observe(end.first_token)

@@ -23,7 +23,7 @@ from covist.serve.schema import Message
 
 
 @dataclass(frozen=True)
-class Prompt:
+class ChatPrompt:
     """One prompt, ready for the model."""
 
     request: Request  # [1, n]
@@ -62,7 +62,7 @@ class PromptMaker:
             raise _refusal("messages", f"more than {self._limits.images} images")
         return urls
 
-    def make(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> Prompt:
+    def make(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> ChatPrompt:
         """The prompt of checked messages, whose images have been read."""
         turns = [_turn(message, f"messages.{index}")[0] for index, message in enumerate(messages)]
         with self._busy:
@@ -74,9 +74,9 @@ class PromptMaker:
             problem = f"the prompt has {request.length:,} tokens, more than {self._limits.prompt_tokens:,}"
             raise Refusal(400, "prompt_too_long", problem, param="messages")
         visual = int(self._family.image_mask(request.prompts["input_ids"], None).sum()) if images else 0
-        return Prompt(request, visual)
+        return ChatPrompt(request, visual)
 
-    def collate(self, prompts: Sequence[Prompt]) -> dict[str, Tensor]:
+    def collate(self, prompts: Sequence[ChatPrompt]) -> dict[str, Tensor]:
         """Inputs of `generate` for a batch."""
         return collate([prompt.request for prompt in prompts], self.pad_token)
 

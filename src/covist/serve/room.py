@@ -55,7 +55,7 @@ class Room:
             self._waiting.popleft()[1].set_result(None)
 
 
-class Share:
+class RoomClaim:
     """What one request has taken of a room, until the end of a `with` block."""
 
     def __init__(self, room: Room, what: str):
@@ -73,7 +73,7 @@ class Share:
         self._room.free(self._amount)
         self._amount = 0
 
-    def __enter__(self) -> Share:
+    def __enter__(self) -> RoomClaim:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from covist.api.setup import Setup
 from covist.report.stages import ImageReport
-from covist.serve.prompts import Prompt
+from covist.serve.prompts import ChatPrompt
 from covist.serve.sampling import Drawing, Sampling
 from covist.serve.text import Detokenizer, StopStrings
 
 
 @dataclass(frozen=True)
-class Cost:
+class PromptCost:
     """The cost of the images and the prompt of an answer."""
 
     visual_tokens: float  # before compression
@@ -41,7 +41,7 @@ class Finished:
 
     reason: Literal["stop", "length"]
     tokens: int
-    cost: Cost
+    cost: PromptCost
     waited: float  # seconds from the arrival to the start of its batch
     first_token: float  # seconds from the arrival to the first token
     prefill: float  # seconds in which its batch had the model, up to the first token
@@ -62,7 +62,7 @@ Event = Written | Finished | Failed
 class Sequence:
     """An answer to generate, and the listener of its events. `cancel` may be called from any thread."""
 
-    prompt: Prompt
+    prompt: ChatPrompt
     setup: Setup
     listen: Callable[[Event], None]
     max_tokens: int = 128
@@ -86,7 +86,7 @@ class Sequence:
             self.listen(Failed(error))
 
 
-class Row:
+class RunningSequence:
     """A sequence in a running batch."""
 
     def __init__(self, sequence: Sequence, tokenizer: Any, ends: Collection[int]):
@@ -104,7 +104,7 @@ class Row:
         """Begin an attempt; the tokens of an earlier one, whose batch failed, come again and are not passed on."""
         self._repeating = len(self.drawing.tokens)
 
-    def take(self, token: int, cost: Cost, computed: float = 0.0) -> bool:
+    def take(self, token: int, cost: PromptCost, computed: float = 0.0) -> bool:
         """Take the next token; returns True after the last. `computed`: seconds in which its batch had the model."""
         if self.is_done or self.sequence.cancelled:
             self.is_done = True
@@ -133,7 +133,7 @@ class Row:
             self.is_done = True
             self.sequence.fail(error)
 
-    def _finish(self, reason: Literal["stop", "length"], cost: Cost, computed: float) -> None:
+    def _finish(self, reason: Literal["stop", "length"], cost: PromptCost, computed: float) -> None:
         self.is_done = True
         arrived = self.sequence.arrived
         times = self._started - arrived, self._first_token - arrived, self._prefill, computed

@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from covist.serve.app import Answering, create_app
-from covist.serve.connections import impatient
+from covist.serve.connections import timed_protocol
 from covist.serve.logs import write_to_stderr
 from covist.serve.presence import Drain
 from covist.serve.service import Service
@@ -23,7 +23,7 @@ Extension = Callable[[FastAPI, Service], Callable[[], None]]
 """Adds routes to the application; returns a function that closes their connections, which could stay open."""
 CLOSING_SECONDS = 5
 """How long connections may take to close once their requests have been answered or ended."""
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 Kind = TypeVar("Kind", bound=Answering)
 
 
@@ -32,10 +32,10 @@ def build_server(
 ) -> uvicorn.Server:
     """A server that is not running yet."""
     limits, app = service.limits, create_app(service)
-    hang_up = None if extension is None else extension(app, service)
+    close_extension = None if extension is None else extension(app, service)
     config = uvicorn.Config(
         app,
-        http=impatient(limits.body_seconds),
+        http=timed_protocol(limits.body_seconds),
         ws="none",
         log_config=None,
         access_log=False,  # our own log has no addresses and no queries
@@ -43,7 +43,7 @@ def build_server(
         limit_concurrency=limits.connections,
         timeout_graceful_shutdown=CLOSING_SECONDS,
     )
-    return _Server(config, service, app.state.drain, hang_up)
+    return _Server(config, service, app.state.drain, close_extension)
 
 
 def run_server(
@@ -60,16 +60,18 @@ def run_server(
 class _Server(uvicorn.Server):
     """Lets the requests in progress finish before it closes its port: until then /ready can say that it drains."""
 
-    def __init__(self, config: uvicorn.Config, service: Answering, drain: Drain, hang_up: Callable[[], None] | None):
+    def __init__(
+        self, config: uvicorn.Config, service: Answering, drain: Drain, close_extension: Callable[[], None] | None
+    ):
         super().__init__(config)
-        self._service, self._drain, self._hang_up = service, drain, hang_up
+        self._service, self._drain, self._close_extension = service, drain, close_extension
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.is_draining = True
-        if self._hang_up is not None:
-            self._hang_up()
+        if self._close_extension is not None:
+            self._close_extension()
         deadline = monotonic() + self._service.limits.drain_seconds
         while self._drain.requests and monotonic() < deadline and not self.force_exit:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         self._drain.end()
         await super().shutdown(sockets)

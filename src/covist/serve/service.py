@@ -12,7 +12,7 @@ from covist.api.compress import compress
 from covist.api.setup import DEFAULT, Setup
 from covist.request.loading import LoadedModel
 from covist.serve.admission import Admission
-from covist.serve.answers import Answer
+from covist.serve.answers import ChatAnswer
 from covist.serve.batches import Workers
 from covist.serve.fetch import Fetcher
 from covist.serve.job import LocalJob
@@ -20,7 +20,7 @@ from covist.serve.keys import Keys
 from covist.serve.limits import Limits
 from covist.serve.metrics import Metrics
 from covist.serve.presence import within
-from covist.serve.prompts import Prompt, PromptMaker
+from covist.serve.prompts import ChatPrompt, PromptMaker
 from covist.serve.queue import Queue
 from covist.serve.room import Room
 from covist.serve.sampling import Sampling
@@ -71,7 +71,7 @@ class Service:
         """False after an accelerator error, which only a new process recovers from."""
         return not self._workers.is_broken
 
-    async def admit(self, wanted: ChatRequest, deadline: float | None = None) -> tuple[LocalJob, Answer]:
+    async def admit(self, wanted: ChatRequest, deadline: float | None = None) -> tuple[LocalJob, ChatAnswer]:
         """Check and prepare a request, and put it into the queue.
 
         deadline: of the whole request, as a time of the event loop; by default the limit from now on
@@ -83,7 +83,7 @@ class Service:
         choices = wanted.n or 1
         job = LocalJob(choices, partial(self._sequence, wanted, prompt, setup, arrived), deadline)
         self._queue.put(job.sequences)
-        return job, Answer(self.name, setup, prompt.length, choices, arrived)
+        return job, ChatAnswer(self.name, setup, prompt.length, choices, arrived)
 
     def visual_tokens(self, wanted: ChatRequest) -> int:
         """Positions that the images of a request take before compression; the request is checked as usual."""
@@ -101,7 +101,7 @@ class Service:
     def _sequence(
         self,
         wanted: ChatRequest,
-        prompt: Prompt,
+        prompt: ChatPrompt,
         setup: Setup,
         arrived: float,
         index: int,

@@ -16,7 +16,7 @@ from covist.units import counted
 from covist.viz.layout import View, owners, rebuilt
 from covist.viz.maps import evidence_maps
 from covist.viz.panels import (
-    discarded_look,
+    discarded_style,
     show_image,
     show_map,
     show_rebuilt,
@@ -168,7 +168,7 @@ def _draw_stages(canvas: _Canvas, image: ImageReport, views: list[View], row: in
             show_representatives(axes, view, kept, weights, owner, scale, cell, heading, theme)
     handles: list[Artist] = [disc(weight, scale, canvas.cell_points(row, 0), theme) for weight in scale.examples]
     if len(image.kept) < image.tokens:
-        gone = Patch(**discarded_look(theme), label="discarded")
+        gone = Patch(**discarded_style(theme), label="discarded")
         handles.append(thread(theme) if image.assignment is not None else gone)
     add_legend(canvas.sheet, scale, handles)
 

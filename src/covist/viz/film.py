@@ -141,8 +141,8 @@ def _draw_over_time(sheet: Sheet, top: float, video: ImageReport, names: list[st
         layers = video.describe_stage(stage).partition(":")[0]
         kept.bar(range(video.frames), video.kept_per_frame(stage).numpy(), color=shade, label=layers)
     if stages > 1:
-        look: dict[str, Any] = {"fontsize": 8, "frameon": False, "borderpad": 0, "labelcolor": theme.ink}
-        kept.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=stages, **look)
+        style: dict[str, Any] = {"fontsize": 8, "frameon": False, "borderpad": 0, "labelcolor": theme.ink}
+        kept.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=stages, **style)
     _finish(kept, video, "tokens kept per frame", theme)
     weight = sheet.axes(left, top + 2 * CHART_GAP + CHART, width, CHART)
     weight.bar(range(video.frames), video.weight_per_frame().numpy(), color=theme.bars[-1])

@@ -26,7 +26,7 @@ def show_image(axes: Axes, view: View, title: str = "", theme: Theme = LIGHT) ->
     _finish(axes, view, title, theme)
 
 
-def discarded_look(theme: Theme) -> dict[str, Any]:
+def discarded_style(theme: Theme) -> dict[str, Any]:
     """The style of an area without a representative."""
     return {"facecolor": theme.gone, "edgecolor": theme.faint, "hatch": "////", "linewidth": 0.0}
 
@@ -39,7 +39,7 @@ def show_rebuilt(
     cells = view.cells(discarded[view.holds(discarded)])
     if len(cells):
         loops = [Path(loop + loop[:1], closed=True) for loop in outline(map(tuple, cells.tolist()))]
-        axes.add_patch(PathPatch(Path.make_compound_path(*loops), **discarded_look(theme)))
+        axes.add_patch(PathPatch(Path.make_compound_path(*loops), **discarded_style(theme)))
     _finish(axes, view, title, theme)
 
 

@@ -30,8 +30,8 @@ class Sheet:
 
     def write(self, text: str, below: float, left: float = MARGIN, **style: Any) -> None:
         """A line of text, `below` inches from the top. Dollar signs in a question do not begin a formula."""
-        look = {"color": self.theme.ink, "va": "center", "parse_math": False, **style}
-        self.figure.text(left / self.width, 1 - below / self.height, text, **look)
+        shown = {"color": self.theme.ink, "va": "center", "parse_math": False, **style}
+        self.figure.text(left / self.width, 1 - below / self.height, text, **shown)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         place = (left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)

@@ -35,7 +35,7 @@ class StageAttention:
 
     def __init__(self, ledger: Ledger, queries: int, rule: AttentionRule | None, samples: Tensor | None = None):
         """`samples` [batch]: which of the model's prompts a sample is, if they are not the same."""
-        self.ledger, self._queries = ledger.settled(), queries
+        self.ledger, self._queries = ledger.flushed(), queries
         self._rule = rule if ledger.reduced else None
         self._samples = samples
         self._masks: dict[tuple[MaskRule, int], Tensor] = {}

@@ -33,7 +33,7 @@ class Group:
 
 
 @dataclass
-class Prepared:
+class StepKeys:
     """The joined keys of all stages side by side, as steps read them."""
 
     joined: tuple[Keys, ...]  # from which it was made
@@ -45,7 +45,7 @@ class Prepared:
     groups: dict[tuple[int, Terms], Group] = field(default_factory=dict)  # layers of a stage with equal terms
 
     @classmethod
-    def of(cls, stages: Stages, rule: AttentionRule | None, dtype: torch.dtype) -> Prepared:
+    def of(cls, stages: Stages, rule: AttentionRule | None, dtype: torch.dtype) -> StepKeys:
         joined = tuple(ledger.joined for _, ledger in stages)
         unshifted = [
             Keys(keys.rows, _moved(keys.positions, ledger.shift), keys.valid, keys.image, keys.log_weight)
@@ -84,7 +84,7 @@ class StepAttention:
         self._stages, self._query = stages, query
         self._rule = rule if any(ledger.reduced for _, ledger in stages) else None
         self.prepared = prepared
-        if isinstance(prepared, Prepared):
+        if isinstance(prepared, StepKeys):
             prepared.close_groups()
         self._biases: dict[Terms, Tensor] = {}
         self._masks: dict[object, Tensor] = {}
@@ -122,14 +122,14 @@ class StepAttention:
     # -- what steps share ----------------------------------------------------------------------------------------------
 
     @property
-    def _known(self) -> Prepared:
-        assert isinstance(self.prepared, Prepared), "made by the first layer that needs it"
+    def _known(self) -> StepKeys:
+        assert isinstance(self.prepared, StepKeys), "made by the first layer that needs it"
         return self.prepared
 
     def _prepare(self, dtype: torch.dtype) -> None:
         known = self.prepared
-        if not isinstance(known, Prepared) or not known.fits(self._stages, self._rule, dtype):
-            self.prepared = Prepared.of(self._stages, self._rule, dtype)
+        if not isinstance(known, StepKeys) or not known.fits(self._stages, self._rule, dtype):
+            self.prepared = StepKeys.of(self._stages, self._rule, dtype)
             self._grouped = {}
 
     def _columns(self, number: int) -> slice:

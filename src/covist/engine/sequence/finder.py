@@ -32,7 +32,7 @@ UNKNOWN = (
 
 
 @dataclass(frozen=True)
-class Prompt:
+class PromptBatch:
     """The prompts of a batch."""
 
     ids: Tensor | None  # [batch, n]
@@ -95,7 +95,7 @@ class _Begun:
 class ImageFinder:
     """The images of all prompts of a call."""
 
-    def __init__(self, settings: Settings, prompt: Prompt, signals: Sequence[ImageSignals]):
+    def __init__(self, settings: Settings, prompt: PromptBatch, signals: Sequence[ImageSignals]):
         self._settings, self._prompt = settings, prompt
         self._begun: dict[Any, list[tuple[Tensor, _Begun]]] = {}
         self._masked: dict[Any, ImageSignals] = {}
@@ -213,7 +213,7 @@ class ImageFinder:
 # -- which image stands where ------------------------------------------------------------------------------------------
 
 
-def _placed(prompt: Prompt, signals: Sequence[ImageSignals]) -> list[list[PlacedSignals]]:
+def _placed(prompt: PromptBatch, signals: Sequence[ImageSignals]) -> list[list[PlacedSignals]]:
     """The images of every prompt, in order; each takes as many visual tokens as it has, even with text between them.
 
     Images mostly come in prompt order, so this order is tried first, and all of it is checked by one comparison.
@@ -233,7 +233,7 @@ def _placed(prompt: Prompt, signals: Sequence[ImageSignals]) -> list[list[Placed
 
 
 def _in_order(
-    prompt: Prompt, signals: Sequence[ImageSignals], visual: Sequence[tuple[int, Tensor]]
+    prompt: PromptBatch, signals: Sequence[ImageSignals], visual: Sequence[tuple[int, Tensor]]
 ) -> list[list[ImageSignals]] | None:
     """The images if every prompt shows the next ones, beginning anew after the last; else None."""
     waiting, found, here, ours = deque(signals), [], [], []
@@ -257,7 +257,7 @@ def _in_order(
     return found if not here or _same(torch.cat(here), torch.cat(ours)) else None
 
 
-def _searched(prompt: Prompt, signals: Sequence[ImageSignals], row: int, tokens: Tensor) -> list[ImageSignals]:
+def _searched(prompt: PromptBatch, signals: Sequence[ImageSignals], row: int, tokens: Tensor) -> list[ImageSignals]:
     """The images of one prompt, each compared with all signals; one that was tried moves to the end."""
     waiting, found, place = deque(signals), [], 0
     while place < len(tokens):

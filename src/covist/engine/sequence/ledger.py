@@ -55,7 +55,7 @@ class Keys:
 class Ledger:
     """Keys of one stage, a row per sample, padded on the left. It never changes: a pass makes the next one.
 
-    Decoding adds text keys one by one. They wait until `settled` joins them to the others, so a step needs no device
+    Decoding adds text keys one by one. They wait until `flushed` joins them to the others, so a step needs no device
     operation. Nothing that a step needs on the host is read from the device: the plain numbers below are known after a
     prefill, or are bounds that grow with the number of tokens.
     """
@@ -81,7 +81,7 @@ class Ledger:
     @property
     def keys(self) -> Keys:
         """All keys."""
-        return self.settled().joined
+        return self.flushed().joined
 
     @classmethod
     def of_text(cls, positions: Tensor, valid: Tensor) -> Ledger:
@@ -107,7 +107,7 @@ class Ledger:
         if before.waiting and (
             (mask is None) != (before.mask is None) or mask is not None and mask.shape[1] < before.waiting + tokens
         ):
-            before = before.settled()
+            before = before.flushed()
         del before.fed[before.parts :]
         before.fed.append(positions)
         hidden = not masked and not before.padded and mask is not None and not bool((mask[:, -tokens:] != 0).all())
@@ -122,7 +122,7 @@ class Ledger:
             text_tail=before.text_tail + tokens,
         )
 
-    def settled(self) -> Ledger:
+    def flushed(self) -> Ledger:
         """With all keys joined."""
         if not self.waiting:
             return self

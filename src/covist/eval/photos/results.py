@@ -18,7 +18,7 @@ import numpy as np
 from covist.errors import CovistError
 from covist.eval.photos.words import ALL, WORD_CLASSES, word_class, words_of
 from covist.eval.records import Answered, Records, Run
-from covist.eval.results import Cost, Difference, Results, Score
+from covist.eval.results import Difference, Results, RunCost, Score
 from covist.eval.statistics import Interval, Tally
 from covist.eval.suite import Item, Suite
 from covist.eval.tables import by_budget, correction_note, markdown_table, retention_table, with_interval
@@ -56,7 +56,7 @@ class PhotoResults:
         compared = [run for run in runs if run != blind]
         first = next((run.method for run in compared if run != vanilla), None)
         reference = records.of(vanilla)
-        costs = {run: Cost.of(run, [records.of(run)[item.number] for item in items]) for run in compared}
+        costs = {run: RunCost.of(run, [records.of(run)[item.number] for item in items]) for run in compared}
         same = {run: answer_agreement(items, records.of(run), reference) for run in compared}
         of = {
             name: Results(

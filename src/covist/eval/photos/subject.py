@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from covist.eval.photos.words import words_of
-from covist.eval.subject import Said, Subject
+from covist.eval.subject import ItemAnswers, Subject
 from covist.eval.suite import HALVES, Item, Suite
 from covist.families.registry import family_for
 from covist.request.batches import end_tokens, until_end
@@ -65,7 +65,7 @@ class CaptionSubject(Subject):
         ]
         return torch.stack(means).mean(0)
 
-    def answer(self, item: Item, requests: Sequence[Request] | None = None) -> Said:
+    def answer(self, item: Item, requests: Sequence[Request] | None = None) -> ItemAnswers:
         """The caption that the model writes, and the losses of the words of each caption that people wrote."""
         (request,) = self.requests(item) if requests is None else requests
         captions = [question.answers[0] for question in item.questions if question.answers]
@@ -80,7 +80,7 @@ class CaptionSubject(Subject):
             self._by_word(caption, ids, spans, (-row[torch.arange(len(ids)), ids]).tolist())
             for caption, (ids, spans), row in zip(captions, encoded, chances, strict=False)
         ]
-        return Said([text], [own], losses)
+        return ItemAnswers([text], [own], losses)
 
     def _write(self, request: Request, item: Item) -> list[int]:
         """The greedy caption, its end included."""

@@ -8,16 +8,14 @@ from functools import lru_cache
 import numpy as np
 
 from covist.tiny import glyphs
-from covist.tiny.scenes import COLORS, PATCH, ROLES, SHAPES, SIZES, Layout, Look, Scene, Thing
+from covist.tiny.scenes import COLORS, ROLES, SHAPES, SIZES, Layout, Look, Scene, Thing
 
-HD_SIDE, TILE_SIDE = 128, 64
+HD_SIDE = 128
 HD_LOOK = Look(HD_SIDE, small=5.0, large=6.5, glyph_width=glyphs.WIDTH, glyph_height=glyphs.HEIGHT)
 FEWEST_OBJECTS, MOST_OBJECTS = 12, 24
 MOST_DECOYS = 4
 TEXTS = {"digit": ("number", glyphs.DIGITS), "letter": ("word", glyphs.LETTERS)}  # what its glyphs spell
 TEXTS_PER_KIND = 2
-GRID = HD_SIDE // PATCH  # patches per side of the tiles together
-VIEW_GRID = TILE_SIDE // PATCH  # patches per side of one view
 
 
 def _text(kind: str, color: str, layout: Layout, rng: np.random.Generator) -> list[Thing]:

@@ -14,10 +14,11 @@ from transformers import (
 )
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 
-from covist.tiny.hd.scenes import GRID, HD_SIDE, TILE_SIDE, VIEW_GRID
+from covist.tiny.hd.scenes import HD_SIDE
 from covist.tiny.model import TOKEN_IDS, Size, vision_config
 from covist.tiny.scenes import PATCH
 from covist.tiny.text import CHAT_TEMPLATE, IMAGE, TOKEN_ID, VOCABULARY, build_tokenizer
+from train.tiny.hd.views import GRID, TILE_SIDE, VIEW_GRID
 
 NEXT_SIZE = Size(decoder_width=96, decoder_layers=16, decoder_mlp=256)
 # The second rotary frequency of heads of 24 turns once per row of the joined tiles, including the newline. So the

@@ -7,10 +7,9 @@ into the same vectors, and both are trained together. Nothing of this is part of
 import torch
 from torch import Tensor, nn
 
-from covist.tiny.hd.scenes import VIEW_GRID
 from covist.tiny.model import position_waves
 from train.tiny.data import CLASSES
-from train.tiny.hd.views import VIEW_PATCHES
+from train.tiny.hd.views import VIEW_GRID, VIEW_PATCHES
 
 _WAVES = 32
 _BLURRED = ("size", "char", "role")  # attributes that the base view is too coarse to show

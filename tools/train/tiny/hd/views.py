@@ -3,11 +3,14 @@
 import numpy as np
 from PIL import Image
 
-from covist.tiny.hd.scenes import GRID, MOST_DECOYS, MOST_OBJECTS, TILE_SIDE, VIEW_GRID, sample_hd_scene
+from covist.tiny.hd.scenes import HD_SIDE, MOST_DECOYS, MOST_OBJECTS, sample_hd_scene
 from covist.tiny.scenes import PATCH, ROLES, Scene, scene_image
 from train.tiny.data import SceneBank, to_patches
 from train.tiny.owners import patch_owners
 
+TILE_SIDE = 64
+GRID = HD_SIDE // PATCH  # patches per side of the tiles together
+VIEW_GRID = TILE_SIDE // PATCH  # patches per side of one view
 VIEWS = 5  # the base view and four tiles
 VIEW_PATCHES = VIEW_GRID * VIEW_GRID
 NEWLINE = -1

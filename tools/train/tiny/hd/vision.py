@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import CLIPModel
 
-from covist.tiny.hd.scenes import TILE_SIDE, VIEW_GRID
 from train.tiny.captions import caption_batch, visible_things
-from train.tiny.hd.views import VIEW_PATCHES, VIEWS, ViewBank
+from train.tiny.hd.views import TILE_SIDE, VIEW_GRID, VIEW_PATCHES, VIEWS, ViewBank
 from train.tiny.vision import (
     Heads,
     contents_target,

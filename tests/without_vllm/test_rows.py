@@ -30,7 +30,7 @@ def sides(draw):
 
 @pytest.mark.parametrize("dtype", ERRORS, ids=str)
 @given(side=sides())
-def test_what_is_packed_comes_back(dtype, side):
+def test_packed_rows_unpack_to_the_same_values(dtype, side):
     packed = side.pack(torch.empty(0, dtype=dtype))
     assert packed.dtype == dtype and packed.shape == (len(side.visual), side_columns(side.offsets.shape[1]))
     found = Side.unpack(packed)
@@ -40,7 +40,7 @@ def test_what_is_packed_comes_back(dtype, side):
 
 
 @given(side=sides(), cut=st.integers(0, 6))
-def test_slices_of_rows_say_what_the_whole_says(side, cut):
+def test_slices_of_rows_unpack_as_the_whole_does(side, cut):
     packed = side.pack(torch.empty(0, dtype=torch.bfloat16))
     whole, parts = Side.unpack(packed), [Side.unpack(part) for part in (packed[:cut], packed[cut:])]
     for field in ("visual", "log_weight", "offsets"):

@@ -16,7 +16,7 @@ def test_a_budget_is_enough():
     assert (serving.instruction, serving.clip, serving.columns) == (False, None, None)
 
 
-def test_everything_that_can_be_said_arrives():
+def test_all_settings_are_read():
     serving = Serving.read(
         {
             "budget": "11%",
@@ -62,7 +62,7 @@ def test_everything_that_can_be_said_arrives():
         ({"budget": 64, "columns": 0}, "multiple of 8"),
     ],
 )
-def test_whatever_cannot_be_served_is_refused_in_one_line(values, words):
+def test_settings_that_cannot_be_served_are_refused_in_one_line(values, words):
     with pytest.raises(CovistError, match=words) as refused:
         Serving.read(values)
     assert "\n" not in str(refused.value)
@@ -88,7 +88,7 @@ def test_without_a_reference_every_image_counts_as_average_however_many_were_see
     assert tracker.read() is None
 
 
-def test_a_reference_stays_what_it_is():
+def test_a_frozen_reference_does_not_change():
     tracker = Serving.read({"budget": 64, "concentration": 0.25}).method.tracker
     for _ in range(100):
         tracker.update(0.9)

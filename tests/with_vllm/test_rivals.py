@@ -43,7 +43,7 @@ def clip(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_says_what_it_says_in_transformers(engine, embedded, asks, clip, method):
+def test_a_rival_gives_the_same_answers_as_in_transformers(engine, embedded, asks, clip, method):
     model, processor, folder = embedded
     settings = {"method": STABLE.get(method, method), "budget": 40}
     options = dict(settings)

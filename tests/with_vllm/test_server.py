@@ -95,7 +95,7 @@ def test_a_request_with_a_budget_of_its_own(client):
     assert counts[64] - counts[48] == 16 and counts["100%"] - counts[64] == 512
 
 
-def test_what_cannot_be_is_a_bad_request(client):
+def test_an_impossible_budget_is_a_bad_request(client):
     image, question, _ = tiny.demo()
     with pytest.raises(openai.BadRequestError, match="vLLM fixes the prompt's length before the image is seen"):
         ask(client, question, image, extra_body={"mm_processor_kwargs": {"covist_budget": "auto"}})

@@ -32,7 +32,7 @@ def test_a_request_takes_whole_blocks():
     assert concurrent_requests(QWEN, 8.29e9, 33) == concurrent_requests(QWEN, 8.29e9, 48)
 
 
-def test_a_card_that_the_weights_fill_holds_none():
+def test_a_card_filled_by_the_weights_holds_no_request():
     assert concurrent_requests(NEXT, 7.06e9, 100, card=Card(memory=15e9)) == 0
 
 

@@ -43,7 +43,7 @@ def test_a_tower_that_is_data_parallel_is_refused(engine, tmp_path):
         serve(engine, first_of("qwen2.5-vl"), 24, tmp_path, **parallel)
 
 
-def test_drafts_that_look_words_up_are_fine(embedded, asks):
+def test_prompt_lookup_drafts_are_supported(embedded, asks):
     own = Engine()  # what they import keeps vLLM from starting another engine in the same process
     served = own.serve(embedded[2], ARCHITECTURE, {"budget": 64}, speculative_config=NGRAM)
     completions = served.generate(asks[:2])

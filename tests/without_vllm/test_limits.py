@@ -59,7 +59,7 @@ def test_drafts_from_the_text_are_served(method):
         ({"compilation__compile_mm_encoder": True}, "compile_mm_encoder"),
     ],
 )
-def test_what_does_not_go_together_is_one_sentence_that_names_the_option(change, words):
+def test_incompatible_engine_options_are_named_in_one_sentence(change, words):
     (reason,) = refusals(engine(**change))
     assert words in reason and "\n" not in reason
 

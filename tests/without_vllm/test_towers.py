@@ -20,7 +20,7 @@ READS = (EncoderRead("received", 0.5), EncoderRead("states", 0.5))
 @pytest.mark.parametrize(
     ("served", "build", "inputs_of"), [(ServedQwen25VL, qwen, qwen_inputs), (ServedQwen3VL, qwen3_vl, qwen3_vl_inputs)]
 )
-def test_what_is_read_is_what_transformers_gives(served, build, inputs_of):
+def test_signals_read_from_towers_match_transformers(served, build, inputs_of):
     model = build()
     inputs = inputs_of([PROMPT] * len(SIZES), [smooth_image(*size) for size in SIZES])
     expected = captured(model, inputs, READS)

@@ -16,7 +16,7 @@ pytest.importorskip("ray", reason="Ray is not installed; make test-ray has it")
 pytestmark = pytest.mark.ray
 
 from covist.cluster.driver import CALLS, PIECE_ROWS, RayDriver, pieces  # noqa: E402
-from covist.cluster.start import ray_running, share_of  # noqa: E402
+from covist.cluster.start import ray_running, reservation_of  # noqa: E402
 
 
 def rows(start: int, count: int) -> list[Row]:
@@ -34,7 +34,7 @@ def test_pieces_hold_the_same_rows_in_the_same_order():
 @pytest.fixture(scope="module")
 def running() -> Iterator[RayDriver]:
     with ray_running():
-        yield RayDriver(1, share_of(2, cpus=2, gpus=0))
+        yield RayDriver(1, reservation_of(2, cpus=2, gpus=0))
 
 
 @pytest.fixture(scope="module")
