@@ -98,7 +98,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 # torchvision's wheels do not load with the CPU build of torch, and timm imports it; lmms-eval starts without them.
 $(LMMS)/.installed: pyproject.toml constraints.txt constraints-lmms.txt
 	$(PYTHON) -m venv $(LMMS)
-	$(LMMS)/bin/python $(PINNED) --constraint constraints-lmms.txt --editable '.[lmms]' pytest hypothesis
+	$(LMMS)/bin/python $(PINNED) --constraint constraints-lmms.txt --editable '.[lmms,figures]' pytest hypothesis
 	$(LMMS)/bin/python -m pip uninstall --quiet --yes torchvision timm
 	touch $@
 
