@@ -2,6 +2,7 @@
 
     .venv-vllm/bin/python benchmarks/vllm_serving.py
     .venv-vllm/bin/python benchmarks/vllm_serving.py --scale 0.05 --rounds 1      a quick run
+    .venv-vllm/bin/python benchmarks/vllm_serving.py --in-flight 1,8,32           under load, see vllm_load.py
 
 `make test-vllm` builds the environment. The model has the geometry of LLaVA-1.5 (32 layers, heads of 128, 576 tokens of
 a 336 x 336 image), narrowed to 0.3 billion parameters of the decoder, with random weights: its answers do not matter.
@@ -206,8 +207,13 @@ def main() -> int:
     parser.add_argument("--text", type=int, default=24, help="words per prompt")
     parser.add_argument("--new", type=int, default=16, help="generated tokens per request")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--in-flight", help="measure under load instead, with so many requests at once: 1,8,32")
     arguments = parser.parse_args()
     os.environ.update(ENVIRONMENT)
+    if arguments.in_flight:
+        from vllm_load import measure  # it uses what is here
+
+        return measure(arguments, [int(count) for count in arguments.in_flight.split(",")])
     with tempfile.TemporaryDirectory() as folder:
         parameters = write_model(Path(folder), arguments.scale)
         print(

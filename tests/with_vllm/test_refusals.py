@@ -8,7 +8,10 @@ import pytest
 from support.cases import first_of
 from support.vllm_engines import Engine, EngineError
 from support.vllm_families import serve
+from support.vllm_models import LATENT
 from support.vllm_reference import compressed
+
+from covist.vllm.settings import BY_EMBEDDINGS
 
 pytestmark = pytest.mark.vllm
 
@@ -40,7 +43,18 @@ def test_is_refused(engine, embedded, settings, options, reason):
 def test_a_tower_that_is_data_parallel_is_refused(engine, tmp_path):
     parallel = {"mm_encoder_tp_mode": "data", "tensor_parallel_size": 2}
     with pytest.raises(EngineError, match="the encoder must not be data parallel"):
-        serve(engine, first_of("qwen2.5-vl"), 24, tmp_path, **parallel)
+        serve(engine, first_of("qwen2.5-vl"), tmp_path, {"method": BY_EMBEDDINGS, "budget": 10}, **parallel)
+
+
+def test_a_method_that_reads_the_tower_is_refused_where_it_is_not_read(engine, tmp_path):
+    with pytest.raises(EngineError, match="covist-fixed reads the vision tower, .* use covist-max:features=embeddings"):
+        serve(engine, first_of("qwen2.5-vl"), tmp_path, {"method": "covist-fixed", "budget": 10})
+
+
+def test_latent_attention_is_refused_a_bias_with_what_leaving_it_out_costs(engine, tmp_path):
+    options = {"attention_backend": "CPU_MLA", "block_size": 16}
+    with pytest.raises(EngineError, match="MLAAttention cannot carry a bias; use .*weights=off, .* 5 to 8 points"):
+        serve(engine, LATENT, tmp_path, {"method": BY_EMBEDDINGS, "budget": 10}, **options)
 
 
 def test_prompt_lookup_drafts_are_supported(embedded, asks):

@@ -12,8 +12,7 @@ from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable
 from covist.formulas.cosine_series import fit_series
 from covist.formulas.wide_heads import terms_in
-from covist.vllm import attention
-from covist.vllm.attention import StepColumns, WideAttention, columns_for, extend_rotary
+from covist.vllm.attention import StepColumns, WideForward, columns_for, extend_rotary
 from covist.vllm.rows import Side
 
 HEADS, KV_HEADS, WIDTH, TOKENS = 4, 2, 16, 11
@@ -42,21 +41,21 @@ class CachedAttention(nn.Module):
         return output[0].transpose(0, 1).flatten(1)
 
 
-@pytest.fixture
-def wide(monkeypatch):
-    """Makes an attention layer of `columns` further dimensions for a rule."""
+class WideLayer(WideForward, CachedAttention):
+    """A layer whose heads are wider than the model's."""
 
-    def make(rule: AttentionRule, columns: int) -> tuple[StepColumns, WideAttention]:
-        monkeypatch.setattr(attention, "wider_layer", lambda layer, more, config: CachedAttention(WIDTH + more))
-        step = StepColumns(rule, columns, tokens=64, reach=4096, device=torch.device("cpu"))
-        layer = SimpleNamespace(
-            num_heads=HEADS, num_kv_heads=KV_HEADS, head_size=WIDTH, impl=SimpleNamespace(scale=SCALING)
-        )
-        made = WideAttention(layer, step, None)
-        made.scale.copy_(GAINS)
-        return step, made
+    num_heads, num_kv_heads, scaling = HEADS, KV_HEADS, SCALING
 
-    return make
+    def __init__(self, step: StepColumns):
+        super().__init__(WIDTH + step.codec.columns)
+        self.head_size = self.head_size_v = WIDTH + step.codec.columns
+        self.step, self.scale = step, GAINS
+
+
+def wide(rule: AttentionRule, columns: int) -> tuple[StepColumns, WideLayer]:
+    """An attention layer of `columns` further dimensions for a rule."""
+    step = StepColumns(rule, columns, tokens=64, reach=4096, device=torch.device("cpu"))
+    return step, WideLayer(step)
 
 
 def a_prompt(axes: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Side]:
@@ -94,7 +93,7 @@ def explicit(query, key, value, positions, side, contribution) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("table", "axes"), [(None, 1), (TABLE, 1), (AXES_TABLE, 3)], ids=["weights", "one axis", "three"]
 )
-def test_wide_heads_give_what_the_bias_gives(wide, steps, columns, table, axes):
+def test_wide_heads_give_what_the_bias_gives(steps, columns, table, axes):
     rule = AttentionRule(GAINS[None], distances=(table,))
     step, layer = wide(rule, columns)
     query, key, value, positions, side = a_prompt(axes)
@@ -114,7 +113,7 @@ def test_wide_heads_give_what_the_bias_gives(wide, steps, columns, table, axes):
     torch.testing.assert_close(torch.cat(found).double(), expected, atol=2e-5, rtol=1e-4)
 
 
-def test_a_rule_without_weights_leaves_them_out(wide):
+def test_a_rule_without_weights_leaves_them_out():
     rule = AttentionRule(GAINS[None], weights=False, distances=(TABLE,))
     step, layer = wide(rule, 8)
     query, key, value, positions, side = a_prompt(1)
@@ -126,7 +125,7 @@ def test_a_rule_without_weights_leaves_them_out(wide):
     torch.testing.assert_close(layer(query, key, value).double(), expected, atol=2e-5, rtol=1e-4)
 
 
-def test_text_alone_is_as_without_wide_heads(wide):
+def test_text_alone_is_as_without_wide_heads():
     step, layer = wide(AttentionRule(GAINS[None], distances=(TABLE,)), 8)
     query, key, value, positions, side = a_prompt(1)
     step.write(positions, side)  # leaves columns behind that the next step must not see
@@ -135,7 +134,7 @@ def test_text_alone_is_as_without_wide_heads(wide):
     torch.testing.assert_close(layer(query, key, value), CachedAttention(WIDTH)(query, key, value))
 
 
-def test_columns_stay_where_they_are(wide):
+def test_columns_stay_where_they_are():
     step, _ = wide(AttentionRule(GAINS[None], distances=(TABLE,)), 8)
     before = step.queries.data_ptr(), step.keys.data_ptr()
     *_, positions, side = a_prompt(1)
@@ -165,20 +164,39 @@ def layer_on(sizes: list[int], width: int = 128, supports=None) -> SimpleNamespa
     ],
 )
 def test_as_few_dimensions_are_added_as_the_backend_can_take(sizes, width, wanted, columns):
-    assert columns_for(layer_on(sizes, width), wanted) == columns
+    assert columns_for([layer_on(sizes, width)], wanted) == columns
 
 
 def test_a_backend_that_takes_multiples_of_eight_gets_eight():
     flash = layer_on([], supports=lambda size: size % 8 == 0 and size <= 256)
-    assert columns_for(flash, None) == 8
+    assert columns_for([flash], None) == 8
     flash.head_size = 256
     with pytest.raises(CovistError, match="does not support head size 264 .256 and the bias., only other sizes"):
-        columns_for(flash, None)
+        columns_for([flash], None)
 
 
 def test_dimensions_that_do_not_fit_are_refused_with_those_that_do():
     with pytest.raises(CovistError, match="CPU_ATTN does not support head size 136 .128 and the bias., only 64, 160;"):
-        columns_for(layer_on([64, 160]), 8)
+        columns_for([layer_on([64, 160])], 8)
+
+
+def test_layers_of_several_widths_get_as_many_dimensions_each():
+    assert columns_for([layer_on([32, 64, 80, 96], 32), layer_on([32, 64, 80, 96], 64)], None) == 32
+
+
+def test_layers_that_share_a_cache_bring_no_keys():
+    class Outer(nn.Module):
+        def forward(self, query, key, value):
+            assert key is None and value is None
+            return query
+
+    class Shared(WideForward, Outer):
+        num_heads, num_kv_heads, scaling, scale = HEADS, KV_HEADS, SCALING, GAINS
+
+    step, _ = wide(AttentionRule(GAINS[None]), 8)
+    layer, query = Shared(), torch.randn(TOKENS, HEADS * WIDTH)
+    layer.step, layer.head_size, layer.head_size_v = step, WIDTH + 8, WIDTH + 8
+    assert torch.equal(layer(query, None, None), query)
 
 
 class Rotary:

@@ -9,7 +9,7 @@ from support.cases import FROZEN, first_of
 
 import covist
 from covist import tiny
-from covist.budget import Count, Share
+from covist.budget import Count
 from covist.contract.views import ImageContext
 from covist.engine.decoder import FrozenDecoder
 from covist.errors import CovistError
@@ -19,8 +19,9 @@ from covist.methods.registry import available_methods
 from covist.request.inputs import Request, prepare
 from covist.request.loading import LoadedModel, load_model
 from covist.request.tokens import encoded_images
-from covist.vllm.images import ImageCompressor, ImageRequest, split_evenly
-from covist.vllm.rows import Side, side_columns
+from covist.vllm.images import ImageCompressor, embedding_signals, split_evenly
+from covist.vllm.item import ImageRequest
+from covist.vllm.rows import Place, Side, side_columns
 from covist.vllm.settings import Serving
 
 AXES = {"qwen2.5-vl": 3}
@@ -75,11 +76,16 @@ def entered(loaded: LoadedModel, request: Request, **options):
 def compressor(loaded: LoadedModel, settings: dict, clip=None) -> ImageCompressor:
     family = family_for(loaded.model)
     decoder = FrozenDecoder(family.decoder)
-    made = ImageCompressor(
-        Serving.read(settings), decoder, loaded.model.get_input_embeddings(), AXES.get(loaded.name, 1)
-    )
+    made = ImageCompressor(Serving.read(settings).method, decoder, loaded.model.get_input_embeddings())
     made.text_tower = TextTower.resolve(clip)
     return made
+
+
+def grid_of(signals) -> torch.Tensor:
+    """Positions of Qwen's tokens relative to the first one."""
+    (rows, columns), *_ = signals.grid.views
+    index = torch.arange(rows * columns)
+    return torch.stack([index * 0, index // columns, index % columns], -1)
 
 
 def split(rows: torch.Tensor, axes: int = 1) -> tuple[torch.Tensor, Side]:
@@ -95,7 +101,8 @@ def test_the_rows_are_what_enters_the_decoder(name, method):
     hidden, positions, stage = entered(loaded, request, budget=12, method=method, instruction="", **reference)
     signals = encoded_images(loaded, request)[0].signals
     settings = {"budget": 12, "method": method, **reference}
-    embeddings, side = split(compressor(loaded, settings).rows(signals, ImageRequest()), AXES.get(name, 1))
+    place = Place(offsets=grid_of(signals)) if name in AXES else Place()
+    embeddings, side = split(compressor(loaded, settings).rows(signals, 12, place=place), AXES.get(name, 1))
     count = len(embeddings)
     assert count == 12 + int((~signals.content).sum())
     torch.testing.assert_close(embeddings, hidden[:count])
@@ -111,10 +118,10 @@ def test_a_question_takes_part_as_it_does_in_a_prompt():
     signals = encoded_images(loaded, request)[0].signals
     serving = {"budget": 24, "concentration": FROZEN, "instruction": True}
     made = compressor(loaded, serving, loaded.clip)
-    embeddings, side = split(made.rows(signals, ImageRequest(text=question)))
+    embeddings, side = split(made.rows(signals, 24, ImageRequest(text=question)))
     torch.testing.assert_close(embeddings, hidden[:24])
     torch.testing.assert_close(side.log_weight, stage.weights.log())
-    without, _ = split(made.rows(signals, ImageRequest()))
+    without, _ = split(made.rows(signals, 24))
     assert not torch.equal(without, embeddings)
 
 
@@ -125,34 +132,37 @@ def test_without_clip_a_question_is_read_from_its_tokens():
     signals = encoded_images(loaded, request)[0].signals
     tokens = loaded.processor.tokenizer(question, add_special_tokens=False).input_ids
     made = compressor(loaded, {"budget": 24, "concentration": FROZEN, "instruction": True})
-    embeddings, _ = split(made.rows(signals, ImageRequest(text=question, tokens=tuple(tokens))))
+    embeddings, _ = split(made.rows(signals, 24, ImageRequest(text=question, tokens=tokens)))
     torch.testing.assert_close(embeddings, hidden[:24])
 
 
-def test_requests_have_budgets_of_their_own_and_leave_no_trace():
+def test_images_leave_no_trace():
     loaded, request = embedded("tiny")
     made = compressor(loaded, {"budget": 12})
 
-    def rows(budget=None):
-        return made.rows(encoded_images(loaded, request)[0].signals, ImageRequest(budget))
+    def rows(count):
+        return made.rows(encoded_images(loaded, request)[0].signals, count)
 
-    first = rows()
-    assert [len(rows(budget)) for budget in (None, Count(7), Share(0.1), Share(1.0), Count(9000))] == [
-        12,
-        7,
-        58,
-        576,
-        576,
-    ]
-    assert torch.equal(rows(), first)
+    first = rows(12)
+    assert [len(rows(count)) for count in (7, 58, 576)] == [7, 58, 576]
+    assert torch.equal(rows(12), first)
 
 
-def test_a_budget_of_all_tokens_gives_the_image_as_it_was():
-    loaded, request = embedded("tiny")
+@pytest.mark.parametrize("method", ["covist-max:features=embeddings", "divprune", "tome", "random"])
+def test_embeddings_are_all_that_some_methods_need(method):
+    loaded, request = embedded("tiny-next")
     signals = encoded_images(loaded, request)[0].signals
-    embeddings, side = split(compressor(loaded, {"budget": "100%"}).rows(signals, ImageRequest()))
-    assert torch.equal(embeddings, signals.span) and not side.visual.any()
-    assert side.offsets[:, 0].tolist() == [*range(576)]
+    made, embeddings = compressor(loaded, {"budget": 12, "method": method}), signals.span
+    bare = embedding_signals(embeddings, signals.content, embeddings.shape[1])
+    assert torch.equal(made.rows(bare, 12), made.rows(signals, 12))
+
+
+def test_features_for_later_layers_follow_the_embeddings():
+    loaded, request = embedded("tiny")
+    made, content = compressor(loaded, {"budget": 4, "method": "divprune"}), torch.ones(9, dtype=torch.bool)
+    span = torch.randn(9, 12)
+    rows = made.rows(embedding_signals(span, content, width=4), 4)
+    assert all(any(torch.equal(row, own) for own in span) for row in rows[:, :12])
 
 
 def is_served(method: str) -> bool:
@@ -173,7 +183,7 @@ def test_every_served_method_fills_the_places_of_the_prompt(method):
     request.encode(loaded.model)
     for hook in hooks:
         hook.remove()
-    assert len(made.rows(found[0], ImageRequest(text="where is it?"))) == 40
+    assert len(made.rows(found[0], 40, ImageRequest(text="where is it?"))) == 40
 
 
 class Short(covist.Method):
@@ -181,8 +191,8 @@ class Short(covist.Method):
 
     name = "short"
 
-    def select(self, image: ImageContext, count: int) -> torch.Tensor:
-        return torch.tensor([5, 2])
+    def enter(self, image: ImageContext, state, count: int) -> covist.Reduction:
+        return covist.Reduction(state.restrict(torch.tensor([2, 5])))
 
 
 class ShortAndHeavy(Short):
@@ -190,15 +200,15 @@ class ShortAndHeavy(Short):
 
     def enter(self, image, state, count):
         outcome = super().enter(image, state, count)
-        return covist.contract.method.Reduction(outcome.state.replace(weights=torch.tensor([2.0, 3.0])))
+        return covist.Reduction(outcome.state.replace(weights=torch.tensor([2.0, 3.0])))
 
 
 def test_a_selection_that_is_too_short_is_filled_with_the_first_tokens_that_it_left_out():
     loaded, request = embedded("tiny")
     signals = encoded_images(loaded, request)[0].signals
     made = compressor(loaded, {"budget": 5})
-    object.__setattr__(made._serving, "method", Short())
-    embeddings, side = split(made.rows(signals, ImageRequest()))
+    made._method = Short()
+    embeddings, side = split(made.rows(signals, 5))
     assert side.offsets[:, 0].tolist() == [0, 1, 2, 3, 5]
     assert torch.equal(embeddings, signals.span[[0, 1, 2, 3, 5]])
 
@@ -206,22 +216,9 @@ def test_a_selection_that_is_too_short_is_filled_with_the_first_tokens_that_it_l
 def test_representatives_of_others_cannot_be_joined_by_further_tokens():
     loaded, request = embedded("tiny")
     made = compressor(loaded, {"budget": 5})
-    object.__setattr__(made._serving, "method", ShortAndHeavy())
+    made._method = ShortAndHeavy()
     with pytest.raises(CovistError, match="kept 2 of 5 tokens, which stand for others"):
-        made.rows(encoded_images(loaded, request)[0].signals, ImageRequest())
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        ImageRequest(),
-        ImageRequest(Count(48)),
-        ImageRequest(Share(0.11), "où est-ce ?", (3, 1, 2), ("où", " est-ce", " ?")),
-    ],
-)
-def test_a_request_travels_as_bytes(request_):
-    packed = request_.pack()
-    assert packed.dtype == torch.uint8 and ImageRequest.unpack(packed) == request_
+        made.rows(encoded_images(loaded, request)[0].signals, 5)
 
 
 def test_caches_know_an_image_by_what_its_request_says():

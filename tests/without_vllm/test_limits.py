@@ -5,7 +5,7 @@ from types import SimpleNamespace as Config
 import pytest
 
 from covist.errors import CovistError
-from covist.vllm.limits import position_room, refusals, require_room, require_tested, require_tower
+from covist.vllm.limits import position_room, refusals, require_room, require_tested
 
 
 def engine(**changes):
@@ -86,9 +86,10 @@ def test_other_releases_are_refused_with_what_to_install(version):
         require_tested(version)
 
 
-def test_llava_needs_its_clip_tower_and_qwen_its_own():
-    require_tower("CovistLlavaForConditionalGeneration", "clip_vision_model")
-    require_tower("CovistQwen2_5_VLForConditionalGeneration", "qwen2_5_vl_vision")
-    for tower in ("siglip_vision_model", "pixtral"):
-        with pytest.raises(CovistError, match=tower):
-            require_tower("CovistLlavaNextForConditionalGeneration", tower)
+def test_a_method_without_a_bias_needs_no_exact_cache():
+    assert refusals(engine(cache__cache_dtype="fp8"), biases=False) == []
+
+
+def test_a_cache_that_cannot_hold_the_bias_is_refused_with_what_leaving_it_out_costs():
+    (reason,) = refusals(engine(cache__cache_dtype="fp8"))
+    assert "covist-max:features=embeddings,weights=off" in reason and "5 to 8 points" in reason

@@ -1,62 +1,66 @@
-"""Where the tokens of a compressed prompt stand, against a loop that walks the prompt token by token."""
+"""Where the tokens of a compressed prompt stand, against a loop that walks the uncompressed prompt token by token."""
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covist.vllm.positions import Placed, prompt_positions
+from covist.vllm.item import Item, Part, runs_of
+from covist.vllm.positions import remaining_positions
+
+IMAGE, MARK = 1, 7
 
 
-def walked(length: int, placed: list[Placed]) -> tuple[list[list[int]], int]:
-    """Positions of each token on three axes, one token after the other, and the shift of what is generated."""
-    starts = {image.first: image for image in placed}
-    positions, token, position = [], 0, 0
-    while token < length:
-        image = starts.get(token)
-        if image is None:
-            positions.append([position] * 3)
-            token, position = token + 1, position + 1
+def image(length: int, count: int, positions: int) -> Item:
+    """So many tokens, of which `count` remain at so many positions, between two marks."""
+    ids = [MARK, *[IMAGE] * length, MARK]
+    return Item("image", runs_of(ids, torch.tensor(ids) == IMAGE), [Part(length, length, count, positions)])
+
+
+def walked(whole: torch.Tensor, delta: int, placed: list[tuple[int, Item]]) -> tuple[list[list[int]], int]:
+    """Positions of each token that remains, and the shift of what is generated."""
+    starts = {start + 1: item for start, item in placed}
+    positions, token, closed = [], 0, 0
+    while token < whole.shape[1]:
+        own = (whole[:, token] - closed).tolist()
+        if (item := starts.get(token)) is None:
+            positions.append(own)
+            token += 1
             continue
-        for row in range(image.rows):
-            own = [0, 0, 0] if image.offsets is None else image.offsets[:, row].tolist()
-            positions.append([position + offset for offset in own])
-        token, position = token + image.rows, position + image.positions
-    return positions, position - length
+        (part,) = item.parts
+        positions += [own] * part.count
+        token, closed = token + part.length, closed + part.length - part.positions
+    return positions, whole.shape[1] + delta - closed - len(positions)
 
 
 @st.composite
 def prompts(draw):
-    """Images of any size with text before, between and after them, or none."""
+    """Images of any size with text before, between and after them, or none; positions as any model may have them."""
     placed, place = [], 0
     for _ in range(draw(st.integers(0, 4))):
-        place += draw(st.integers(0, 5))
-        rows = draw(st.integers(1, 6))
-        offsets = None
-        if draw(st.booleans()):
-            offsets = torch.tensor(draw(st.lists(st.integers(0, 9), min_size=3 * rows, max_size=3 * rows))).view(
-                3, rows
-            )
-        placed.append(Placed(place, rows, draw(st.integers(1, 30)), offsets))
-        place += rows
-    return place + draw(st.integers(0, 5)), placed
+        start = place + draw(st.integers(0, 5))
+        length = draw(st.integers(1, 9))
+        placed.append((start, image(length, draw(st.integers(1, length)), draw(st.integers(1, length)))))
+        place = start + length + 2
+    length = place + draw(st.integers(0, 5))
+    whole = draw(st.lists(st.integers(0, 99), min_size=3 * length, max_size=3 * length))
+    return torch.tensor(whole, dtype=torch.long).view(3, length), draw(st.integers(-20, 20)), placed
 
 
-@given(prompts(), st.randoms())
-def test_every_token_stands_where_the_loop_puts_it_whatever_order_the_images_come_in(prompt, random):
-    length, placed = prompt
-    expected, shift = walked(length, placed)
-    random.shuffle(placed)
-    positions, delta = prompt_positions(length, placed)
-    assert positions.T.tolist() == expected
-    assert delta == shift
+@given(prompts())
+def test_every_token_stands_where_the_loop_puts_it(prompt):
+    expected, shift = walked(*prompt)
+    positions, delta = remaining_positions(*prompt, one_axis=True)
+    assert positions.T.tolist() == expected and delta == shift
 
 
 def test_text_after_a_compressed_image_stands_where_it_would_have_stood():
-    positions, delta = prompt_positions(8, [Placed(2, 3, 576)])
-    assert positions[0].tolist() == [0, 1, 2, 2, 2, 578, 579, 580]
-    assert delta == 573  # the next token, number 8, stands at 581
+    whole = torch.arange(582).expand(3, -1)
+    positions, delta = remaining_positions(whole, 0, [(1, image(576, 3, 576))], one_axis=True)
+    assert positions[0].tolist() == [0, 1, 2, 2, 2, 578, 579, 580, 581]
+    assert delta == 573  # the next token, number 9, stands at 582
 
 
-def test_a_prompt_without_images_counts_from_zero():
-    positions, delta = prompt_positions(4, [])
-    assert positions.tolist() == [[0, 1, 2, 3]] * 3 and delta == 0
+def test_on_a_grid_text_stays_where_the_model_puts_it():
+    whole = torch.tensor([[0, 1, 2, 2, 2, 2, 4, 5]] * 3)
+    positions, delta = remaining_positions(whole, -2, [(1, image(4, 2, 1))], one_axis=False)
+    assert positions[0].tolist() == [0, 1, 2, 2, 4, 5] and delta == 0

@@ -1,13 +1,17 @@
 """What "covist" in --hf-overrides may say: every setting arrives, and every refusal is one line."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
-from covist.budget import Budget, Count, Share
+from covist.budget import Count, Share
 from covist.errors import CovistError
 from covist.methods.registry import available_methods
-from covist.vllm.settings import Serving, read_budget
+from covist.plugins import Plugin
+from covist.vllm.settings import BY_EMBEDDINGS, WITHOUT_WEIGHTS, Serving, read_budget, require_readable
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_a_budget_is_enough():
@@ -95,11 +99,34 @@ def test_a_frozen_reference_does_not_change():
     assert tracker.read() == 0.25
 
 
-@pytest.mark.parametrize(
-    ("budget", "count"), [(None, 64), (48, 48), ("10%", 58), (0.5, 288), (900, 576), ("100%", 576)]
-)
-def test_a_request_may_have_a_budget_of_its_own(budget, count):
-    assert Serving.read({"budget": 64}).count(None if budget is None else Budget.parse(budget), 576) == count
+def test_methods_that_read_embeddings_alone_serve_every_model():
+    served = []
+    for name in (*available_methods(), BY_EMBEDDINGS, WITHOUT_WEIGHTS, "divprune+sca"):
+        try:
+            require_readable(Serving.read({"budget": 64, "method": name}), "GlmForImages", tower_is_read=False)
+            served.append(name)
+        except CovistError as error:
+            assert "\n" not in str(error)
+    assert served == ["divprune", "random", "tome", BY_EMBEDDINGS, WITHOUT_WEIGHTS]
+
+
+def test_a_method_of_ones_own_that_reads_layers_of_the_tower_is_refused_where_none_is_read():
+    Plugin.of(str(EXAMPLES / "plugin" / "covist_loudest.py")).load()
+    require_readable(Serving.read({"budget": 64, "method": "loudest"}), "GlmForImages", tower_is_read=False)
+    with pytest.raises(CovistError, match="growing reads the vision tower"):
+        require_readable(Serving.read({"budget": 64, "method": "growing"}), "GlmForImages", tower_is_read=False)
+
+
+def test_the_question_needs_a_tower_that_is_read():
+    serving = Serving.read({"budget": 64, "method": BY_EMBEDDINGS, "instruction": True})
+    require_readable(serving, "LlavaForConditionalGeneration", tower_is_read=True)
+    with pytest.raises(CovistError, match="in GlmForImages the question cannot take part"):
+        require_readable(serving, "GlmForImages", tower_is_read=False)
+
+
+def test_only_without_weights_nothing_is_added_to_attention():
+    assert Serving.read({"budget": 64, "method": BY_EMBEDDINGS}).biases
+    assert not Serving.read({"budget": 64, "method": WITHOUT_WEIGHTS}).biases
 
 
 def test_the_budget_of_a_request_is_taken_out_of_its_options():
@@ -112,6 +139,7 @@ def test_the_budget_of_a_request_is_taken_out_of_its_options():
     [
         ({"covist_budget": "auto"}, "fixes the prompt's length"),
         ({"covist_budget": -1}, "budget"),
+        ({"use_audio_in_video": True}, "sound and video overlap"),
         ({"covist_method": "divprune"}, "unknown option covist_method; covist has only covist_budget"),
     ],
 )

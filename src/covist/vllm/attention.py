@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from covist.contract.method import AttentionRule
 from covist.errors import CovistError
 from covist.formulas.cosine_series import CosineSeries, fit_series
 from covist.formulas.wide_heads import COLUMNS, WideHeads, terms_in, widen
 from covist.vllm.rows import Side
-
-if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+from covist.vllm.settings import COST, WITHOUT_WEIGHTS
 
 MOST_COLUMNS = 256
 """The most extra dimensions: every cached token needs space for them."""
@@ -41,62 +40,51 @@ class StepColumns:
         self.keys[:count] = self.codec.key_columns(weights, positions, biased, self._reach)
 
 
-class WideAttention(nn.Module):
-    """Replaces a layer's `attn`: widens queries and keys, and trims the output."""
+class WideForward:
+    """A mixin before vLLM's attention layer, whose heads are wider than the model's: widens queries and keys."""
 
-    scale: Tensor
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    head_size_v: int
+    step: StepColumns
+    scale: Tensor  # of this rank's heads
+    scaling: float
 
-    def __init__(self, attention: Any, step: StepColumns, vllm_config: VllmConfig):
-        super().__init__()
-        self._heads, self._kv_heads, self._width = attention.num_heads, attention.num_kv_heads, attention.head_size
-        self._step, self.scaling = step, attention.impl.scale
-        # This rank's heads; the gains are known once the weights are loaded.
-        self.register_buffer("scale", torch.ones(self._heads, dtype=torch.float32), persistent=False)
-        self.inner = wider_layer(attention, step.codec.columns, vllm_config)
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """[n, heads x width] each, with the heads of keys and values."""
-        count, further = query.shape[0], self._step.codec.columns
-        waves, keys = self._step.queries[:count], self._step.keys[:count]
-        own = self._step.codec.query_columns(self.scale, waves, self.scaling).transpose(0, 1)  # [n, heads, columns]
-        query = widen(query.view(count, self._heads, self._width), own)
-        key = widen(key.view(count, self._kv_heads, self._width), keys[:, None])
-        value = F.pad(value.view(count, self._kv_heads, self._width), (0, further))
-        output = self.inner(query.flatten(1), key.flatten(1), value.flatten(1))
-        return output.view(count, self._heads, -1)[..., : self._width].flatten(1)
+    def forward(self, query: Tensor, key: Tensor | None, value: Tensor | None, *unused: Any, **options: Any) -> Tensor:
+        """[n, heads x width] each, with the heads of keys and values; those of a shared cache are None."""
+        parent: Any = super()
+        count, further = query.shape[0], self.step.codec.columns
+        own = self.step.codec.query_columns(self.scale, self.step.queries[:count], self.scaling).transpose(0, 1)
+        query = widen(query.reshape(count, self.num_heads, -1), own)
+        if key is not None:
+            key = widen(key.reshape(count, self.num_kv_heads, -1), self.step.keys[:count, None]).flatten(1)
+        narrow = self.head_size - further if self.head_size_v == self.head_size else self.head_size_v
+        if value is not None:
+            value = value.reshape(count, self.num_kv_heads, -1)
+            value = F.pad(value, (0, self.head_size_v - value.shape[-1])).flatten(1)
+        output = parent.forward(query.flatten(1), key, value, **options)
+        return output.view(count, self.num_heads, -1)[..., :narrow].flatten(1)
 
 
-def wider_layer(attention: Any, columns: int, vllm_config: VllmConfig) -> nn.Module:
-    """A layer that replaces `attention`, with extra dimensions in its heads."""
-    from vllm.model_executor.layers.attention import Attention  # here, so that the rest runs without vLLM
-
-    # It takes over the name, by which caches are bound and kernels are called.
-    del vllm_config.compilation_config.static_forward_context[attention.layer_name]
-    return Attention(
-        attention.num_heads,
-        attention.head_size + columns,
-        attention.impl.scale,
-        num_kv_heads=attention.num_kv_heads,
-        cache_config=vllm_config.cache_config,
-        quant_config=attention.quant_config,
-        per_layer_sliding_window=attention.sliding_window,
-        attn_type=attention.attn_type,
-        prefix=attention.layer_name,
+def columns_for(attentions: Sequence[Any], wanted: int | None) -> int:
+    """How many dimensions to add to the heads of all layers, so that their backends support them."""
+    choices = range(COLUMNS, MOST_COLUMNS + 1, COLUMNS) if wanted is None else [wanted]
+    refusing: Any = None
+    for columns in choices:
+        refusing = next((one for one in attentions if not _supports(one, columns)), None)
+        if refusing is None:
+            return columns
+    width, backend = refusing.head_size, refusing.attn_backend
+    sizes = ", ".join(map(str, backend.get_supported_head_sizes())) or "other sizes"
+    raise CovistError(
+        f"vLLM: {backend.get_name()} does not support head size {width + choices[0]} ({width} and the bias), only "
+        f"{sizes}; set columns accordingly, or use {WITHOUT_WEIGHTS}, which leaves out the weights, {COST}"
     )
 
 
-def columns_for(attention: Any, wanted: int | None) -> int:
-    """How many dimensions to add to the heads of a layer, so that its backend supports them."""
-    width, backend = attention.head_size, attention.attn_backend
-    choices = range(COLUMNS, MOST_COLUMNS + 1, COLUMNS) if wanted is None else [wanted]
-    fitting = next((columns for columns in choices if backend.supports_head_size(width + columns)), None)
-    if fitting is None:
-        sizes = ", ".join(map(str, backend.get_supported_head_sizes())) or "other sizes"
-        raise CovistError(
-            f"vLLM: {backend.get_name()} does not support head size {width + choices[0]} ({width} and the bias), only "
-            f"{sizes}; set columns accordingly, or use a method without a bias, such as divprune"
-        )
-    return fitting
+def _supports(attention: Any, columns: int) -> bool:
+    return attention.attn_backend.supports_head_size(attention.head_size + columns)
 
 
 def extend_rotary(rotary: Any, positions: int) -> None:

@@ -1,89 +1,47 @@
-"""From the tower's signals of an image to the rows that enter the prompt."""
+"""From the signals of an image to the rows that enter the prompt."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from covist.budget import Budget
 from covist.contract.decoder import Decoder
 from covist.contract.instruction import Instruction, TextSpace
+from covist.contract.method import Method
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
 from covist.errors import CovistError
+from covist.grid import Grid
 from covist.state import VisualState
-from covist.vllm.rows import image_rows
-from covist.vllm.settings import Serving
-
-
-@dataclass(frozen=True)
-class ImageRequest:
-    """The part of a request that concerns an image, on its way from the front end to a worker.
-
-    budget: None means the engine's
-    text, tokens, pieces: the question, if the selection uses it
-    """
-
-    budget: Budget | None = None
-    text: str = ""
-    tokens: tuple[int, ...] = ()
-    pieces: tuple[str, ...] = ()
-
-    @property
-    def _fields(self) -> tuple[Any, ...]:
-        return None if self.budget is None else str(self.budget), self.text, self.tokens, self.pieces
-
-    def pack(self) -> Tensor:
-        """The request as a tensor of bytes, because vLLM passes tensors."""
-        return torch.frombuffer(bytearray(json.dumps(self._fields).encode()), dtype=torch.uint8)
-
-    def identify(self, image: str) -> str:
-        """The cache key of an image, from its key without such a request."""
-        if self == ImageRequest():
-            return image
-        return hashlib.blake2b(f"{image}{self._fields}".encode(), digest_size=32).hexdigest()
-
-    @classmethod
-    def unpack(cls, packed: Tensor) -> ImageRequest:
-        budget, text, tokens, pieces = json.loads(bytes(packed.cpu().tolist()))
-        asked = None if budget is None else Budget.parse(budget)
-        return cls(asked, text, tuple(tokens), tuple(pieces))
+from covist.vllm.item import NOTHING_ASKED, ImageRequest
+from covist.vllm.rows import WHERE_IT_WAS, Place, image_rows
 
 
 class ImageCompressor:
     """Reduces images to as many rows as they have placeholders."""
 
-    def __init__(self, serving: Serving, decoder: Decoder, embed: Callable[[Tensor], Tensor], axes: int):
-        self._serving, self._decoder, self._embed, self._axes = serving, decoder, embed, axes
+    def __init__(self, method: Method, decoder: Decoder, embed: Callable[[Tensor], Tensor]):
+        self._method, self._decoder, self._embed = method, decoder, embed
         self.text_tower: TextSpace | None = None
 
-    def rows(self, signals: ImageSignals, request: ImageRequest) -> Tensor:
+    def rows(
+        self, signals: ImageSignals, count: int, request: ImageRequest = NOTHING_ASKED, place: Place = WHERE_IT_WAS
+    ) -> Tensor:
         """[count and markers, d + side columns]."""
-        method, count = self._serving.method, self._serving.count(request.budget, signals.grid.size)
-        context = ImageContext(signals, self._positions(signals), self._read(request, signals), self._decoder)
+        rows, offsets = signals.content_rows, place.offsets
+        positions = rows if offsets is None else offsets[rows]
+        context = ImageContext(signals, positions, self._read(request, signals), self._decoder)
         context.text_tower = self.text_tower
-        state = method.begin(context, count).state
+        state = self._method.begin(context, count).state
         if state.count < count:
             state = _filled(state, context, count)
-        rows = image_rows(signals, state, method, count)
+        made = image_rows(signals, state, self._method, count, place)
         expected = count + int((~signals.content).sum())
-        if len(rows) != expected:  # vLLM would silently truncate it
-            raise CovistError(f"{method.name} kept {len(rows)} rows of an image, but the prompt has {expected}")
-        return rows
-
-    def _positions(self, signals: ImageSignals) -> Tensor:
-        """Positions of the content tokens relative to the image's first one: [N], or [N, axes] on a grid."""
-        if self._axes == 1:
-            return signals.content_rows
-        (rows, columns), *_ = signals.grid.views
-        index = torch.arange(rows * columns, device=signals.content.device)
-        return torch.stack([index * 0, index // columns, index % columns], -1)
+        if len(made) != expected:  # vLLM would silently truncate it
+            raise CovistError(f"{self._method.name} kept {len(made)} rows of an image, but the prompt has {expected}")
+        return made
 
     def _read(self, request: ImageRequest, signals: ImageSignals) -> Instruction:
         tokens = torch.tensor(request.tokens, dtype=torch.long, device=signals.span.device)
@@ -91,6 +49,30 @@ class ImageCompressor:
         return Instruction(
             torch.arange(len(tokens)), len(tokens) - 1, request.text, embedded, lambda: [*request.pieces]
         )
+
+
+def embedding_signals(span: Tensor, content: Tensor, width: int) -> ImageSignals:
+    """What is known of an image without its tower: its rows [n, d] as the prompt receives them.
+
+    content: which rows are no markers, [n]
+    width: of an embedding; features for later layers follow it in a row
+    """
+    embeddings, *levels = span.split(width, dim=-1)
+
+    def refuse(*given: Tensor) -> Tensor:
+        raise CovistError("vLLM shows only the embeddings of this image")  # `require_readable` refuses such methods
+
+    return ImageSignals(
+        grid=Grid(((1, int(content.sum())),)),
+        span=embeddings,
+        content=content,
+        read_attention=refuse,
+        read_keys=refuse,
+        read_hidden=refuse,
+        pack=torch.arange(int(content.sum()), device=span.device),
+        project=refuse,
+        companions={level: features[content] for level, features in enumerate(levels, 1)},
+    )
 
 
 def _filled(state: VisualState, image: ImageContext, count: int) -> VisualState:

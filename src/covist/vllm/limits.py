@@ -7,10 +7,20 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from covist.errors import CovistError
+from covist.vllm.settings import COST, WITHOUT_WEIGHTS
 
 OLDEST, NEWEST = "0.32", "0.33"
 """The range of tested vLLM versions, the upper end excluded: its internals change between versions."""
-CLIP = "clip_vision_model"
+_RAW_IDS = "it reads the ids of image tokens, of which some are removed"
+UNFIT = {
+    "DeepseekV41ForCausalLM": _RAW_IDS,
+    "DeepseekV4ForConditionalGeneration": "its class depends on the device",
+    "DiffusionGemmaForBlockDiffusion": "it writes blocks of text at once",
+    "NemotronParseForConditionalGeneration": "its decoder reads images by cross-attention",
+    "PixtralForConditionalGeneration": "Mistral's tokenizer writes its tokens; use a checkpoint of transformers",
+    "Qwen4ExpForConditionalGeneration": _RAW_IDS,
+}
+"""Model classes of vLLM that cannot be compressed, and why."""
 FURTHER = 4
 """Rotary tables cover so many times the longest prompt, as vLLM's own do for multidimensional positions."""
 
@@ -25,12 +35,10 @@ def require_tested(version: str) -> None:
         raise CovistError(f"covist: vLLM {version} is not supported; install vllm>={OLDEST},<{NEWEST}")
 
 
-def require_tower(architecture: str, tower: str) -> None:
-    """Refuse a LLaVA whose tower has no class token, which provides the evidence."""
-    if "Llava" in architecture and tower != CLIP:
-        raise CovistError(
-            f"covist: the vision tower is {tower!r}; in vLLM, only LLaVA models with a CLIP tower can be compressed"
-        )
+def require_fit(architecture: str) -> None:
+    """Refuse a model class that cannot be compressed."""
+    if reason := UNFIT.get(architecture):
+        raise CovistError(f"vLLM: {architecture} cannot be compressed: {reason}")
 
 
 def position_room(max_model_len: int) -> int:
@@ -48,8 +56,11 @@ def require_room(shift: int, max_model_len: int) -> None:
         )
 
 
-def refusals(vllm_config: Any) -> list[str]:
-    """The parts of an engine's configuration that cannot be combined with compression, one sentence each."""
+def refusals(vllm_config: Any, biases: bool = True) -> list[str]:
+    """The parts of an engine's configuration that cannot be combined with compression, one sentence each.
+
+    biases: whether the method adds something to attention
+    """
     parallel, cache = vllm_config.parallel_config, vllm_config.cache_config
     multimodal = vllm_config.model_config.multimodal_config
     speculative = vllm_config.speculative_config
@@ -60,8 +71,11 @@ def refusals(vllm_config: Any) -> list[str]:
             "pipeline parallelism is not possible, because only the first stage sees the weights of the rows; "
             "use --tensor-parallel-size"
         )
-    if str(cache.cache_dtype).startswith(("fp8", "int8", "nvfp4", "turboquant")):
-        found.append(f"a KV cache in {cache.cache_dtype} cannot hold the bias; use --kv-cache-dtype auto")
+    if biases and str(cache.cache_dtype).startswith(("fp8", "int8", "nvfp4", "turboquant")):
+        found.append(
+            f"a KV cache in {cache.cache_dtype} cannot hold the bias; use --kv-cache-dtype auto, or {WITHOUT_WEIGHTS}, "
+            f"which leaves out the weights, {COST}"
+        )
     if speculative is not None and speculative.method not in ("ngram", "ngram_gpu", "suffix"):
         found.append(
             f"draft models ({speculative.method!r}) read image embeddings, which have extra columns; use ngram or none"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,116 +16,185 @@ from vllm.distributed import (
     get_tensor_model_parallel_world_size,
     tensor_model_parallel_all_gather,
 )
+from vllm.multimodal.inputs import (
+    MultiModalBatchedField,
+    MultiModalFeatureSpec,
+    MultiModalFieldElem,
+    MultiModalKwargsItem,
+    PlaceholderRange,
+)
 
+from covist.errors import CovistError
 from covist.families.text_tower import Home, TextTower
-from covist.vllm.attention import StepColumns, WideAttention, columns_for, extend_rotary
+from covist.vllm.attention import StepColumns, columns_for, extend_rotary
+from covist.vllm.clip_layers import attach_further_layers, with_all_of_the_tower
 from covist.vllm.decoder import ServedDecoder
-from covist.vllm.images import ImageCompressor, ImageRequest, split_evenly
+from covist.vllm.images import ImageCompressor, embedding_signals, split_evenly
+from covist.vllm.item import ImageRequest, Item, argument_of
 from covist.vllm.limits import position_room
-from covist.vllm.positions import Placed, prompt_positions
-from covist.vllm.rows import Side, side_columns
-from covist.vllm.settings import PLACE, REQUEST, Serving, require_served_rule
+from covist.vllm.positions import remaining_positions
+from covist.vllm.rows import Place, Side, side_columns, whole_rows
+from covist.vllm.settings import ANY_DECODER, ITEM, Serving, require_served_rule
+from covist.vllm.towers import reader_for
+from covist.vllm.wide_attention import biasable_layers, recorded_arguments, widen_layer
+
+TOWER = re.compile(r"^(model\.)?vision_tower\.(?!vision_model\.)")
 
 
 class CompressedModel:
-    """A mixin before a vLLM model class: overrides the embedding of images, the merging of rows and the positions.
+    """A mixin before a vLLM model class: overrides the embedding of images, the merging of rows and the positions."""
 
-    A subclass names the family that reads its tower (`served_family`) and defines how a batch of images is split.
-    """
-
-    served_family: ClassVar[Any]
-    axes: ClassVar[int] = 1
-    """Axes of the rotary positions."""
-    config: Any
+    model_config: Any
     language_model: Any
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):
         parent: Any = super()
-        parent.__init__(vllm_config=vllm_config, prefix=prefix)
-        self.serving = Serving.read(getattr(self.config, "covist", None))
-        scheduler = vllm_config.scheduler_config
-        self._tokens_at_once = scheduler.max_num_batched_tokens
+        with recorded_arguments() as arguments:
+            parent.__init__(vllm_config=vllm_config, prefix=prefix)
+        config, device = vllm_config.model_config.hf_config, vllm_config.device_config.device
+        self.serving = Serving.of(config)
+        self._tokens_at_once = vllm_config.scheduler_config.max_num_batched_tokens
+        self._width = vllm_config.model_config.get_hidden_size()
+        columns = side_columns(self.serving.axes)
+        self._side = torch.zeros(self._tokens_at_once, columns, dtype=torch.float32, device=device)
         self._family = self._bind_family(vllm_config)
-        module, text = self.language_model.model, self.config.get_text_config()
-        self._decoder = ServedDecoder(module, text, _gather_heads)
-        self._compressor = ImageCompressor(self.serving, self._decoder, module.embed_input_ids, self.axes)
-        device, dtype = vllm_config.device_config.device, vllm_config.model_config.dtype
-        self._side = torch.zeros(self._tokens_at_once, side_columns(self.axes), dtype=torch.float32, device=device)
+        self._decoder: Any = ANY_DECODER
+        if self._family is not None:
+            text = config.get_text_config()
+            self._decoder = ServedDecoder(self.language_model.model, text, _gather_heads)
+        self._compressor = ImageCompressor(self.serving.method, self._decoder, self._embed_text)
         if self.serving.clip is not None:
-            self._compressor.text_tower = TextTower.load(self.serving.clip, Home(device, dtype))
-        self._widen_attention(vllm_config, device)
-        self._weights_read = False
+            home = Home(device, vllm_config.model_config.dtype)
+            self._compressor.text_tower = TextTower.load(self.serving.clip, home)
+        self._prepare_attention(arguments, vllm_config, device)
+        if self.serving.axes == 1 and hasattr(self, "model_config"):
+            self.model_config = _WithOneAxis(self.model_config)  # the Transformers backend asks it in every step
 
     def _bind_family(self, vllm_config: VllmConfig) -> Any:
-        family = self.served_family(self)
+        """What reads the vision tower, if the method reads more than embeddings."""
+        reader = reader_for(vllm_config.model_config.hf_config)
+        if reader is None or self.serving.reads_embeddings:
+            return None
+        requests = self.serving.method.encoder_requests
+        attach_further_layers(self, reader, requests, vllm_config)
+        family = reader(self)
         family.gather = tensor_model_parallel_all_gather
-        family.exact_attention = False
-        family.watch(self.serving.method.encoder_requests)
+        family.watch(requests)
         return family
 
-    def _widen_attention(self, vllm_config: VllmConfig, device: Any) -> None:
-        """Give every layer the wide heads that the method's bias needs, if it has a bias."""
-        layers, room = self._decoder.layers, position_room(vllm_config.model_config.max_model_len)
-        for rotary in {id(one): one for one in map(self._rotary_of, range(layers))}.values():
-            extend_rotary(rotary, room)
-        rule = self.serving.method.attention_rule(self._decoder)
-        require_served_rule(self.serving.method, rule)
+    def _prepare_attention(self, arguments: dict[int, Any], vllm_config: VllmConfig, device: Any) -> None:
+        """Give the decoder positions that reach far enough, and the wide heads that the method's bias needs."""
+        room, method = position_room(vllm_config.model_config.max_model_len), self.serving.method
+        module: Any = self
+        if self.serving.axes > 1 or method.positions == "keep":
+            for rotary in {id(one): one for one in module.modules() if hasattr(one, "cos_sin_cache")}.values():
+                extend_rotary(rotary, room)
+        rule = method.attention_rule(self._decoder)
+        require_served_rule(method, rule)
         self._step: StepColumns | None = None
+        self._wide: list[Any] = []
         if rule is None:
             return
-        attentions = [self._decoder.attention_of(layer) for layer in range(layers)]
-        columns = columns_for(attentions[0].attn, self.serving.columns)
+        self._wide = biasable_layers(vllm_config)
+        columns = columns_for(self._wide, self.serving.columns)
         self._step = StepColumns(rule, columns, self._tokens_at_once, room, device)
-        for attention in attentions:
-            attention.attn = WideAttention(attention.attn, self._step, vllm_config)
-
-    def _rotary_of(self, layer: int) -> Any:
-        return self._decoder.attention_of(layer).rotary_emb
+        for layer in self._wide:
+            widen_layer(layer, arguments[id(layer)], self._step, vllm_config)
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         parent: Any = super()
-        loaded = parent.load_weights(weights)
-        self._read_weights()
-        return loaded
+        if self._family is not None:
+            weights = with_all_of_the_tower(self, self._family, weights)
+        return parent.load_weights(self._renamed(weights))
+
+    def _renamed(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """transformers 5.22 and later omit a part of the tower's name when saving."""
+        omitted = hasattr(getattr(self, "vision_tower", None), "vision_model")
+        for name, tensor in weights:
+            yield TOWER.sub(r"\1vision_tower.vision_model.", name) if omitted else name, tensor
 
     def _read_weights(self) -> None:
         """Set the gains of all heads, once the weights are loaded."""
-        self._weights_read = True
-        if self._step is None:
-            return
         self._decoder.read_weights()
         rule = self.serving.method.attention_rule(self._decoder)
-        assert rule is not None
+        assert rule is not None, "there are wide heads"
         rank, world = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
-        for layer, gains in enumerate(rule.scale):
-            wide = self._decoder.attention_of(layer).attn
-            wide.scale.copy_(gains.chunk(world)[rank])
+        for layer, gains in zip(self._wide, rule.scale, strict=True):
+            layer.scale.copy_(gains.chunk(world)[rank])
+        self._wide = []
 
     # -- images ------------------------------------------------------------------------------------------------------
 
     def embed_multimodal(self, **kwargs: Any) -> Sequence[Tensor]:
-        """[rows, d + side columns] for each image, in micro-batches: vLLM plans batches by the remaining rows."""
+        """[rows, d + side columns] for each item, in micro-batches: vLLM plans batches by the remaining rows."""
         parent: Any = super()
-        if PLACE not in kwargs:  # a video, which is not compressed
+        if ITEM not in kwargs:  # sound, which is not compressed
             return [F.pad(span, (0, self._side.shape[1])) for span in parent.embed_multimodal(**kwargs)]
-        rows: list[Tensor] = []
-        for part in split_evenly(self.image_tokens(kwargs), self._tokens_at_once):
-            arguments = self.part_of(kwargs, part)
+        items, rows = [Item.unpack(packed) for packed in kwargs.pop(ITEM)], list[Tensor]()
+        for part in split_evenly([int(item.embeds.sum()) for item in items], self._tokens_at_once):
+            arguments, own = argument_of(kwargs, items, part), items[part]
             spans = [span.detach() for span in parent.embed_multimodal(**arguments)]
-            signals = self._family.read(arguments, spans)
-            for image, request in zip(signals, kwargs[REQUEST][part], strict=True):
-                rows.append(self._compressor.rows(image, ImageRequest.unpack(request)))
+            signals = [None] * len(own)
+            if self._family is not None and own[0].modality == "image":
+                signals = self._family.read(arguments, spans)
+            for index, (item, span) in enumerate(zip(own, spans, strict=True)):
+                offsets = self._offsets(item, arguments, index)
+                rows.append(self._rows(item, self._with_structure(item, span), offsets, signals[index]))
         return rows
 
-    def image_tokens(self, kwargs: dict[str, Any]) -> list[int]:
-        """How many tokens each image of a batch has before compression."""
-        raise NotImplementedError
+    def _with_structure(self, item: Item, span: Tensor) -> Tensor:
+        """All rows of an item [n, d], from its embeddings: text between them has embeddings of its own."""
+        embeds = item.embeds[item.inside].to(span.device)
+        if len(span) != int(embeds.sum()):
+            raise CovistError(f"vLLM made {len(span)} embeddings of a {item.modality} with {int(embeds.sum())} places")
+        if bool(embeds.all()):
+            return span
+        ids = torch.tensor(item.ids[item.inside], device=span.device)
+        texts = self._embed_text(ids[~embeds]).to(span)
+        rows = span.new_zeros(len(embeds), span.shape[1])
+        rows[embeds], rows[~embeds, : texts.shape[1]] = span, texts
+        return rows
 
-    def part_of(self, kwargs: dict[str, Any], part: slice) -> dict[str, Any]:
-        """The arguments of the tower for some images of a batch."""
-        raise NotImplementedError
+    def _rows(self, item: Item, span: Tensor, offsets: Tensor, signals: Any) -> Tensor:
+        """The rows of an item: `span` [n, d] at `offsets` [n, axes], with signals of its tower, if that is read."""
+        if item.is_whole:
+            return whole_rows(span, offsets)
+        content = item.embeds[item.inside].to(span.device)
+        if item.newlines:
+            newline: Any = getattr(self, "image_newline")  # noqa: B009
+            content = content & (span != newline.to(span)).any(-1)
+        made, before, request = list[Tensor](), 0, ImageRequest(**item.question)
+        lengths = [part.length for part in item.parts]
+        pieces = zip(item.parts, span.split(lengths), content.split(lengths), offsets.split(lengths), strict=True)
+        for part, rows, is_content, own_offsets in pieces:
+            own = signals or embedding_signals(rows, is_content, self._width)
+            place = Place(before) if self.serving.axes == 1 else Place(offsets=own_offsets)
+            made.append(self._compressor.rows(own, part.count, request, place))
+            before += part.positions
+        return torch.cat(made)
+
+    def _offsets(self, item: Item, arguments: dict[str, Any], index: int) -> Tensor:
+        """Positions of an item's rows before compression, relative to its first embedding, [n, axes]."""
+        device = self._side.device
+        if self.serving.axes == 1:
+            return torch.arange(item.length, device=device)[:, None]
+        data = {
+            name: MultiModalFieldElem(value[index], MultiModalBatchedField())
+            for name, value in arguments.items()
+            if name not in item.fields
+        }
+        place = PlaceholderRange(offset=0, length=len(item.ids), is_embed=item.embeds)
+        feature = MultiModalFeatureSpec(MultiModalKwargsItem(data), item.modality, "", place)
+        parent: Any = super()
+        positions, _ = parent.get_mrope_input_positions(item.ids, [feature])
+        inside = positions[:, item.inside].T.to(device)
+        return inside - inside[0]
+
+    def _embed_text(self, ids: Tensor) -> Tensor:
+        model: Any = self
+        return model.get_language_model().embed_input_ids(ids)
 
     # -- the decoder's input -----------------------------------------------------------------------------------------
 
@@ -149,39 +219,65 @@ class CompressedModel:
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        if not self._weights_read:  # weights that were not loaded from a checkpoint
+        if self._wide and self._family is not None:  # the first call after weights were loaded
             self._read_weights()
         parent: Any = super()
         side = Side.unpack(self._side[: positions.shape[-1]])
-        placed = positions[: self.axes].T + side.offsets  # [n, axes]
+        placed = positions[: self.serving.axes].T + side.offsets  # [n, axes]
         if self._step is not None:
             self._step.write(placed, side)
-        own = placed.T.contiguous() if self.axes > 1 else placed[:, 0].contiguous()
+        own = placed.T.contiguous() if self.serving.axes > 1 else placed[:, 0].contiguous()
         return parent.forward(input_ids, own, intermediate_tensors, inputs_embeds, **kwargs)
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[Tensor, int]:
-        """Positions of a prompt [3, n], and the shift of the generated tokens."""
-        return prompt_positions(len(input_tokens), [self._placed(feature, input_tokens) for feature in mm_features])
+        """Positions of a prompt [axes, n], and the shift of the generated tokens.
 
-    def _placed(self, feature: Any, prompt: list[int]) -> Placed:
-        """The place of an image or video in the prompt; videos are not compressed."""
-        first, length = feature.mm_position.offset, feature.mm_position.length
-        if feature.modality == "image":
-            return Placed(first, *feature.data[PLACE].data.tolist())
-        alone = replace(feature, mm_position=replace(feature.mm_position, offset=0))
+        The model's own class says where the tokens of the uncompressed prompt stand.
+        """
+        whole, features, placed, place = list[int](), list[Any](), list[tuple[int, Item]](), 0
+        for feature in sorted(mm_features, key=lambda feature: feature.mm_position.offset):
+            at, packed = feature.mm_position, (feature.data or {}).get(ITEM)
+            whole += input_tokens[place : at.offset]
+            start, place = len(whole), at.offset + at.length
+            if packed is None:
+                features.append(replace(feature, mm_position=replace(at, offset=start)))
+                whole += input_tokens[at.offset : place]
+                continue
+            item = Item.unpack(packed.data)
+            own = PlaceholderRange(offset=start, length=len(item.ids), is_embed=item.embeds)
+            features.append(replace(feature, mm_position=own))
+            placed.append((start, item))
+            whole += item.ids
+        whole += input_tokens[place:]
+        if self.serving.axes == 1:
+            return remaining_positions(torch.arange(len(whole)).expand(3, -1), 0, placed, one_axis=True)
         parent: Any = super()
-        positions, shift = parent.get_mrope_input_positions(prompt[first : first + length], [alone])
-        return Placed(first, length, length + shift, positions)
+        positions, delta = parent.get_mrope_input_positions(whole, features)
+        return remaining_positions(positions, delta, placed, one_axis=False)
 
     def get_mm_lora_token_counts(self, *, modality: str, mm_kwargs: Any, num_mm_embeds: int) -> tuple[int, int | None]:
         """Tokens that the tower and the projector compute: all tokens of the image."""
         parent: Any = super()
-        whole = (
-            num_mm_embeds
-            if mm_kwargs is None
-            else self.image_tokens({n: v.data[None] for n, v in mm_kwargs.items()})[0]
-        )
+        packed = (mm_kwargs or {}).get(ITEM)
+        whole = num_mm_embeds if packed is None else int(Item.unpack(packed.data).embeds.sum())
         return parent.get_mm_lora_token_counts(modality=modality, mm_kwargs=mm_kwargs, num_mm_embeds=whole)
+
+    def get_encoder_cudagraph_config(self) -> Any:
+        """No graphs: they would bypass the reduction of images."""
+        parent: Any = super()
+        return replace(parent.get_encoder_cudagraph_config(), modalities=[])
+
+
+class _WithOneAxis:
+    """A model's configuration that says that positions have one axis, whatever vLLM must believe."""
+
+    uses_mrope = False
+
+    def __init__(self, config: Any):
+        self._config = config
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, name)
 
 
 def _gather_heads(own: Tensor, heads: int) -> Tensor:

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-AXES = 3
-"""vLLM stores three positions per token for models that define their own positions."""
+from covist.vllm.item import Item
 
 
-@dataclass(frozen=True)
-class Placed:
-    """An image or video in a prompt: tokens [first, first + rows), which take `positions` positions.
+def remaining_positions(
+    whole: Tensor, delta: int, placed: Iterable[tuple[int, Item]], one_axis: bool
+) -> tuple[Tensor, int]:
+    """Positions [axes, n] of a compressed prompt, and what to add to the index of a generated token to get its own.
 
-    offsets: positions of the rows relative to the first one, [3, rows], if the rows do not carry them
+    whole, delta: the same of the uncompressed prompt
+    placed: where the tokens of each item begin in it, in order
+    Every row of an item gets the position of its first embedding. Text keeps its own; on one axis it moves up if the
+    method lets items take fewer positions.
     """
-
-    first: int
-    rows: int
-    positions: int
-    offsets: Tensor | None = None
-
-
-def prompt_positions(length: int, placed: Iterable[Placed]) -> tuple[Tensor, int]:
-    """Positions [3, length] of a prompt, and what to add to the index of a generated token to get its position.
-
-    Every row of an image gets the image's first position; text continues after the positions that the image takes.
-    """
-    positions, place, position = torch.empty(AXES, length, dtype=torch.long), 0, 0
-    for image in sorted(placed, key=lambda image: image.first):
-        text = image.first - place
-        positions[:, place : image.first] = torch.arange(position, position + text)
-        position += text
-        own = positions[:, image.first : image.first + image.rows]
-        own[:] = position if image.offsets is None else position + image.offsets
-        place, position = image.first + image.rows, position + image.positions
-    positions[:, place:] = torch.arange(position, position + length - place)
-    return positions, position + length - place - length
+    parts, place, closed = [], 0, 0
+    for start, item in placed:
+        first = start + item.inside.start
+        parts.append(whole[:, place:first] - closed)
+        parts.append((whole[:, first : first + 1] - closed).expand(-1, item.rows))
+        place = start + item.inside.stop
+        closed += item.length - item.positions if one_axis else 0
+    positions = torch.cat([*parts, whole[:, place:] - closed], dim=1)
+    return positions, whole.shape[1] + delta - closed - positions.shape[1]

@@ -62,35 +62,56 @@ class Side:
         return cls(columns[:, 0] > 0, columns[:, 1] + columns[:, 2], digits[..., 0] * BASE + digits[..., 1])
 
 
-def image_rows(signals: ImageSignals, state: VisualState, method: Method, budget: int) -> Tensor:
+def whole_rows(span: Tensor, offsets: Tensor) -> Tensor:
+    """All rows of an uncompressed image [n, d], at `offsets` [n, axes] from its first position."""
+    nothing = torch.zeros(len(span), device=span.device)
+    return torch.cat([span, Side(nothing.bool(), nothing, offsets).pack(span)], -1)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the rows of an image stand, relative to the first embedding.
+
+    before: positions that earlier frames of the same video take
+    offsets: of all rows, [n, axes], if positions have several axes
+    """
+
+    before: int = 0
+    offsets: Tensor | None = None
+
+
+WHERE_IT_WAS = Place()
+
+
+def image_rows(
+    signals: ImageSignals, state: VisualState, method: Method, budget: int, place: Place = WHERE_IT_WAS
+) -> Tensor:
     """The remaining rows of an image, markers included, in the order of the prompt, [rows, d + columns].
 
     Features that are added before later layers are between the embeddings and the columns.
     """
-    places = signals.content_rows[state.indices]  # in the span
+    contents = signals.content_rows[state.indices]  # in the span
     markers = (~signals.content).nonzero()[:, 0]
-    order = torch.cat([places, markers]).argsort()
+    order = torch.cat([contents, markers]).argsort()
     own = torch.cat([state.features, *(state.companions[layer] for layer in sorted(state.companions))], -1)
     between = F.pad(signals.span[markers], (0, own.shape[1] - signals.span.shape[1]))
     features = torch.cat([own.to(between), between])[order]
     reduced = state.count < signals.grid.size
-    visual = torch.cat([torch.full_like(places, reduced), torch.zeros_like(markers)])[order].bool()
+    visual = torch.cat([torch.full_like(contents, reduced), torch.zeros_like(markers)])[order].bool()
     log_weight = torch.cat([state.weights.float().log(), torch.zeros_like(markers, dtype=torch.float32)])[order]
-    side = Side(visual, log_weight * visual, _offsets(signals, state, markers, order, method, budget))
-    return torch.cat([features, side.pack(features)], -1)
+    if place.offsets is None:
+        original = torch.cat([state.positions, markers])[order]
+        offsets = place.before + _offsets(original, len(signals.content), method, budget)[:, None]
+    else:  # multidimensional positions keep their grid: renumbering would destroy it
+        offsets = torch.cat([state.positions, place.offsets[markers]])[order]
+    return torch.cat([features, Side(visual, log_weight * visual, offsets).pack(features)], -1)
 
 
-def _offsets(
-    signals: ImageSignals, state: VisualState, markers: Tensor, order: Tensor, method: Method, budget: int
-) -> Tensor:
-    """Positions of the rows relative to the image's first one, [rows, axes], by the method's position rule."""
-    if state.positions.ndim == 2:  # multidimensional positions keep their grid: renumbering would destroy it
-        return state.positions[order]
+def _offsets(original: Tensor, length: int, method: Method, budget: int) -> Tensor:
+    """Positions of the rows relative to the image's first one, [rows], by the method's position rule."""
     if method.positions == "reindex":
-        return torch.arange(len(order), device=order.device)[:, None]
-    original = torch.cat([state.positions, markers])[order]
-    length = len(signals.content)
-    return compress_positions(original, 0, method.position_span(length, budget), length)[:, None]
+        return torch.arange(len(original), device=original.device)
+    return compress_positions(original, 0, method.position_span(length, budget), length)
 
 
 def occupied_positions(method: Method, length: int, rows: int, budget: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,25 +14,32 @@ from covist.api.setup import DEFAULT_METHOD, VERSION, VERSION_KEY, Setup
 from covist.budget import Budget, Coverage, Plain, refusal
 from covist.contract.method import AttentionRule, Method
 from covist.errors import CovistError
+from covist.methods.combined import Combined
 from covist.methods.create import create_method
 
 UNCOMPRESSED = "100%"
 """The budget that keeps every token of an image."""
 BUDGET = "covist_budget"
 """The key in a request's `mm_processor_kwargs` for its own budget."""
-REQUEST = "covist_request"
-"""The field of a processed image for the data of its request."""
-PLACE = "covist_place"
-"""The field for the number of remaining rows, and of the positions that they take."""
-ARCHITECTURES = {
-    "CovistLlavaForConditionalGeneration": "covist.vllm.llava:CovistLlava",
-    "CovistLlavaNextForConditionalGeneration": "covist.vllm.llava_next:CovistLlavaNext",
-    "CovistQwen2_5_VLForConditionalGeneration": "covist.vllm.qwen2_5_vl:CovistQwen25VL",
-    "CovistQwen3VLForConditionalGeneration": "covist.vllm.qwen3_vl:CovistQwen3VL",
-}
-"""Names for "architectures" in --hf-overrides, and their model classes."""
+REQUESTS = "covist_requests"
+"""The key among the options of a processor for the requests of all items."""
+ITEM = "covist_item"
+"""The field of a processed image or video for what the model must know of it."""
+MODALITIES = ("image", "video", "vision_chunk")
+"""What is compressed; audio is not."""
+PREFIX = "Covist"
+"""Before the name of vLLM's model class: "architectures" in --hf-overrides."""
+BY_EMBEDDINGS = "covist-max:features=embeddings"
+"""The method for models of whose vision tower nothing is read."""
+WITHOUT_WEIGHTS = "covist-max:features=embeddings,weights=off"
+"""The method for engines that cannot add a bias to attention."""
+COST = "which cost 5 to 8 points on our scenes (`covist eval` measures yours)"
 SHAPE = {"layers": 32, "budget": 64, "tokens": 576}
 """An example model and image whose schedule shows where a method acts."""
+AXES = "covist_axes"
+"""The attribute of a configuration for `Serving.axes`, which the plugin sets."""
+BY_LAYOUT = ("uniform",)
+"""Methods that read no signal, but where tokens lie in the image."""
 ANY_DECODER: Any = SimpleNamespace(
     layers=1,
     heads=1,
@@ -50,6 +57,7 @@ class Serving:
     instruction: whether the selection uses the question; an image is then encoded again for every question
     clip: the CLIP checkpoint whose text space compares question and image
     columns: extra dimensions per head, which carry the bias; None takes the fewest that the attention backend supports
+    axes: of the model's rotary positions
     """
 
     method: Method
@@ -57,6 +65,12 @@ class Serving:
     instruction: bool = False
     clip: str | None = None
     columns: int | None = None
+    axes: int = 1
+
+    @classmethod
+    def of(cls, config: Any) -> Serving:
+        """The settings in a model's configuration, which the plugin has checked."""
+        return replace(cls.read(getattr(config, "covist", None)), axes=getattr(config, AXES, 1))
 
     @classmethod
     def read(cls, values: Any) -> Serving:
@@ -81,9 +95,15 @@ class Serving:
         _fix_concentration(method, setup.concentration)
         return cls(method, setup.budget, **_checked(own))
 
-    def count(self, budget: Budget | None, tokens: int) -> int:
-        """How many of an image's `tokens` remain, for the budget of a request; None means the engine's."""
-        return (budget or self.budget).count_for(tokens)
+    @property
+    def reads_embeddings(self) -> bool:
+        """Whether the method reads nothing of an image but its embeddings, which every model has."""
+        plain = not isinstance(self.method, Combined) and self.method.name not in BY_LAYOUT
+        return plain and not self.method.encoder_requests and {*self.method.needs} <= {"embeddings"}
+
+    @property
+    def biases(self) -> bool:
+        return self.method.attention_rule(ANY_DECODER) is not None
 
 
 def check_served_budget(budget: Budget) -> None:
@@ -98,9 +118,11 @@ def check_served_budget(budget: Budget) -> None:
 
 def read_budget(options: Mapping[str, Any]) -> tuple[Budget | None, dict[str, Any]]:
     """The budget in a request's `mm_processor_kwargs` (None means the engine's), and the other options."""
-    unknown = [name for name in options if name.startswith("covist_") and name not in (BUDGET, REQUEST)]
+    unknown = [name for name in options if name.startswith("covist_") and name not in (BUDGET, REQUESTS)]
     if unknown:
         raise CovistError(f"mm_processor_kwargs: unknown option {', '.join(unknown)}; covist has only {BUDGET}")
+    if options.get("use_audio_in_video"):
+        raise CovistError("use_audio_in_video: the places of sound and video overlap; videos are compressed without it")
     budget = None if options.get(BUDGET) is None else Budget.parse(options[BUDGET])
     if budget is not None:
         check_served_budget(budget)
@@ -120,6 +142,17 @@ def require_served_rule(method: Method, rule: AttentionRule | None) -> None:
         raise CovistError(
             f"{method.name} biases prefill and decoding differently, but in vLLM both use the same cached keys; "
             "use covist-fixed or covist-max"
+        )
+
+
+def require_readable(serving: Serving, model: str, tower_is_read: bool) -> None:
+    """Refuse a method that reads more of an image than vLLM shows of this model."""
+    if serving.instruction and not tower_is_read:
+        raise CovistError(f"vLLM: in {model} the question cannot take part in the selection; omit the instruction")
+    if not (tower_is_read or serving.reads_embeddings):
+        raise CovistError(
+            f"vLLM: {serving.method.name} reads the vision tower, possible in LLaVA-1.5 and LLaVA-NeXT with CLIP, not "
+            f"in {model}; use {BY_EMBEDDINGS}, divprune or tome"
         )
 
 

@@ -1,4 +1,4 @@
-"""Signals of vision towers as vLLM builds them: fused projections, heads spread over ranks, missing last layers.
+"""Signals of CLIP towers as vLLM builds them: fused projections, heads spread over ranks, missing last layers.
 
 The families are those of transformers; only the places of the same values differ.
 """
@@ -6,30 +6,23 @@ The families are those of transformers; only the places of the same values diffe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers.vision_utils import get_vision_window_index
 
 from covist.contract.encoder import EncoderRead, EncoderRequest, LayerRun
 from covist.contract.family import Removable
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.families.clip_tower import ClassTokenRecord, run_layer
-from covist.families.encoding import Encoding
 from covist.families.hooks import Scratch
 from covist.families.llava import Llava
 from covist.families.llava_next import NEWLINE, LlavaNext, PackedLayout, layout_of
 from covist.families.patch_attention import PatchAttention
-from covist.families.pixels import shown_pixels
 from covist.families.projected import TowerOutput
-from covist.families.qwen2_5_vl import Qwen25VL
-from covist.families.qwen3_vl import Qwen3VL
 from covist.families.reads import ReadableTower, ReadTaps
+from covist.vllm.settings import PREFIX
 
 Gather = Callable[[Tensor], Tensor]
 """Joins the parts of the last dimension from all ranks."""
@@ -42,44 +35,22 @@ def joined_projections(output: Any, gather: Gather) -> list[Tensor]:
 
 
 class FusedAttentionTap:
-    """Stores queries, keys and values of a block with a fused projection until they are taken.
+    """Stores queries, keys and values of a layer with a fused projection until they are taken.
 
-    The projection's output is [entries, tokens, 3 heads x w], or [tokens, 1, 3 heads x w] in a tower with rotary
-    positions, which packs all images into one row. Nothing is stored while `is_requested` returns False.
+    Nothing is stored while `is_requested` returns False.
     """
 
-    def __init__(
-        self,
-        attention: Any,
-        projection: Any,
-        heads: int,
-        gather: Gather,
-        is_requested: Callable[[], bool] | None = None,
-    ):
+    def __init__(self, projection: Any, heads: int, gather: Gather, is_requested: Callable[[], bool]):
         self._heads, self._gather, self._scratch = heads, gather, Scratch(is_requested)
-        self.handles: list[Removable] = [
-            attention.register_forward_pre_hook(self._keep_rotary, with_kwargs=True),
-            projection.register_forward_hook(self._keep_projections),
-        ]
-
-    def _keep_rotary(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        if "rotary_pos_emb_cos" in kwargs:
-            halves = (kwargs["rotary_pos_emb_cos"], kwargs["rotary_pos_emb_sin"])  # [patches, w / 2] each
-            self._scratch.leave("rotary", tuple(torch.cat([half, half], -1) for half in halves))
+        self.handles: list[Removable] = [projection.register_forward_hook(self._keep_projections)]
 
     def _keep_projections(self, module: nn.Module, inputs: Any, output: Any) -> None:
         self._scratch.leave("projections", joined_projections(output, self._gather))
 
     def take(self) -> list[PatchAttention]:
         """The attention of each entry of the encoder's batch."""
-        left = self._scratch.take()
-        rotary = left.get("rotary")
-        parts = [part if rotary is None else part.transpose(0, 1) for part in left["projections"]]
-        entries = zip(*(part.unflatten(-1, (self._heads, -1)) for part in parts), strict=True)
-        return [PatchAttention(queries, keys, rotary, values) for queries, keys, values in entries]
-
-
-# -- CLIP ------------------------------------------------------------------------------------------------------------
+        parts = (part.unflatten(-1, (self._heads, -1)) for part in self._scratch.take()["projections"])
+        return [PatchAttention(queries, keys, None, values) for queries, keys, values in zip(*parts, strict=True)]
 
 
 class FusedLayerTap:
@@ -145,8 +116,7 @@ class ServedClipTower:
         return FusedLayerTap(layer, self._heads, self.gather)
 
     def _attention_tap(self, layer: Any, is_requested: Callable[[], bool]) -> Any:
-        attention = layer.self_attn
-        return FusedAttentionTap(attention, attention.qkv_proj, self._heads, self.gather, is_requested)
+        return FusedAttentionTap(layer.self_attn.qkv_proj, self._heads, self.gather, is_requested)
 
     def run_layer(self, layer: Any, states: Tensor) -> LayerRun:
         """Run a layer with a fused projection, of which this rank has some heads."""
@@ -210,118 +180,14 @@ class ServedLlavaNext(ServedClipTower, LlavaNext):
         return layout_of(packed[:, 0].long().to(device), side)
 
 
-# -- Qwen ------------------------------------------------------------------------------------------------------------
+READERS: dict[str, type[Any]] = {
+    "LlavaForConditionalGeneration": ServedLlava,
+    "LlavaNextForConditionalGeneration": ServedLlavaNext,
+}
 
 
-class ServedQwenTower:
-    """A mixin before a family of Qwen's: where vLLM has its parts, and how images are read."""
-
-    model: Any
-    gather: Gather
-
-    @property
-    def base(self) -> Any:
-        return self.model
-
-    @property
-    def decoder(self) -> Any:
-        return self.model.language_model.model
-
-    def check_structure(self) -> None:
-        """vLLM's classes follow a pattern of their own."""
-
-    def _block_tap(self, block: Any, is_requested: Callable[[], bool] | None = None) -> FusedAttentionTap:
-        heads = self.model.config.vision_config.num_heads
-        return FusedAttentionTap(block.attn, block.attn.qkv, heads, self.gather, is_requested)
-
-    def watch(self, requests: Sequence[EncoderRequest]) -> None:
-        """Record what the tower computes from now on."""
-        family: Any = self
-        visual, scratch = self.model.visual, Scratch()
-        last = len(visual.blocks) - 1
-        evidence = visual.blocks[max(family.global_layers, default=last)]
-        self._tap, self._scratch = self._block_tap(evidence), scratch
-        tower = ReadableTower(visual.blocks, last, self._block_tap, global_layers=family.global_layers)
-        self._reads = ReadTaps(tower, requests, None)
-
-        def remember_features(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            scratch.leave("features", inputs[0].detach().flatten(0, -2))  # [patches, v]
-
-        # vLLM bypasses the merger's hooks, but not those of its first norm
-        first_norm = getattr(visual.merger, "ln_q", None) or visual.merger.norm
-        first_norm.register_forward_pre_hook(remember_features)
-
-    def read(self, arguments: dict[str, Any], spans: Sequence[Tensor]) -> list[ImageSignals]:
-        """Signals of the images that were just encoded; in a span, features for later layers follow the embeddings."""
-        family: Any = self
-        visual, width = self.model.visual, self.model.config.get_text_config().hidden_size
-        grids, merge = arguments["image_grid_thw"], visual.spatial_merge_size
-        embeddings = torch.cat([span[:, :width] for span in spans])
-        (block,), features = self._tap.take(), self._scratch.take()["features"]
-        views = [[(int(rows) // merge, int(columns) // merge)] * int(frames) for frames, rows, columns in grids]
-        sizes = [rows * columns * merge**2 for of_image in views for rows, columns in of_image]
-        folding = MergedFolding(embeddings, features, visual.merger, merge**2, self.order(grids))
-        bounds = [slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
-        pixels = shown_pixels(arguments, self.model.config, [view for own in views for view in own], is_video=False)
-        recorded = {
-            read: [raw[0].of(own) for own in bounds] if isinstance(raw[0], PatchAttention) else raw
-            for read, raw in self._reads.take().items()
-        }
-        towers = [[block.of(own) for own in bounds]]
-        made = Encoding(views, folding, towers, recorded, family.placed, pixels, exact=family.exact_attention)
-        images = list(made.signals())
-        for image, span in zip(images, spans, strict=True):
-            _, *levels = span.split(width, dim=-1)
-            image.companions.update((level + 1, features) for level, features in enumerate(levels))
-        return images
-
-    def order(self, grids: Tensor) -> Tensor:
-        """The place in the tower of each token in reading order."""
-        return torch.arange(int(grids.prod(-1).sum()) // self.model.visual.spatial_merge_size**2)
-
-
-@dataclass
-class MergedFolding:
-    """Tokens of which each is merged from as many patches that follow each other in the tower."""
-
-    embeddings: Tensor  # [N, d]
-    given: Tensor  # [patches, v] input of the merger
-    merger: Any
-    patches: int  # of a token
-    order: Tensor  # [N] the place in the tower of each token
-    class_is_last: bool = False
-
-    @cached_property
-    def features(self) -> Tensor:
-        """[N, patches x v]."""
-        return self.given.unflatten(0, (len(self.order), -1))[self.order.to(self.given.device)].flatten(1)
-
-    def projector(self, features: Tensor) -> Tensor:
-        """Token features [*, patches x v] -> embeddings [*, d]."""
-        merged = self.merger(features.reshape(-1, features.shape[-1] // self.patches))
-        return merged.view(*features.shape[:-1], -1)
-
-    def patches_of(self, count: int) -> Tensor | None:
-        """The patches of each token [N, count], in the order of the tower."""
-        if count != self.patches:
-            return None
-        numbers = torch.arange(len(self.order) * count, device=self.embeddings.device).view(-1, count)
-        return numbers[self.order.to(self.embeddings.device)]
-
-
-class ServedQwen25VL(ServedQwenTower, Qwen25VL):
-    """Qwen2.5-VL, whose tower orders patches by window."""
-
-    def order(self, grids: Tensor) -> Tensor:
-        visual, parts, first = self.model.visual, [], 0
-        for grid in grids:
-            in_windows, _ = get_vision_window_index(
-                grid[None], visual.spatial_merge_size, visual.window_size, visual.patch_size
-            )
-            parts.append(in_windows.argsort() + first)
-            first += len(in_windows)
-        return torch.cat(parts)
-
-
-class ServedQwen3VL(ServedQwenTower, Qwen3VL):
-    """Qwen3-VL."""
+def reader_for(config: Any, architecture: str | None = None) -> type[Any] | None:
+    """The family that reads the vision tower of a model, if it is CLIP's."""
+    name = architecture or (config.architectures or [""])[0]
+    tower = getattr(getattr(config, "vision_config", None), "model_type", None)
+    return READERS.get(name.removeprefix(PREFIX)) if tower == "clip_vision_model" else None
