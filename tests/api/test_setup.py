@@ -134,14 +134,14 @@ def test_open_settings_are_filled_from_the_next_setup():
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
-        (Setup(), Setup("covist-fixed", 64)),
+        (Setup(), Setup("covist-fixed")),
         (Setup(budget="64", constants=CovistConfig()), Setup("covist-fixed", 64)),
-        (Setup(" divprune+sca+csc", concentration=0.1), Setup("divprune+csc+sca", 64)),
+        (Setup(" divprune+sca+csc", concentration=0.1), Setup("divprune+csc+sca")),
         (Setup("divprune", 32, 0.1, CovistConfig(weight_limit=64)), Setup("divprune", 32)),
         (Setup("covist-pro", 32, 0.1), Setup("covist-pro", 32, 0.1)),
         (Setup("vanilla", 576), Setup("vanilla", "none")),
         (Setup("covist-pro", "none", 0.1), Setup("vanilla", "none")),
-        (Setup("fastv", calibration=Calibration(((1, 0.5),))), Setup("fastv", 64)),
+        (Setup("fastv", calibration=Calibration(((1, 0.5),))), Setup("fastv")),
     ],
 )
 def test_a_resolved_setup_holds_what_takes_effect_and_nothing_else(written, meant):

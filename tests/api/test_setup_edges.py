@@ -1,5 +1,6 @@
 """Settings with numpy's numbers, and files that are missing or broken: saved plainly, or refused in one line."""
 
+import errno
 import json
 
 import numpy as np
@@ -88,3 +89,20 @@ def test_origin_that_no_file_can_hold_leaves_the_file_as_it_was(tmp_path):
         Setup(budget=32, origin={"model": object()}).save(path)
     assert "\n" not in str(error.value)
     assert path.read_text(encoding="utf-8") == before and json.loads(before)["budget"] == 24
+
+
+def test_a_file_is_written_in_one_step_or_not_at_all(tmp_path, monkeypatch):
+    file, link = tmp_path / "covist.json", tmp_path / "link.json"
+    Setup(budget=7).save(file)
+    link.symlink_to(file)
+    Setup(budget=8).save(link)
+    assert link.is_symlink() and Setup.load(file) == Setup(budget=8)
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(CovistError, match="no space left on device"):
+        Setup(budget=9).save(file)
+    assert Setup.load(file) == Setup(budget=8)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["covist.json", "link.json"]

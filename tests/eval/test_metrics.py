@@ -179,7 +179,7 @@ def test_a_metric_is_chosen_by_what_is_given(fields, metric):
     [
         (
             {"metric": "bleu"},
-            "unknown metric 'bleu'; choose one of exact, contains, vqa, anls, choice, agreement or auto",
+            "unknown metric 'bleu'; choose one of exact, contains, vqa, anls, choice, agreement, auto",
         ),
         ({"metric": "exact"}, "metric exact needs an answer to compare with; without one use agreement"),
         ({"metric": "vqa", "answers": ["red"] * 3}, "metric vqa needs the answers of 4 people or more"),

@@ -1,5 +1,6 @@
 """The suite of captioned photographs, on rendered stand-ins and a model that was never trained."""
 
+import copy
 import math
 import re
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers import Dinov2Config, Dinov2Model, LlavaForConditionalGeneration
 
 import covist
 from covist import tiny
@@ -19,7 +21,7 @@ from covist.eval.photos.results import PhotoResults
 from covist.eval.photos.subject import CaptionSubject
 from covist.eval.photos.tower import remembered_tower
 from covist.eval.photos.words import ALL, word_class, words_of
-from covist.eval.records import Answered, Records, Run
+from covist.eval.records import ItemAnswers, Records, Run
 from covist.request.answer import compressed
 
 CAPTIONS = ("A red circle above a blue square .", "The photo is of a zebra, and 2 objects.")
@@ -148,7 +150,33 @@ def test_a_caption_of_the_uncompressed_model_is_only_checked(folder, loaded):
     assert subject.answer(item).tokens == [alone.tokens[0][:1]], "the first word that differs, and nothing after it"
 
 
-def test_a_remembered_tower_changes_nothing(folder, loaded, monkeypatch):
+@pytest.fixture
+def over_dinov2(loaded):
+    """The model with a tower that has no family file."""
+    model, processor, _ = loaded
+    seen = model.config.vision_config
+    torch.manual_seed(0)
+    tower = Dinov2Model(
+        Dinov2Config(
+            hidden_size=seen.hidden_size,
+            num_hidden_layers=seen.num_hidden_layers,
+            num_attention_heads=seen.num_attention_heads,
+            image_size=seen.image_size,
+            patch_size=seen.patch_size,
+            mlp_ratio=2,
+            layerscale_value=1.0,
+        )
+    )
+    config = copy.deepcopy(model.config)
+    config.vision_config = tower.config
+    made = LlavaForConditionalGeneration(config).eval()
+    made.load_state_dict(model.state_dict(), strict=False)
+    made.model.vision_tower.load_state_dict(tower.state_dict())
+    return made, processor, None
+
+
+def _assert_remembered(loaded, folder, methods, projection):
+    """Answers stay the same, and a layer computes the projection of an image once."""
     items = photo_suite(folder).items(2, "even")
     subject = CaptionSubject.resolve(loaded)
 
@@ -156,17 +184,24 @@ def test_a_remembered_tower_changes_nothing(folder, loaded, monkeypatch):
         with compressed(subject.loaded, Setup(method, 64, concentration=0.5)):
             return [subject.answer(item) for item in items]
 
-    methods = ("vanilla", "hiprune", "evocut", "covist-max")  # evocut walks through the tower by itself
     expected = [answers(method) for method in methods]
-    perceptron = loaded[0].model.vision_tower.encoder.layers[0].mlp
-    computed = []
-    with monkeypatch.context() as counting:
-        original = perceptron.fc1.forward
-        counting.setattr(perceptron.fc1, "forward", lambda states: computed.append(len(states)) or original(states))
+    computed, original = [], projection.forward
+    with pytest.MonkeyPatch.context() as counting:
+        counting.setattr(projection, "forward", lambda states: computed.append(len(states)) or original(states))
         with remembered_tower(loaded[0]):
             assert [answers(method) for method in methods] == expected
     assert sum(count == 1 for count in computed) == len(items), "evocut runs layers on tokens, not on images"
     assert not any("forward" in vars(module) for module in loaded[0].modules())
+
+
+def test_a_remembered_tower_changes_nothing(folder, loaded):
+    methods = ("vanilla", "hiprune", "evocut", "covist-max")  # evocut walks through the tower by itself
+    _assert_remembered(loaded, folder, methods, loaded[0].model.vision_tower.encoder.layers[0].mlp.fc1)
+
+
+def test_a_remembered_tower_without_a_family_file_changes_nothing(folder, over_dinov2):
+    methods = ("vanilla", "hiprune", "covist-fixed", "covist-max")
+    _assert_remembered(over_dinov2, folder, methods, over_dinov2[0].model.vision_tower.encoder.layer[0].mlp.fc1)
 
 
 def test_a_blind_model_says_the_same_about_every_image(folder, loaded):
@@ -183,7 +218,7 @@ def _recorded(losses: dict[str, float], items) -> Records:
     for method, loss in losses.items():
         for item in items:
             words = [[loss * (1 + item.number / 10)] * len(words_of(caption)) for caption in CAPTIONS]
-            records.add(Run(method, Count(16)), Answered(item.number, ["a"], 0.1, 16, written=[[1]], losses=words))
+            records.add(Run(method, Count(16)), ItemAnswers(item.number, ["a"], 0.1, 16, written=[[1]], losses=words))
     return records
 
 
@@ -226,7 +261,7 @@ def test_the_table_has_a_column_for_each_budget_and_differences_to_the_first_met
     records = _recorded(losses, items)
     for item in items:
         words = [[3.5 * (1 + item.number / 10)] * len(words_of(caption)) for caption in CAPTIONS]
-        records.add(Run("random", Count(8)), Answered(item.number, ["a"], 0.1, 8, written=[[1]], losses=words))
+        records.add(Run("random", Count(8)), ItemAnswers(item.number, ["a"], 0.1, 8, written=[[1]], losses=words))
     runs = [*(Run(name, Count(16)) for name in losses), Run("random", Count(8))]
     table = PhotoResults.build(suite, items, runs, records, seed=0).to_markdown()
     assert "| method | 16 | 8 |" in table
@@ -248,7 +283,7 @@ def test_the_table_covers_what_an_earlier_call_has_finished(folder, loaded, tmp_
     arguments = {"suite": photo_suite(folder), "model": loaded, "limit": 1, "out": tmp_path}
     evaluate_photos("divprune", "32,16", **arguments)
     results = evaluate_photos("random", "16", **arguments)
-    assert {run.method for run in results.reaches} == {"random"}
+    assert {score.method for score, _ in results.rows()} == {"vanilla", "random"}
     assert "| method | 32 | 16 |" in (tmp_path / "results.md").read_text()
 
 

@@ -83,9 +83,54 @@ def test_few_items_cannot_show_much_even_without_a_loss_and_are_not_all_answered
     synthetic = Synthetic(0, items=30, families=1, vanilla=1.0, ladder=(1.0,))
     test, whole = synthetic.test(99.0), synthetic.sample(0, 30)
     assert whole.retention == 100 and test.judge(whole) is Verdict.FAILS
-    assert 85 < test.best_lower_bound(whole) < 95
+    assert test.best_lower_bound(whole) == pytest.approx(89.8, abs=0.3)
     assert test.best_lower_bound(whole) == test.interval(whole)[0]
     assert test.judge(synthetic.sample(0, 16)) is Verdict.FAILS
+
+
+DESIGNS = {
+    "one question each": np.ones((30, 1)),
+    "eight families about each": np.ones((30, 8)),
+    "one to four questions each": np.arange(40).reshape(40, 1) % 4 + 1,
+    "families apart": np.repeat(np.eye(3), (60, 20, 5), axis=0),
+    "families mixed": np.array([[1, 2, 0], [0, 1, 1], [3, 0, 1], [1, 1, 1]] * 10),
+}
+"""Questions by item and family."""
+
+
+@pytest.mark.parametrize("asked", DESIGNS.values(), ids=DESIGNS)
+def test_the_most_that_data_can_show_is_the_bound_of_answers_without_a_loss(asked):
+    test = BudgetTest(99.0, asked, draws=99_999)
+    assert test.best_bound == pytest.approx(test.interval(Sample(test.asked, test.asked))[0], abs=0.3)
+
+
+@pytest.mark.parametrize("items", [1, 12, 30, 321])
+def test_the_most_that_single_questions_can_show_is_exact(items):
+    """Clopper and Pearson without a loss: the share that is all right with a chance of 4 %."""
+    assert BudgetTest(99.0, np.ones((items, 1))).best_bound == pytest.approx(100 * 0.04 ** (1 / items))
+
+
+@pytest.mark.parametrize("asked", DESIGNS.values(), ids=DESIGNS)
+def test_no_answers_show_more_than_the_most_that_data_can_show(asked):
+    """Whatever the uncompressed model answers, whatever compression loses, and at every look."""
+    test, rng = BudgetTest(99.0, asked, draws=9999), np.random.default_rng(1)
+    for share in (1.0, 0.97, 0.8, 0.3):
+        full = rng.binomial(test.asked.astype(int), share).astype(float)
+        for right in (full, rng.binomial(full.astype(int), 0.97).astype(float)):
+            for look in test.looks:
+                low, _ = test.interval(Sample(right[:look], full[:look]))
+                assert low <= test.best_bound + 0.5  # the draws of 9,999
+
+
+@pytest.mark.parametrize("asked", DESIGNS.values(), ids=DESIGNS)
+def test_the_number_of_items_that_is_asked_for_suffices_just_about(asked):
+    keep, few = 99.0, len(asked)
+    needed = BudgetTest(keep, asked).items_needed
+    assert needed > few
+    of_this_kind = np.repeat(asked, -(-needed // few), axis=0)
+    lacking = 100 - BudgetTest(keep, of_this_kind).best_bound
+    assert lacking < 1.15 * (100 - keep)
+    assert BudgetTest(keep, np.repeat(asked, max(1, needed // few // 2), axis=0)).best_bound < keep
 
 
 @pytest.mark.parametrize("lost", [0, 1, 5, 40])

@@ -12,11 +12,11 @@ from support.programs import PATIENCE
 
 from covist.budget import Count
 from covist.errors import CovistError
-from covist.eval.records import Answered, Records, Run
+from covist.eval.records import ItemAnswers, Records, Run
 
 SETTINGS = {"suite": "scenes", "seed": 0, "concentration": None}
 RUN = Run("covist-fixed", Count(64))
-ANSWERED = [Answered(number, ["yes", "nö"], 0.5, 64.0, "call", written=[[1, 2], [3]]) for number in range(3)]
+ANSWERED = [ItemAnswers(number, ["yes", "nö"], 0.5, 64.0, "call", written=[[1, 2], [3]]) for number in range(3)]
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_settings_that_cannot_be_written_leave_the_old_ones(folder):
             with pytest.raises(CovistError, match="cannot write to .*: file too large"):
                 records.store_setting("concentration", 0.25)
             with pytest.raises(CovistError, match="cannot write to .*: file too large"):
-                records.add(RUN, Answered(3, ["x" * 100], 0.5, 64.0))
+                records.add(RUN, ItemAnswers(3, ["x" * 100], 0.5, 64.0))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert (folder / "settings.json").read_text() == before

@@ -1,4 +1,5 @@
 import json
+import sys
 from dataclasses import replace
 from math import isnan, nan
 
@@ -8,7 +9,7 @@ from PIL import Image
 
 from covist.budget import Count, Coverage
 from covist.eval.metrics import normalise
-from covist.eval.records import Answered, Records, Run
+from covist.eval.records import ItemAnswers, Records, Run
 from covist.eval.results import Difference, Results, _difference_dict
 from covist.eval.statistics import Tally
 from covist.eval.suite import load_suite
@@ -27,7 +28,7 @@ def answers(wrong_every):
         for question in item.questions:
             number += 1
             said.append("nothing" if wrong_every and number % wrong_every == 0 else question.answer)
-        given[item.number] = Answered(item.number, said, seconds=0.5, tokens=64.0)
+        given[item.number] = ItemAnswers(item.number, said, seconds=0.5, tokens=64.0)
     return given
 
 
@@ -115,8 +116,8 @@ def test_a_budget_is_judged_by_the_cache_and_both_means_are_shown():
     late = Run("ivc-prune", Count(64))
     for item in ITEMS:
         said = [question.answer for question in item.questions]
-        records.add(VANILLA, Answered(item.number, said, seconds=0.5, tokens=576.0))
-        records.add(late, Answered(item.number, said, seconds=0.5, tokens=320.0, cached=64.25))
+        records.add(VANILLA, ItemAnswers(item.number, said, seconds=0.5, tokens=576.0))
+        records.add(late, ItemAnswers(item.number, said, seconds=0.5, tokens=320.0, cached=64.25))
     results = Results.build(SUITE, ITEMS, [VANILLA, late], records, seed=0)
     score = results.scores[1]
     assert (score.mean_tokens, score.mean_cached_tokens, score.reached) == (320, 64.25, True)
@@ -131,8 +132,8 @@ def test_published_counts_above_the_budget_are_shown_with_their_mean_and_not_ran
     over = Run("priortr:counts=nominal", Count(192))
     for item in ITEMS:
         said = [question.answer for question in item.questions]
-        records.add(VANILLA, Answered(item.number, said, seconds=0.5, tokens=576.0))
-        records.add(over, Answered(item.number, said, seconds=0.5, tokens=228.0))
+        records.add(VANILLA, ItemAnswers(item.number, said, seconds=0.5, tokens=576.0))
+        records.add(over, ItemAnswers(item.number, said, seconds=0.5, tokens=228.0))
     results = Results.build(SUITE, ITEMS, [VANILLA, over], records, seed=0)
     assert "| priortr:counts=nominal | 192, nominal | 228.0 |" in results.to_markdown()
     assert "| priortr:counts=nominal | nominal; at 228.0 tokens: 100.0 [" in results.to_markdown()
@@ -158,23 +159,44 @@ def test_files_are_json_markdown_and_a_plot(results, tmp_path):
     row = stored["results"][1]
     scores = {"accuracy", "retention", "families", "same_answers", "ci"}
     tokens = {"mean_tokens", "mean_cached_tokens", "target", "counted_tokens", "reached", "nominal"}
-    assert set(row) == {"method", "budget", *tokens, *scores, "seconds_per_image", "times_mixed"}
+    assert set(row) == {"method", "budget", *tokens, *scores, "seconds_per_image", "times_mixed", "capped"}
     assert set(row["families"]) == set(SUITE.families)
     assert row["ci"]["retention"][0] < row["retention"] < row["ci"]["retention"][1]
     table = (tmp_path / "results.md").read_text()
-    assert "No difference is called clear with fewer than 30 images." in table
+    assert "No difference is called clear with fewer than 30 images" in table
     table = replace(results, images=30).to_markdown()
-    assert "not corrected for multiple comparisons" in table and "for the 1 comparison in this table" in table
+    assert "chance alone makes so large a difference" in table and "for the 1 comparison in this table" in table
     assert f"| random | {results.scores[2].retention:.1f} [" in table
     with Image.open(tmp_path / "retention.png") as plot:
         assert plot.size[0] > 400
 
 
+def test_printed_results_are_tables(results, capsys):
+    print(replace(results, images=30))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("scenes: ") and max(map(len, lines[:12])) <= 100
+    head, _, vanilla, good, bad = lines[2:7]
+    assert head.split()[:5] == ["method", "K", "tokens", "accuracy", "retention"]
+    assert vanilla.split()[:5] == ["vanilla", "576", "64", "100.0", "100.0"]
+    assert good.startswith("covist-fixed ") and f"{results.scores[2].retention:.1f}" in bad
+    assert len({len(line) for line in (head, vanilla, good, bad)}) == 1, "columns are not aligned"
+    assert any(line.startswith("random ") for line in lines[8:])
+    assert "Clear: chance alone" in lines[-1]
+
+
+def test_without_matplotlib_only_the_plot_is_left_out(results, tmp_path, monkeypatch):
+    results.write(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.warns(UserWarning, match=r"retention.png is left out: .* pip install 'covist\[figures\]'"):
+        results.write(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "results.md"}, "an old plot stayed"
+
+
 def test_figures_that_cannot_be_computed_are_null(tmp_path):
     records = Records(None, {})
     for item in ITEMS:
-        records.add(VANILLA, Answered(item.number, ["nothing"] * len(item.questions), 0.1, 576.0))
-        records.add(GOOD, Answered(item.number, ["nothing"] * len(item.questions), 0.1, 64.0))
+        records.add(VANILLA, ItemAnswers(item.number, ["nothing"] * len(item.questions), 0.1, 576.0))
+        records.add(GOOD, ItemAnswers(item.number, ["nothing"] * len(item.questions), 0.1, 64.0))
     results = Results.build(SUITE, ITEMS, [VANILLA, GOOD], records, seed=0)
     results.write(tmp_path)
     row = json.loads((tmp_path / "results.json").read_text())["results"][1]
@@ -194,12 +216,12 @@ def test_answers_of_methods_with_long_names_are_stored_and_found(tmp_path):
     runs.append(Run("ü" * 200, Count(64)))
     with Records(tmp_path, {"seed": 0}) as records:
         for number, run in enumerate(runs):
-            records.add(run, Answered(number, ["red"], seconds=0.5, tokens=64.0))
+            records.add(run, ItemAnswers(number, ["red"], seconds=0.5, tokens=64.0))
     with Records(tmp_path, {"seed": 0}) as again:
         assert [list(again.of(run)) for run in runs] == [[number] for number in range(len(runs))]
         assert set(again.runs()) == set(runs)
 
 
 def test_short_names_say_what_the_files_hold(tmp_path):
-    Records(tmp_path, {"seed": 0}).add(Run("covist-fixed:a=1", Coverage(0.9)), Answered(0, ["red"], 0.5, 64.0))
+    Records(tmp_path, {"seed": 0}).add(Run("covist-fixed:a=1", Coverage(0.9)), ItemAnswers(0, ["red"], 0.5, 64.0))
     assert [path.name for path in (tmp_path / "answers").iterdir()] == ["covist-fixed_a=1@auto_0.9.jsonl"]

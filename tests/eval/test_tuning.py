@@ -1,9 +1,11 @@
 """`tune` on a model: what it answers, what it saves, and that it shares answers with `evaluate`."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
+from PIL import Image
 
 from covist import Setup
 from covist.budget import Count, Share
@@ -77,11 +79,37 @@ def test_a_family_without_a_right_answer_is_named(untrained, suite):
 
 
 def test_when_no_budget_suffices_nothing_is_chosen(suite, untrained):
-    found = tune(98, suite=suite, budgets="8,4", model=untrained, max_new_tokens=3, limit=16)
+    found = tune(80, suite=suite, budgets="8,4", model=untrained, max_new_tokens=3, limit=16)
     assert found.setup is None and found.report is None
     assert [str(tried.budget) for tried in found.curve] == ["8"]
-    assert found.best_bound < 98
+    assert found.best_bound > 80
     assert found.to_dict()["chosen"] is None
+
+
+@pytest.mark.parametrize(
+    ("keep", "methods", "limit", "says"),
+    [
+        (
+            99,
+            "covist-fixed",
+            None,
+            "18 images can show at most 83.6 %, even if no answer changes; give about 330 images",
+        ),
+        (75, "covist-fixed", 8, "8 images can show at most 66.8 %"),
+        (83, "covist-fixed,uniform", None, "18 images can show at most 80.4 %"),  # two methods share the error
+    ],
+)
+def test_data_that_cannot_suffice_are_refused_before_a_model_is_touched(suite, keep, methods, limit, says):
+    with pytest.raises(CovistError, match=re.escape(says)):
+        tune(keep, suite=suite, methods=methods, limit=limit, model="nowhere/nothing")
+
+
+def test_the_scarcest_family_is_named():
+    image = Image.new("RGB", (8, 8))
+    kinds = ["what"] * 60 + ["counting"] * 5
+    items = [Item.of(image, Question("?", "yes", family=kind)) for kind in kinds]
+    with pytest.raises(CovistError, match=r"65 images \(5 with questions of the family counting\) can show at most 76"):
+        tune(90, suite=Suite.of("own", items), model="nowhere/nothing")
 
 
 def test_the_method_with_the_smallest_budget_wins(suite, untrained):
@@ -103,7 +131,7 @@ def test_constants_are_used_and_saved(suite, untrained):
 
 
 def test_a_largest_budget_leaves_out_what_is_above_it(suite, untrained):
-    options = {"suite": suite, "model": untrained, "max_new_tokens": 1, "limit": 2}
+    options = {"suite": suite, "model": untrained, "max_new_tokens": 1, "limit": 5}
     assert tune(50, budgets="576,8,4", max_budget=8, **options).curve[0].budget == Count(8)
     assert tune(50, max_budget=70, **options).curve[0].budget == Share(0.111)
     assert tune(50, budgets="576,64,8", max_budget="12%", **options).curve[0].budget == Count(64)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from covist import CovistError
 from covist.eval.questions import Question
-from covist.eval.records import Answered
+from covist.eval.records import ItemAnswers
 from covist.eval.statistics import accuracy, family_scores
 from covist.eval.suite import Item, Suite, load_suite
 from covist.eval.tally import tally
@@ -70,7 +70,7 @@ def test_scores_are_those_of_our_own_evaluation(folder, data):
     for item in ITEMS:
         right = [answer for one in item.questions for answer in one.answers]
         said = [data.draw(st.sampled_from([answer, f" {answer.upper()}. ", "nothing"])) for answer in right]
-        answers[item.number] = Answered(item.number, said, 0.0, 576)
+        answers[item.number] = ItemAnswers(item.number, said, 0.0, 576)
         scored += [process_results(next(lines), [answer]) for answer in said]
     counted = tally(ITEMS, answers, SUITE.families)
     assert 100 * mean_of_families([one["accuracy"] for one in scored]) == pytest.approx(accuracy(counted).value)

@@ -139,8 +139,8 @@ def test_rows_that_two_tables_share_have_the_same_scores():
 
 
 def test_an_unknown_table_is_refused_with_the_names_there_are():
-    with pytest.raises(CovistError, match="unknown table 'mian'; choose one of main, 13b, next, qwen, components"):
-        load_table("mian")
+    with pytest.raises(CovistError, match="unknown table 'magic'; choose one of main, 13b, next, qwen, components"):
+        load_table("magic")
 
 
 @given(

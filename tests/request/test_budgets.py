@@ -66,3 +66,8 @@ def test_nothing_is_said_about_an_ordinary_budget_and_nothing_twice():
     assert usual.note is None
     short = reach("fastv", Count(64), tokens=576, layers=8)
     assert distinct_notes([usual, short, usual, short]) == [short.note]
+
+
+def test_images_that_a_budget_leaves_uncompressed_share_one_note():
+    small = [reach("covist-fixed", Count(64), tokens, layers=8) for tokens in (49, 60, 36, 60)]
+    assert distinct_notes(small) == [small[1].note] and "60 tokens" in small[1].note

@@ -83,18 +83,17 @@ def by_eval(loaded, folder) -> str:
 
 
 def by_tune(loaded, folder) -> str:
-    tune(budgets=str(BUDGET), **settings(loaded, folder))
+    tune(3, budgets=str(BUDGET), **settings(loaded, folder))  # a single image shows no more than 4 %
     return stored(folder)
 
 
 def by_batch(loaded, folder) -> str:
     IMAGE.save(folder / "image.png")
-    spec = WorkerSpec(
-        "small", setup=Setup(budget=BUDGET, concentration=CONCENTRATION), max_new_tokens=TOKENS, folder=folder
-    )
+    setup = Setup(budget=BUDGET, concentration=CONCENTRATION)
+    spec = WorkerSpec("small", setup=setup, max_new_tokens=TOKENS)
     worker = Worker(spec, loaded)
     try:
-        return worker([read_row(0, {"image": "image.png", "prompt": QUESTION})])[0].answer
+        return worker([read_row(0, {"image": "image.png", "prompt": QUESTION}, folder)])[0].answer
     finally:
         worker.close()
 

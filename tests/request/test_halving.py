@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from covist.request.halving import in_halves, is_broken
+from covist.faults import is_broken
+from covist.request.halving import in_halves
 
 SHORTAGE = torch.OutOfMemoryError("CUDA out of memory")
 

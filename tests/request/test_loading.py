@@ -10,8 +10,9 @@ from support.families import smooth_image
 from covist.api.setup import Setup
 from covist.errors import CovistError
 from covist.request.answer import ask
+from covist.request.checkpoints import served_class
 from covist.request.inputs import prepare
-from covist.request.loading import load_model, served_class
+from covist.request.loading import load_model
 
 QUESTION = "what is this ?"
 

@@ -92,7 +92,7 @@ def test_without_pyav_a_file_names_the_command_that_helps(tmp_path, monkeypatch)
 
     monkeypatch.setattr(builtins, "__import__", without)
     (tmp_path / "film.mp4").write_bytes(b"anything")
-    with pytest.raises(CovistError, match=r'needs PyAV: pip install "covist\[video\]", or give a folder'):
+    with pytest.raises(CovistError, match=r'needs PyAV: pip install "covist\[video\]", or give its frames as images'):
         load_video(tmp_path / "film.mp4")
 
 

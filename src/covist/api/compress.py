@@ -12,14 +12,15 @@ from torch import nn
 
 from covist.api.choose import CallSettings, check_budget_of
 from covist.api.handle import Compression
-from covist.api.setup import DEFAULT, DEFAULT_BUDGET, Setup
+from covist.api.origin import check_origin
+from covist.api.setup import DEFAULT, Setup
 from covist.budget import Budget, Written
 from covist.config import CovistConfig
 from covist.contract.method import Method
 from covist.contract.reading import check_method
 from covist.engine.decoder import FrozenDecoder
 from covist.engine.question import InstructionReader
-from covist.engine.settings import Rules, Settings
+from covist.engine.settings import CompressionSettings, Rules
 from covist.errors import CovistError
 from covist.families.registry import family_for
 from covist.families.text_tower import Home, TextTower
@@ -48,8 +49,9 @@ def compress(
 
     model: a supported vision-language model (see `covist.available_families()`), unmodified.
     processor: the model's processor or tokenizer; needed to read the instruction and to find the assistant turn.
-    budget: visual tokens per image, as a count (64, the default), a fraction (0.11) or a percentage ("11%"); a layer
-        mean for methods that reduce inside the decoder. A budget of all tokens or more leaves the image uncompressed.
+    budget: visual tokens per image, as a count (64, the default of LLaVA-1.5 and LLaVA-NeXT), a fraction (0.11) or a
+        percentage ("20%", the default of all other models); a layer mean for methods that reduce inside the decoder.
+        A budget of all tokens or more leaves the image uncompressed.
         "auto" gives each image as many tokens as it needs: the fewest that cover 90 % of it, between 1/36 and 1/3 of
         its tokens. "auto:0.8" sets another level, "auto:0.8:16:192" other bounds as well.
     strategy: "fixed" (default) or "pro", CoViST's two executions.
@@ -89,8 +91,9 @@ def compress(
     family = family_for(model)
     family.exact_attention, family.tokenizer = exact_attention, getattr(processor, "tokenizer", processor)
     call = CallSettings.of(strategy, method, budget, config, concentration, min_coverage, options)
-    setup = call.over(DEFAULT)
+    setup = call.over(DEFAULT).over(Setup(budget=family.default_budget))
     chosen = call.build_method(setup)
+    check_origin(setup, family.model.config, chosen)
     check_budget_of(chosen, setup)
     if clip is not None and not family.needs_clip_text:
         raise CovistError(f"{family.name} has no CLIP vision tower, so it cannot use clip=; omit it")
@@ -107,14 +110,14 @@ def compress(
         raise CovistError("instruction= needs the processor (or clip=) to read it")
     decoder = FrozenDecoder(family.decoder)
     check_method(chosen, decoder)
-    settings = Settings(
+    settings = CompressionSettings(
         family=family,
         method=chosen,
         decoder=decoder,
         reader=InstructionReader(family, processor, instruction, turn_markers),
         rules=Rules(decoder),
         text_tower=text_tower,
-        budget=setup.budget or DEFAULT_BUDGET,
+        budget=setup.budget or family.default_budget,
         min_coverage=setup.min_coverage,
         preprocessing=Preprocessing.of(processor),
     )

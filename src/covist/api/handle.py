@@ -17,7 +17,7 @@ from torch import nn
 
 from covist.api.choose import CallSettings, check_budget_of
 from covist.api.report import Report, build_report
-from covist.api.setup import DEFAULT_BUDGET, Setup
+from covist.api.setup import Setup
 from covist.budget import Budget, Written
 from covist.config import CovistConfig
 from covist.contract.encoder import EncoderRequest
@@ -26,7 +26,7 @@ from covist.contract.method import Method
 from covist.contract.reading import check_method
 from covist.engine.hooks import Hooks
 from covist.engine.prefill import Prefill
-from covist.engine.settings import Settings
+from covist.engine.settings import CompressionSettings
 from covist.errors import CovistError
 
 REMEMBERED = 32
@@ -58,7 +58,7 @@ class Compression:
     def __init__(
         self,
         family: Family,
-        settings: Settings,
+        settings: CompressionSettings,
         setup: Setup,
         key: Any,
         encoder_requests: Sequence[EncoderRequest],
@@ -129,7 +129,7 @@ class Compression:
             settings = replace(
                 self.settings,
                 method=chosen,
-                budget=setup.budget or DEFAULT_BUDGET,
+                budget=setup.budget or self.settings.budget,
                 min_coverage=setup.min_coverage,
                 finished=partial(self._write, run),
             )

@@ -23,6 +23,8 @@ from covist.units import counted, milliseconds, number, operations, share, size
 if TYPE_CHECKING:
     from PIL import Image
 
+    from covist.viz.theme import Theme
+
     Frames = Sequence[Image.Image]
     Original = Image.Image | Frames
     """An image, or the frames of a video."""
@@ -122,6 +124,8 @@ class Report:
         path: str | Path,
         image: Image.Image | Sequence[Original] | None = None,
         which: int = 0,
+        title: str = "",
+        theme: Theme | None = None,
     ) -> None:
         """Write a drawing of what was kept and why; the file name's ending chooses the format.
 
@@ -130,6 +134,8 @@ class Report:
 
         image: the original image, or one for each image of the report, for sharper drawings; by default they show what
             the encoder saw. A video is a list of its frames.
+        title: the heading, such as a question and its answer; by default the method
+        theme: `covist.viz.LIGHT` or `covist.viz.DARK`; by default figures are light, and a page as the browser is
 
         >>> import covist, tempfile
         >>> model, processor, clip = covist.tiny.load()
@@ -148,13 +154,18 @@ class Report:
         given = self._given(image)
         if ending in PAGES:
             views = [viz.seen_views(*pair) for pair in zip(self.visuals, given, strict=True)]
-            viz.save_page(viz.draw_html(self.visuals, views, self._title, self._facts()), path, self._title)
+            heading, facts = (title, {"method": self._title}) if title else (self._title, {})
+            drawn = viz.draw_html(
+                self.visuals, views, heading, {**facts, **self._facts()}, evidence=True, theme=theme or viz.LIGHT
+            )
+            viz.save_page(drawn, path, heading, theme)
             return
         if not 0 <= which < len(self.visuals):
             raise CovistError(f"which={which}: the report has {self._shown}, counted from 0")
         shown = self.visuals[which]
         draw = viz.draw_film if shown.is_video else viz.draw_report
-        viz.save_figure(draw(shown, viz.seen_views(shown, given[which]), self.method, shown.summary), path)
+        seen = viz.seen_views(shown, given[which])
+        viz.save_figure(draw(shown, seen, title or self.method, shown.summary, theme=theme or viz.LIGHT), path)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON."""

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from covist.budget import Budget, Count, Plain, Written
+from covist.budget import Budget, Plain, Written
 from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.files import as_json, load_settings, plain, save_settings
 from covist.formulas.concentration import ConcentrationTracker
+from covist.loading import Loading
 from covist.methods.create import create_method, reads_constants, takes_calibration
 from covist.methods.grammar import VANILLA, is_vanilla, usual_spelling
 from covist.schedule import Calibration, check_coverage
@@ -31,9 +32,10 @@ class Setup:
     budget: visual tokens per image: a count, a share, "auto", or "none" for the plain model
     concentration: the number to which CoViST's running concentration reference is frozen
     constants: CoViST's constants, if they differ from the paper's
-    origin: where the settings come from, for readers of the file: data, target, versions
+    origin: where the settings come from: data, target, versions, and the model that they were tuned on
     min_coverage: the share of an image that must be covered; an image that is covered less runs uncompressed
     calibration: how many tokens each layer sees, for a method that uses a calibration
+    loading: how commands load the model, unless their options say otherwise
 
     `covist tune` and `covist calibrate` write such files. `covist.compress(..., config="covist.json")` and
     `--config covist.json` read them.
@@ -55,6 +57,7 @@ class Setup:
     origin: dict[str, Any] = field(compare=False)
     min_coverage: float | None
     calibration: Calibration | None
+    loading: Loading | None = field(compare=False)
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class Setup:
         origin: dict[str, Any] | None = None,
         min_coverage: float | None = None,
         calibration: Calibration | None = None,
+        loading: Loading | None = None,
     ) -> None:
         """Refuse invalid settings before a model is loaded. Numbers of numpy become plain ones."""
         concentration, min_coverage = plain(concentration), plain(min_coverage)
@@ -76,6 +80,8 @@ class Setup:
             raise CovistError(f"constants must be a CovistConfig, got {type(constants).__name__}")
         if not isinstance(calibration, Calibration | None):
             raise CovistError(f"calibration must be a Calibration, got {type(calibration).__name__}")
+        if not isinstance(loading, Loading | None):
+            raise CovistError(f"loading must be a Loading, got {type(loading).__name__}")
         values = (
             method,
             None if budget is None else Budget.parse(budget),
@@ -84,6 +90,7 @@ class Setup:
             {} if origin is None else origin,
             min_coverage,
             calibration,
+            loading,
         )
         for one, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, one.name, value)
@@ -109,13 +116,15 @@ class Setup:
         return replace(base, **{name: value for name, value in given.items() if value not in (None, {})})
 
     def resolved(self, measure: Callable[[], float] | None = None) -> Setup:
-        """The settings that take effect: nothing is left open, and nothing is held that the method does not read.
+        """The settings that take effect: nothing is left open but a budget that the model decides, and nothing is held
+        that the method does not read.
 
         Setups that compress alike are equal then, however they were written, so their requests can share a batch.
 
         measure: gives the concentration reference to freeze, if the method has one and the setup does not say it
 
-        >>> covist.Setup(budget="64").resolved() == covist.Setup("covist-fixed", constants=CovistConfig()).resolved()
+        >>> written = covist.Setup("covist-fixed", 64, constants=covist.CovistConfig())
+        >>> covist.Setup(budget="64").resolved() == written.resolved()
         True
         """
         whole = self.over(DEFAULT)
@@ -157,6 +166,7 @@ class Setup:
             "constants": constants,
             "min_coverage": self.min_coverage,
             "calibration": None if self.calibration is None else self.calibration.to_dict(),
+            "loading": None if self.loading is None else self.loading.to_dict() or None,
             "origin": as_json("origin", self.origin),
         }
 
@@ -176,6 +186,8 @@ class Setup:
             given["constants"] = CovistConfig.from_dict(given["constants"])
         if given.get("calibration") is not None:
             given["calibration"] = Calibration.from_dict(given["calibration"])
+        if given.get("loading") is not None:
+            given["loading"] = Loading.from_dict(given["loading"])
         if not isinstance(given.get("origin", {}), dict):
             raise CovistError(f"origin must be an object, got {given['origin']!r}")
         setup = cls(**given)
@@ -193,8 +205,8 @@ class Setup:
         return load_settings(path, cls.from_dict)
 
 
-DEFAULT_METHOD, DEFAULT_BUDGET = "covist-fixed", Count(64)
-DEFAULT = Setup(DEFAULT_METHOD, DEFAULT_BUDGET)
-"""What is taken for settings that nobody gives."""
+DEFAULT_METHOD = "covist-fixed"
+DEFAULT = Setup(DEFAULT_METHOD)
+"""What is taken for settings that nobody gives; the default budget is that of the model's family."""
 PLAIN = Setup(VANILLA, Plain())
 """The uncompressed model."""

@@ -17,7 +17,7 @@ import torch
 
 from covist.api.choose import check_setup
 from covist.api.report import Report
-from covist.api.setup import DEFAULT_BUDGET, DEFAULT_METHOD, PLAIN, Setup
+from covist.api.setup import DEFAULT_METHOD, PLAIN, Setup
 from covist.bench.workloads import Workload
 from covist.budget import Budget, Count, Coverage, Written
 from covist.environment import machine, versions
@@ -44,7 +44,7 @@ class Record:
 
 
 def configurations(
-    methods: Sequence[str], budgets: Sequence[Budget | Written], setup: Setup | None = None
+    methods: Sequence[str], budgets: Sequence[Budget | Written | None], setup: Setup | None = None
 ) -> list[Setup]:
     """Vanilla first, as the reference of every ratio, then each method at each budget, with the settings of a setup."""
     own, others = setup or Setup(), [name for name in methods if name != VANILLA]
@@ -54,9 +54,9 @@ def configurations(
     return [PLAIN, *made]
 
 
-def default_budgets(geometry: str | None) -> list[Budget]:
-    """The paper's smallest budget for a geometry; 64 elsewhere."""
-    return [DEFAULT_BUDGET if geometry is None else Count(min(geometry_named(geometry).budgets))]
+def default_budgets(geometry: str | None) -> list[Budget | None]:
+    """The paper's smallest budget for a geometry; elsewhere it is left open, for the model's default."""
+    return [None if geometry is None else Count(min(geometry_named(geometry).budgets))]
 
 
 class Bench:
@@ -65,8 +65,9 @@ class Bench:
     def __init__(self, workload: Workload, plan: Sequence[Setup], repetitions: int = 3):
         if repetitions < 1 or not workload.requests:
             raise CovistError("a benchmark needs at least one prompt and one repetition")
-        self.workload, self.plan, self.repetitions = workload, list(plan), repetitions
-        self.records = {setup: Record() for setup in plan}
+        self.workload, self.repetitions = workload, repetitions
+        self.plan = [setup.over(workload.loaded.defaults) for setup in plan]
+        self.records = {setup: Record() for setup in self.plan}
         self._layers = len(family_for(workload.loaded.model).decoder.layers)
         self._tokens: list[VisualTokens] = [
             tokens for request in workload.requests for tokens in visual_tokens(workload.loaded, request)
@@ -102,9 +103,9 @@ class Bench:
         """How many tokens each budget comes to on the images of the workload."""
         counts = sorted({(tokens.content, tokens.frames) for tokens in self._tokens})
         return [
-            reach(setup.method or DEFAULT_METHOD, setup.budget or DEFAULT_BUDGET, content, self._layers, frames)
+            reach(setup.method or DEFAULT_METHOD, setup.budget, content, self._layers, frames)
             for setup in self.plan
-            if not setup.is_plain and not isinstance(setup.budget, Coverage)
+            if setup.budget is not None and not setup.is_plain and not isinstance(setup.budget, Coverage)
             for content, frames in counts
         ]
 

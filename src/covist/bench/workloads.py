@@ -11,8 +11,9 @@ from covist.bench.random_models import build_random
 from covist.errors import CovistError
 from covist.eval.suite import load_suite
 from covist.request.inputs import Request, prepare
-from covist.request.loading import LoadedModel, find_device
+from covist.request.loading import LoadedModel
 from covist.request.videos import Video
+from covist.request.weights import find_device
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,8 @@ class Fleet:
             deadline = asyncio.get_running_loop().time() + self.limits.request_seconds
         stream = self._stream.answer.remote(wanted)
         accepted = await opened(stream, deadline)
-        choices = wanted.n or 1
-        answer = ChatAnswer(self.name, accepted.setup, accepted.prompt_tokens, choices, arrived)
-        return RemoteJob(stream, choices, deadline), answer
+        answer = ChatAnswer.to(wanted, self.name, accepted.setup, accepted.prompt_tokens, arrived)
+        return RemoteJob(stream, answer.choices, deadline), answer
 
     def close(self) -> None:
         """Stop the replicas; their requests have finished by now, or timed out."""

@@ -1,7 +1,7 @@
 """Offline evaluation: how much of a model's accuracy a method retains at a budget.
 
 results = covist.eval.evaluate("covist-fixed,covist-pro,random", "128,64", limit=50, out="results")
-print(results.to_markdown())
+print(results)
 """
 
 from covist.eval.calibrating import Calibrated, calibrate

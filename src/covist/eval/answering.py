@@ -13,14 +13,16 @@ import torch
 
 from covist import __version__
 from covist.api.handle import Compression
+from covist.api.origin import check_origin
 from covist.api.setup import Setup
 from covist.budget import Budget, Coverage
 from covist.config import CovistConfig
-from covist.eval.records import Answered, Records, Run
+from covist.eval.records import ItemAnswers, Records, Run
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite
 from covist.report.stages import ImageReport
 from covist.request.answer import compressed
+from covist.request.budgets import is_capped
 from covist.schedule import Calibration
 
 Progress = Callable[[int, int, str], None]
@@ -31,6 +33,7 @@ def answers_identity(
     suite: Suite, subject: Subject, max_new_tokens: int | None, setup: Setup, seed: int
 ) -> dict[str, Any]:
     """What must be the same for all answers in a directory."""
+    check_origin(setup, subject.model.config)
     return {
         "covist": __version__,
         "suite": suite.name,
@@ -56,15 +59,15 @@ def setup_from(settings: Mapping[str, Any]) -> Setup:
     )
 
 
-class Answering:
+class SuiteAnswerer:
     """Answers the items that have no answers in the records yet."""
 
     def __init__(self, subject: Subject, suite: Suite, items: Sequence[Item], records: Records, seed: int):
         self.subject, self.suite, self.items, self.records, self.seed = subject, suite, items, records, seed
 
-    def on(self, items: Sequence[Item]) -> Answering:
+    def on(self, items: Sequence[Item]) -> SuiteAnswerer:
         """The same for other items of the suite."""
-        return Answering(self.subject, self.suite, items, self.records, self.seed)
+        return SuiteAnswerer(self.subject, self.suite, items, self.records, self.seed)
 
     def is_finished(self, run: Run) -> bool:
         return all(item.number in self.records.of(run) for item in self.items)
@@ -97,7 +100,7 @@ class Answering:
             self.records.store_setting("concentration", self.subject.concentration(self.suite))
         return self.records.settings["concentration"]
 
-    def _answer(self, item: Item, run: Run, handle: Compression | None) -> Answered:
+    def _answer(self, item: Item, run: Run, handle: Compression | None) -> ItemAnswers:
         # Seeded per image, so that an interrupted run draws the same numbers as an uninterrupted one.
         torch.manual_seed(self.seed * self.suite.size + item.number)
         ready = self.subject.requests(item)
@@ -108,7 +111,7 @@ class Answering:
         tokens = self.subject.tokens(item) if report is None else report.mean_tokens
         cached = tokens if report is None else report.mean_cached_tokens
         target = tokens if report is None else mean(_target(run.budget, image) for image in report.visuals)
-        return Answered(
+        return ItemAnswers(
             item.number,
             said.texts,
             round(seconds, 4),
@@ -116,6 +119,7 @@ class Answering:
             self.records.call,
             cached=None if cached == tokens else cached,
             target=None if target == run.budget.written else target,
+            capped=report is not None and any(is_capped(run.budget, image) for image in report.visuals),
             written=said.tokens,
             losses=said.losses,
         )

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from covist.api.compress import compress
+from covist.api.origin import tuned_on
 from covist.api.setup import Setup
 from covist.budget import Budget, Written
 from covist.environment import versions
@@ -109,7 +110,8 @@ def calibrate(
         raise CovistError("no budget can be reached: the first layer alone, which sees all tokens, exceeds it")
     calibration = Calibration(tuple(one.kept for one in fitted))
     single = wanted[0] if len(wanted) == 1 else None
-    setup = Setup(name, single, origin=_origin(asked, subject, len(items), fitted), calibration=calibration)
+    origin, loading = _origin(asked, subject, len(items), fitted), subject.loaded.loading.lasting
+    setup = Setup(name, single, origin=origin, calibration=calibration, loading=loading)
     unreachable = [budget for budget in wanted if budget not in {one.budget for one in fitted}]
     return Calibrated(asked.name, asked.unit, len(items), len(probe.sizes), fitted, unreachable, setup)
 
@@ -135,6 +137,7 @@ def _origin(suite: Suite, subject: Subject, items: int, fitted: list[Fitted]) ->
         "items": items,
         "alpha": {str(one.budget): one.alpha for one in fitted},
         **subject.identity,
+        **tuned_on(subject.loaded.name, subject.model.config),
         "versions": versions(),
     }
 

@@ -23,6 +23,7 @@ from covist.errors import CovistError
 from covist.eval.questions import AUTO, Question
 from covist.eval.suite import Item, Suite, Visual
 from covist.files import parse_json
+from covist.opening import open_file, reason_of
 from covist.request.images import check_image, load_image, refuse_url
 from covist.request.videos import FOLDER_RATE, FRAMES, check_video, frame_files, load_video
 
@@ -100,7 +101,7 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
-        raise CovistError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+        raise CovistError(f"cannot read {path}: {reason_of(error)}") from None
     except UnicodeDecodeError:
         raise CovistError(f"cannot read {path}: it is not text in UTF-8") from None
 
@@ -187,7 +188,7 @@ def _checksum(sources: list[_Source]) -> int:
     for source in sources:
         for path in (*source.images, *source.videos):
             for file in frame_files(path) if path.is_dir() else [path]:
-                with file.open("rb") as opened:
+                with open_file(file) as opened:
                     start = opened.read(_PROBED_BYTES)
                 checksum = zlib.crc32(f"{file.name} {file.stat().st_size}".encode() + start, checksum)
     return checksum

@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable
 from string import ascii_uppercase
 
-from covist.errors import CovistError
-from covist.eval.questions import AGREEMENT, Asked
+from covist.errors import CovistError, choose_instead
+from covist.eval.questions import AGREEMENT, AUTO, Asked
 from covist.eval.vqa_text import vqa_normalise
 
 ANLS_THRESHOLD = 0.5
@@ -125,7 +125,8 @@ def metric_names() -> list[str]:
 def check_question(question: Asked) -> None:
     """Refuse a question that its metric cannot score."""
     if question.metric not in metric_names():
-        raise CovistError(f"unknown metric {question.metric!r}; choose one of {', '.join(metric_names())} or auto")
+        choices = [*metric_names(), AUTO]
+        raise CovistError(f"unknown metric {question.metric!r}; {choose_instead(question.metric, choices)}")
     if not question.question.strip():
         raise CovistError("the question is empty")
     if question.metric != AGREEMENT and not question.answers:

@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
-from math import ceil, floor
+from functools import cached_property, partial
+from math import ceil, floor, log
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -123,13 +123,63 @@ class BudgetTest:
         low, high = self._ends(sample.rows)
         return _lower(low, self.final_error), -_lower(-high, self.final_error)
 
+    @cached_property
+    def best_bound(self) -> float:
+        """The most that these items can show: the lower bound on all of them if every answer is right and none is lost.
+
+        A wrong or lost answer lowers every draw, and an earlier look has fewer items and a smaller part of the error.
+        Answers that compression puts right could make up for lost ones of their family; nobody can count on them.
+
+        In a draw, a family of the added item keeps S / (S + w): S is the sum of the items' weights times their
+        questions, in units of the added item's, and w its weight. If S is the same in all of these families, the share
+        of the draws below b is E exp(-S t) with t = 1/b - 1, the product of 1 / (1 + questions t): no draw is needed.
+        """
+        hit = self._dearest > 0
+        questions = self.asked[:, hit] / self._dearest[hit]  # [items, families of the added item]
+        if (questions != questions[:, :1]).any():
+            return self._bound_without_loss(self._no_rows, self.asked)
+        from scipy.optimize import brentq
+
+        alike = questions[:, 0]
+        wanted, most = -log(self.final_error), 2.0
+        while np.log1p(most * alike).sum() < wanted:
+            most *= 2
+        found = brentq(lambda t: np.log1p(t * alike).sum() - wanted, 0.0, most)
+        return 100 - 100 * self._weight_of_dearest * found / (1 + found)
+
+    @property
+    def items_needed(self) -> int:
+        """About how many items of this kind could show `keep`; exact for one question per item, in one family."""
+        now, then = (1 - (1 - bound / 100) / self._weight_of_dearest for bound in (self.best_bound, self.keep))
+        return ceil(self.items * log(now) / log(then))
+
+    @cached_property
+    def _dearest(self) -> np.ndarray:
+        """The questions of the item whose loss costs most if nothing else is lost, [families]."""
+        sums = np.hstack([self.asked, self.asked])
+        return np.split(lowest(sums, self._lost, partial(self._retention, unknown=0.0)), 2)[1]
+
+    @property
+    def _weight_of_dearest(self) -> float:
+        """The share of its families in the retention."""
+        return float((self._dearest > 0).sum() / self._families.sum())
+
+    @property
+    def scarcest_family(self) -> int:
+        """The family with the fewest items, by its place."""
+        return int(np.argmin(np.where(self._families, (self.asked > 0).sum(0), np.inf)))
+
     def best_lower_bound(self, sample: Sample) -> float:
         """The lower bound on all items if no answer were lost."""
-        return self._bound_without_loss(np.empty((0, 2 * self.asked.shape[1])), self.asked * self._shares(sample))
+        return self._bound_without_loss(self._no_rows, self.asked * self._shares(sample))
 
     def _best_end(self, sample: Sample) -> float:
         """The lower bound on all items if no further answer were lost."""
         return self._bound_without_loss(sample.rows, self.asked[sample.items :] * self._shares(sample))
+
+    @property
+    def _no_rows(self) -> np.ndarray:
+        return np.empty((0, 2 * self.asked.shape[1]))
 
     def _bound_without_loss(self, rows: np.ndarray, kept: np.ndarray) -> float:
         low, _ = self._ends(np.vstack([rows, np.hstack([kept, kept])]))

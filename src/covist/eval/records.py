@@ -63,11 +63,12 @@ def budget_size(budget: Budget) -> tuple[int, float]:
 
 
 @dataclass(frozen=True)
-class Answered:
+class ItemAnswers:
     """The answers of a run about one image, the time, and the layer means of visual tokens.
 
     tokens, cached: of prefill, and of the cache after it; `cached` is None if both are the same
     target: the tokens that the budget came to for this image; None if that is the budget itself
+    capped: whether a budget that follows the image reached its maximum before it covered enough
     written: the tokens of each answer
     losses: of the words of given texts, in nats, for suites that score these
     call: the call of `evaluate` that made it; times of different calls may be from different days and machines
@@ -80,6 +81,7 @@ class Answered:
     call: str = ""
     cached: float | None = None
     target: float | None = None
+    capped: bool = False
     written: list[list[int]] | None = None
     losses: list[list[float | None]] | None = None
 
@@ -98,7 +100,7 @@ class Records:
         self.settings = {"layout": LAYOUT, **settings}
         self.call = uuid4().hex[:8]
         self._directory = None if directory is None else Path(directory)
-        self._answers: dict[Run, dict[int, Answered]] = {}
+        self._answers: dict[Run, dict[int, ItemAnswers]] = {}
         self._lock = None
         if self._directory is not None:
             (writable_directory(self._directory) / "answers").mkdir(exist_ok=True)
@@ -120,7 +122,7 @@ class Records:
         if self._lock is not None:
             self._lock.release()
 
-    def of(self, run: Run) -> dict[int, Answered]:
+    def of(self, run: Run) -> dict[int, ItemAnswers]:
         """Answers by image number, read from the directory when a run is first needed."""
         if run not in self._answers:
             known = self._directory is not None and self._path(run).exists()
@@ -135,7 +137,7 @@ class Records:
         falling = sorted(found, key=lambda run: budget_size(run.budget), reverse=True)
         return sorted(falling, key=lambda run: run.method)
 
-    def add(self, run: Run, answered: Answered) -> None:
+    def add(self, run: Run, answered: ItemAnswers) -> None:
         if self._directory is not None:
             line = {"method": run.method, "budget": run.budget.written, **asdict(answered)}
             with writing(self._directory), self._path(run).open("ab") as file:
@@ -198,7 +200,7 @@ def _json_object(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _read(path: Path) -> list[tuple[Run, Answered]]:
+def _read(path: Path) -> list[tuple[Run, ItemAnswers]]:
     """The lines of a file of answers; damaged ones, left by a power cut or an editor, are removed."""
     lines = journal_lines(path)
     found = [_parse(line) for line in lines]
@@ -212,7 +214,7 @@ def _read(path: Path) -> list[tuple[Run, Answered]]:
     return [one for one in found if one is not None]
 
 
-def _parse(line: bytes) -> tuple[Run, Answered] | None:
+def _parse(line: bytes) -> tuple[Run, ItemAnswers] | None:
     """The answers of a line; None if it is damaged."""
     try:
         fields = parse_json(line)
@@ -221,7 +223,7 @@ def _parse(line: bytes) -> tuple[Run, Answered] | None:
             fields["call"] = fields.pop("sitting")
         # A run that sees no image has a count of 0, which nobody may ask for.
         run = Run(method, Count(written) if type(written) is int else Budget.parse(written))
-        answered = Answered(**fields)
+        answered = ItemAnswers(**fields)
         hash(run)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

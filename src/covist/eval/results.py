@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from covist.environment import versions
 from covist.errors import CovistError
 from covist.eval.comparing import FEWEST, holm, sign_flip
 from covist.eval.questions import AGREEMENT
-from covist.eval.records import Answered, Records, Run
+from covist.eval.records import ItemAnswers, Records, Run
 from covist.eval.statistics import (
     LEVEL,
     Estimate,
@@ -27,15 +28,16 @@ from covist.eval.statistics import (
     retention,
 )
 from covist.eval.suite import Item, Suite
-from covist.eval.tables import markdown
+from covist.eval.tables import markdown, plain_text
 from covist.eval.tally import answer_agreement, tally
-from covist.extras import require_extra
+from covist.extras import lack_of
 from covist.methods.grammar import VANILLA
-from covist.outputs import writable_directory, write_json, write_text, writing
-from covist.request.budgets import Reach, reach_of
+from covist.outputs import write_json, write_text, writing
+from covist.request.budgets import Reach, capped_note, distinct_notes, reach_of
 from covist.units import counted
 
 _DIGITS = 2
+PLOT = "retention.png"
 PREFERRED_REFERENCE = "covist-fixed"
 
 
@@ -55,6 +57,7 @@ class Score:
     reached: whether the method keeps to the budget; if not, the score is not ranked
     nominal: whether it uses its published counts, whatever their mean
     times_mixed: whether its times and vanilla's come from several calls: do not compare them
+    capped: the number of images on which an adaptive budget reached its maximum before it covered enough
     """
 
     method: str
@@ -73,6 +76,7 @@ class Score:
     reached: bool
     nominal: bool
     times_mixed: bool
+    capped: int
 
     @property
     def standing(self) -> str:
@@ -121,22 +125,26 @@ class RunCost:
     tokens: float
     cached_tokens: float
     target: float  # tokens that the budget came to
+    capped: int
     calls: frozenset[str]
 
     @classmethod
-    def of(cls, run: Run, answered: list[Answered]) -> RunCost:
+    def of(cls, run: Run, answered: list[ItemAnswers]) -> RunCost:
         return cls(
             mean(one.seconds for one in answered),
             mean(one.tokens for one in answered),
             mean(one.cached_tokens for one in answered),
             mean(float(run.budget.written) if one.target is None else one.target for one in answered),
+            sum(one.capped for one in answered),
             frozenset(one.call for one in answered),
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     """What `evaluate` returns: `scores` of all finished runs, the uncompressed model ("vanilla") first.
+
+    `print(results)` shows them as tables.
 
     unit: what `images` counts: images, videos, or items
     by_agreement: whether no right answer is known; retention is then agreement with the uncompressed model
@@ -210,6 +218,16 @@ class Results:
             if run != self._vanilla
         }
 
+    @property
+    def notes(self) -> list[str]:
+        """What to know about budgets that images did not get exactly, one line each."""
+        capped = [
+            f"{run.method}: {capped_note(run.budget, cost.capped, self.images, self.unit)}"
+            for run, cost in self.costs.items()
+            if cost.capped
+        ]
+        return [*distinct_notes(self.reaches.values()), *capped]
+
     @cached_property
     def cache_differs(self) -> bool:
         """Whether some method has fewer tokens in the cache than in prefill."""
@@ -240,6 +258,7 @@ class Results:
             reached=made is None or made.is_reached,
             nominal=made is not None and made.nominal,
             times_mixed=len(cost.calls | self.costs[vanilla].calls) > 1,
+            capped=cost.capped,
         )
 
     def difference(self, method: str, against: str, budget: Budget | Written) -> Difference:
@@ -293,22 +312,24 @@ class Results:
     def to_markdown(self) -> str:
         return markdown(self)
 
-    def write(self, directory: str | Path) -> None:
-        """Write results.json, results.md and retention.png."""
-        from covist.eval.plot import plot_retention  # matplotlib is slow to import, and an extra
+    def __repr__(self) -> str:
+        """Scores and differences as tables."""
+        return plain_text(self)
 
+    def write(self, directory: str | Path) -> None:
+        """Write results.json, results.md and, where matplotlib is installed, retention.png."""
         folder = Path(directory)
         write_json(folder / "results.json", self.to_dict())
         write_text(folder / "results.md", self.to_markdown())
-        plot_retention(self, folder / ".retention.png")
+        if lacking := lack_of("figures"):
+            warnings.warn(f"retention.png is left out: it needs {lacking}", stacklevel=2)
+            (folder / PLOT).unlink(missing_ok=True)  # an older one does not show these results
+            return
+        from covist.eval.plot import plot_retention  # slow to import
+
+        plot_retention(self, folder / f".{PLOT}")
         with writing(folder):
-            (folder / ".retention.png").replace(folder / "retention.png")
-
-
-def results_directory(path: str | Path) -> Path:
-    """A directory that `Results.write` can write to: refused before the work begins."""
-    require_extra("a directory of results, with its plot,", "figures")
-    return writable_directory(path)
+            (folder / f".{PLOT}").replace(folder / PLOT)
 
 
 def _number(value: float, digits: int = _DIGITS) -> float | None:
@@ -336,6 +357,7 @@ def _score_dict(score: Score) -> dict[str, Any]:
         "ci": {"accuracy": _pair(score.accuracy_interval), "retention": _pair(score.retention_interval)},
         "seconds_per_image": _number(score.seconds_per_image, 4),
         "times_mixed": score.times_mixed,
+        "capped": score.capped,
     }
 
 

@@ -14,15 +14,16 @@ from covist.api.setup import Setup
 from covist.budget import Budget, Count, Coverage, Written
 from covist.config import CovistConfig
 from covist.errors import CovistError
-from covist.eval.answering import Answering, Progress, answers_identity
+from covist.eval.answering import Progress, SuiteAnswerer, answers_identity
 from covist.eval.records import Records, Run
-from covist.eval.results import Results, results_directory
+from covist.eval.results import Results
 from covist.eval.subject import Subject
 from covist.eval.suite import Suite, load_suite
 from covist.files import parse_json
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA, is_vanilla, split_names
 from covist.methods.registry import available_methods
+from covist.outputs import writable_directory
 
 
 class Summary(Protocol):
@@ -67,10 +68,10 @@ def evaluate(
         tokens in others.
     config: constants of CoViST, or a setup or file with them and a concentration reference, for the methods that read
         them. Without a reference, it is measured on the first images of the suite.
-    out: a directory for answers, results.json, results.md and retention.png. A second call with the same directory
-        continues an interrupted one, and may add methods, budgets or images. The three results files then cover every
-        run in the directory that is finished for these images; a call with fewer images than they already cover does
-        not change them. None writes nothing.
+    out: a directory for answers, results.json, results.md and, if matplotlib is installed, retention.png. A second
+        call with the same directory continues an interrupted one, and may add methods, budgets or images. The results
+        files then cover every run in the directory that is finished for these images; a call with fewer images than
+        they already cover does not change them. None writes nothing.
     seed: of the bootstrap and of torch's generator (`random:seed=1` makes that method draw other tokens).
     progress: called with the finished images, all images, and the name of the current run
 
@@ -88,20 +89,20 @@ def evaluate(
     """
     names, asked = method_names(methods), load_suite(suite)
     if out is not None:
-        results_directory(out)
+        writable_directory(out)
     items = asked.items(limit, half)
     longest = asked.max_new_tokens if max_new_tokens is None else max_new_tokens
     subject = Subject.resolve(asked.model if model is None else model, longest)
     runs = planned_runs(names, read_budgets(budgets), round(subject.tokens(items[0])), asked.one_size)
     setup = Setup.of(config)
     with Records(out, answers_identity(asked, subject, longest, setup, seed)) as records:
-        answering = Answering(subject, asked, items, records, seed)
+        answering = SuiteAnswerer(subject, asked, items, records, seed)
         build = partial(Results.build, asked, items, records=records, seed=seed)
         return answer_and_summarise(answering, runs, runs[:1], build, out, progress)
 
 
 def answer_and_summarise(
-    answering: Answering,
+    answering: SuiteAnswerer,
     runs: list[Run],
     references: list[Run],
     build: Callable[[list[Run]], R],

@@ -15,7 +15,7 @@ from itertools import islice
 
 from PIL import Image
 
-from covist.errors import CovistError
+from covist.errors import CovistError, choose_instead
 from covist.eval.questions import Asked
 from covist.request.videos import Video
 from covist.tiny import (
@@ -183,5 +183,5 @@ def load_suite(name: str | Suite) -> Suite:
     if isinstance(name, Suite):
         return name
     if name not in SUITES:
-        raise CovistError(f"unknown suite {name!r}; choose one of {', '.join(SUITES)}")
+        raise CovistError(f"unknown suite {name!r}; {choose_instead(name, SUITES)}")
     return SUITES[name]

@@ -10,11 +10,11 @@ from covist.errors import CovistError
 from covist.eval.agreement import same_answer, token_agreement
 from covist.eval.metrics import METRICS
 from covist.eval.questions import AGREEMENT
-from covist.eval.records import Answered
+from covist.eval.records import ItemAnswers
 from covist.eval.statistics import Tally
 from covist.eval.suite import Item
 
-Answers = Mapping[int, Answered]
+Answers = Mapping[int, ItemAnswers]
 """Answers by the number of the item."""
 
 

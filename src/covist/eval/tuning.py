@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import floor
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
 
+from covist.api.origin import tuned_on
 from covist.api.report import Report
 from covist.api.setup import Setup
 from covist.budget import Budget, Coverage, Written
 from covist.config import CovistConfig
 from covist.environment import versions
 from covist.errors import CovistError
-from covist.eval.answering import Answering, Progress, answers_identity
+from covist.eval.answering import Progress, SuiteAnswerer, answers_identity
 from covist.eval.questions import AGREEMENT
 from covist.eval.racing import ERROR, BudgetTest, Sample, Step, Verdict, race, smallest_passing
 from covist.eval.records import Records, Run
@@ -27,6 +29,7 @@ from covist.eval.suite import Item, Suite, load_suite
 from covist.eval.tally import questions_asked, tally
 from covist.methods.grammar import VANILLA
 from covist.request.answer import compressed
+from covist.units import counted
 
 LADDER = ("50%", "33.3%", "22.2%", "16.7%", "11.1%", "8.3%", "5.6%", "4.2%", "2.8%")
 """The default budgets: of 576 tokens these are 288, 192, 128, 96, 64, 48, 32, 24 and 16."""
@@ -136,30 +139,61 @@ def tune(
     >>> str(tuned.setup), tuned.curve[0].verdict.value
     ('covist-fixed 32', 'passes')
     """
-    check_keep(keep)
-    names, asked = [name for name in method_names(methods) if name != VANILLA], load_suite(suite)
+    asked = load_suite(suite)
+    names, items = check_tuning(keep, methods, asked, limit)
     longest = asked.max_new_tokens if max_new_tokens is None else max_new_tokens
     subject = Subject.resolve(asked.model if model is None else model, longest)
-    if not names:
-        raise CovistError("no method to tune; name one that compresses, for example covist-fixed")
-    items = asked.items(limit)
     tokens = round(subject.tokens(items[0]))
     np.random.default_rng(seed).shuffle(items)
     vanilla, *runs = planned_runs(names, read_budgets(budgets or LADDER), tokens, asked.one_size)
     most = None if max_budget is None else Budget.parse(max_budget)
     ladders = [_ladder([run for run in runs if run.method == name], tokens, most) for name in names]
     exhaustive = (1 + sum(map(len, ladders))) * len(items)
-    test = BudgetTest(keep, questions_asked(items, asked.families), ERROR / len(names))
+    test = _test(keep, asked, items, names)
     with Records(out, answers_identity(asked, subject, longest, Setup.of(config), seed=0)) as records:
-        sampler = _Sampler(Answering(subject, asked, items, records, seed=0), vanilla, tokens, exhaustive, progress)
+        sampler = _Sampler(SuiteAnswerer(subject, asked, items, records, seed=0), vanilla, tokens, exhaustive, progress)
         steps = [step for ladder in ladders for step in race(ladder, test, sampler.sample, early)]
         return _conclude(sampler, test, steps)
 
 
-def check_keep(keep: float) -> None:
-    """Refuse a percentage that no sample can show."""
+def check_tuning(
+    keep: float, methods: str | Iterable[str], suite: Suite, limit: int | None = None
+) -> tuple[list[str], list[Item]]:
+    """Refuse, before any work, what cannot be tuned; returns the methods and the items.
+
+    Few items cannot show much, however well they are answered: the test has the same bound for all models.
+    """
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep < 100:
         raise CovistError(f"keep must be a percentage above 0 and below 100, got {keep!r}")
+    names = [name for name in method_names(methods) if name != VANILLA]
+    if not names:
+        raise CovistError("no method to tune; name one that compresses, for example covist-fixed")
+    items = suite.items(limit)
+    test = _test(keep, suite, items, names)
+    if test.best_bound < keep:
+        raise CovistError(_too_few(test, suite))
+    return names, items
+
+
+def _test(keep: float, suite: Suite, items: Sequence[Item], methods: Sequence[str]) -> BudgetTest:
+    """The test of every budget; all methods share the error."""
+    return BudgetTest(keep, questions_asked(items, suite.families), ERROR / len(methods))
+
+
+def _too_few(test: BudgetTest, suite: Suite) -> str:
+    shown = floor(10 * test.best_bound) / 10  # rounded down, so that it is a `keep` that the data can show
+    family, few = suite.families[test.scarcest_family], (test.asked[:, test.scarcest_family] > 0).sum()
+    scarce = f" ({few} with questions of the family {family})" if few < test.items else ""
+    return (
+        f"keep={test.keep:g}: {counted(test.items, suite.unit)}{scarce} can show at most {shown:.1f} %, even if no "
+        f"answer changes; give about {_two_digits(test.items_needed):,} {suite.unit}s of this kind, or a lower keep"
+    )
+
+
+def _two_digits(count: int) -> int:
+    """Rounded up to two digits."""
+    unit = 10 ** max(0, len(str(count)) - 2)
+    return -(-count // unit) * unit
 
 
 def _ladder(runs: Sequence[Run], tokens: int, max_budget: Budget | None) -> list[Run]:
@@ -184,7 +218,7 @@ class _Sampler:
     exhaustive: items x runs without a race, the total of the progress bar
     """
 
-    def __init__(self, answering: Answering, vanilla: Run, tokens: int, exhaustive: int, progress: Progress | None):
+    def __init__(self, answering: SuiteAnswerer, vanilla: Run, tokens: int, exhaustive: int, progress: Progress | None):
         self.answering, self.vanilla, self.exhaustive, self._progress = answering, vanilla, exhaustive, progress
         self._tokens = tokens
         self.needed: dict[Run, int] = {}  # items by run
@@ -257,9 +291,10 @@ def _unknown(families: tuple[str, ...], test: BudgetTest, steps: Sequence[Step[R
     return tuple(name for name, has_none in zip(families, nothing, strict=True) if has_none)
 
 
-def _setup(answering: Answering, test: BudgetTest, chosen: Step[Run]) -> Setup:
+def _setup(answering: SuiteAnswerer, test: BudgetTest, chosen: Step[Run]) -> Setup:
     """The chosen budget with everything that its answers depended on."""
-    run, settings = chosen.rung, answering.records.settings
+    run, settings, loaded = chosen.rung, answering.records.settings, answering.subject.loaded
+    setup = answering.setup_of(run)
     origin = {
         "made_by": "covist tune",
         "keep": test.keep,
@@ -267,9 +302,10 @@ def _setup(answering: Answering, test: BudgetTest, chosen: Step[Run]) -> Setup:
         "retention": round(chosen.sample.retention, 2),
         "items": chosen.sample.items,
         **{name: settings[name] for name in ("suite", "suite_version", "model", "clip", "dtype", "max_new_tokens")},
+        **tuned_on(loaded.name, loaded.model.config, setup.concentration),
         "versions": versions(),
     }
-    return replace(answering.setup_of(run), origin=origin)
+    return replace(setup, origin=origin, loading=loaded.loading.lasting)
 
 
 def _row(tried: Tried) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from covist.lmms.arguments import Arguments
@@ -19,7 +19,7 @@ SEARCHED = 1024
 
 
 @dataclass(frozen=True)
-class Answered:
+class LmmsAnswer:
     """One answer, and what it cost."""
 
     text: str
@@ -30,10 +30,9 @@ class Answered:
 class Answerer:
     """A loaded model that answers batches of conversations under one method and budget."""
 
-    def __init__(self, arguments: Arguments, device: str = "auto"):
-        self.loaded = load_model(
-            arguments.pretrained, arguments.clip, device, arguments.dtype, arguments.attn_implementation
-        )
+    def __init__(self, arguments: Arguments, device: str | None = None):
+        how = arguments.loading if device is None else replace(arguments.loading, device=device)
+        self.loaded = load_model(arguments.pretrained, arguments.clip, how)
         self._handle = compressed(self.loaded, arguments.setup).__enter__()  # as long as the answerer lives
         self._tracker = None if self._handle is None else self._handle.settings.method.tracker
         self.needs_reference = self._tracker is not None and self._tracker.frozen is None and not arguments.is_running
@@ -55,7 +54,7 @@ class Answerer:
         if self._tracker is not None:
             self._tracker.freeze(concentration)
 
-    def answer(self, conversations: Sequence[Conversation], generation: Generation) -> list[Answered]:
+    def answer(self, conversations: Sequence[Conversation], generation: Generation) -> list[LmmsAnswer]:
         """Answers to a batch; with a frozen reference, no answer depends on its neighbours."""
         said = self._together.answer([one.pose(self.loaded) for one in conversations], **dict(generation.options))
-        return [Answered(generation.cut(one.text), len(one.tokens), one.shown) for one in said]
+        return [LmmsAnswer(generation.cut(one.text), len(one.tokens), one.shown) for one in said]

@@ -9,12 +9,14 @@ from typing import Any
 from covist.api.choose import CallSettings, check_budget_of
 from covist.api.setup import DEFAULT, Setup
 from covist.errors import CovistError
+from covist.loading import AS_STORED, Loading
 from covist.request.videos import FRAMES
 
 RUNNING = "running"
 """The paper's concentration reference: a running mean over the images in the order of the task."""
 _OF_SETUP = ("budget", "strategy", "method", "config", "min_coverage", "concentration")
 _COUNTS = {"batch_size", "frames"}
+_OTHER_NAMES = {"attn_implementation": "attention"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Arguments:
 
     pretrained:          "tiny", "tiny-next", a folder or a hub id
     clip:                the CLIP checkpoint of the model's vision tower
+    dtype, attention, device_map, quantization, adapter, revision, trust_remote_code:
+                         how it is loaded, as in `covist.Loading`; attn_implementation is another name of attention
     frames:              evenly spaced frames to take from a video
     device, batch_size:  passed on by lmms-eval from its own options of these names
     """
@@ -42,29 +46,32 @@ class Arguments:
     is_running: bool  # whether the concentration reference is a running mean over the images
     clip: str | None = None
     frames: int = FRAMES
-    dtype: str = "auto"
-    attn_implementation: str | None = None
-    device: str | None = None
     batch_size: int = 1
+    loading: Loading = AS_STORED
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Arguments:
         """Check everything that can be checked without a model.
 
         >>> str(Arguments.of({"pretrained": "tiny", "method": "vispruner:important=0.75;positions=keep"}).setup)
-        'vispruner:important=0.75,positions=keep 64'
+        'vispruner:important=0.75,positions=keep'
         """
-        own = [field.name for field in fields(cls) if field.name not in ("setup", "is_running")]
+        given = {_OTHER_NAMES.get(name, name): value for name, value in given.items()}
+        own = [field.name for field in fields(cls) if field.name not in ("setup", "is_running", "loading")]
+        of_loading = [field.name for field in fields(Loading)]
+        known = (*own, *of_loading, *_OF_SETUP)
         for name in given:
-            if name not in (*own, *_OF_SETUP):
-                raise CovistError(f"covist has no model argument {name!r}; it takes {', '.join((*own, *_OF_SETUP))}")
+            if name not in known:
+                raise CovistError(f"covist has no model argument {name!r}; it takes {', '.join(known)}")
         if "pretrained" not in given:
             raise CovistError("no model named; give --model_args pretrained=FOLDER_OR_ID")
         values = {name: given[name] for name in own if name in given}
         for name in _COUNTS & values.keys():
             values[name] = _count(name, values[name])
         values["pretrained"] = str(values["pretrained"])  # lmms-eval turns digits into numbers
-        return cls(setup=_setup(given), is_running=given.get("concentration") == RUNNING, **values)
+        setup, is_running = _setup(given), given.get("concentration") == RUNNING
+        loading = Loading(**{name: _written(given[name]) for name in of_loading if name in given}).over(setup.loading)
+        return cls(setup=setup, is_running=is_running, loading=loading, **values)
 
 
 def _setup(given: Mapping[str, Any]) -> Setup:
@@ -88,6 +95,11 @@ def _setup(given: Mapping[str, Any]) -> Setup:
     if not setup.is_plain:
         check_budget_of(call.build_method(setup), setup)
     return setup
+
+
+def _written(value: Any) -> Any:
+    """A setting as it was written; lmms-eval turns digits into numbers."""
+    return value if value is None or isinstance(value, bool) else str(value)
 
 
 def _count(name: str, value: Any) -> int:

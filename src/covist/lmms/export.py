@@ -70,6 +70,8 @@ def doc_to_visual(doc):
 def export_suite(suite: Suite, directory: str | Path, limit: int | None = None) -> str:
     """Write the first `limit` images of a suite, or all, and their questions; returns the name of the task."""
     items = suite.items(limit)
+    for item in items:
+        _check(item)
     folder = writable_directory(directory).resolve()
     (folder / "images").mkdir(exist_ok=True)
     task = "covist_" + re.sub(r"\W+", "_", suite.name)
@@ -95,21 +97,28 @@ def _task(task: str, suite: Suite, questions: Path) -> str:
     )
 
 
+def _check(item: Item) -> None:
+    """Refuse what lmms-eval could not score, before anything is written."""
+    for asked in item.questions:
+        if asked.metric not in METRICS:
+            raise CovistError(
+                f"the question {asked.question!r} is scored by {asked.metric}, which needs the uncompressed model; "
+                "give an answer to export it"
+            )
+
+
 def _save_images(item: Item, folder: Path) -> list[str]:
     """Write the images of an item; returns the names of the files in the folder."""
     names = []
     for place, shown in enumerate(item.shown):
         if not isinstance(shown, Image.Image):
-            raise CovistError(f"item {item.number} shows a video; only suites of images can be exported")
+            raise CovistError(f"item {item.number} shows a video; only images can be exported")
         names.append(f"images/{item.number:04}-{place}.png")
         shown.save(folder / names[-1])
     return names
 
 
 def _lines(item: Item, names: list[str]) -> list[dict[str, Any]]:
-    for asked in item.questions:
-        if asked.metric not in METRICS:
-            raise CovistError(f"item {item.number} is scored by {asked.metric}, which needs the uncompressed model")
     return [
         {
             "images": names,

@@ -14,8 +14,9 @@ from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from loguru import logger
 from tqdm import tqdm
 
+from covist.engine.capture import execution_device
 from covist.errors import CovistError
-from covist.lmms.answering import Answered, Answerer
+from covist.lmms.answering import Answerer, LmmsAnswer
 from covist.lmms.arguments import Arguments
 from covist.lmms.conversations import from_messages, from_visuals
 from covist.lmms.generation import Generation
@@ -27,7 +28,7 @@ from covist.request.together import Shown
 class VisualTokenCounts(TokenCounts):
     """Token counts of a sample, with its visual tokens; lmms-eval writes them to the samples file."""
 
-    def __init__(self, answered: Answered):
+    def __init__(self, answered: LmmsAnswer):
         super().__init__(output_tokens=answered.new_tokens)
         self.shown = answered.shown
 
@@ -50,14 +51,15 @@ class _Covist(lmms):
         self.arguments = Arguments.of(arguments)
         self.accelerator = Accelerator()
         self._rank, self._world_size = self.accelerator.process_index, self.accelerator.num_processes
-        device = self.arguments.device if self._world_size == 1 else str(self.accelerator.device)
-        self._answerer = Answerer(self.arguments, device or "auto")
+        # Each of several processes has a device of its own, unless they are told how to share them.
+        own = None if self._world_size == 1 or self.arguments.loading.device_map else str(self.accelerator.device)
+        self._answerer = Answerer(self.arguments, own)
         self._references: dict[tuple[str, str], float | None] = {}
         self._mentioned: set[str] = set()
 
     @property
     def device(self) -> Any:
-        return self._answerer.loaded.model.device
+        return execution_device(self._answerer.loaded.model)
 
     @property
     def batch_size(self) -> int:
@@ -66,7 +68,7 @@ class _Covist(lmms):
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
         """Answers in the order of the requests."""
         questions = [self._question(request) for request in requests]
-        answers: dict[int, Answered] = {}
+        answers: dict[int, LmmsAnswer] = {}
         started = perf_counter()
         with tqdm(total=len(questions), disable=self._rank != 0, desc="covist") as bar:
             for numbers in batches(questions, self.batch_size):
@@ -97,7 +99,7 @@ class _Covist(lmms):
     def _conversation(self, question: TaskQuestion, document: Any) -> Conversation:
         """The conversation of a question about a document of its task."""
 
-    def _answer(self, questions: Sequence[TaskQuestion]) -> list[Answered]:
+    def _answer(self, questions: Sequence[TaskQuestion]) -> list[LmmsAnswer]:
         """Answer a batch of questions of one task."""
         first = questions[0]
         if self._answerer.needs_reference:
@@ -123,7 +125,7 @@ class _Covist(lmms):
             logger.info(f"covist: concentration reference of {question.task}: {self._references[key]}")
         return self._references[key]
 
-    def _log(self, answers: Sequence[Answered], seconds: float) -> None:
+    def _log(self, answers: Sequence[LmmsAnswer], seconds: float) -> None:
         """Log speed and visual tokens in `throughput` of the results file, as means over this process's answers."""
         total = sum((answer.shown for answer in answers), Shown())
         written = sum(answer.new_tokens for answer in answers)

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from covist.errors import CovistError
+from covist.errors import CovistError, choose_instead
 
 TITLE = "CoViST: Visual Token Compression via Composable States"
 OWN = "own"
@@ -88,7 +88,7 @@ def load_table(name: str) -> PaperTable:
     99.1
     """
     if name not in TABLES:
-        raise CovistError(f"unknown table {name!r}; choose one of {', '.join(TABLES)}, scenes")
+        raise CovistError(f"unknown table {name!r}; {choose_instead(name, [*TABLES, 'scenes'])}")
     content: dict[str, Any] = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     for name_of_list in ("tasks", "columns"):
         content[name_of_list] = tuple(content.get(name_of_list, ()))

@@ -11,6 +11,7 @@ from typing import Any
 
 from covist.errors import CovistError
 from covist.families.registry import geometry_named
+from covist.loading import AS_STORED, Loading
 from covist.methods.grammar import VANILLA
 from covist.reproduce import paper
 from covist.reproduce.paper import PaperRow, PaperTable
@@ -107,14 +108,15 @@ class Settings:
     launcher: tuple[str, ...] = (LMMS_EVAL,)
     pretrained: str | None = None  # instead of the paper's model
     clip: str | None = None
+    loading: Loading = AS_STORED
 
     def __post_init__(self) -> None:
         if re.search(r"[,=]", str(self.results)):
             problem = "lmms-eval splits paths at commas and equals signs; give one without them"
             raise CovistError(f"--results {self.results}: {problem}")
-        for given in filter(None, (self.pretrained, self.clip)):
+        for given in filter(None, (self.pretrained, self.clip, *self._loading.values())):
             if "," in given:
-                raise CovistError(f"{given}: lmms-eval splits model arguments at commas; give a path without any")
+                raise CovistError(f"{given}: lmms-eval splits model arguments at commas; give a value without any")
         if self.limit is not None and self.limit < 1:
             raise CovistError(f"--limit must be at least 1, got {self.limit}")
         if not self.launcher:
@@ -125,10 +127,15 @@ class Settings:
         top = self.results / f"limit-{self.limit}" if self.limit else self.results
         return top / run.folder
 
+    @property
+    def _loading(self) -> dict[str, str]:
+        return {name: str(value) for name, value in vars(self.loading).items() if value}
+
     def arguments(self, run: LmmsRun) -> dict[str, str]:
         """The values of `--model_args`, by name."""
         checkpoint = CHECKPOINTS[run.model]
-        found = {"pretrained": self.pretrained or checkpoint.pretrained, "budget": str(run.budget or "none").lower()}
+        model = {"pretrained": self.pretrained or checkpoint.pretrained, **self._loading}
+        found = {**model, "budget": str(run.budget or "none").lower()}
         if run.method in STRATEGIES:
             found["strategy"] = STRATEGIES[run.method]
         elif run.method != VANILLA:

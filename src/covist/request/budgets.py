@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from covist.budget import Budget
+from covist.budget import Budget, Coverage
 from covist.methods.create import create_method
 from covist.methods.inside import PUBLISHED_LAYERS
+from covist.report.stages import ImageReport
+from covist.units import counted
 
 ALL_TOKENS = "a budget of all tokens or more leaves the image uncompressed"
 _ROUNDING = 0.5  # counts are whole numbers, so a layer mean may differ so much from its budget
@@ -77,5 +79,35 @@ def reach_of(method: str, asked: Budget, budget: int, tokens: int, mean: float, 
 
 
 def distinct_notes(reaches: Iterable[Reach]) -> list[str]:
-    """The notes on some budgets, each once."""
-    return list(dict.fromkeys(one.note for one in reaches if one.note is not None))
+    """The notes on some budgets, each once; images that a budget leaves uncompressed share one."""
+    listed = list(reaches)
+    largest: dict[Budget, Reach] = {}
+    for one in listed:
+        if not one.is_compressed and one.tokens > largest.setdefault(one.asked, one).tokens:
+            largest[one.asked] = one
+    said = [one if one.is_compressed else largest[one.asked] for one in listed]
+    return list(dict.fromkeys(one.note for one in said if one.note is not None))
+
+
+def is_capped(budget: Budget, image: ImageReport) -> bool:
+    """Whether a budget that follows the image reached its maximum without the coverage that it is meant to reach."""
+    if not isinstance(budget, Coverage) or image.missed is not None:
+        return False
+    most, first = budget.count_for(image.tokens, image.frames), image.stages[0]
+    if image.budget < most or most == image.tokens or first.coverage is None:
+        return False
+    # A method that reduces inside the decoder starts with more tokens, whose coverage says nothing about so many.
+    return len(first.kept) > image.budget or first.coverage < budget.level
+
+
+def capped_note(budget: Budget, capped: int, shown: int, unit: str = "image") -> str:
+    """One line about images on which a budget was capped.
+
+    >>> capped_note(Budget.parse("auto"), 3, 20)
+    'auto:0.9 reached its maximum on 3 of 20 images without covering enough; auto:0.9:LEAST:MOST sets another maximum'
+    """
+    level = ":".join(str(budget).split(":")[:2])
+    return (
+        f"{budget} reached its maximum on {capped:,} of {counted(shown, unit)} without covering enough; "
+        f"{level}:LEAST:MOST sets another maximum"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
@@ -38,7 +39,7 @@ def mean_concentration(loaded: LoadedModel, requests: Iterable[Request]) -> floa
 
 def folder_concentration(loaded: LoadedModel, folder: Path, limit: int | None = None) -> tuple[float, int]:
     """`mean_concentration` of the images in a folder, and the number of images."""
-    files = image_files(folder) if folder.is_dir() else []
+    files = image_files(folder) if os.path.isdir(folder) else []
     if not files:
         raise CovistError(f"{folder} is not a folder with images")
     if limit is not None and limit < 1:

@@ -8,6 +8,7 @@ from typing import Any
 
 from PIL import Image
 
+from covist.engine.capture import execution_device
 from covist.request.inputs import Request, prepare_conversation
 from covist.request.loading import LoadedModel
 from covist.request.prompts import Turn
@@ -43,7 +44,7 @@ class Conversation:
 
     def request(self, loaded: LoadedModel) -> Request:
         """The inputs of the model on its device, without padding."""
-        return prepare_conversation(loaded, self.turns, self.images, self.videos).to(loaded.model.device)
+        return prepare_conversation(loaded, self.turns, self.images, self.videos).to(execution_device(loaded.model))
 
     def pose(self, loaded: LoadedModel) -> Posed:
         """The inputs of the model with the sizes of images and videos, which themselves are no longer needed."""

@@ -1,4 +1,4 @@
-"""Images inside the request itself: data URLs and base64."""
+"""Images and videos inside the request itself: data URLs and base64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from covist.errors import CovistError
 
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
 """The formats that OpenAI accepts; a data URL never reaches other decoders of Pillow."""
-MISSPELT = {"image/jpg": "image/jpeg"}
+DECODED = tuple(FORMATS.values())
+"""What the data of an image may be, whatever its type says: clients label them by file names, which are often wrong."""
+_MISSPELT = ("image/jpg",)
 _HEAD = re.compile(r"data:([\w.+/-]*)((?:;[\w.=-]+)*),", re.ASCII)
 
 
@@ -19,19 +21,23 @@ def is_data_url(url: str) -> bool:
 
 
 def split_data_url(url: str, place: str) -> tuple[str, str]:
-    """The Pillow format and the base64 text of a data URL; `place` names the field in messages.
+    """The media type and the base64 text of a data URL; `place` names the field in messages.
 
     >>> split_data_url("data:image/png;base64,aGk=", "image")
-    ('PNG', 'aGk=')
-    >>> split_data_url("data:image/jpg;base64,aGk=", "image")
-    ('JPEG', 'aGk=')
+    ('image/png', 'aGk=')
     """
     head = _HEAD.match(url[:256])
-    mime = head[1].lower() if head else ""
-    kind = FORMATS.get(MISSPELT.get(mime, mime))
-    if head is None or kind is None or not head[2].lower().endswith(";base64"):
+    if head is None or not head[2].lower().endswith(";base64"):
+        raise CovistError(f"{place} must be a data URL: data:image/png;base64,...")
+    return head[1].lower(), url[head.end() :]
+
+
+def image_data(url: str, place: str) -> str:
+    """The base64 text of a data URL that says that it is an image."""
+    mime, encoded = split_data_url(url, place)
+    if mime not in FORMATS and mime not in _MISSPELT:
         raise CovistError(f"{place} must be a data URL: data:image/png;base64,... ({', '.join(FORMATS)})")
-    return kind, url[head.end() :]
+    return encoded
 
 
 def decode_base64(text: str, place: str) -> bytes:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from covist.engine.capture import execution_device
+
 _GREEDY: dict[str, Any] = {
     # One answer, the likeliest token at every step. Unset what a greedy search does not read, or transformers warns.
     "do_sample": False,
@@ -54,6 +56,7 @@ def generate(model: Any, inputs: Mapping[str, Any], max_new_tokens: int, **expli
 
     Compression, if any, is up to the caller.
     """
-    on_device = {name: value.to(model.device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+    place = execution_device(model)
+    on_device = {name: value.to(place) if isinstance(value, Tensor) else value for name, value in inputs.items()}
     written = model.generate(**on_device, **greedy(max_new_tokens, **explicit))
     return written[:, inputs["input_ids"].shape[1] :]

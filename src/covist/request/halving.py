@@ -9,9 +9,8 @@ from typing import Generic, TypeVar
 import torch
 
 from covist.errors import CovistError
+from covist.faults import is_broken, is_out_of_memory
 
-BROKEN: tuple[type[Exception], ...] = tuple(filter(None, [getattr(torch, "AcceleratorError", None)]))
-"""After such an error the accelerator is unusable: the process must end, and a new one continues."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -76,18 +75,6 @@ def in_halves(
     middle = len(batch) // 2
     yield from in_halves(batch[:middle], run, note)
     yield from in_halves(batch[middle:], run, note)
-
-
-def is_broken(error: BaseException) -> bool:
-    """Whether an accelerator is lost; older releases of torch raise a bare RuntimeError."""
-    return isinstance(error, BROKEN) or (isinstance(error, RuntimeError) and str(error).startswith("CUDA error:"))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: on an accelerator, in Python, or in torch's allocator on the CPU."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def one_line(error: Exception) -> str:

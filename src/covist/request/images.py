@@ -7,10 +7,10 @@ float         0 to 1 is black to white; values beyond that are scaled by the ima
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Callable
-from functools import cache
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
@@ -20,14 +20,16 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from covist.errors import CovistError
+from covist.opening import open_file, reason_of
+from covist.request.formats import has_image_ending, other_format, readable
 from covist.request.image_parts import HeaderFile, check_parts
 from covist.request.jpeg_scans import MAX_SCANS, has_too_many_scans
 from covist.request.orientation import upright
 
 MAX_PIXELS = 100_000_000
 """Larger images are refused: a small file can unpack to gigabytes."""
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
-"""The formats that are read, by Pillow's names. It knows more, and some start programs: PostScript runs Ghostscript."""
+WHOLE_PIXELS = 25_000_000
+"""JPEG files with more are decoded at half of their size or less, in a quarter of the memory: models resize them."""
 MAX_RATIO = 200
 """Narrower images are refused: CLIP's processor makes their short side as long as that of others before it crops."""
 _URL = re.compile(r"(https?|ftp|s3|gs|file|data):", re.IGNORECASE)
@@ -45,23 +47,11 @@ def check_image(path: str | Path) -> None:
 
 def image_files(folder: Path) -> list[Path]:
     """The images of a folder, sorted by name with 10 after 9."""
-    files = [file for file in folder.iterdir() if has_image_ending(file.name) and not file.name.startswith(".")]
+    try:
+        files = [file for file in folder.iterdir() if has_image_ending(file.name) and not file.name.startswith(".")]
+    except OSError as error:
+        raise CovistError(f"folder {folder} cannot be read: {reason_of(error)}") from None
     return sorted(files, key=lambda file: _natural(file.name))
-
-
-def has_image_ending(name: str) -> bool:
-    """Whether a file is called like an image in one of the formats that are read.
-
-    >>> has_image_ending("photo.JPG"), has_image_ending("drawing.eps")
-    (True, False)
-    """
-    return Path(name).suffix.lower() in _endings()
-
-
-@cache
-def _endings() -> frozenset[str]:
-    kinds = Image.registered_extensions()
-    return frozenset(ending for ending, kind in kinds.items() if kind in FORMATS and kind in Image.OPEN)
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
@@ -72,12 +62,9 @@ def _natural(name: str) -> list[tuple[bool, int, str]]:
 
 def _from_file(path: str | Path, read: _Reader) -> Image.Image:
     refuse_url(path)
-    path = Path(path)
-    if not path.is_file():
-        raise CovistError(f"image {path} " + ("is a directory" if path.is_dir() else "does not exist"))
-    if path.stat().st_size == 0:
-        raise CovistError(f"image {path} is empty (0 bytes)")
-    with warnings.catch_warnings(), path.open("rb") as file:
+    with warnings.catch_warnings(), open_file(path, "image") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise CovistError(f"image {path} is empty (0 bytes)")
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit is ours
         return _read(file, f"image {path}", MAX_PIXELS, read=read)
 
@@ -85,7 +72,7 @@ def _from_file(path: str | Path, read: _Reader) -> Image.Image:
 def decode_image(
     data: bytes, name: str = "image", max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None
 ) -> Image.Image:
-    """Read an image from bytes as upright RGB, by the same rules; `formats` are those of `FORMATS` to try.
+    """Read an image from bytes as upright RGB, by the same rules; `formats` are those of the list to try.
 
     >>> decode_image(b"words", "image 1", formats=("PNG", "JPEG"))
     Traceback (most recent call last):
@@ -97,9 +84,12 @@ def decode_image(
 def count_pixels(
     data: bytes, name: str = "image", max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None
 ) -> int:
-    """The pixels of an image by its header alone; the rest is not read, and may still be damaged."""
+    """The pixels that an image takes when it is decoded, by its header alone; the rest may still be damaged."""
     with _read(BytesIO(data), name, max_pixels, formats, _open) as image:
-        return image.width * image.height
+        whole = image.width * image.height
+        _shrink(image)
+        # A progressive file is kept whole while it is decoded, whatever comes out of it.
+        return whole if image.info.get("progressive") else image.width * image.height
 
 
 def _read(
@@ -110,9 +100,9 @@ def _read(
     except (CovistError, MemoryError):
         raise
     except UnidentifiedImageError:
-        kind = (
-            f"that covist can read ({', '.join(FORMATS)})" if formats is None else f"in {' or '.join(formats)} format"
-        )
+        file.seek(0)
+        kind = f"that covist can read ({', '.join(readable())})"
+        kind = f"{kind}{other_format(file.read(256))}" if formats is None else f"in {' or '.join(formats)} format"
         raise CovistError(f"{name} is not an image {kind}") from None
     except Image.DecompressionBombError:
         raise CovistError(f"{name} is too large: more than {max_pixels:,} pixels") from None
@@ -140,16 +130,24 @@ def _decode(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...]
             file.seek(0)
             if has_too_many_scans(file.read()):
                 raise CovistError(f"{name} has more than {MAX_SCANS} scans; save it again as an ordinary JPEG file")
+            _shrink(image)
         image.load()
         shown = as_rgb(upright(image))
     shown.info.clear()  # a turn that has been made, and megabytes that nobody reads
     return shown
 
 
+def _shrink(image: Image.Image) -> None:
+    """Let the decoder of a large JPEG file write a smaller image."""
+    sides = image.size
+    for scale in (2, 4, 8):
+        if image.format in ("JPEG", "MPO") and image.width * image.height > WHOLE_PIXELS:
+            image.draft(None, (sides[0] // scale, sides[1] // scale))
+
+
 def _open(file: BinaryIO, name: str, max_pixels: int, formats: tuple[str, ...] | None) -> Image.Image:
     """Read the header only; no other function lets Pillow open a file."""
-    Image.init()  # after which a format of the list that is still unknown is one that this Pillow was built without
-    wanted = [kind for kind in FORMATS if kind in Image.OPEN and (formats is None or kind in formats)]
+    wanted = [kind for kind in readable() if formats is None or kind in formats]
     check_parts(file, name)
     header = HeaderFile(file, name)
     image = Image.open(cast(BinaryIO, header), formats=wanted)

@@ -10,10 +10,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from covist.engine.capture import execution_device
 from covist.errors import CovistError
 from covist.families.registry import families, family_for
 from covist.request.loading import LoadedModel
-from covist.request.prompts import Turn, chat_prompt, conversation_prompt
+from covist.request.prompts import Tool, Turn, chat_prompt, conversation_prompt
 from covist.request.videos import Video
 
 _TEXT_INPUTS = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
@@ -107,15 +108,21 @@ def prepare(loaded: LoadedModel, images: Sequence[Image.Image], *prompts: str, v
     texts = [chat_prompt(loaded.processor, prompt, len(images), len(videos)) for prompt in prompts]
     single = _encode(loaded, images, videos, texts[:1])
     every = _encode(loaded, images, videos, texts) if len(texts) > 1 else single
-    return Request(Request.of_inputs(every).prompts, Request.of_inputs(single).images).to(loaded.model.device)
+    return Request(Request.of_inputs(every).prompts, Request.of_inputs(single).images).to(
+        execution_device(loaded.model)
+    )
 
 
 def prepare_conversation(
-    loaded: LoadedModel, turns: Sequence[Turn], images: Sequence[Image.Image] = (), videos: Sequence[Video] = ()
+    loaded: LoadedModel,
+    turns: Sequence[Turn],
+    images: Sequence[Image.Image] = (),
+    videos: Sequence[Video] = (),
+    tools: Sequence[Tool] = (),
 ) -> Request:
     """A conversation, ready for the model but not on its device; images and videos in the order of its turns."""
     _require_videos(loaded, videos)
-    text = conversation_prompt(loaded.processor, turns)
+    text = conversation_prompt(loaded.processor, turns, tools)
     return Request.of_inputs(_encode(loaded, images, videos, [text]))
 
 

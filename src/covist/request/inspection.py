@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from covist.budget import Budget
 from covist.contract.family import Family
 from covist.contract.text_config import field, geometry_of, text_config
+from covist.errors import CovistError
 from covist.families.catalogue import evidence_of, layer_counts
 from covist.families.presets import PRESETS
 from covist.families.processors import load_processor
 from covist.families.registry import families
 from covist.plan import Geometry, make_plan
-from covist.request.loading import EMBEDDED, served
+from covist.request.checkpoints import EMBEDDED, served
 
 SIZES = ((224, 224), (448, 448), (1024, 768), (1920, 1080))
 """Width and height of images, in pixels."""
+USUAL = "1024 x 768"  # the image of a plan
 BUDGETS = ("25%", "64")
 BY_PROCESSOR = "the checkpoint's processor"
 BY_CONFIGURATION = "the configuration; the checkpoint's processor may resize or tile images"
@@ -69,6 +73,31 @@ def inspect_checkpoint(name: str) -> Inspection:
         tuple(_cost(geometry, image, tokens) for image, tokens in counts),
         counted_by,
     )
+
+
+@dataclass(frozen=True)
+class PlannedCheckpoint:
+    """The decoder of a checkpoint with the tokens of one image, and the budget that is its default.
+
+    image: what has so many tokens, and what says so; empty if the caller did
+    """
+
+    geometry: Geometry
+    budget: Budget
+    image: str = ""
+
+
+def planned_checkpoint(name: str, tokens: int | None = None) -> PlannedCheckpoint:
+    """What a plan needs to know of a folder, an embedded model or a hub id; tokens: of an image, if not a usual one."""
+    _, family, config = served(name)
+    named = partial(geometry_of, text_config(config), Path(name).name or name)
+    if tokens is not None:
+        return PlannedCheckpoint(named(tokens), family.default_budget)
+    counts, counted_by = _token_counts(EMBEDDED.get(name, Path(name)), family, config)
+    if not counts:
+        raise CovistError(f"model {name!r}: how many tokens images have is not known ({UNKNOWN}); give --tokens")
+    image, count = next((one for one in counts if one[0] == USUAL), counts[0])
+    return PlannedCheckpoint(named(count), family.default_budget, f"{image}, by {counted_by}")
 
 
 def _cost(geometry: Geometry, image: str, tokens: int) -> ImageCost:

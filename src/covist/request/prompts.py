@@ -10,6 +10,9 @@ from covist.errors import CovistError
 Turn = dict[str, Any]
 """A turn for chat templates: a role, and parts that are texts or mark the places of images and videos."""
 
+Tool = dict[str, Any]
+"""A function that a model may call, as OpenAI's clients describe it."""
+
 
 def chat_prompt(processor: Any, question: str, images: int = 1, videos: int = 0) -> str:
     """The prompt text for a question about so many images, followed by so many videos."""
@@ -19,14 +22,23 @@ def chat_prompt(processor: Any, question: str, images: int = 1, videos: int = 0)
     return conversation_prompt(processor, [{"role": "user", "content": content}])
 
 
-def conversation_prompt(processor: Any, turns: Sequence[Turn]) -> str:
-    """A conversation up to the assistant's next turn, in the processor's template or in LLaVA-1.5's format."""
+def conversation_prompt(processor: Any, turns: Sequence[Turn], tools: Sequence[Tool] = ()) -> str:
+    """A conversation up to the assistant's next turn, in the processor's template or in LLaVA-1.5's format.
+
+    tools: what the model may call, if the template takes tools (`takes_tools`)
+    """
     template = getattr(processor, "chat_template", None)
     if not template:
         return _whole_characters(_plain_format(turns, processor))
     if "system" not in template:
         turns = _without_system(turns)
-    return _whole_characters(processor.apply_chat_template(list(turns), add_generation_prompt=True))
+    offered = {"tools": list(tools)} if tools else {}
+    return _whole_characters(processor.apply_chat_template(list(turns), add_generation_prompt=True, **offered))
+
+
+def takes_tools(processor: Any) -> bool:
+    """Whether the chat template shows tools to the model."""
+    return "tools" in (getattr(processor, "chat_template", None) or "")
 
 
 def placeholders(processor: Any) -> list[str]:

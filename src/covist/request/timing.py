@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers.generation.streamers import BaseStreamer
 
+from covist.engine.capture import execution_device
 from covist.families.registry import family_for
 from covist.request.decoding import generate
 from covist.request.inputs import Request
@@ -76,7 +77,7 @@ class _Marks(BaseStreamer):
 @torch.no_grad()
 def measure(model: Any, request: Request, max_new_tokens: int = 128) -> Measurement:
     """Answer one prompt and measure the times."""
-    device = model.device
+    device = execution_device(model)
     with _marked(model, device) as marks, _peak_memory(device) as peak:
         synchronise(device)
         started = perf_counter()
@@ -107,11 +108,11 @@ def measure_plain_decoder(model: Any, length: int) -> float:
     weight = model.get_input_embeddings().weight
     rows = torch.arange(length, device=weight.device) % len(weight)
     embeddings = weight[rows][None]  # [1, length, d]; the values do not matter, their scale does
-    synchronise(model.device)
+    synchronise(execution_device(model))
     started = perf_counter()
     hidden = decoder(inputs_embeds=embeddings, use_cache=True).last_hidden_state
     model.get_output_embeddings()(hidden[:, -1:])
-    synchronise(model.device)
+    synchronise(execution_device(model))
     return perf_counter() - started
 
 

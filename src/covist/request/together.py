@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from typing import Any
 
 from covist.api.handle import Compression
 from covist.api.report import Report
+from covist.budget import Budget
 from covist.request.batches import collate, end_tokens, pad_token, until_end
+from covist.request.budgets import is_capped
 from covist.request.conversations import Posed
 from covist.request.decoding import generate
 from covist.request.loading import LoadedModel
@@ -24,11 +27,10 @@ class Shown:
     tokens: float = 0  # before compression
     kept: float = 0  # in the cache after prefill, averaged over layers: what a budget counts
     prefill: float = 0  # during prefill, averaged over layers
+    capped: int = 0  # images and videos on which `auto` reached its maximum without covering enough
 
     def __add__(self, other: Shown) -> Shown:
-        return Shown(
-            self.views + other.views, self.tokens + other.tokens, self.kept + other.kept, self.prefill + other.prefill
-        )
+        return Shown(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Together:
     def _shown(self, posed: Sequence[Posed], report: Report | None, beams: int) -> list[Shown]:
         if self._handle is None:
             return [self._counted(one) for one in posed]
-        return [_compressed(report, row * beams) for row in range(len(posed))]
+        budget = self._handle.settings.budget
+        return [_compressed(report, row * beams, budget) for row in range(len(posed))]
 
     def _counted(self, posed: Posed) -> Shown:
         """Uncompressed tokens; the vision tower runs once for each combination of sizes."""
@@ -82,7 +85,7 @@ class Together:
         return self._counts[posed.shapes]
 
 
-def _compressed(report: Report | None, row: int) -> Shown:
+def _compressed(report: Report | None, row: int, budget: Budget) -> Shown:
     """The tokens of one row in the report of a batch; every beam of a prompt is a row."""
     images = [] if report is None else [image for image in report.visuals if image.sample == row]
     return Shown(
@@ -90,4 +93,5 @@ def _compressed(report: Report | None, row: int) -> Shown:
         sum(image.tokens for image in images),
         sum(image.mean_cached_tokens for image in images),
         sum(image.mean_tokens for image in images),
+        sum(is_capped(budget, image) for image in images),
     )

@@ -7,15 +7,18 @@ A folder of images is a video with its frames sorted by name. A file is decoded 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from PIL import Image
 
 from covist.errors import CovistError
 from covist.grid import evenly
+from covist.opening import open_file
 from covist.request.images import image_files, load_image, refuse_url
 from covist.units import counted
 
@@ -81,13 +84,12 @@ def load_video(path: str | Path, frames: int = FRAMES, rate: float = FOLDER_RATE
 def check_video(path: str | Path) -> None:
     """Refuse what cannot be a video, without reading its frames."""
     refuse_url(path, "video")
-    path = Path(path)
-    if path.is_dir():
-        frame_files(path)
-    elif not path.is_file():
-        raise CovistError(f"video {path} does not exist")
-    elif path.stat().st_size == 0:
-        raise CovistError(f"video {path} is empty (0 bytes)")
+    if os.path.isdir(path):
+        frame_files(Path(path))
+        return
+    with open_file(path, "video") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise CovistError(f"video {path} is empty (0 bytes)")
 
 
 def frame_files(folder: Path) -> list[Path]:
@@ -102,56 +104,80 @@ def _from_folder(folder: Path, wanted: int, rate: float) -> Video:
     files = frame_files(folder)
     numbers = evenly(len(files), wanted)
     images = [load_image(files[number]) for number in numbers]
-    for number, image in zip(numbers, images, strict=True):
-        if image.size != images[0].size:
-            first, own = ("{} x {}".format(*one.size) for one in (images[0], image))
-            raise CovistError(f"video {folder}: {files[number].name} is {own}, {files[0].name} {first}; give one size")
-    return Video(tuple(images), numbers, len(files), rate)
+    names = [files[number].name for number in numbers]
+    return Video(same_size(images, names, f"video {folder}"), numbers, len(files), rate)
+
+
+def same_size(frames: Sequence[Image.Image], names: Sequence[str], place: str) -> tuple[Image.Image, ...]:
+    """Refuse frames of different sizes; the names are those of the frames."""
+    for name, frame in zip(names, frames, strict=True):
+        if frame.size != frames[0].size:
+            first, own = ("{} x {}".format(*one.size) for one in (frames[0], frame))
+            raise CovistError(f"{place}: {name} is {own}, {names[0]} {first}; give one size")
+    return tuple(frames)
 
 
 def _from_file(path: Path, wanted: int) -> Video:
-    try:
-        import av
-    except ImportError:
-        raise CovistError(
-            f'video {path} needs PyAV: pip install "covist[video]", or give a folder with its frames as images'
-        ) from None
-    try:
-        with av.open(str(path)) as container:
-            if not container.streams.video:
-                raise CovistError(f"{path} contains no video stream")
-            stream = container.streams.video[0]
+    return VideoFile(lambda: str(path), f"video {path}").frames(wanted)
+
+
+class VideoFile:
+    """A video that PyAV decodes.
+
+    source: returns a path, or a file of bytes from the start
+    name: names it in messages
+    container: the only format that is tried; FFmpeg has some that read other files and addresses
+    """
+
+    def __init__(self, source: Callable[[], str | BinaryIO], name: str, container: str | None = None):
+        try:
+            import av
+        except ImportError:
+            problem = f'{name} needs PyAV: pip install "covist[video]", or give its frames as images'
+            raise CovistError(problem) from None
+        self._av, self._source, self._name, self._container = av, source, name, container
+
+    def frame_pixels(self) -> int:
+        """The pixels of a frame, as the header says."""
+        with self._opened() as (_, stream):
+            return stream.codec_context.width * stream.codec_context.height
+
+    def frames(self, wanted: int, watch: Callable[[int], None] = lambda pixels: None) -> Video:
+        """At most `wanted` frames; `watch` is told the pixels of every frame that is decoded, and may raise."""
+        with self._opened() as (container, stream):
             total = sum(1 for packet in container.demux(stream) if packet.size)
             rate = float(stream.average_rate or stream.guessed_rate or FOLDER_RATE)
-        chosen, decoded = _choose(path, evenly(total, wanted))
+        chosen, decoded = self._choose(evenly(total, wanted), watch)
         if decoded != total:  # not every packet is a visible frame
-            chosen, decoded = _choose(path, evenly(decoded, wanted))
-    except av.FFmpegError as error:
-        raise CovistError(f"video {path} is damaged, or not a video that PyAV can read ({error.strerror})") from None
-    if not chosen:
-        raise CovistError(f"video {path} has {counted(0, 'frame')}")
-    return Video(tuple(chosen.values()), tuple(chosen), decoded, rate)
+            chosen, decoded = self._choose(evenly(decoded, wanted), watch)
+        if not chosen:
+            raise CovistError(f"{self._name} has {counted(0, 'frame')}")
+        return Video(tuple(chosen.values()), tuple(chosen), decoded, rate)
 
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Any, Any]]:
+        try:
+            with self._av.open(self._source(), format=self._container) as container:
+                if not container.streams.video:
+                    raise CovistError(f"{self._name} contains no video stream")
+                yield container, container.streams.video[0]
+        except self._av.FFmpegError as error:
+            problem = f"is damaged, or not a video that PyAV can read ({error.strerror})"
+            raise CovistError(f"{self._name} {problem}") from None
 
-def _choose(path: Path, numbers: Sequence[int]) -> tuple[dict[int, Image.Image], int]:
-    """The frames with these numbers, and the number of all frames."""
-    wanted, chosen, count = set(numbers), {}, 0
-    for count, frame in enumerate(_decoded(path), start=1):
-        if count - 1 in wanted:
-            chosen[count - 1] = _upright(frame)
-    sizes = [one.size for one in chosen.values()][:1]
-    # A stream may change its resolution midway.
-    same = {number: one if one.size in sizes else one.resize(sizes[0]) for number, one in chosen.items()}
-    return same, count
-
-
-def _decoded(path: Path) -> Iterator[Any]:
-    import av
-
-    with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        stream.thread_type = "AUTO"
-        yield from container.decode(stream)
+    def _choose(self, numbers: Sequence[int], watch: Callable[[int], None]) -> tuple[dict[int, Image.Image], int]:
+        """The frames with these numbers, and the number of all frames."""
+        wanted, chosen, count = set(numbers), {}, 0
+        with self._opened() as (container, stream):
+            stream.thread_type = "AUTO"
+            for count, frame in enumerate(container.decode(stream), start=1):
+                watch(frame.width * frame.height)
+                if count - 1 in wanted:
+                    chosen[count - 1] = _upright(frame)
+        sizes = [one.size for one in chosen.values()][:1]
+        # A stream may change its resolution midway.
+        same = {number: one if one.size in sizes else one.resize(sizes[0]) for number, one in chosen.items()}
+        return same, count
 
 
 def _upright(frame: Any) -> Image.Image:

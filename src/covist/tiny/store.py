@@ -29,7 +29,8 @@ from covist.tiny.text import build_caption_tokenizer, build_processor
 WEIGHTS = Path(__file__).parent / "weights"
 NEXT_WEIGHTS = Path(__file__).parent / "hd" / "weights"
 BEDS = {"tiny": WEIGHTS, "next": NEXT_WEIGHTS}  # the embedded models by name
-_TOWER = "vision_model."
+_TOWER, _IN_MODEL = "vision_model.", "vision_tower."
+_TEXT_SIDE = "text.safetensors"
 
 Model = LlavaForConditionalGeneration | LlavaNextForConditionalGeneration
 Clip = tuple[CLIPModel, PreTrainedTokenizerBase]
@@ -59,7 +60,7 @@ def save(model: Model, clip: CLIPModel, folder: Path, processor: ProcessorMixin 
     state = {
         name: value.half().contiguous() for name, value in clip.state_dict().items() if not name.startswith(_TOWER)
     }
-    save_file(state, beside / "text.safetensors", metadata={"format": "pt"})
+    save_file(state, beside / _TEXT_SIDE, metadata={"format": "pt"})
 
 
 def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Loaded:
@@ -78,11 +79,21 @@ def load(folder: Path | str = WEIGHTS, dtype: torch.dtype = torch.float32) -> Lo
     is_next = AutoConfig.from_pretrained(folder).model_type == "llava_next"
     model_class = LlavaNextForConditionalGeneration if is_next else LlavaForConditionalGeneration
     model = model_class.from_pretrained(folder, dtype=dtype).eval()
+    return model, AutoProcessor.from_pretrained(folder), load_clip(folder, dtype)
+
+
+def has_clip(folder: Path) -> bool:
+    """Whether a folder was written by `save`, which puts the CLIP beside the model."""
+    return (folder / "clip" / _TEXT_SIDE).exists()
+
+
+def load_clip(folder: Path, dtype: torch.dtype = torch.float32) -> Clip:
+    """The CLIP in a folder that `save` has written, with the model's vision tower, and its tokenizer."""
     clip = CLIPModel(CLIPConfig.from_pretrained(folder / "clip"))
-    tower = {_TOWER + name: value for name, value in model.model.vision_tower.state_dict().items()}
-    clip.load_state_dict(load_file(folder / "clip" / "text.safetensors") | tower)
-    tokenizer = AutoTokenizer.from_pretrained(folder / "clip")
-    return model, AutoProcessor.from_pretrained(folder), (nn.Module.to(clip, dtype=dtype).eval(), tokenizer)
+    stored = load_file(folder / "model.safetensors").items()
+    tower = {_TOWER + name.partition(_IN_MODEL)[2]: value for name, value in stored if _IN_MODEL in name}
+    clip.load_state_dict(load_file(folder / "clip" / _TEXT_SIDE) | tower)
+    return nn.Module.to(clip, dtype=dtype).eval(), AutoTokenizer.from_pretrained(folder / "clip")
 
 
 def build_random(seed: int = 0, size: Size | None = None) -> Loaded:

@@ -17,15 +17,14 @@ import numpy as np
 
 from covist.errors import CovistError
 from covist.eval.photos.words import ALL, WORD_CLASSES, word_class, words_of
-from covist.eval.records import Answered, Records, Run
+from covist.eval.records import ItemAnswers, Records, Run
 from covist.eval.results import Difference, Results, RunCost, Score
 from covist.eval.statistics import Interval, Tally
 from covist.eval.suite import Item, Suite
 from covist.eval.tables import by_budget, correction_note, markdown_table, retention_table, with_interval
 from covist.eval.tally import answer_agreement
 from covist.methods.grammar import VANILLA
-from covist.outputs import write_json
-from covist.request.budgets import Reach
+from covist.outputs import write_json, write_text
 from covist.units import counted
 
 BLIND = "blind"
@@ -88,9 +87,9 @@ class PhotoResults:
         return self.of[ALL].images
 
     @property
-    def reaches(self) -> dict[Run, Reach]:
-        """How many tokens each budget came to, by run."""
-        return self.of[ALL].reaches
+    def notes(self) -> list[str]:
+        """What to know about budgets that images did not get exactly, one line each."""
+        return self.of[ALL].notes
 
     def rows(self) -> list[tuple[Score, dict[str, Score]]]:
         """The score over all words, and those by word class, of every run."""
@@ -188,7 +187,7 @@ class PhotoResults:
         """Write results.json and results.md."""
         folder = Path(directory)
         write_json(folder / "results.json", self.to_dict())
-        (folder / "results.md").write_text(self.to_markdown(), encoding="utf-8")
+        write_text(folder / "results.md", self.to_markdown())
 
 
 def _in_nats(value: float, interval: Interval) -> str:
@@ -209,7 +208,7 @@ Losses = dict[str, list[float]]
 """The losses of an image's words, by word class, and of all of them."""
 
 
-def _losses(item: Item, answered: Answered) -> Losses:
+def _losses(item: Item, answered: ItemAnswers) -> Losses:
     if answered.losses is None:
         raise CovistError("these answers were stored without losses: evaluate them again in another directory")
     made: Losses = {}

@@ -11,7 +11,7 @@ from typing import Any
 from covist.api.setup import Setup
 from covist.budget import Budget, Count, Written
 from covist.config import CovistConfig
-from covist.eval.answering import Answering, Progress, answers_identity
+from covist.eval.answering import Progress, SuiteAnswerer, answers_identity
 from covist.eval.photos.results import BLIND, PhotoResults
 from covist.eval.photos.subject import CaptionSubject
 from covist.eval.photos.tower import remembered_tower
@@ -21,7 +21,7 @@ from covist.eval.suite import HALVES, Suite
 from covist.methods.grammar import VANILLA
 
 
-class PhotoAnswering(Answering):
+class PhotoAnswering(SuiteAnswerer):
     """Answers with a further run, the model without an image; the first run is that of the uncompressed model."""
 
     subject: CaptionSubject

@@ -79,10 +79,11 @@ class _Memory:
 
     def result(self, module: nn.Module, original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
         """What a module makes of its input; outside of `encode`, a method runs parts of the tower by itself."""
-        if self._recalled is not None and not _is_read_inside(module):
-            return next(self._recalled[module])
+        known = self._recalled
+        if known is not None and module in known and not _is_read_inside(module):
+            return next(known[module])
         made = original(*args, **kwargs)
-        if self._recorded is not None:
+        if self._recorded is not None and isinstance(made, Tensor):  # some layers also return their attention
             self._recorded[module].append(made)
         return made
 
