@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from support.serving import CONCENTRATION, Running, serving
@@ -40,9 +41,12 @@ def small_model() -> LoadedModel:
 def serve(small_model) -> Iterator[Callable[..., Running]]:
     """Starts servers of the small model with options of their own."""
     with ExitStack() as open_servers:
-        yield lambda budget=None, **options: open_servers.enter_context(
-            serving(Service(small_model, Setup(budget=budget, concentration=CONCENTRATION), **options))
-        )
+
+        def start(budget: Any = None, origins: Any = (), tls: Any = None, **options: Any) -> Running:
+            service = Service(small_model, Setup(budget=budget, concentration=CONCENTRATION), **options)
+            return open_servers.enter_context(serving(service, origins=origins, tls=tls))
+
+        yield start
 
 
 @pytest.fixture

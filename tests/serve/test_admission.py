@@ -7,6 +7,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from io import BytesIO
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from support.serving import data_url, metric, posting, said, shown, wait_until
 from covist import CovistError, tiny
 from covist.serve import app
 from covist.serve.admission import PREPARING_THREADS
+from covist.serve.images import Source
 from covist.serve.limits import Limits
 
 HOST = "images.example.com"
@@ -123,7 +125,7 @@ def test_the_deadline_includes_slow_hosts(serve):
 def test_a_client_that_leaves_stops_the_decoding_of_its_images(serve, monkeypatch):
     server, decoded, go_on = serve(), [], threading.Event()
 
-    def decode(self, image):
+    def decode(self, image, check):
         decoded.append(image.place)
         go_on.wait()
         return IMAGE
@@ -209,13 +211,37 @@ def test_the_images_of_a_request_are_measured_before_any_is_decoded(serve, monke
     assert "more than 15,000 pixels together" in answer.json()["error"]["message"]
 
 
+def photograph(width: int, height: int, **options) -> bytes:
+    file = BytesIO()
+    Image.new("RGB", (width, height), (200, 30, 30)).save(file, "jpeg", **options)
+    return file.getvalue()
+
+
+def test_a_photograph_of_48_megapixels_is_decoded_at_half_its_size(serve):
+    server, large = serve(), photograph(8064, 6048)
+    reader = server.service._admission._images
+    (measured,) = reader.measured([Source("image", "image 1", data_url(large, "jpeg"))])
+    assert measured.pixels == 4032 * 3024
+    assert reader.decoded(measured).size == (4032, 3024)
+    answer = server.post(asking(shown(large), said("where ?")))
+    assert answer.status_code == 200
+
+
+def test_a_progressive_photograph_counts_as_a_whole(serve):
+    reader = serve().service._admission._images
+    (measured,) = reader.measured(
+        [Source("image", "image 1", data_url(photograph(6000, 4500, progressive=True), "jpeg"))]
+    )
+    assert measured.pixels == 27_000_000
+
+
 def test_images_that_are_decoded_at_once_share_their_room(serve, monkeypatch):
     pixels = IMAGE.width * IMAGE.height
     limits = Limits(image_pixels=pixels, request_pixels=pixels, pixels_at_once=2 * pixels)
     server, at_once, most, lock = serve(limits=limits), 0, 0, threading.Lock()
     together = threading.Barrier(2)
 
-    def decode(self, image):
+    def decode(self, image, check):
         nonlocal at_once, most
         with lock:
             at_once += 1

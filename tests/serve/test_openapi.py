@@ -28,11 +28,25 @@ EVERYTHING: dict[str, Any] = {
             "role": "user",
             "content": [
                 {"type": "text", "text": "where ?"},
+                {"type": "input_text", "text": "what ?"},
                 {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "detail": "low"}},
+                {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "low"},
+                {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AA=="}},
             ],
         },
         {"role": "assistant", "content": "here", "refusal": None, "annotations": None, "audio": None},
-        {"role": "assistant", "content": "there", "function_call": None, "tool_calls": None},
+        {"role": "assistant", "content": "there", "function_call": None, "tool_calls": None, "parsed": {"x": 1}},
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {
+                    "id": "call_1",
+                    "type": "function",
+                    "function": {"name": "look", "arguments": "{}", "parsed_arguments": None},
+                }
+            ],
+        },
+        {"role": "tool", "content": "red", "tool_call_id": "call_1"},
     ],
     "max_tokens": 5,
     "max_completion_tokens": 5,
@@ -45,10 +59,24 @@ EVERYTHING: dict[str, Any] = {
     "n": 2,
     "covist": {"budget": "11%", "strategy": "pro", "method": "divprune", "min_coverage": 0.9},
     "frequency_penalty": 0,
-    "presence_penalty": 0.0,
-    "logprobs": False,
-    "response_format": {"type": "text"},
-    "tools": [],
+    "presence_penalty": -1.5,
+    "logprobs": True,
+    "top_logprobs": 3,
+    "top_k": 5,
+    "min_p": 0.1,
+    "repetition_penalty": 1.1,
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "one", "description": "more", "schema": {"type": "object"}, "strict": True},
+    },
+    "tools": [
+        {
+            "type": "function",
+            "function": {"name": "look", "description": "more", "parameters": {"type": "object"}, "strict": False},
+        }
+    ],
+    "tool_choice": {"type": "function", "function": {"name": "look"}},
+    "parallel_tool_calls": False,
     "logit_bias": {},
     "user": "someone",
     "metadata": {"key": "value"},
@@ -143,7 +171,7 @@ def test_the_schema_is_openapi_and_names_every_path_but_its_own(schema):
     OpenAPI.model_validate(schema)
     for shape in schema["components"]["schemas"].values():
         Draft202012Validator.check_schema(shape)
-    assert set(schema["paths"]) == set(PATHS) - {PATH}
+    assert set(schema["paths"]) == {*PATHS, "/v1/models/{model}"} - {PATH}
     asked = schema["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert asked == {"$ref": "#/components/schemas/ChatRequest"}
 
@@ -166,7 +194,14 @@ def test_the_events_of_a_stream_have_the_shape_that_the_schema_says(server, sche
 
 
 def test_refusals_and_the_other_paths_have_the_shapes_that_the_schema_says(server, schema):
-    shapes = {"/v1/models": "Models", "/health": "Status", "/ready": "Status", "/nowhere": "ErrorBody"}
+    shapes = {
+        "/v1/models": "Models",
+        "/v1/models/tiny": "ServedModel",
+        "/v1/models/other": "ErrorBody",
+        "/health": "Status",
+        "/ready": "Status",
+        "/nowhere": "ErrorBody",
+    }
     for path, name in shapes.items():
         validator(schema, name).validate(HTTP.get(server.url + path).json())
     refused = server.post({"model": "tiny"})

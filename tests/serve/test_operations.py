@@ -77,12 +77,29 @@ def test_logs_have_figures_and_neither_prompts_nor_keys(serve, caplog):
     messages = [{"role": "user", "content": [shown(IMAGE), said("my secret words")]}]
     server.client("hush-hush").chat.completions.create(model="small", messages=messages, max_tokens=2)
     with pytest.raises(openai.BadRequestError):
-        server.client("hush-hush").chat.completions.create(model="small", messages=messages, max_tokens=10**6)
+        server.client("hush-hush").chat.completions.create(model="small", messages=messages, temperature=5)
     lines = [JsonLines().format(record) for record in caplog.records if record.name == "covist.serve"]
     answered, refused = (json.loads(line) for line in lines)
     assert answered["status"] == 200 and answered["completion_tokens"] == 2 and answered["method"] == "covist-fixed"
     assert refused["status"] == 400 and refused["reason"] == "invalid_request"
     assert not any(word in "".join(lines) for word in ("secret", "hush", "base64"))
+
+
+def test_one_line_of_the_log_says_that_a_budget_is_above_the_tokens(serve, caplog):
+    server = serve(budget=600)
+    caplog.set_level(logging.INFO, "covist.serve")
+    content = [shown(IMAGE), said(QUESTION)]
+    answers = [server.ask(content, max_tokens=1) for _ in range(3)]
+    server.ask(content, max_tokens=1, extra_body={"covist": {"budget": "none"}})  # nobody wanted compression
+    assert all(one.model_extra["covist"]["visual_tokens"] == {"before": 576, "after": 576} for one in answers)
+    told = [record for record in caplog.records if record.getMessage().startswith("not compressed: a budget of all")]
+    assert len(told) == 1 and told[0].fields["budget"] == 600
+
+
+def test_a_budget_below_the_tokens_is_not_mentioned(serve, caplog):
+    caplog.set_level(logging.INFO, "covist.serve")
+    serve(budget=16).ask([shown(IMAGE), said(QUESTION)], max_tokens=1)
+    assert not [record for record in caplog.records if "not compressed" in record.getMessage()]
 
 
 def test_nothing_of_a_request_stays_behind(serve):

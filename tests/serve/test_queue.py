@@ -15,7 +15,7 @@ ONE, OTHER = Setup("covist-fixed", 64), Setup("covist-fixed", 32)
 
 
 def waiting(setup=ONE, length=10, max_tokens=10, size=1) -> Sequence:
-    prompt = SimpleNamespace(length=length, request=SimpleNamespace(nbytes=size))
+    prompt = SimpleNamespace(length=length, kept_tokens=length, request=SimpleNamespace(nbytes=size))
     return Sequence(prompt, setup, lambda event: None, max_tokens)
 
 

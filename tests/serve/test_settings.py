@@ -45,7 +45,7 @@ def setup_for(handle, choice):
 
 def batches(handle, *choices):
     """The batches that a queue makes of one request for each choice."""
-    prompt = SimpleNamespace(length=10, request=SimpleNamespace(nbytes=1))
+    prompt = SimpleNamespace(length=10, kept_tokens=10, request=SimpleNamespace(nbytes=1))
     queue = Queue(Limits(batch_milliseconds=0, batch_size=64))
     queue.put([Sequence(prompt, setup_for(handle, choice), lambda event: None) for choice in choices])
     found = []

@@ -99,7 +99,7 @@ def test_an_accelerator_error_is_reported_to_the_supervisor_of_the_process(serve
     class Lost(RuntimeError):
         """What torch raises when a device is lost."""
 
-    monkeypatch.setattr("covist.request.halving.BROKEN", (Lost,))
+    monkeypatch.setattr("covist.faults.BROKEN", (Lost,))
     server, go_on = serve(limits=Limits(batches=1, batch_size=1)), threading.Event()
     replica = object.__new__(Replica)  # as Ray holds it, without Ray
     replica._service = server.service

@@ -5,7 +5,9 @@ limits.py     every limit, with its default     keys.py       API keys
 body.py       reading a body safely             app.py        the routes
 presence.py   what ends a request early         room.py       bytes and pixels that requests share
 admission.py  from a request to its prompt      fetch.py      images from allowed hosts
-images.py     images, measured and decoded      openapi.py    the schema of requests and answers
+images.py     images, measured and decoded      videos.py     videos, likewise
+capacity.py   tokens that fit                   constraint.py answers that must be JSON
+tools.py      functions that a model may call   openapi.py    the schema of requests and answers
 settings.py   compression per request           prompts.py    a conversation as the model's inputs
 sequence.py   one answer being generated        text.py       its text, token by token
 sampling.py   its next token                    queue.py      where it waits

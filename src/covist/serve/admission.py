@@ -7,22 +7,41 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from covist.api.setup import Setup
 from covist.errors import CovistError
-from covist.request.loading import LoadedModel
-from covist.serve.errors import Refusal, draining, gone
+from covist.request.messages import Medium
+from covist.serve.capacity import Capacity
+from covist.serve.constraint import Constraints
+from covist.serve.errors import Refusal, draining, gone, unknown_model
 from covist.serve.fetch import Fetcher
-from covist.serve.images import Encoded, ImageReader
+from covist.serve.images import Encoded, ImageReader, numbered
 from covist.serve.limits import Limits
 from covist.serve.prompts import ChatPrompt, PromptMaker
 from covist.serve.room import Room, RoomClaim
-from covist.serve.schema import ChatRequest, CompressionChoice
+from covist.serve.schema import ChatRequest, CompressionChoice, JsonObjectFormat, JsonSchemaFormat
+from covist.serve.tools import call_schema, must_call, offered
+from covist.serve.videos import EncodedVideo
 
 PREPARING_THREADS = 8
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A request that is ready for the model.
+
+    max_tokens: of its answer
+    schema: what the answer must look like, compiled; None if it may be any text
+    """
+
+    setup: Setup
+    prompt: ChatPrompt
+    max_tokens: int
+    schema: Any = None
 
 
 class Admission:
@@ -35,44 +54,45 @@ class Admission:
 
     def __init__(
         self,
-        loaded: LoadedModel,
         name: str,
         prompts: PromptMaker,
         settings: Callable[[CompressionChoice | None], Setup],
         fetcher: Fetcher,
         limits: Limits,
         room: Room,
+        capacity: Capacity,
+        constraints: Constraints,
     ):
         self._name, self._prompts, self._settings, self._limits, self._room = name, prompts, settings, limits, room
         self._fetcher, self._images = fetcher, ImageReader(limits, fetcher)
-        self._longest = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+        self._capacity, self._constraints = capacity, constraints
         self._pixels = Room(limits.pixels_at_once)
         self._threads = ThreadPoolExecutor(PREPARING_THREADS, "covist-prepare")
 
-    async def prepare(self, wanted: ChatRequest) -> tuple[Setup, ChatPrompt]:
+    async def prepare(self, wanted: ChatRequest) -> Admitted:
         """Check a request, cheap checks first, and make its prompt; cancelling it frees what it has taken."""
         left = threading.Event()
         try:
             with RoomClaim(self._room, "bytes of images") as claim:
-                setup, urls = await self._run(self._checked, wanted)
-                images = await self._run(self._images.measured, await self._images.fetched(urls, claim))
-                pixels = sum(image.pixels for image in images)
+                setup, media = await self._run(self._checked, wanted)
+                schema = await self._compiled(wanted)
+                sources = await self._images.fetched(media, claim)
+                encoded = await self._run(self._images.measured, sources)
+                pixels = sum(medium.pixels for medium in encoded)
                 await self._pixels.wait(pixels)
                 free = partial(self._pixels.free, pixels)
-                return setup, await self._run(self._made, wanted, images, left, after=free)
+                prompt = await self._run(self._made, wanted, setup, encoded, left, after=free)
+                return Admitted(setup, prompt, self._answer_tokens(wanted, prompt), schema)
         except asyncio.CancelledError:
             left.set()  # for the thread, which cannot be cancelled
             raise
 
-    def prepare_here(self, wanted: ChatRequest) -> tuple[Setup, ChatPrompt]:
-        """The same in the thread of the caller, for a request whose images are data URLs."""
-        setup, urls = self._checked(wanted)
-        return setup, self._made(wanted, self._images.measured(urls), threading.Event())
-
-    def output_tokens(self, wanted: ChatRequest) -> int:
-        """The longest answer to a request."""
-        asked = wanted.max_completion_tokens or wanted.max_tokens
-        return asked or min(self._limits.default_output_tokens, self._limits.output_tokens)
+    def prepare_here(self, wanted: ChatRequest) -> ChatPrompt:
+        """The prompt, made in the thread of the caller, of a request whose images are data URLs."""
+        setup, media = self._checked(wanted)
+        prompt = self._made(wanted, setup, self._images.measured(numbered(media)), threading.Event())
+        self._answer_tokens(wanted, prompt)
+        return prompt
 
     def close(self) -> None:
         """Prepare no more requests; those that wait for a thread are dropped."""
@@ -95,31 +115,52 @@ class Admission:
         future.add_done_callback(finish)
         return await asyncio.wrap_future(future)
 
-    def _checked(self, wanted: ChatRequest) -> tuple[Setup, list[str]]:
-        """The setup of a request, and the URLs of its images."""
+    def _checked(self, wanted: ChatRequest) -> tuple[Setup, list[Medium]]:
+        """The setup of a request, and its images and videos."""
         if wanted.model != self._name:
-            message = f"no model {wanted.model!r} here; the model is {self._name!r}"
-            raise Refusal(404, "model_not_found", message, param="model")
+            raise unknown_model(wanted.model, self._name)
         if (wanted.n or 1) > self._limits.choices:
             raise Refusal(400, "invalid_request", f"n: more than {self._limits.choices} choices", param="n")
-        if self.output_tokens(wanted) > self._limits.output_tokens:
-            message = f"max_tokens: at most {self._limits.output_tokens:,} here"
-            raise Refusal(400, "invalid_request", message, param="max_tokens")
+        if wanted.top_logprobs is not None and not wanted.logprobs:
+            message = "top_logprobs: set logprobs to true, too"
+            raise Refusal(400, "invalid_request", message, param="top_logprobs")
         try:
             setup = self._settings(wanted.covist)
         except CovistError as error:
             raise Refusal(400, "bad_setting", f"covist: {error}", param="covist") from None
-        return setup, self._prompts.check(wanted.messages)
+        return setup, self._prompts.check(wanted.messages, offered(wanted))
 
-    def _made(self, wanted: ChatRequest, encoded: Sequence[Encoded], left: threading.Event) -> ChatPrompt:
-        """The prompt of a checked request; stops between two images once the client has `left`."""
-        images = []
-        for image in encoded:
+    async def _compiled(self, wanted: ChatRequest) -> Any:
+        """What the answer must look like, ready for the model; None if it may be any text."""
+        if tools := must_call(wanted):
+            return await self._constraints.compile(call_schema(tools), is_strict=False)
+        if isinstance(wanted.response_format, JsonSchemaFormat):
+            given = wanted.response_format.json_schema
+            return await self._constraints.compile(given.shape, is_strict=bool(given.strict))
+        if isinstance(wanted.response_format, JsonObjectFormat):
+            return await self._constraints.compile({"type": "object"}, is_strict=True)
+        return None
+
+    def _made(
+        self,
+        wanted: ChatRequest,
+        setup: Setup,
+        encoded: Sequence[Encoded | EncodedVideo],
+        left: threading.Event,
+    ) -> ChatPrompt:
+        """The prompt of a checked request; stops between two images or frames once the client has `left`."""
+
+        def check() -> None:
             if left.is_set():
                 raise gone()
-            images.append(self._images.decoded(image))
-        prompt = self._prompts.make(wanted.messages, images)
-        if self._longest is not None and prompt.length + self.output_tokens(wanted) > self._longest:
-            message = f"prompt and answer need more than the {self._longest:,} positions of the model"
-            raise Refusal(400, "prompt_too_long", message, param="messages")
-        return prompt
+
+        shown = []
+        for medium in encoded:
+            check()
+            shown.append(self._images.decoded(medium, check))
+        budget = setup.budget if setup.min_coverage is None else None  # images may run uncompressed
+        return self._prompts.make(wanted.messages, shown, budget, offered(wanted))
+
+    def _answer_tokens(self, wanted: ChatRequest, prompt: ChatPrompt) -> int:
+        asked = wanted.max_completion_tokens or wanted.max_tokens
+        return self._capacity.answer_tokens(self._limits, prompt.length, prompt.kept_tokens, asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic, time
@@ -12,13 +12,15 @@ from typing import Any, Protocol
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covist import __version__
+from covist.request.budgets import ALL_TOKENS
 from covist.serve import openapi
 from covist.serve.answers import ChatAnswer, sent_event
 from covist.serve.body import closing_refusal, read_body
-from covist.serve.errors import GONE, Refusal, draining, error_body
+from covist.serve.errors import GONE, Refusal, draining, error_body, unknown_model
 from covist.serve.job import ChatJob
 from covist.serve.keys import Keys
 from covist.serve.limits import Limits
@@ -30,7 +32,8 @@ from covist.serve.schema import ChatRequest, parse_chat
 from covist.serve.sequence import Event
 
 CHAT = "/v1/chat/completions"
-PATHS = (CHAT, "/v1/models", "/health", "/ready", "/metrics", openapi.PATH)
+MODELS = "/v1/models"
+PATHS = (CHAT, MODELS, "/health", "/ready", "/metrics", openapi.PATH)
 FIGURES = "covist.figures"
 """The key in a request's scope for the figures of its line in the log."""
 
@@ -56,8 +59,8 @@ class Answering(Protocol):
     def close(self) -> None: ...
 
 
-def create_app(service: Answering) -> FastAPI:
-    """The application of a service; it closes the service when it ends."""
+def create_app(service: Answering, origins: Collection[str] = ()) -> FastAPI:
+    """The application of a service; it closes the service when it ends. Scripts from `origins` may read its answers."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -73,16 +76,30 @@ def create_app(service: Answering) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.service, app.state.drain = service, Drain()
+    app.state.has_told_of_budget = False
     app.add_middleware(_OneLength)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],  # OpenAI's client for browsers sends a dozen of its own
+            expose_headers=["x-request-id", "retry-after"],
+        )
     app.add_middleware(_Accounts, service=service, drain=app.state.drain)
     app.add_exception_handler(Refusal, _answer_refusal)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(Exception, _answer_failure)
     app.add_api_route(CHAT, _chat, methods=["POST"], **openapi.CHAT)
-    app.add_api_route("/v1/models", _models, **openapi.MODELS)
-    app.add_api_route("/health", _health, **openapi.HEALTH)
-    app.add_api_route("/ready", _ready, **openapi.READY)
-    app.add_api_route("/metrics", _metrics, **openapi.METRICS)
+    app.add_api_route(MODELS, _models, **openapi.MODELS)
+    app.add_api_route(MODELS + "/{model:path}", _model, **openapi.MODEL)  # names may contain slashes
+    for path, answer, described in (
+        ("/health", _health, openapi.HEALTH),
+        ("/ready", _ready, openapi.READY),
+        ("/metrics", _metrics, openapi.METRICS),
+    ):
+        app.add_api_route(path, answer, **described)
+        app.add_api_route(path, answer, methods=["HEAD"], include_in_schema=False)
     return app
 
 
@@ -143,8 +160,19 @@ async def _complete(begun: _Begun) -> ChatAnswer:
 async def _models(request: Request) -> dict[str, Any]:
     service = _service(request)
     service.keys.check(request.headers.get("authorization"))
-    model = {"id": service.name, "object": "model", "created": int(time()), "owned_by": "covist"}
-    return {"object": "list", "data": [model]}
+    return {"object": "list", "data": [_described(service)]}
+
+
+async def _model(request: Request, model: str) -> dict[str, Any]:
+    service = _service(request)
+    service.keys.check(request.headers.get("authorization"))
+    if model != service.name:
+        raise unknown_model(model, service.name)
+    return _described(service)
+
+
+def _described(service: Answering) -> dict[str, Any]:
+    return {"id": service.name, "object": "model", "created": int(time()), "owned_by": "covist"}
 
 
 async def _health(request: Request) -> JSONResponse:
@@ -171,10 +199,8 @@ async def _stream(request: Request, begun: _Begun) -> AsyncIterator[bytes]:
     try:
         for chunk in answer.opening():
             yield chunk
-        answer.add(*begun.first)
         yield answer.event(*begun.first)
         async for index, event in events:
-            answer.add(index, event)
             yield answer.event(index, event)
         _note(request, answer)
         for chunk in answer.closing(begun.include_usage):
@@ -200,6 +226,9 @@ def _note(request: Request, answer: ChatAnswer) -> None:
     """Count a complete answer, and store its figures for the log."""
     _service(request).metrics.answered(answer)
     request.scope[FIGURES] |= answer.figures
+    if answer.is_within_budget and not request.app.state.has_told_of_budget:  # once: it will be so for many requests
+        request.app.state.has_told_of_budget = True
+        log(f"not compressed: {ALL_TOKENS}", **answer.figures)
 
 
 # -- errors, and the log of every request ------------------------------------------------------------------------------
@@ -267,7 +296,7 @@ class _Accounts:
             await self._app(scope, receive, sending)
         finally:
             self._drain.requests -= scope["path"] == CHAT
-            path = scope["path"] if scope["path"] in PATHS else "other"
+            path = next((one for one in PATHS if scope["path"] == one or scope["path"].startswith(f"{one}/")), "other")
             seconds = monotonic() - began
             self._service.metrics.request(path, status, seconds)
             is_asset = path == "other" and status < 400  # a file of the page

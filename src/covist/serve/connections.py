@@ -1,15 +1,65 @@
-"""Connections: the address to listen on, and a time limit for slow clients."""
+"""Connections: the address to listen on, their encryption, and a time limit for slow clients."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from covist.errors import CovistError
+
+
+@dataclass(frozen=True)
+class Tls:
+    """The certificate with which the server itself encrypts connections."""
+
+    certificate: Path
+    key: Path | None  # None if it is in the file of the certificate
+
+    @classmethod
+    def read(cls, certificate: Path | None, key: Path | None) -> Tls | None:
+        """Check both files before a model is loaded; None without a certificate."""
+        if certificate is None:
+            if key is not None:
+                raise CovistError("--ssl-keyfile needs --ssl-certfile")
+            return None
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_refuse_password)
+        except (OSError, ValueError) as error:
+            files = " and ".join(str(file) for file in (certificate, key) if file is not None)
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+            raise CovistError(f"--ssl-certfile: {files} cannot be used ({reason})") from None
+        return cls(certificate, key)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of uvicorn's configuration."""
+        return {"ssl_certfile": self.certificate, "ssl_keyfile": self.key}
+
+
+def _refuse_password() -> str:
+    raise ValueError("the key is encrypted; decrypt it first")
+
+
+def checked_origins(origins: Iterable[str]) -> tuple[str, ...]:
+    """Origins as browsers send them; refuses what none would send, so that it cannot be overlooked.
+
+    >>> checked_origins(["https://example.com", "*"])
+    ('https://example.com', '*')
+    """
+    for origin in (origins := tuple(origins)):
+        parts = urlsplit(origin)
+        if origin != "*" and (not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}".lower()):
+            raise CovistError(f"--allow-origin {origin}: give https://HOST or https://HOST:PORT without a path, or *")
+    return origins
 
 
 def bind(host: str, port: int) -> socket.socket:

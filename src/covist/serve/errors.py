@@ -63,6 +63,10 @@ def broken() -> Refusal:
     return Refusal(503, "accelerator_failed", message, headers={"Retry-After": "10"})
 
 
+def unknown_model(asked: str, served: str) -> Refusal:
+    return Refusal(404, "model_not_found", f"no model {asked!r} here; the model is {served!r}", param="model")
+
+
 def busy(what: str) -> Refusal:
     """The requests in progress take all the room there is."""
     return Refusal(503, "busy", f"too many {what} at once; try again later", headers={"Retry-After": "1"})

@@ -90,9 +90,9 @@ class Fetcher:
         except ValueError:
             raise _refusal(place, "is not a URL") from None
         if parts.scheme not in ("http", "https"):
-            raise _refusal(place, "must be a data URL: data:image/png;base64,...")
+            raise _refusal(place, f"must be a data URL: data:{place.split()[0]}/...;base64,...")
         if host not in self._hosts:
-            raise _refusal(place, "is on a host that this server does not fetch from; send the image as a data URL")
+            raise _refusal(place, "is on a host that this server does not fetch from; send it as a data URL")
         if parts.scheme != "https" or port not in (None, PORT) or parts.username is not None:
             raise _refusal(place, "must be https, without a port and without a user name")
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -106,7 +106,12 @@ class Fetcher:
         reader, writer = await self._connect(address, host)
         try:
             connection = h11.Connection(h11.CLIENT)
-            headers = [("Host", host), ("User-Agent", "covist"), ("Accept", "image/*"), ("Connection", "close")]
+            headers = [
+                ("Host", host),
+                ("User-Agent", "covist"),
+                ("Accept", "image/*, video/*"),
+                ("Connection", "close"),
+            ]
             asked = connection.send(h11.Request(method="GET", target=path, headers=headers))
             writer.write((asked or b"") + (connection.send(h11.EndOfMessage()) or b""))
             return await self._answer(connection, reader, place, claim)

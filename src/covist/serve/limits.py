@@ -16,8 +16,12 @@ _PARTS = {
 """Limits of a whole, which must be at least those of a part, or such a part would never be accepted."""
 
 
-def _limit(default: Any, doc: str, low: float = 1) -> Any:
-    return field(default=default, metadata={"doc": doc, "low": low})
+_BY_MODEL = "what the model's positions and the memory allow"
+
+
+def _limit(default: Any, doc: str, low: float = 1, shown: bool | str = True) -> Any:
+    """`shown` is what the help shows as the default, if it is not the value."""
+    return field(default=default, metadata={"doc": doc, "low": low, "shown": shown})
 
 
 @dataclass(frozen=True)
@@ -27,23 +31,28 @@ class Limits:
     body_bytes: int = _limit(32 * MIB, "Largest request body, in bytes.")
     bytes_at_once: int = _limit(256 * MIB, "Most bytes of all bodies and fetched images at once; then 503.")
     body_seconds: float = _limit(30.0, "Longest time for the headers of a request, and for its body.", 0)
-    image_bytes: int = _limit(10 * MIB, "Largest image file, in bytes.")
-    image_pixels: int = _limit(25_000_000, "Largest image, as width times height.")
+    image_bytes: int = _limit(20 * MIB, "Largest image or video file, in bytes.")
+    image_pixels: int = _limit(64_000_000, "Largest image, as width times height.")
     request_pixels: int = _limit(100_000_000, "Most pixels of all images in a request.")
     pixels_at_once: int = _limit(100_000_000, "Most pixels that are decoded at once; further requests wait.")
     images: int = _limit(8, "Most images in a request.", 0)
+    videos: int = _limit(1, "Most videos in a request.", 0)
+    video_frames: int = _limit(16, "Frames that are taken from a video.")
+    video_pixels: int = _limit(4_000_000_000, "Most pixels of all frames of a video, which are decoded one by one.")
     messages: int = _limit(64, "Most messages in a request.")
     prompt_characters: int = _limit(100_000, "Most characters in all messages of a request.")
-    prompt_tokens: int = _limit(8192, "Longest prompt in tokens, with visual tokens before compression.")
-    output_tokens: int = _limit(1024, "Longest answer that a request may ask for, in tokens.")
-    default_output_tokens: int = _limit(128, "Longest answer if a request does not say, in tokens.")
+    prompt_tokens: int | None = _limit(None, "Longest prompt in tokens, after compression.", shown=_BY_MODEL)
+    output_tokens: int | None = _limit(None, "Longest answer in tokens; requests for more get less.", shown=_BY_MODEL)
+    default_output_tokens: int = _limit(2048, "Longest answer if a request does not say, in tokens.")
     choices: int = _limit(4, "Most answers to one request (`n`).")
     queue: int = _limit(256, "Most answers that may wait; further ones are refused with 429.")
     queue_bytes: int = _limit(1024 * MIB, "Most bytes of prompts with their images that may wait; then 429.")
     request_seconds: float = _limit(120.0, "Longest time for a request after its body, including waiting.", 0)
     fetch_seconds: float = _limit(10.0, "Longest time to fetch an image, from the host's address to the last byte.", 0)
     batch_size: int = _limit(16, "Most answers in a batch.")
-    batch_tokens: int = _limit(32_768, "Most tokens in a batch, including padding and answers; one answer always fits.")
+    batch_tokens: int = _limit(
+        32_768, "Most tokens in a batch, after compression, with padding and answers; one answer always fits."
+    )
     batch_milliseconds: float = _limit(10.0, "How long the first answer of a batch waits for others.", 0)
     batches: int = _limit(4, "Batches that take turns at the model, token by token.")
     connections: int = _limit(1024, "Most open connections; further ones are refused with 503.")
@@ -52,7 +61,7 @@ class Limits:
     def __post_init__(self) -> None:
         for one in fields(self):
             value, low = getattr(self, one.name), one.metadata["low"]
-            if not low <= value < float("inf"):
+            if value is not None and not low <= value < float("inf"):
                 raise CovistError(f"{_option(one.name)} must be at least {low:g}, got {value}")
         for whole, part in _PARTS.items():
             if getattr(self, whole) < getattr(self, part):

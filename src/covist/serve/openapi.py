@@ -59,17 +59,53 @@ class Usage(_Shape):
     total_tokens: int
 
 
+class TokenLogprob(_Shape):
+    """A token, and the logarithm of its chance before temperature, penalties and formats."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ContentLogprob(TokenLogprob):
+    top_logprobs: list[TokenLogprob]
+
+
+class Logprobs(_Shape):
+    content: list[ContentLogprob]
+    refusal: None
+
+
+class Called(_Shape):
+    name: str
+    arguments: str
+
+
+class AnswerCall(_Shape):
+    id: str
+    type: Literal["function"]
+    function: Called
+
+
+class CallDelta(AnswerCall):
+    index: int
+
+
 class AnswerMessage(_Shape):
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: list[AnswerCall] | None = None
+
+
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class Choice(_Shape):
     index: int
     message: AnswerMessage
-    logprobs: None
-    finish_reason: Literal["stop", "length"]
+    logprobs: Logprobs | None
+    finish_reason: FinishReason
 
 
 class Completion(_Shape):
@@ -87,13 +123,14 @@ class Completion(_Shape):
 class Delta(_Shape):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[CallDelta] | None = None
 
 
 class ChunkChoice(_Shape):
     index: int
     delta: Delta
-    logprobs: None
-    finish_reason: Literal["stop", "length"] | None
+    logprobs: Logprobs | None
+    finish_reason: FinishReason | None
 
 
 class Chunk(_Shape):
@@ -174,6 +211,15 @@ MODELS: dict[str, Any] = {
     "summary": "The model that is served",
     "openapi_extra": _KEY,
     "responses": {200: {"model": Models, "description": "A list of one"}, **_refusals({401: "No valid API key"})},
+}
+MODEL: dict[str, Any] = {
+    "operation_id": "retrieve_model",
+    "summary": "The model that is served, by its name",
+    "openapi_extra": _KEY,
+    "responses": {
+        200: {"model": ServedModel, "description": "The model"},
+        **_refusals({401: "No valid API key", 404: "Another model"}),
+    },
 }
 HEALTH: dict[str, Any] = {
     "operation_id": "health",

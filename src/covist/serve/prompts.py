@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
 from torch import Tensor
 
+from covist.budget import Budget
 from covist.errors import CovistError
 from covist.families.registry import family_for
 from covist.request.batches import collate, pad_token
 from covist.request.inputs import Request, prepare_conversation
 from covist.request.loading import LoadedModel
-from covist.request.messages import read_message, text_of
-from covist.request.prompts import Turn
+from covist.request.messages import Medium, check_last, read_message, text_of
+from covist.request.prompts import Tool, Turn, takes_tools
+from covist.request.videos import Video
 from covist.serve.errors import Refusal
 from covist.serve.limits import Limits
 from covist.serve.schema import Message
+from covist.units import counted
 
 
 @dataclass(frozen=True)
@@ -27,12 +32,17 @@ class ChatPrompt:
     """One prompt, ready for the model."""
 
     request: Request  # [1, n]
-    visual_tokens: int  # positions that images take before compression
+    visual_tokens: int  # positions that images and videos take before compression
+    kept_tokens: int  # tokens of the prompt after compression, by the budget
 
     @property
     def length(self) -> int:
         """Tokens of the prompt, with visual tokens before compression."""
         return self.request.length
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.request.prompts["input_ids"][0].tolist()
 
 
 class PromptMaker:
@@ -45,36 +55,44 @@ class PromptMaker:
         self._special = _special_tokens(loaded.processor)
         self._busy = threading.Lock()  # tokenizers change their own settings while they work
 
-    def check(self, messages: Sequence[Message]) -> list[str]:
-        """Check what the schema cannot and what needs no images; returns the URLs of the images in order."""
-        characters = 0
-        urls: list[str] = []
-        for index, message in enumerate(messages):
-            turn, own = _turn(message, f"messages.{index}")
-            text = text_of(turn["content"])
-            characters, urls = characters + len(text), urls + own
-            if characters > self._limits.prompt_characters:
-                raise _refusal("messages", f"more than {self._limits.prompt_characters:,} characters of text")
-            self._refuse_special(text, f"messages.{index}")
-        if messages[-1].role != "user":
-            raise _refusal("messages", "the last message must be the user's")
-        if len(urls) > self._limits.images:
-            raise _refusal("messages", f"more than {self._limits.images} images")
-        return urls
+    def check(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[Medium]:
+        """Check what the schema cannot and what needs no images; returns images and videos in order."""
+        turns = [self._turn(message, f"messages.{index}") for index, message in enumerate(messages)]
+        texts = {f"messages.{index}": _all_text(turn) for index, (turn, _) in enumerate(turns)}
+        if tools:
+            texts["tools"] = json.dumps(tools, ensure_ascii=False)
+        if sum(map(len, texts.values())) > self._limits.prompt_characters:
+            raise _refusal("messages", f"more than {self._limits.prompt_characters:,} characters of text")
+        for place, text in texts.items():
+            self._refuse_special(text, place)
+        with _refusing("messages"):
+            check_last([turn for turn, _ in turns])
+        media = [medium for _, own in turns for medium in own]
+        for kind, most in (("image", self._limits.images), ("video", self._limits.videos)):
+            if sum(medium.kind == kind for medium in media) > most:
+                raise _refusal("messages", f"more than {counted(most, kind)}")
+        if tools or any("tool_calls" in turn or turn["role"] == "tool" for turn, _ in turns):
+            self._require_tools()
+        return media
 
-    def make(self, messages: Sequence[Message], images: Sequence[Image.Image]) -> ChatPrompt:
-        """The prompt of checked messages, whose images have been read."""
-        turns = [_turn(message, f"messages.{index}")[0] for index, message in enumerate(messages)]
+    def make(
+        self,
+        messages: Sequence[Message],
+        shown: Sequence[Image.Image | Video],
+        budget: Budget | None = None,
+        tools: Sequence[Tool] = (),
+    ) -> ChatPrompt:
+        """The prompt of checked messages, whose images and videos have been read; `budget` is that of each of them."""
+        turns = [self._turn(message, f"messages.{index}")[0] for index, message in enumerate(messages)]
+        videos = [one for one in shown if isinstance(one, Video)]
+        images = [one for one in shown if not isinstance(one, Video)]
         with self._busy:
             try:
-                request = prepare_conversation(self._loaded, turns, images)
+                request = prepare_conversation(self._loaded, turns, images, videos, tools)
             except CovistError as error:
                 raise Refusal(400, "bad_image", str(error)) from None
-        if request.length > self._limits.prompt_tokens:
-            problem = f"the prompt has {request.length:,} tokens, more than {self._limits.prompt_tokens:,}"
-            raise Refusal(400, "prompt_too_long", problem, param="messages")
-        visual = int(self._family.image_mask(request.prompts["input_ids"], None).sum()) if images else 0
-        return ChatPrompt(request, visual)
+        visual = int(self._family.image_mask(request.prompts["input_ids"], None).sum()) if shown else 0
+        return ChatPrompt(request, visual, request.length - visual + _kept(visual, shown, budget))
 
     def collate(self, prompts: Sequence[ChatPrompt]) -> dict[str, Tensor]:
         """Inputs of `generate` for a batch."""
@@ -87,6 +105,15 @@ class PromptMaker:
     @property
     def tokenizer(self) -> Any:
         return self._tokenizer
+
+    def _turn(self, message: Message, place: str) -> tuple[Turn, list[Medium]]:
+        with _refusing(place):
+            return read_message(message.model_dump(), place)
+
+    def _require_tools(self) -> None:
+        if not takes_tools(self._loaded.processor):
+            problem = 'the chat template of this model takes no tools; leave them out, or set tool_choice to "none"'
+            raise _refusal("tools", problem)
 
     def _refuse_special(self, text: str, place: str) -> None:
         """Refuse special tokens in text: they would end turns, start new ones, or stand for images."""
@@ -114,9 +141,23 @@ def _special_tokens(processor: Any) -> dict[str, int]:
     return found
 
 
-def _turn(message: Message, place: str) -> tuple[Turn, list[str]]:
+def _all_text(turn: Turn) -> str:
+    """Everything of a turn that a client has written."""
+    return text_of(turn["content"]) + (json.dumps(turn["tool_calls"]) if "tool_calls" in turn else "")
+
+
+def _kept(visual: int, shown: Sequence[Image.Image | Video], budget: Budget | None) -> int:
+    """About how many of the visual tokens are left, averaged over layers, if all images have equally many."""
+    if budget is None or not shown:
+        return visual
+    frames = [len(one.frames) if isinstance(one, Video) else 1 for one in shown]
+    return sum(budget.count_for(visual * own // sum(frames), own) for own in frames)
+
+
+@contextmanager
+def _refusing(place: str) -> Iterator[None]:
     try:
-        return read_message(message.model_dump(), place)
+        yield
     except CovistError as error:
         raise Refusal(400, "invalid_request", str(error), param=place) from None
 

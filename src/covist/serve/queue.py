@@ -14,8 +14,10 @@ from covist.serve.sequence import Sequence
 class Queue:
     """A bounded queue that returns batches of one setting, the longest waiting first."""
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: Limits, batch_tokens: int | None = None):
+        """`batch_tokens`, if the machine allows fewer than the limits."""
         self._limits = limits
+        self._batch_tokens = batch_tokens or limits.batch_tokens
         self._changed = threading.Condition()
         self._waiting: list[Sequence] = []
         self._closed: Refusal | None = None  # what those are told who come later
@@ -99,8 +101,8 @@ class Queue:
         return batch, len(batch) == self._limits.batch_size
 
     def _fits(self, batch: list[Sequence]) -> bool:
-        prompt, output = max(one.prompt.length for one in batch), max(one.max_tokens for one in batch)
-        return len(batch) <= self._limits.batch_size and len(batch) * (prompt + output) <= self._limits.batch_tokens
+        prompt, output = max(one.prompt.kept_tokens for one in batch), max(one.max_tokens for one in batch)
+        return len(batch) <= self._limits.batch_size and len(batch) * (prompt + output) <= self._batch_tokens
 
 
 def _prompt_bytes(sequences: list[Sequence]) -> int:

@@ -6,14 +6,17 @@ and a field that OpenAI does not have is refused by name.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
@@ -28,9 +31,14 @@ MOST_FIELDS = 64
 """Fields of one object, more than any object of a request has."""
 MOST_PARTS = 256
 """Parts of one message."""
+MOST_TOOLS = 64
+MOST_LOGPROBS = 20
 SEEDS = 2**63
+_OPEN = ("schema", "parameters")
+"""Fields that hold a JSON Schema, whose objects may have any number of fields."""
 _Label = Annotated[str, Field(max_length=512)]
-_Zero = Annotated[float, Field(ge=0, le=0, allow_inf_nan=False)]
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+_Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 
 
 def _refuse_unless_empty(value: Any) -> Any:
@@ -41,8 +49,6 @@ def _refuse_unless_empty(value: Any) -> Any:
 
 
 _NOTHING = AfterValidator(_refuse_unless_empty)
-_False = Annotated[bool, _NOTHING, WithJsonSchema({"type": "boolean", "const": False})]
-_NoList = Annotated[list[Any], _NOTHING, WithJsonSchema({"type": "array", "maxItems": 0})]
 _NoObject = Annotated[dict[str, float], _NOTHING, WithJsonSchema({"type": "object", "maxProperties": 0})]
 
 
@@ -58,8 +64,26 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
+_Shape = TypeVar("_Shape")
+
+
+def _kind(value: Any) -> str:
+    return "<text>" if isinstance(value, str) else "<object>"
+
+
+_TextOr = Annotated[Annotated[str, Tag("<text>")] | Annotated[_Shape, Tag("<object>")], Discriminator(_kind)]
+"""Text or a shape. Errors are those of the shape unless it is text: "should be a string" would lead astray."""
+
+
 class TextPart(_Strict):
     type: Literal["text"]
+    text: str
+
+
+class InputTextPart(_Strict):
+    """Text as the Responses API writes it."""
+
+    type: Literal["input_text"]
     text: str
 
 
@@ -70,25 +94,56 @@ class ImageURL(_Strict):
 
 class ImagePart(_Strict):
     type: Literal["image_url"]
-    image_url: ImageURL
+    image_url: _TextOr[ImageURL]
+
+
+class InputImagePart(_Strict):
+    """An image as the Responses API writes it."""
+
+    type: Literal["input_image"]
+    image_url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class VideoURL(_Strict):
+    url: str
+
+
+class VideoPart(_Strict):
+    type: Literal["video_url"]
+    video_url: _TextOr[VideoURL]
+
+
+Part = Annotated[
+    TextPart | InputTextPart | ImagePart | InputImagePart | VideoPart,
+    Field(discriminator="type"),
+]
+
+
+class FunctionCall(_Strict):
+    name: _Label
+    arguments: str
+    parsed_arguments: Any = None  # as OpenAI's client adds it
+
+
+class ToolCall(_Strict):
+    id: _Label
+    type: Literal["function"]
+    function: FunctionCall
 
 
 class Message(_Strict):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: (
-        str
-        | Annotated[
-            list[Annotated[TextPart | ImagePart, Field(discriminator="type")]],
-            Field(max_length=MOST_PARTS, fail_fast=True),
-        ]
-    )
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: _TextOr[Annotated[list[Part], Field(max_length=MOST_PARTS, fail_fast=True)]] | None = None
     name: _Label | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MOST_TOOLS)] | None = None
+    tool_call_id: _Label | None = None
     # Fields of an answer that the OpenAI client sends back as a turn.
     refusal: None = None
     annotations: None = None
     audio: None = None
     function_call: None = None
-    tool_calls: None = None
+    parsed: Any = None  # of its `parse`
 
 
 class StreamOptions(_Strict):
@@ -98,6 +153,43 @@ class StreamOptions(_Strict):
 
 class TextFormat(_Strict):
     type: Literal["text"]
+
+
+class JsonObjectFormat(_Strict):
+    type: Literal["json_object"]
+
+
+class JsonSchema(_Strict):
+    name: _Name
+    description: str | None = None
+    shape: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(_Strict):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+class Function(_Strict):
+    name: _Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(_Strict):
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(_Strict):
+    name: _Name
+
+
+class NamedTool(_Strict):
+    type: Literal["function"]
+    function: NamedFunction
 
 
 class CompressionChoice(_Strict):
@@ -126,14 +218,23 @@ class ChatRequest(_Strict):
     stream_options: StreamOptions | None = None
     n: int | None = Field(default=None, ge=1)
     covist: CompressionChoice | None = None
-    # Not supported: only values that change nothing.
-    frequency_penalty: _Zero | None = None
-    presence_penalty: _Zero | None = None
-    logprobs: _False | None = None
-    response_format: TextFormat | None = None
-    tools: _NoList | None = None
+    frequency_penalty: _Penalty | None = None
+    presence_penalty: _Penalty | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_LOGPROBS)
+    response_format: Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")] | None = (
+        None
+    )
+    tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    # Not of OpenAI's, but of vLLM's server and others.
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10, allow_inf_nan=False)
+    # Not supported: only a value that changes nothing.
     logit_bias: _NoObject | None = None
-    # About the client, not about the answer.
+    # About the client, not about the answer; a model decides itself how many tools it calls.
+    parallel_tool_calls: bool | None = None
     user: _Label | None = None
     metadata: Annotated[dict[_Label, _Label], Field(max_length=16)] | None = None
     store: bool | None = None
@@ -158,8 +259,9 @@ def parse_chat(body: bytes | bytearray, limits: Limits | None = None) -> ChatReq
         return ChatRequest.model_validate(values, context=limits)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        param = ".".join(str(step) for step in first["loc"] if _is_field(step)) or None
-        raise Refusal(400, "invalid_request", f"{param or 'the request'}: {first['msg']}", param=param) from None
+        param = ".".join(map(str, _steps(first["loc"], values))) or None
+        problem = "Input should be an object" if first["type"] == "model_type" else first["msg"]
+        raise Refusal(400, "invalid_request", f"{param or 'the request'}: {problem}", param=param) from None
 
 
 def _refuse_wide(values: Any) -> None:
@@ -171,11 +273,17 @@ def _refuse_wide(values: Any) -> None:
             if len(value) > MOST_FIELDS:
                 message = f"an object in the request has more than {MOST_FIELDS} fields"
                 raise Refusal(400, "invalid_request", message)
-            open_values += value.values()
+            open_values += [inner for name, inner in value.items() if name not in _OPEN]
         elif isinstance(value, list):
             open_values += value
 
 
-def _is_field(step: int | str) -> bool:
-    """Whether a step in the place of an error is a field of the request, not the name of a type."""
-    return isinstance(step, int) or (step.isidentifier() and step not in {"str", "int", "float"})
+def _steps(place: tuple[int | str, ...], values: Any) -> Iterator[int | str]:
+    """The way to the place of an error, without the names that Pydantic gives to the members of unions."""
+    for number, step in enumerate(place, 1):
+        inside = isinstance(values, dict) and step in values
+        if inside or (isinstance(values, list) and isinstance(step, int) and step < len(values)):
+            values = values[step]
+            yield step
+        elif number == len(place) and isinstance(values, dict) and str(step).isidentifier():
+            yield step  # a field that is missing

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from covist.api.setup import Setup
 from covist.report.stages import ImageReport
+from covist.serve.constraint import Constraint
 from covist.serve.prompts import ChatPrompt
-from covist.serve.sampling import Drawing, Sampling
+from covist.serve.sampling import Chances, Drawing, Sampling
 from covist.serve.text import Detokenizer, StopStrings
 
 
@@ -29,10 +30,20 @@ class PromptCost:
 
 
 @dataclass(frozen=True)
-class Written:
-    """More text of an answer."""
+class TokenChance:
+    """The text of a token of an answer, and the likeliest ones in its place, each with a logarithm of its chance."""
 
     text: str
+    logprob: float
+    likeliest: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Written:
+    """More text of an answer, and the chances of its tokens if the request asks for them."""
+
+    text: str
+    chances: tuple[TokenChance, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,13 +79,9 @@ class Sequence:
     max_tokens: int = 128
     sampling: Sampling = Sampling()
     stops: tuple[str, ...] = ()
+    constraint: Constraint | None = None
     arrived: float = field(default_factory=monotonic)
     cancelled: bool = False
-
-    @property
-    def tokens(self) -> int:
-        """The most positions that it may take in a cache."""
-        return self.prompt.length + self.max_tokens
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -93,7 +100,8 @@ class RunningSequence:
         self.sequence = sequence
         self._text, self._stops = Detokenizer(tokenizer), StopStrings(sequence.stops)
         self._ends = ends
-        self.drawing = Drawing(sequence.sampling)
+        self.drawing = Drawing(sequence.sampling, sequence.prompt.token_ids, sequence.constraint)
+        self._chances: list[TokenChance] = []  # of tokens whose text is held back
         self._repeating = 0  # tokens that are still to come again
         self._started = monotonic()
         self._first_token = self._started
@@ -112,21 +120,33 @@ class RunningSequence:
         if self._repeating:
             self._repeating -= 1
             return False
-        self.drawing.tokens.append(token)
+        if self.drawing.refusal is not None:
+            self.fail(self.drawing.refusal)
+            return True
+        is_end = token in self._ends
+        if not is_end and self.drawing.chances is not None:
+            self._chances.append(self._chance(token, self.drawing.chances))
+        self.drawing.add(token)
         count = len(self.drawing.tokens)
         if count == 1:
             self._first_token, self._prefill = monotonic(), computed
-        is_end = token in self._ends
         text = self._stops.add("" if is_end else self._text.add(token))
-        is_last = is_end or self._stops.found or count == self.sequence.max_tokens
+        is_ended = is_end or self._stops.found or self.drawing.is_complete
+        is_last = is_ended or count == self.sequence.max_tokens
         if is_last and not self._stops.found:
             text += self._stops.add(self._text.rest())
             text += "" if self._stops.found else self._stops.rest()
         if text:
-            self.sequence.listen(Written(text))
+            self.sequence.listen(Written(text, tuple(self._chances)))
+            self._chances.clear()
         if is_last:
-            self._finish("stop" if is_end or self._stops.found else "length", cost, computed)
+            self._finish("stop" if is_ended else "length", cost, computed)
         return self.is_done
+
+    def _chance(self, token: int, chances: Chances) -> TokenChance:
+        piece = self._text.piece
+        likeliest = tuple((piece(other), logprob) for other, logprob in chances.likeliest)
+        return TokenChance(piece(token), chances.taken, likeliest)
 
     def fail(self, error: BaseException) -> None:
         if not self.is_done:

@@ -33,6 +33,12 @@ class Detokenizer:
         self._context, self._written = self._written, len(self._tokens)
         return text
 
+    def piece(self, token: int) -> str:
+        """The text that `token` would add, or its name if it has none: an end token, for example."""
+        before = self._decode(self._tokens[self._context :])
+        text = self._decode([*self._tokens[self._context :], token])
+        return text[len(before) :] or str(self._tokenizer.convert_ids_to_tokens(token))
+
     def rest(self) -> str:
         """The remaining text after the last token, complete or not."""
         text = self._fresh()
