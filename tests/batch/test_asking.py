@@ -28,7 +28,7 @@ def text(kind: str = "PNG") -> str:
 
 
 def asked(folder, default=None, **values):
-    return conversation_of(read_row(0, values), folder, default, Processor)
+    return conversation_of(read_row(0, values, folder), default, Processor)
 
 
 @pytest.fixture
@@ -94,15 +94,6 @@ def test_a_file_that_is_not_an_image_is_refused_in_one_line(folder, given, compl
     assert "\n" not in str(refused.value)
 
 
-def test_an_image_in_a_folder_that_may_not_be_read_is_refused(folder, monkeypatch):
-    def denied(path):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("covist.batch.asking.load_image", denied)
-    with pytest.raises(CovistError, match=r"image red.png cannot be read: permission denied"):
-        read_image("red.png", folder, "image 1")
-
-
 def test_images_stand_before_the_prompt(folder):
     made = asked(folder, images=["red.png", text()], prompt="which ?")
     assert [part["type"] for part in made.turns[0]["content"]] == ["image", "image", "text"]
@@ -139,7 +130,7 @@ def test_messages_are_turns_with_their_images_in_order(folder):
         ({"image": "zero\0byte.png", "prompt": "what ?"}, "zero"),
         ({"image": "https://a.b/red.png", "prompt": "what ?"}, "URLs are not read"),
         ({"image": "red.png", "images": ["red.png"], "prompt": "what ?"}, "both image and images"),
-        ({"image": "red.png"}, "no prompt; --prompt gives one to rows"),
+        ({"image": "red.png"}, "no prompt or question; --prompt gives one to rows"),
         ({"image": "red.png", "prompt": "  "}, "the prompt is empty"),
         ({"image": "red.png", "prompt": 7}, "prompt must be text"),
         ({"image": "red.png", "prompt": "look <image> here"}, "contains '<image>'"),

@@ -50,7 +50,7 @@ def test_a_second_row_with_the_same_content_is_left_out(ids):
 
 def test_a_second_row_with_other_content_is_an_error_under_its_own_id(ids):
     _, other = ids.own(asking(("a", "x"), ("a", "y")))
-    assert other.id == "a#2" and other.error == "id 'a' belongs to row 1, which asks something else"
+    assert other.id == "a#2" and other.error == "id 'a' belongs to row 1, which differs"
 
 
 def test_owners_are_remembered_and_so_is_how_far_reading_was(ids, tmp_path):

@@ -6,7 +6,7 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.batches import FakeDriver, answers_of, batch, parts_of, questions, reply, write_rows
+from support.batches import FakeDriver, Stops, answers_of, batch, parts_of, questions, reply, write_rows
 
 from covist import CovistError
 from covist.api.setup import Setup
@@ -15,20 +15,7 @@ from covist.batch.drivers import Result
 from covist.batch.job import run
 from covist.batch.manifest import Order
 from covist.batch.spec import WorkerSpec
-
-
-class Stops(FakeDriver):
-    """Ends with an interruption after some pieces."""
-
-    def __init__(self, pieces: int, **options):
-        super().__init__(**options)
-        self._pieces = pieces
-
-    def run(self, spec, blocks):
-        for number, result in enumerate(super().run(spec, blocks)):
-            if number == self._pieces:
-                raise KeyboardInterrupt
-            yield result
+from covist.loading import Loading
 
 
 class Untidy(FakeDriver):
@@ -56,8 +43,8 @@ def test_answers_stand_in_the_order_of_the_input_one_part_for_each_block(tmp_pat
     assert answers_of(tmp_path / "out") == expected(10)
     assert [path.name for path in parts_of(tmp_path / "out")] == [f"part-00000{index}.parquet" for index in range(3)]
     assert finished.tally.to_dict() == {
-        "rows": 10, "answered": 10, "errors": 0, "repeated": 0,
-        "tokens_before": 100, "tokens_after": 40.0, "seconds": 2.5, "tokens_saved": 60.0,
+        "rows": 10, "answered": 10, "errors": 0, "repeated": 0, "whole": 0, "capped": 0,
+        "tokens_before": 100, "tokens_after": 40.0, "seconds": 2.5, "reasons": {}, "tokens_saved": 60.0,
     }  # fmt: skip
 
 
@@ -118,14 +105,14 @@ def test_repeated_rows_are_counted_and_contradictions_are_errors(tmp_path):
 
 def test_rows_that_cannot_be_read_become_errors_without_a_worker(tmp_path):
     path = tmp_path / "rows.jsonl"
-    path.write_text('oops\n{"id": "a", "prompt": "yes"}\n')
+    path.write_text('oops\n{"id": "a", "image": "a.png", "prompt": "yes"}\n')
     driver = FakeDriver()
     finished = batch(path, tmp_path / "out", driver)
     assert driver.asked == ["a"] and finished.tally.errors == 1
 
 
 def test_only_failed_rows_are_tried_again_and_take_their_places(tmp_path):
-    rows = [{"id": str(number), "prompt": "fail" if number % 3 == 0 else "go"} for number in range(9)]
+    rows = [{"id": str(number), "image": "a.png", "prompt": "fail" if number % 3 == 0 else "go"} for number in range(9)]
     path, out = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "out"
     assert batch(path, out, FakeDriver()).tally.errors == 3
     untouched = FakeDriver()
@@ -140,7 +127,7 @@ def test_only_failed_rows_are_tried_again_and_take_their_places(tmp_path):
 
 
 def test_an_interrupted_retry_loses_nothing_and_what_failed_again_is_tried_again(tmp_path):
-    rows = [{"id": str(number), "prompt": "fail"} for number in range(6)]
+    rows = [{"id": str(number), "image": "a.png", "prompt": "fail"} for number in range(6)]
     path, out = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "out"
     batch(path, out, FakeDriver())
 
@@ -181,13 +168,16 @@ def test_batch_size_device_and_input_path_may_change_between_runs(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         batch(path, tmp_path / "out", Stops(1))
     moved = path.rename(tmp_path / "moved.jsonl")
-    assert batch(moved, tmp_path / "out", FakeDriver(), batch_size=7, device="cpu").tally.answered == 9
+    assert batch(moved, tmp_path / "out", FakeDriver(), batch_size=7, loading=Loading(device="cpu")).tally.answered == 9
 
 
 def test_another_input_in_the_same_directory_is_refused(tmp_path):
-    batch(write_rows(tmp_path / "rows.jsonl", questions(3)), tmp_path / "out", FakeDriver())
-    with pytest.raises(CovistError, match=r"the content of .*rows.jsonl is not what .*out was made from"):
-        batch(write_rows(tmp_path / "rows.jsonl", questions(4)), tmp_path / "out", FakeDriver())
+    path, out = write_rows(tmp_path / "rows.jsonl", questions(3)), tmp_path / "out"
+    batch(path, out, FakeDriver())
+    with pytest.raises(CovistError, match=r"the first 3 rows of .*rows.jsonl are not those of the job"):
+        batch(write_rows(path, questions(4)[::-1]), out, FakeDriver())
+    with pytest.raises(CovistError, match=r"rows.jsonl has fewer rows than when the job began \(3 then, 2 now\)"):
+        batch(write_rows(path, questions(2)), out, FakeDriver())
 
 
 class Changes(FakeDriver):
@@ -211,16 +201,15 @@ def test_rows_that_are_added_while_a_job_runs_do_not_belong_to_it(tmp_path):
 
 
 def test_rows_that_disappear_while_a_job_runs_end_it(tmp_path):
-    for number in range(6):
-        (tmp_path / f"{number}.png").touch()
+    path = write_rows(tmp_path / "rows.jsonl", questions(6))
 
     class Deletes(FakeDriver):
         def inspect(self, spec):
-            (tmp_path / "5.png").unlink()
+            write_rows(path, questions(5))
             return super().inspect(spec)
 
     with pytest.raises(CovistError, match="changed while it was read"):
-        batch(tmp_path, tmp_path / "out", Deletes())
+        batch(path, tmp_path / "out", Deletes())
 
 
 def test_a_directory_that_was_emptied_by_hand_begins_anew(tmp_path):

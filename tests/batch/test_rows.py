@@ -41,5 +41,35 @@ def test_a_row_that_is_not_an_object_is_an_error(values):
     assert read_row(0, values).error == "not an object with the fields of a row"
 
 
-def test_fields_that_are_empty_or_unknown_are_left_out():
-    assert read_row(0, {"id": "a", "image": None, "prompt": "x", "label": 3}).content == {"prompt": "x"}
+def test_fields_that_are_empty_are_left_out_and_others_are_given_back():
+    row = read_row(0, {"id": "a", "image": None, "prompt": "x", "label": 3})
+    assert row.content == {"prompt": "x"} and row.given == {"prompt": "x", "label": 3}
+
+
+def test_a_question_is_a_prompt_where_there_is_none():
+    asked = [read_row(0, {"image": "a.png", **own}) for own in ({"question": "why ?"}, {"prompt": "why ?"})]
+    assert {row.content["prompt"] for row in asked} == {"why ?"}
+    both = read_row(0, {"image": "a.png", "question": "why ?", "prompt": "what ?"})
+    assert both.content["prompt"] == "what ?" and both.given["question"] == "why ?"
+
+
+def test_rows_that_differ_only_in_their_own_fields_are_different_rows():
+    one, other = (read_row(0, {"image": "a.png", "prompt": "x", "label": label}) for label in (1, 2))
+    assert one.id != other.id and one.digest != other.digest and one.content == other.content
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ("a.png", "a.png"),
+        ("data:image/png;base64,aGk=", None),
+        ("A" * 80, None),
+        (b"bytes", None),
+        ({"bytes": b"bytes", "path": "a.png"}, "a.png"),
+        (["a.png", "A" * 80], ["a.png", None]),
+    ],
+    ids=str,
+)
+def test_images_are_given_back_by_their_names_and_never_whole(given, names):
+    name = "images" if isinstance(given, list) else "image"
+    assert read_row(0, {name: given}).given[name] == names

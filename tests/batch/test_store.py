@@ -14,9 +14,10 @@ from support.batches import FakeDriver, answers_of, batch, questions, write_rows
 from support.programs import PATIENCE
 
 from covist import CovistError
-from covist.batch.answers import COLUMNS, RowAnswer
+from covist.batch.answers import COLUMNS, PartRow, RowAnswer
 from covist.batch.store import Store
 
+COLUMNS_GIVEN = {"image": "text", "label": "integer", "answer": "text"}
 ANSWERS = [RowAnswer("a", "yes\n", "stop", 576, 63.5, 0.25), RowAnswer("ü", error="image a.png does not exist")]
 
 
@@ -27,9 +28,13 @@ def store(request, tmp_path):
     made.close()
 
 
+def write(store: Store, index: int, answers: list[RowAnswer]) -> None:
+    store.write_part(index, [PartRow(answer, 3, {"label": 7}) for answer in answers], COLUMNS_GIVEN)
+
+
 def test_a_part_is_read_as_it_was_written(store):
-    store.write_part(0, ANSWERS)
-    store.write_part(7, [])
+    write(store, 0, ANSWERS)
+    write(store, 7, [])
     assert store.read_part(0) == ANSWERS and store.read_part(7) == []
     assert store.has_part(7) and not store.has_part(1)
 
@@ -37,7 +42,7 @@ def test_a_part_is_read_as_it_was_written(store):
 def test_a_directory_of_parquet_parts_is_one_table(tmp_path):
     batch(write_rows(tmp_path / "rows.jsonl", questions(6)), tmp_path / "out", FakeDriver())
     table = parquet.read_table(tmp_path / "out")
-    assert table.num_rows == 6 and table.column_names == list(COLUMNS)
+    assert table.num_rows == 6 and table.column_names == [*COLUMNS, "row", "image", "prompt"]
 
 
 def test_noted_answers_are_recovered_without_the_truncated_line(store):
@@ -49,7 +54,7 @@ def test_noted_answers_are_recovered_without_the_truncated_line(store):
         assert store.recover(3) == ANSWERS[:1]
         store.note(3, ANSWERS[1:])
         assert store.recover(3) == ANSWERS
-    store.write_part(3, ANSWERS)
+    write(store, 3, ANSWERS)
     assert store.recover(3) == []
 
 
@@ -87,13 +92,13 @@ def largest_file(count: int):
 
 
 def test_a_part_that_cannot_be_written_whole_leaves_the_old_one(store):
-    store.write_part(0, ANSWERS)
+    write(store, 0, ANSWERS)
     many = [RowAnswer(f"row-{number}", os.urandom(20).hex()) for number in range(500)]
     with largest_file(4096):
         with pytest.raises(CovistError, match="cannot write to .*: file too large"):
-            store.write_part(0, many)
+            write(store, 0, many)
         with pytest.raises(CovistError, match="cannot write"):
-            store.write_part(1, many)
+            write(store, 1, many)
     assert store.read_part(0) == ANSWERS and not store.has_part(1)
     assert [path.name for path in (store.directory / "_work").iterdir()] == ["lock"]
 

@@ -13,8 +13,9 @@ from covist.api.setup import Setup
 from covist.batch.rows import Row, read_row
 from covist.batch.spec import WorkerSpec
 from covist.batch.worker import Worker, facts_about, load
+from covist.faults import is_out_of_memory
+from covist.loading import Loading
 from covist.request.answer import ask
-from covist.request.halving import is_out_of_memory
 from covist.request.inputs import prepare
 from covist.request.loading import LoadedModel
 
@@ -31,11 +32,16 @@ def folder(tmp_path_factory):
     return made
 
 
+@pytest.fixture(autouse=True)
+def in_the_folder(folder, monkeypatch):
+    """The paths of images are relative to it."""
+    monkeypatch.chdir(folder)
+
+
 @pytest.fixture(scope="module")
 def spec(folder) -> WorkerSpec:
-    return WorkerSpec(
-        str(folder / "model"), device="cpu", setup=Setup(budget=16, concentration=0.1), max_new_tokens=4, folder=folder
-    )
+    setup = Setup(budget=16, concentration=0.1)
+    return WorkerSpec(str(folder / "model"), loading=Loading(device="cpu"), setup=setup, max_new_tokens=4)
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +210,7 @@ def test_an_accelerator_that_broke_down_ends_the_worker_instead_of_failing_every
     class Broken(RuntimeError):
         """What torch raises when a device is lost."""
 
-    monkeypatch.setattr("covist.request.halving.BROKEN", (Broken,))
+    monkeypatch.setattr("covist.faults.BROKEN", (Broken,))
     worker = work()
     Memory(worker, 0, Broken("illegal memory access"), monkeypatch)
     with pytest.raises(Broken):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from covist.batch.columns import fitted, output_names
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class RowAnswer:
         the decoder's layers
     seconds: the time of its batch, divided by the rows of the batch
     error: why there is no answer
+    capped: whether `auto` reached its maximum on one of its images without covering enough
     """
 
     id: str
@@ -27,9 +30,21 @@ class RowAnswer:
     tokens_after: float | None = None
     seconds: float | None = None
     error: str | None = None
+    capped: bool | None = None
 
 
 COLUMNS = tuple(one.name for one in fields(RowAnswer))
+ROW = "row"
+"""The column that says which row of the input an answer belongs to, counted from 1."""
+
+
+@dataclass(frozen=True)
+class PartRow:
+    """A row of a part: an answer, the number of its row in the input, and the fields that it repeats."""
+
+    answer: RowAnswer
+    row: int | None = None
+    given: dict[str, Any] = field(default_factory=dict)
 
 
 class ParquetPart:
@@ -38,14 +53,26 @@ class ParquetPart:
     ending = "parquet"
 
     @staticmethod
-    def write(file: BinaryIO, answers: Sequence[RowAnswer]) -> None:
+    def write(file: BinaryIO, rows: Sequence[PartRow], columns: dict[str, str]) -> None:
         import pyarrow
         from pyarrow import parquet
 
-        types = (*[pyarrow.string()] * 3, pyarrow.int64(), pyarrow.float64(), pyarrow.float64(), pyarrow.string())
-        columns = [[getattr(answer, name) for answer in answers] for name in COLUMNS]
-        arrays = [pyarrow.array(*column) for column in zip(columns, types, strict=True)]
-        parquet.write_table(pyarrow.table(arrays, names=COLUMNS), file)
+        kinds = {
+            "text": pyarrow.string(),
+            "integer": pyarrow.int64(),
+            "number": pyarrow.float64(),
+            "boolean": pyarrow.bool_(),
+        }
+        own = ("text", "text", "text", "integer", "number", "number", "text", "boolean")
+        arrays = {
+            name: pyarrow.array([getattr(one.answer, name) for one in rows], kinds[kind])
+            for name, kind in zip(COLUMNS, own, strict=True)
+        }
+        arrays[ROW] = pyarrow.array([one.row for one in rows], kinds["integer"])
+        for name, shown in output_names(columns, arrays).items():
+            values = [fitted(one.given.get(name), columns[name]) for one in rows]
+            arrays[shown] = pyarrow.array(values, kinds[columns[name]])
+        parquet.write_table(pyarrow.table(arrays), file)
 
     @staticmethod
     def read(path: Path) -> list[RowAnswer]:
@@ -61,8 +88,11 @@ class JsonlPart:
     ending = "jsonl"
 
     @staticmethod
-    def write(file: BinaryIO, answers: Sequence[RowAnswer]) -> None:
-        file.writelines(map(as_line, answers))
+    def write(file: BinaryIO, rows: Sequence[PartRow], columns: dict[str, str]) -> None:
+        names = output_names(columns, (*COLUMNS, ROW))
+        for one in rows:
+            given = {shown: one.given.get(name) for name, shown in names.items()}
+            file.write(_line({**vars(one.answer), ROW: one.row, **given}))
 
     @staticmethod
     def read(path: Path) -> list[RowAnswer]:
@@ -73,8 +103,13 @@ FORMATS: dict[str, Any] = {one.ending: one for one in (ParquetPart, JsonlPart)}
 
 
 def as_line(answer: RowAnswer) -> bytes:
-    return json.dumps(vars(answer), ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return _line(vars(answer))
+
+
+def _line(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def from_lines(lines: Iterable[bytes]) -> list[RowAnswer]:
-    return [RowAnswer(**json.loads(line)) for line in lines]
+    found = map(json.loads, lines)
+    return [RowAnswer(**{name: values[name] for name in COLUMNS if name in values}) for values in found]

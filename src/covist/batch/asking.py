@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import re
+import os
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from covist.batch.rows import Row
+from covist.batch.rows import Row, may_be_base64
 from covist.errors import CovistError
 from covist.request.conversations import Conversation
-from covist.request.data_urls import decode_base64, is_data_url, split_data_url
+from covist.request.data_urls import DECODED, decode_base64, image_data, is_data_url
 from covist.request.images import decode_image, load_image, refuse_url
 from covist.request.messages import read_messages, text_of
 from covist.request.prompts import refuse_placeholders
 
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]{64,}={0,2}\s*")
-"""Without a dot, which image names have, and longer than most names."""
-_LONGEST_NAME = 4096  # the longest path on Linux
 
-
-def conversation_of(row: Row, folder: Path, prompt: str | None, processor: Any) -> Conversation:
+def conversation_of(row: Row, prompt: str | None, processor: Any) -> Conversation:
     """The conversation of a row; anything wrong with it raises a `CovistError` of one line.
 
-    folder: the folder that paths are relative to
     prompt: the question for rows that have none
     """
     content = row.content
@@ -38,7 +33,7 @@ def conversation_of(row: Row, folder: Path, prompt: str | None, processor: Any) 
         turns = [{"role": "user", "content": [*places, {"type": "text", "text": _prompt(content, prompt)}]}]
     for turn in turns:
         refuse_placeholders(processor, text_of(turn["content"]))
-    images = [read_image(image, folder, f"image {number}") for number, image in enumerate(shown, 1)]
+    images = [read_image(image, row.folder, f"image {number}") for number, image in enumerate(shown, 1)]
     return Conversation(tuple(turns), tuple(images))
 
 
@@ -56,7 +51,7 @@ def _shown(content: dict[str, Any]) -> list[Any]:
 def _prompt(content: dict[str, Any], given: str | None) -> str:
     prompt = content.get("prompt", given)
     if prompt is None:
-        raise CovistError("no prompt; --prompt gives one to rows that have none")
+        raise CovistError("no prompt or question; --prompt gives one to rows that have none")
     if not isinstance(prompt, str):
         raise CovistError("prompt must be text")
     if not prompt.strip():
@@ -74,31 +69,18 @@ def read_image(given: Any, folder: Path, place: str) -> Image.Image:
     if not isinstance(given, str) or not given:
         raise CovistError(f"{place} must be a path, base64 or a data URL")
     if is_data_url(given):
-        kind, encoded = split_data_url(given, place)
-        return decode_image(decode_base64(encoded, place), place, formats=(kind,))
+        return decode_image(decode_base64(image_data(given, place), place), place, formats=DECODED)
     if _is_base64(given, folder):
         return decode_image(decode_base64("".join(given.split()), place), place)
     return _from_file(given, folder)
 
 
 def _is_base64(given: str, folder: Path) -> bool:
-    """Whether a text is base64 and not a path: base64 has no dot, and no file has this name."""
-    if len(given) > _LONGEST_NAME:
-        return True
-    return _BASE64.fullmatch(given) is not None and not _exists(folder / given)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # too long for a name, or with a zero byte
-        return False
+    """Whether a text is base64 and not a path: no file has this name."""
+    return may_be_base64(given) and not os.path.exists(folder / given)
 
 
 def _from_file(name: str, folder: Path) -> Image.Image:
-    try:
-        if not _exists(folder / name):
-            refuse_url(name)
-        return load_image(folder / name)
-    except OSError as error:
-        raise CovistError(f"image {name} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    if not os.path.exists(folder / name):
+        refuse_url(name)
+    return load_image(folder / name)

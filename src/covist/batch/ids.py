@@ -75,7 +75,7 @@ class Ids:
             return row
         if digest == row.digest[:_KEY_BYTES]:
             return None
-        problem = f"id {row.id!r} belongs to row {number + 1}, which asks something else"
+        problem = f"id {row.id!r} belongs to row {number + 1}, which differs"
         return self._owner(replace(row, id=f"{row.id}#{row.number + 1}", error=problem))
 
     def _claim(self, row: Row) -> tuple[int, bytes]:

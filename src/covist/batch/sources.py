@@ -1,205 +1,140 @@
-"""The inputs of a job: a file of JSON lines, a Parquet file, or a folder of images. All are read as streams."""
+"""Which source a path is: recognised by its content before a model is loaded, or refused."""
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
-from hashlib import sha256
-from itertools import islice
+import shutil
+import stat
+import sys
+import tempfile
+from codecs import BOM_UTF8, getincrementaldecoder
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from glob import glob
 from pathlib import Path
-from typing import Any
 
-from covist.batch.rows import FIELDS, Row, bad_row, read_row
+from covist.batch.folders import Images
+from covist.batch.source import Source
+from covist.batch.tables import Chain, CsvTable, JsonLines, JsonList, ParquetFile, Table, read_heading
 from covist.errors import CovistError
-from covist.extras import require_extra
-from covist.files import parse_json
-from covist.request.images import has_image_ending
+from covist.opening import open_file
+from covist.request.formats import has_image_ending, other_format
+from covist.request.images import check_image
 
-_PARQUET_ROWS = 64  # decoded at once: a row may contain images
-_CHUNK = 1 << 20
+STDIN = "-"
+_PROBED = 1 << 16  # bytes at the start of a file that decide what it is
+_READ = "JSON lines, a JSON list, CSV with a first line that names image or prompt, Parquet, images, or folders of them"
 
-
-@dataclass(frozen=True)
-class Survey:
-    """The size and the identity of an input, found by reading it once from end to end."""
-
-    rows: int
-    fingerprint: str  # changes with the content, not with the path
+Paths = str | Path | Sequence[str | Path]
 
 
-class Source(ABC):
-    """Rows in a fixed order, so that a number identifies a row.
-
-    folder: the folder that the paths in its rows are relative to
-    has_unique_ids: whether no two rows can have the same id
-    """
-
-    has_unique_ids = False
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    @property
-    def folder(self) -> Path:
-        return self.path.parent
-
-    @abstractmethod
-    def survey(self) -> Survey:
-        """Count the rows, and fingerprint them."""
-
-    @abstractmethod
-    def rows(self, start: int = 0) -> Iterator[Row]:
-        """The rows from number `start` on; earlier rows are not parsed."""
+@contextmanager
+def opened(inputs: Paths) -> Iterator[Source]:
+    """The source at some paths; standard input is kept in a temporary file until the job ends."""
+    if not _is_stdin(inputs):
+        yield open_source(inputs)
+        return
+    with tempfile.TemporaryDirectory(prefix="covist-") as folder:
+        path = Path(folder) / "standard-input"
+        with path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        table = _table(path, Path(), "standard input")
+        if table is None:
+            raise CovistError(f"standard input holds no rows that covist batch reads: {_READ}")
+        yield table
 
 
-def open_source(path: str | Path) -> Source:
-    """The source at a path; one that cannot be read is refused in one line."""
-    path = Path(path)
+def _is_stdin(inputs: Paths) -> bool:
+    given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    if len(given) > 1 and STDIN in map(str, given):
+        raise CovistError("- is standard input, and cannot be read together with files")
+    return [str(path) for path in given] == [STDIN]
+
+
+def open_source(inputs: Paths) -> Source:
+    """The source at one or more paths or patterns; one that cannot be read is refused in one line."""
+    paths = [path for given in ([inputs] if isinstance(inputs, str | Path) else inputs) for path in _matching(given)]
+    if len(paths) == 1:
+        return _single(paths[0])
+    images = [path for path in paths if _is_directory(path) or has_image_ending(path.name)]
+    if images and len(images) < len(paths):
+        other = next(path for path in paths if path not in images)
+        raise CovistError(f"{images[0]} is an image or a folder, {other} is not: give one kind of them")
+    return Images(paths) if images else Chain([_rows_of(path) for path in paths])
+
+
+def _matching(given: str | Path) -> list[Path]:
+    if os.path.lexists(given) or not set("*?[").intersection(str(given)):
+        return [Path(given)]
+    found = sorted(glob(str(given), recursive=True))
+    if not found:
+        raise CovistError(f"no file matches {given}")
+    return [Path(path) for path in found]
+
+
+def _is_directory(path: Path) -> bool:
+    return os.path.isdir(path)
+
+
+def _single(path: Path) -> Source:
+    if _is_directory(path):
+        return Images([path])
+    table = _table(path)
+    if table is not None:
+        return table
+    if has_image_ending(path.name) or other_format(_start(path)) or _is_image(path):
+        check_image(path)  # its own words, before a model is loaded
+        return Images([path])
+    raise _unknown(path)
+
+
+def _rows_of(path: Path) -> Table:
+    table = _table(path)
+    if table is None:
+        raise _unknown(path)
+    return table
+
+
+def _table(path: Path, folder: Path | None = None, name: str | None = None) -> Table | None:
+    """The table that a file holds by its first bytes; None if it holds none."""
+    start = _start(path)
+    if start.startswith(b"PAR1"):
+        return ParquetFile(path, folder, name)
+    text = _text(start)
+    if text is None or other_format(start):
+        return None
+    first, _, more = text.lstrip().partition("\n")
+    if first.startswith("[") or (first.strip() == "{" and not more.lstrip().startswith("{")):
+        return JsonList(path, folder, name)
+    if not first or first.startswith("{") or any(line.startswith("{") for line in more.splitlines()):
+        return JsonLines(path, folder, name)
+    return CsvTable(path, folder, name) if read_heading(first)[0] else None
+
+
+def _text(start: bytes) -> str | None:
+    """The first bytes of a file as text, of which the last letter may be cut; None if they are none."""
+    is_json = start.removeprefix(BOM_UTF8).lstrip().startswith(b"{")  # a row that is not text is the row's own error
     try:
-        if path.is_dir():
-            return ImageFolder(path)
-        if path.exists() and not path.is_file():
-            raise CovistError(f"cannot read {path}: a pipe can be read only once; save it as a file")
-        with path.open("rb") as file:
-            is_parquet = file.read(4) == b"PAR1"
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    return ParquetFile(path) if is_parquet else JsonLines(path)
+        text = getincrementaldecoder("utf-8-sig")("ignore" if is_json else "strict").decode(start)
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text and not is_json else text
 
 
-class JsonLines(Source):
-    """A file with one JSON object per line; blank lines are skipped."""
-
-    def survey(self) -> Survey:
-        rows, seen = 0, sha256()
-        for line in self._lines():
-            rows += 1
-            seen.update(line)
-        return Survey(rows, seen.hexdigest())
-
-    def rows(self, start: int = 0) -> Iterator[Row]:
-        for number, line in enumerate(islice(self._lines(), start, None), start):
-            yield _parsed(number, line)
-
-    def _lines(self) -> Iterator[bytes]:
-        try:
-            with self.path.open("rb") as file:
-                yield from (line for line in file if not line.isspace())
-        except OSError as error:
-            raise _unreadable(self.path, error) from None
+def _start(path: Path) -> bytes:
+    if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
+        raise CovistError(f"input {path} is a pipe, which can be read only once; give - and pipe the rows in")
+    with open_file(path, "input") as file:
+        return file.read(_PROBED)
 
 
-class ParquetFile(Source):
-    """A Parquet file with columns named like the fields; an image may also be bytes, or a struct of bytes and path."""
-
-    def __init__(self, path: Path):
-        require_extra(f"{path}, a Parquet file,", "parquet")
-        super().__init__(path)
-
-    def survey(self) -> Survey:
-        seen = sha256()
-        with self.path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                seen.update(chunk)
-        with self._open() as file:
-            return Survey(file.metadata.num_rows, seen.hexdigest())
-
-    def rows(self, start: int = 0) -> Iterator[Row]:
-        from pyarrow import ArrowException
-
-        with self._open() as file:
-            first, groups = _groups_from(file.metadata, start)
-            columns = [name for name in FIELDS if name in file.schema_arrow.names]
-            number = first
-            try:
-                for batch in file.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=columns):
-                    for values in batch.to_pylist():
-                        if number >= start:
-                            yield read_row(number, _without_json(values))
-                        number += 1
-            except (ArrowException, OSError) as error:
-                raise _unreadable(self.path, error) from None
-
-    def _open(self) -> Any:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile as Opened
-
-        try:
-            return Opened(self.path, memory_map=True)
-        except (ArrowException, OSError) as error:
-            raise _unreadable(self.path, error) from None
-
-
-class ImageFolder(Source):
-    """Every image of a folder and its subfolders, sorted by name; its id is its path relative to the folder."""
-
-    has_unique_ids = True
-
-    @property
-    def folder(self) -> Path:
-        return self.path
-
-    def survey(self) -> Survey:
-        rows, seen = 0, sha256()
-        for name in self._names(self.path, frozenset()):
-            rows += 1
-            seen.update(name.encode("utf-8", "surrogateescape") + b"\n")
-        return Survey(rows, seen.hexdigest())
-
-    def rows(self, start: int = 0) -> Iterator[Row]:
-        for number, name in enumerate(islice(self._names(self.path, frozenset()), start, None), start):
-            # Bytes of a name that are not UTF-8 are escaped.
-            yield Row(number, name.encode("utf-8", "backslashreplace").decode(), {"image": name})
-
-    def _names(self, folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[str]:
-        """Paths relative to the top folder, in an order that depends only on names; reads one folder at a time.
-
-        above: the folders that contain this one; a link back to one of them is not followed
-        """
-        try:
-            status = os.stat(folder)
-            if (here := (status.st_dev, status.st_ino)) in above:
-                return
-            with os.scandir(folder) as found:
-                entries = sorted((entry.name, entry.is_dir()) for entry in found if not entry.name.startswith("."))
-        except OSError as error:
-            raise _unreadable(folder, error) from None
-        for name, is_folder in entries:
-            path = folder / name
-            if is_folder:
-                yield from self._names(path, above | {here})
-            elif has_image_ending(name):
-                yield path.relative_to(self.path).as_posix()
-
-
-def _parsed(number: int, line: bytes) -> Row:
+def _is_image(path: Path) -> bool:
     try:
-        return read_row(number, parse_json(line.decode("utf-8-sig" if number == 0 else "utf-8")))
-    except ValueError as error:  # not UTF-8, not JSON, or a number with thousands of digits
-        return bad_row(number, line, f"row {number + 1} is not a JSON object ({error})")
+        check_image(path)
+    except CovistError:
+        return False
+    return True
 
 
-def _groups_from(metadata: Any, start: int) -> tuple[int, list[int]]:
-    """The row groups with rows from `start` on, after the number of the first row in them."""
-    first = group = 0
-    while group < metadata.num_row_groups and first + metadata.row_group(group).num_rows <= start:
-        first += metadata.row_group(group).num_rows
-        group += 1
-    return first, list(range(group, metadata.num_row_groups))
-
-
-def _without_json(values: dict[str, Any]) -> dict[str, Any]:
-    """Parse messages that are stored as JSON text, since their parts have no common type."""
-    if isinstance(values.get("messages"), str):
-        try:
-            return {**values, "messages": parse_json(values["messages"])}
-        except ValueError:
-            return values  # reported when the row is answered
-    return values
-
-
-def _unreadable(path: Path, error: Exception) -> CovistError:
-    reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
-    return CovistError(f"cannot read {path}: {reason.lower()}")
+def _unknown(path: Path) -> CovistError:
+    return CovistError(f"input {path} is nothing that covist batch reads: {_READ}")

@@ -2,6 +2,7 @@
 
 DIR/part-000000.parquet      the answers to the first rows of the input; a part that exists is finished
 DIR/_manifest.json           what the answers depend on
+DIR/_images.jsonl            the images of a folder in the order of the job, with those that came later at its end
 DIR/_work/part-000001.jsonl  answers to rows whose part is not complete yet
 DIR/_work/ids.sqlite         which row owns which id; rebuilt from the input if it is lost
 
@@ -17,11 +18,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from covist.batch.answers import FORMATS, ParquetPart, RowAnswer, as_line, from_lines
+from covist.batch.answers import FORMATS, ParquetPart, PartRow, RowAnswer, as_line, from_lines
 from covist.errors import CovistError
 from covist.extras import require_extra
 from covist.files import parse_json
 from covist.outputs import FREE_SPACE, journal_lines, lock_directory, replace_file, writable_directory, writing
+
+MANIFEST = "_manifest.json"
+
+
+def is_begun(directory: str | Path) -> bool:
+    """Whether a directory holds a job."""
+    return (Path(directory) / MANIFEST).exists()
 
 
 class Store:
@@ -41,6 +49,10 @@ class Store:
     def ids_path(self) -> Path:
         return self._work / "ids.sqlite"
 
+    @property
+    def roster_path(self) -> Path:
+        return self.directory / "_images.jsonl"
+
     def has_part(self, index: int) -> bool:
         return self._part(index).exists()
 
@@ -51,9 +63,9 @@ class Store:
             problem = f"{self._part(index)} is damaged ({str(error).splitlines()[0]})"
             raise CovistError(f"{problem}; delete it and run the same command again") from None
 
-    def write_part(self, index: int, answers: Sequence[RowAnswer]) -> None:
+    def write_part(self, index: int, rows: Sequence[PartRow], columns: dict[str, str]) -> None:
         """Write a part and delete its journal."""
-        self._replace(self._part(index), lambda file: self._format.write(file, answers))
+        self._replace(self._part(index), lambda file: self._format.write(file, rows, columns))
         self._journal(index).unlink(missing_ok=True)
 
     def note(self, index: int, answers: Sequence[RowAnswer]) -> None:
@@ -80,10 +92,10 @@ class Store:
         with self.writing():
             for path in (*self._work.glob("part-*.jsonl"), *self._work.glob("ids.sqlite*")):
                 path.unlink()
-        self._write_manifest(manifest)
+        self.write_manifest(manifest)
 
     def read_manifest(self) -> dict[str, Any] | None:
-        path = self.directory / "_manifest.json"
+        path = self.directory / MANIFEST
         if not path.exists():
             if next(self.directory.glob("part-*"), None) is not None:
                 raise CovistError(f"{self.directory} holds parts without a manifest; choose another directory")
@@ -96,9 +108,9 @@ class Store:
             raise CovistError(f"{path} is damaged; choose another directory")
         return manifest
 
-    def _write_manifest(self, manifest: dict[str, Any]) -> None:
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
         text = json.dumps(manifest, indent=2) + "\n"
-        self._replace(self.directory / "_manifest.json", lambda file: file.write(text.encode()))
+        self._replace(self.directory / MANIFEST, lambda file: file.write(text.encode()))
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from time import perf_counter
 
+from covist.api.origin import refuse_measurements
 from covist.batch.answers import RowAnswer
 from covist.batch.asking import conversation_of
 from covist.batch.grouping import Limit, ReadyRow, first_batch
 from covist.batch.rows import Row
 from covist.batch.spec import Facts, WorkerSpec
+from covist.engine.capture import execution_device
 from covist.engine.decoder import FrozenDecoder
 from covist.errors import CovistError
 from covist.eval.subject import bundled_concentration
 from covist.families.registry import family_for
+from covist.faults import is_out_of_memory
 from covist.request.answer import compressed
-from covist.request.halving import in_halves, is_out_of_memory, one_line
+from covist.request.halving import in_halves, one_line
 from covist.request.identity import identity
 from covist.request.loading import LoadedModel, load_model
 from covist.request.together import Together
@@ -29,8 +33,10 @@ def load(spec: WorkerSpec) -> LoadedModel:
     """The model of a spec."""
     from transformers.utils import logging
 
+    for plugin in spec.plugins:
+        plugin.load()
     logging.disable_progress_bar()
-    return load_model(spec.model, spec.clip, spec.device)
+    return load_model(spec.model, spec.clip, spec.loading)
 
 
 def facts_about(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
@@ -39,9 +45,11 @@ def facts_about(spec: WorkerSpec, loaded: LoadedModel) -> Facts:
     A concentration reference that the setup leaves open is measured on the bundled scenes, as in `covist serve`.
     """
     reference = spec.setup.resolved(lambda: bundled_concentration(loaded)).concentration
+    known = replace(spec.setup, concentration=reference)
+    refuse_measurements(known, loaded.model.config)  # before the job has a directory
     family = family_for(loaded.model)
     decoder = FrozenDecoder(family.decoder)
-    return Facts(identity(loaded), reference, decoder.kv_bytes([1] * decoder.layers))
+    return Facts(identity(loaded), reference, decoder.kv_bytes([1] * decoder.layers), family.default_budget.written)
 
 
 class Worker:
@@ -56,7 +64,7 @@ class Worker:
         _require_same(spec.identity, identity(self._loaded))
         self._compression = compressed(self._loaded, spec.setup)
         self._together = Together(self._loaded, self._compression.__enter__())
-        self._limit = Limit.of(spec.batch_size, self._loaded.model.device.type)
+        self._limit = Limit.of(spec.batch_size, execution_device(self._loaded.model).type)
         self._longest = getattr(self._loaded.model.config.get_text_config(), "max_position_embeddings", None)
 
     def __call__(self, rows: Sequence[Row]) -> list[RowAnswer]:
@@ -103,7 +111,7 @@ class Worker:
     def _prepare(self, row: Row) -> ReadyRow:
         if row.error is not None:
             raise CovistError(row.error)
-        asked = conversation_of(row, self._spec.folder, self._spec.prompt, self._loaded.processor)
+        asked = conversation_of(row, self._spec.prompt, self._loaded.processor)
         posed = asked.pose(self._loaded)
         if self._longest is not None and posed.request.length + self._spec.max_new_tokens > self._longest:
             raise CovistError(f"prompt and answer need more than the {self._longest:,} positions of the model")
@@ -125,6 +133,7 @@ class Worker:
                 finish_reason="stop" if answer.is_complete else "length",
                 tokens_before=int(answer.shown.tokens),
                 tokens_after=round(answer.shown.kept, 3),
+                capped=answer.shown.capped > 0,
                 seconds=round(seconds, 6),
             )
             for one, answer in zip(batch, said, strict=True)
