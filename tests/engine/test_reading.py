@@ -7,7 +7,20 @@ import pytest
 import torch
 import transformers
 from support.llava import ask
-from support.text_models import READABLE, SIZES, build, readable, text_config
+from support.text_models import (
+    CHUNKED,
+    EXPERTS,
+    FEW_EXPERTS,
+    LATENT,
+    LINEAR,
+    MAMBA,
+    PER_LAYER,
+    READABLE,
+    SIZES,
+    build,
+    readable,
+    text_config,
+)
 from torch import nn
 from transformers import AutoModel, DynamicCache
 
@@ -20,30 +33,7 @@ from covist.methods.create import create_method
 
 RANGE = (0.6, 1.4)
 ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"] * 4, "sliding_window": 8}
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-LINEAR = {
-    "linear_num_value_heads": 4,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "head_dim": 16,
-}
-LATENT = {
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-    "n_group": 1,
-    "topk_group": 1,
-    "n_shared_experts": 1,
-}
-GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
-PER_LAYER = {"vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 8, "global_head_dim": 16}
-MAMBA = {"mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2, "chunk_size": 8}
+GROUPED, WIDE = {"num_key_value_heads": 2, "head_dim": 8}, {"head_dim": 16}
 
 ALL, NONE = list(range(8)), []
 ODD = [1, 3, 5, 7]
@@ -52,14 +42,14 @@ MODELS = {
     "gemma3: two tables": ("Gemma3TextConfig", GROUPED | ALTERNATING, ALL, ALL, 32),
     "gemma4: heads of two widths": (
         "Gemma4TextConfig",
-        GROUPED | ALTERNATING | PER_LAYER | {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0},
+        GROUPED | ALTERNATING | PER_LAYER | {"num_kv_shared_layers": 0},
         ALL,
         ALL,
         64,
     ),
     "gemma4: shared keys": (
         "Gemma4TextConfig",
-        GROUPED | ALTERNATING | PER_LAYER | {"num_kv_shared_layers": 2},
+        GROUPED | ALTERNATING | PER_LAYER | {"hidden_size_per_layer_input": 8, "num_kv_shared_layers": 2},
         ALL[:6],
         ALL,
         64,
@@ -67,16 +57,16 @@ MODELS = {
     "cohere2: full layers without rotary": ("Cohere2Config", GROUPED, ALL, [0, 1, 2, 4, 5, 6], 32),
     "llama4: complex angles, norm after rotation": (
         "Llama4TextConfig",
-        GROUPED | {"intermediate_size_mlp": 64, "num_local_experts": 4, "num_experts_per_tok": 1},
+        GROUPED | CHUNKED,
         ALL,
         [0, 1, 2, 4, 5, 6],
         32,
     ),
     "mistral: sliding window": ("MistralConfig", GROUPED | {"sliding_window": 8}, ALL, ALL, 32),
-    "qwen3.5: linear attention": ("Qwen3_5TextConfig", GROUPED | LINEAR, [3, 7], [3, 7], 0),
+    "qwen3.5: linear attention": ("Qwen3_5TextConfig", GROUPED | LINEAR | WIDE, [3, 7], [3, 7], 0),
     "qwen3-next: linear attention": (
         "Qwen3NextConfig",
-        GROUPED | LINEAR | EXPERTS | {"shared_expert_intermediate_size": 16},
+        GROUPED | LINEAR | WIDE | EXPERTS | {"shared_expert_intermediate_size": 16},
         [3, 7],
         [3, 7],
         0,
@@ -101,7 +91,7 @@ MODELS = {
     "persimmon: fused projections": ("PersimmonConfig", {}, NONE, ALL, 64),
     "gpt-neox: fused projections": ("GPTNeoXConfig", {}, NONE, ALL, 64),
     "gemma2: capped logits": ("Gemma2Config", GROUPED, NONE, ALL, 32),
-    "gpt-oss: sinks": ("GptOssConfig", GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2}, NONE, ALL, 32),
+    "gpt-oss: sinks": ("GptOssConfig", GROUPED | FEW_EXPERTS, NONE, ALL, 32),
     "diffllama": ("DiffLlamaConfig", {"num_key_value_heads": 2}, NONE, ALL, 32),
 }
 

@@ -182,8 +182,9 @@ def test_error_in_the_method_leaves_the_model_usable(multi_head, compress):
     expected = greedy(multi_head, ask(PROMPT), 2)
     handle.remove()
     compress(multi_head, budget=24, method=method)
-    with pytest.raises(Failure):
+    with pytest.raises(covist.CovistError, match="failed in reduce") as raised:
         greedy(multi_head, ask(PROMPT), 2)
+    assert isinstance(raised.value.__cause__, Failure)
     method.angry = False
     assert_same(greedy(multi_head, ask(PROMPT), 2), expected, 0)
 

@@ -19,11 +19,8 @@ from covist.families.refusals import image_text_models
 
 
 @pytest.fixture
-def toy_family(monkeypatch):
+def toy_family():
     """A family outside the package, registered for one test: a model class of its own and one decorated class."""
-    covist.available_families()  # imports the families that ship, so that the copy below holds them
-    monkeypatch.setattr(registry, "_FAMILIES", dict(registry._FAMILIES))
-
     class ToyForConditionalGeneration(LlavaNextForConditionalGeneration):
         pass
 

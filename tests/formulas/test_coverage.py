@@ -6,7 +6,7 @@ from reference import coverage as reference
 
 from covist.config import CovistConfig
 from covist.formulas import coverage
-from covist.formulas.ops import unit_rows
+from covist.formulas.ops import gram, unit_rows
 from covist.grid import Grid
 from formulas.inputs import STRUCTURED, array, close, generator, image
 
@@ -50,13 +50,17 @@ def test_coverage_weights_match_the_reference(uniform):
     close(coverage.coverage_weights(evidence, uniform, CONFIG), reference.coverage_weights(array(evidence), uniform))
 
 
+def omega_of(weights, unit_keys, unit_embeddings, coordinates, config):
+    """The weights of all tokens, rebalanced over the regions of their descriptors."""
+    distances = coverage.descriptor_distances(gram(unit_keys), gram(unit_embeddings), coordinates)
+    return coverage.balance_regions(weights, coverage.assign_regions(weights, distances, config.regions), config)
+
+
 @pytest.mark.parametrize("name", STRUCTURED)
 def test_region_weights_match_the_reference(name):
     made = STRUCTURED[name]()
     weights = torch.rand(made.size, generator=generator(3)).softmax(0)
-    found = coverage.region_weights(
-        weights, unit_rows(made.keys), unit_rows(made.embeddings), made.grid.coordinates(), CONFIG
-    )
+    found = omega_of(weights, unit_rows(made.keys), unit_rows(made.embeddings), made.grid.coordinates(), CONFIG)
     points = reference.descriptors(array(made.keys), array(made.embeddings), made.grid.views)
     assigned = reference.regions(array(weights), points)
     close(found, reference.region_weights(array(weights), assigned))
@@ -67,9 +71,7 @@ def test_regions_of_a_video_see_time_as_a_third_coordinate():
     made = image(((3, 4),) * 5)
     made.grid = Grid(made.grid.views, "frames")
     weights = torch.rand(made.size, generator=generator(3)).softmax(0)
-    found = coverage.region_weights(
-        weights, unit_rows(made.keys), unit_rows(made.embeddings), made.grid.coordinates(), CONFIG
-    )
+    found = omega_of(weights, unit_rows(made.keys), unit_rows(made.embeddings), made.grid.coordinates(), CONFIG)
     points = reference.descriptors(array(made.keys), array(made.embeddings), made.grid.views, in_time=True)
     close(found, reference.region_weights(array(weights), reference.regions(array(weights), points)))
 
@@ -77,5 +79,5 @@ def test_regions_of_a_video_see_time_as_a_third_coordinate():
 def test_a_region_without_weight_still_gets_its_even_share():
     keys = torch.cat([torch.eye(2)[:1].repeat(3, 1), torch.eye(2)[1:].repeat(3, 1)])
     weights = torch.tensor([0.5, 0.3, 0.2, 0.0, 0.0, 0.0])
-    omega = coverage.region_weights(weights, keys, keys, torch.full((6, 2), 0.5), CONFIG.replace(regions=2))
+    omega = omega_of(weights, keys, keys, torch.full((6, 2), 0.5), CONFIG.replace(regions=2))
     close(omega, [0.475, 0.285, 0.19, 0.05 / 3, 0.05 / 3, 0.05 / 3], 1e-6)

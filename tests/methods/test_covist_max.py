@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import reference.covist_max as literal
@@ -10,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.images import image
 
+from covist.errors import CovistError
 from covist.formulas.greedy import greedy_coverage
 from covist.methods.covist_max import CovistMax, coverage_inputs, represent
+from covist.methods.create import create_method
 from covist.state import VisualState
 
 
@@ -119,3 +122,29 @@ def test_cached_image_data_is_dropped_with_its_image_and_not_pickled():
     del context
     gc.collect()
     assert not method._known
+
+
+# -- settings for engines that offer less ------------------------------------------------------------------------------
+
+
+def test_it_can_compare_what_the_decoder_receives():
+    context, other = image(seed=3), create_method("covist-max:features=embeddings")
+    s = literal.affinities(context.signals.embeddings)
+    kept = literal.order(s, literal.weights(s), 7)
+    assert other.begin(context, 7).state.indices.tolist() == sorted(kept)
+    assert other.begin(context, 7).state.indices.tolist() != CovistMax().begin(context, 7).state.indices.tolist()
+    assert other.needs == ("embeddings",) and CovistMax().needs == ("encoder-features",)
+
+
+def test_without_weights_the_same_tokens_stay_and_attention_is_left_alone():
+    context, decoder = image(seed=3), SimpleNamespace(layers=2, heads=3)
+    without = create_method("covist-max:weights=off")
+    assert without.attention_rule(decoder) is None and CovistMax().attention_rule(decoder).weights
+    ours, theirs = without.begin(context, 7).state, CovistMax().begin(context, 7).state
+    assert torch.equal(ours.indices, theirs.indices) and torch.equal(ours.features, theirs.features)
+
+
+@pytest.mark.parametrize("settings", ["features=pixels", "weights=2", "weights=heavy"])
+def test_other_values_of_settings_are_refused(settings):
+    with pytest.raises(CovistError, match=settings.partition("=")[0]):
+        create_method(f"covist-max:{settings}")

@@ -83,8 +83,10 @@ def test_a_combination_takes_the_settings_of_both_sides():
     [
         ("nonsense", "unknown method 'nonsense'; choose one of vanilla, .*covist-fixed.*covist-row-a to covist-row-h"),
         ("nonsense+csc", "unknown method 'nonsense'; choose one of"),
+        ("DivPrun", r"unknown method 'DivPrun'; did you mean divprune\?"),
+        ("covist-row-z", r"unknown method 'covist-row-z'; did you mean covist-row-h\?"),
+        ("vispruner:importent=0.3", r"vispruner has no option 'importent'; did you mean important\?"),
         ("divprune+magic", "a method can be combined with csc and sca, not 'magic'"),
-        ("covist-row-z", "letter must be one of a to h"),
         (
             "covist-fixed:colour=red",
             "has no option 'colour'; it takes config, tracker, positions, epsilon",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from covist.contract.decoder import Decoder
 from covist.contract.encoder import EncoderRequest
+from covist.contract.guard import guard, is_own
 from covist.contract.kinds import check_words
 from covist.contract.views import BlockView, DecoderView, ImageContext
 from covist.errors import CovistError
@@ -110,7 +111,7 @@ class Method(ABC):
     """
 
     name: str
-    info: ClassVar[MethodInfo]
+    info: ClassVar[MethodInfo] = MethodInfo("none", "as its schedule says", "not said", "as its schedule says")
     options: ClassVar[Mapping[str, str]] = {
         "positions": "keep: kept tokens stay at their original positions; reindex: the shorter sequence is renumbered"
     }
@@ -138,6 +139,11 @@ class Method(ABC):
     """Running reference of the attention concentration, if the method has one; freeze it to make results independent
     of history."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not is_own(cls):
+            guard(cls)
+
     def __init__(self, positions: Positions | None = None):
         if positions not in (None, "keep", "reindex"):
             raise CovistError(f"positions={positions!r}: choose 'keep' or 'reindex'")
@@ -146,8 +152,7 @@ class Method(ABC):
     @property
     def needs(self) -> tuple[str, ...]:
         """Signals that the method reads, words of `kinds.NEEDS`; none if it does not say."""
-        info: MethodInfo | None = getattr(self, "info", None)
-        return () if info is None else info.needs or ()
+        return self.info.needs or ()
 
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         """Tokens of one image in each decoder layer, for a layer-mean `budget` of `tokens`, counted in the cache."""
@@ -175,7 +180,10 @@ class Method(ABC):
         return Reduction(state.restrict(self.select(image, count).sort().values))
 
     def select(self, image: ImageContext, count: int) -> Tensor:
-        """Indices [count] of the content tokens to keep before the decoder."""
+        """Indices [count] of the content tokens to keep before the decoder, each once, in any order.
+
+        A method of another package may also return a list of whole numbers, or a mask [N] of the tokens to keep.
+        """
         raise TypeError(f"{self.name} does not select before the decoder")
 
     def memory(self, image: ImageContext) -> object | None:

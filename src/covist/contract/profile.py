@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from covist.budget import Budget, Share
 from covist.plan import Geometry
 
 
@@ -20,6 +21,10 @@ class FamilyProfile:
     finds it."""
     needs_clip_text: ClassVar[bool] = True
     """Whether a CLIP text tower can serve this family (its encoder is a CLIP vision tower)."""
+
+    default_budget: ClassVar[Budget] = Share(0.2)
+    """The budget if nobody gives one: the only place that says it. A count suits families whose images have one number
+    of tokens; elsewhere it would leave small images uncompressed and starve large ones."""
 
     encoder_signal: ClassVar[str] = ""
     """The source of the evidence, in a few words for `covist models`."""

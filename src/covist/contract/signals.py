@@ -56,7 +56,13 @@ class ImageSignals:
 
     `N` counts content tokens, numbered in grid order; `n` counts every token of the image span in the prompt, so
     `n > N` if a family inserts markers (newlines). Tensors that only some methods read are callables, evaluated once
-    and on demand.
+    and on demand. docs/extending.md lists what a method reads, with shapes and dtypes.
+
+    >>> class MostAttended(covist.Method):
+    ...     name = "most-attended"
+    ...     def select(self, image, count):
+    ...         signals: covist.ImageSignals = image.signals
+    ...         return signals.packed(signals.attention.mean(1)).topk(count).indices
     """
 
     grid: Grid

@@ -22,7 +22,7 @@ from covist.engine.prefill import Prefill
 from covist.engine.running import current, running
 from covist.engine.sequence.cache import book_of
 from covist.engine.sequence.encoded import EncodedImages
-from covist.engine.settings import Choice, Settings
+from covist.engine.settings import CompressionSettings, ThreadSettings
 from covist.errors import CovistError
 from covist.undo import ReplacedMethod, all_or_nothing
 
@@ -37,12 +37,12 @@ OTHER_SETTINGS = "this cache holds compressed images; continue it with the setti
 class Hooks:
     """Runs a method inside an unmodified model, from construction until `remove()`."""
 
-    def __init__(self, settings: Settings, encoder_requests: Sequence[EncoderRequest]):
+    def __init__(self, settings: CompressionSettings, encoder_requests: Sequence[EncoderRequest]):
         """`encoder_requests` is all that methods may request besides the encoder layer that feeds the projector."""
         family = settings.family
         if any(module._compiled_call_impl is not None for module in family.model.modules()):
             raise CovistError(COMPILED)
-        self._family, self._choice = family, Choice(settings)
+        self._family, self._choice = family, ThreadSettings(settings)
         self._encoded, self._drafting = EncodedImages(), threading.local()
         self._calls = _Calls()
         self._installed = ExitStack()
@@ -84,7 +84,7 @@ class Hooks:
             with all_or_nothing(self._family.decoder):
                 self._blocks = self._put_on(BlockWatch(self._family.decoder.layers, method.name))
 
-    def using(self, settings: Settings | None) -> AbstractContextManager[None]:
+    def using(self, settings: CompressionSettings | None) -> AbstractContextManager[None]:
         """Run this thread's calls with other settings in a `with` block; None leaves them uncompressed."""
         return self._choice.using(settings)
 
@@ -103,7 +103,7 @@ class Hooks:
     def _refuse_copies(self, module: nn.Module, args: tuple) -> None:
         """Does nothing in a call: whoever copies the model meets this hook before any other, and its refusal."""
 
-    def _follow_backend(self, settings: Settings) -> None:
+    def _follow_backend(self, settings: CompressionSettings) -> None:
         """Whoever chose another attention implementation since the last call did not know of covist's."""
         settings.decoder.check_backend()
         self._switch.turn_on()

@@ -17,7 +17,7 @@ from covist.engine.attention.mask import visible
 from covist.engine.capture import cos_and_sin
 from covist.engine.sequence.cache import Book, adopt, book_of, check_rule, compressed_layers
 from covist.engine.sequence.ledger import Ledger
-from covist.engine.settings import Settings
+from covist.engine.settings import CompressionSettings
 from covist.errors import CovistError
 
 PADDING_MASKS = ("attention_mask", "conv_mask")
@@ -121,7 +121,7 @@ class Pass(ABC):
     inside: whether the call has reached the layers
     """
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: CompressionSettings):
         self.settings = settings
         self.inside = self.entered = False
         self.is_plain = False  # whether every further layer takes what the text model gives it

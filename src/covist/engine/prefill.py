@@ -21,7 +21,7 @@ from covist.engine.sequence.cache import Book
 from covist.engine.sequence.finder import ImageFinder, PromptBatch, packed_prompts
 from covist.engine.sequence.images import Batch, ImageInPrompt, Sample
 from covist.engine.sequence.ledger import Ledger
-from covist.engine.settings import Settings
+from covist.engine.settings import CompressionSettings
 
 NOT_GATHERED = ("inputs_embeds", "input_ids", "attention_mask", "position_ids", "past_key_values")
 """Arguments of the text model that are not simply cut to the tokens that are left."""
@@ -30,7 +30,7 @@ NOT_GATHERED = ("inputs_embeds", "input_ids", "attention_mask", "position_ids", 
 class Prefill(Pass):
     """A call with images."""
 
-    def __init__(self, settings: Settings, is_image: Tensor):
+    def __init__(self, settings: CompressionSettings, is_image: Tensor):
         """`is_image` [batch, n] bool: visual tokens of the call."""
         super().__init__(settings)
         self._is_image = is_image

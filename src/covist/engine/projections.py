@@ -56,7 +56,7 @@ def row_norms(
     identity matrix through it and subtracting its response to zero, which removes a bias. A projection that has no
     parameter to tell its input by is probed in the `dtype` and on the `device` in which its layer computes.
     """
-    with _weight_at_hand(projection):
+    with weights_at_hand(projection):
         weight = projection.weight if type(projection) is nn.Linear else torch.empty(0, dtype=torch.int)
         # Quantised weights may be subclasses of a tensor inside a plain linear layer.
         plain = type(weight) in (nn.Parameter, Tensor) and weight.is_floating_point() and not weight.is_meta
@@ -79,16 +79,17 @@ def row_norms(
     return squares.sqrt().cpu()
 
 
-def _weight_at_hand(projection: nn.Module) -> AbstractContextManager[None]:
-    """Loads the weight of a projection that accelerate offloads.
+def weights_at_hand(module: nn.Module) -> AbstractContextManager[None]:
+    """Loads the weights of a module that accelerate offloads.
 
-    Probing it instead would sum in another order, and in half precision the last digit of a gain shows in the logits.
+    Probing a projection instead would sum in another order, and in half precision the last digit of a gain shows in the
+    logits.
     """
-    if not hasattr(projection, "_hf_hook"):
+    if not hasattr(module, "_hf_hook"):
         return nullcontext()
     from accelerate.utils import align_module_device  # installed, because it attached the hook
 
-    return align_module_device(projection)
+    return align_module_device(module)
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class Rules:
 
 
 @dataclass
-class Settings:
+class CompressionSettings:
     """The model family, method, decoder and options that a call is compressed with."""
 
     family: Family
@@ -74,19 +74,19 @@ class Settings:
         return self.rules.of(self.method)
 
 
-class Choice(threading.local):
+class ThreadSettings(threading.local):
     """The settings of a thread's calls. `__init__` runs once per thread, so a choice does not affect other threads."""
 
-    def __init__(self, default: Settings):
-        self._chosen: list[Settings | None] = [default]
+    def __init__(self, default: CompressionSettings):
+        self._chosen: list[CompressionSettings | None] = [default]
 
     @property
-    def settings(self) -> Settings | None:
+    def settings(self) -> CompressionSettings | None:
         """None if calls of this thread are not compressed."""
         return self._chosen[-1]
 
     @contextmanager
-    def using(self, settings: Settings | None) -> Iterator[None]:
+    def using(self, settings: CompressionSettings | None) -> Iterator[None]:
         """Choose settings for the duration of a `with` block; None leaves calls uncompressed."""
         depth = len(self._chosen)
         self._chosen.append(settings)

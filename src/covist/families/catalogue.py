@@ -10,12 +10,11 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from covist.contract.family import Family
 from covist.contract.text_config import field, geometry_of, text_config
-from covist.errors import CovistError
+from covist.errors import CovistError, choose_instead
 from covist.families.presets import PRESETS
 from covist.families.refusals import STATED, image_text_models, refusal
 from covist.families.registry import families
@@ -111,8 +110,7 @@ def model_type_named(name: str) -> ModelType:
     for model_type, model_class in listed.items():
         if name in (model_type, model_class) or model_class in described.get(name, ()):
             return _facts(model_type, model_class)
-    close = get_close_matches(name, [*listed, *described], n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else "`covist models` lists all of them"
+    hint = choose_instead(name, [*listed, *described], otherwise="`covist models` lists all of them")
     raise CovistError(f"transformers has no image-text model of type {name!r}; {hint}")
 
 

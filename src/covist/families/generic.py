@@ -83,6 +83,16 @@ class Generic(Family):
         ]
         return holders[-1] if holders else self.model
 
+    @property
+    def towers(self) -> list[list[Any]]:
+        """The layers of each vision tower."""
+        return encoder_layers(self.base, set(map(id, self.decoder.modules())))
+
+    @property
+    def encoder_layers(self) -> Sequence[Any]:
+        """The layers of all vision towers."""
+        return [layer for tower in self.towers for layer in tower]
+
     @cached_property
     def visual_tokens(self) -> tuple[int, ...]:
         found = (getattr(self.model.config, name, None) for name in PLACEHOLDERS)
@@ -110,7 +120,7 @@ class Generic(Family):
     ) -> list[Removable]:
         inside = set(map(id, self.decoder.modules()))
         outside = [module for module in self.base.modules() if id(module) not in inside]
-        towers = encoder_layers(self.base, inside)
+        towers = self.towers
         layers = {id(part) for tower in towers for layer in tower for part in layer.modules()}
         running = Running()
         taps = TowerTaps(towers, self.feeding_state, self.global_layers, requests, requested_now, running)

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from covist.budget import Count
 from covist.contract.signals import ImageSignals
 from covist.families.clip_tower import ClassTokenRecord, ClipTowerFamily, patches_per_side, read_tiles
 from covist.families.projected import TowerOutput
@@ -19,6 +20,7 @@ class Llava(ClipTowerFamily):
     name = "llava-1.5"
     model_classes = ("LlavaForConditionalGeneration",)
     token_count = "576"
+    default_budget = Count(64)
     presets = (
         Geometry("llava-1.5-7b", 32, 4096, 11008, 32, 32, tokens=576, budgets=(192, 128, 64)),
         Geometry("llava-1.5-13b", 40, 5120, 13824, 40, 40, tokens=576, budgets=(192, 128, 64)),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from covist.budget import Budget, Count
 from covist.contract.signals import ImageSignals
 from covist.families.clip_tower import ClassTokenRecord, ClipTowerFamily, patches_per_side, read_tiles
 from covist.families.projected import TowerOutput
@@ -44,6 +45,7 @@ class LlavaNext(ClipTowerFamily):
     name = "llava-next"
     model_classes = ("LlavaNextForConditionalGeneration",)
     token_count = "up to 2880, plus newlines"
+    default_budget: ClassVar[Budget] = Count(64)
     presets = (
         Geometry("llava-next-7b", 32, 4096, 11008, 32, 32, tokens=2880, markers=48, budgets=(640, 320, 160), tiles=5),
     )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
+from covist.contract.profile import FamilyProfile
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.families.clip_tower import ClassTokenRecord
 from covist.families.llava_next import LlavaNext
@@ -26,6 +27,7 @@ class LlavaNextVideo(LlavaNext):
     model_classes = ("LlavaNextVideoForConditionalGeneration",)
     processor = "LlavaNextVideoProcessor"
     video = "compressed"
+    default_budget = FamilyProfile.default_budget
     video_stand_in = "LlavaNextVideos"
     presets = (  # an image of 672 x 672 pixels
         Geometry("llava-next-video-7b", 32, 4096, 11008, 32, 32, 2880, markers=48, budgets=(640, 320, 160), tiles=5),

@@ -21,20 +21,23 @@ VIDEO_PACKAGE = "num2words"
 """A package that a processor may require when it is built, although only videos need it."""
 
 
-def load_processor(family: type[Family], name: str) -> Any:
+def load_processor(family: type[Family], name: str, **options: Any) -> Any:
     """The processor of a checkpoint (a folder or a hub id). If torchvision is missing, its video half is the family's
-    stand-in, or is left out."""
+    stand-in, or is left out.
+
+    options: of `from_pretrained`, such as a revision
+    """
     import transformers  # here, because plans import the family modules too and do not need transformers
 
-    class_name = None if find_spec("torchvision") else family.processor or processor_name(name)
+    class_name = None if find_spec("torchvision") else family.processor or processor_name(name, **options)
     if class_name is None:
-        return transformers.AutoProcessor.from_pretrained(name)
+        return transformers.AutoProcessor.from_pretrained(name, **options)
     original = getattr(transformers, class_name)
     processor_class = without_torchvision(original)
     if VIDEO_PART not in processor_class.get_attributes():
         whole = transformers.AutoProcessor if processor_class is original else processor_class
-        return whole.from_pretrained(name)
-    processor = image_only(processor_class).from_pretrained(name)
+        return whole.from_pretrained(name, **options)
+    processor = image_only(processor_class).from_pretrained(name, **options)
     if family.video_stand_in is not None:
         from covist.families import _pil_videos
 
@@ -43,12 +46,12 @@ def load_processor(family: type[Family], name: str) -> Any:
     return processor
 
 
-def processor_name(name: str) -> str | None:
+def processor_name(name: str, **options: Any) -> str | None:
     """The processor class of a checkpoint's model type; None if transformers has none of its own for it."""
     from transformers import AutoConfig
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES  # type: ignore[attr-defined]
 
-    found: str | None = PROCESSOR_MAPPING_NAMES.get(AutoConfig.from_pretrained(name).model_type)
+    found: str | None = PROCESSOR_MAPPING_NAMES.get(AutoConfig.from_pretrained(name, **options).model_type)
     return found
 
 

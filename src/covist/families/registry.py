@@ -8,12 +8,14 @@ from typing import Any
 
 from torch import nn
 
+from covist.budget import Budget
 from covist.contract.family import Family, unwrap
-from covist.errors import CovistError
+from covist.contract.guard import is_defined_again, is_own
+from covist.errors import CovistError, choose_instead
 from covist.families.presets import PRESETS
 from covist.families.refusals import refusal
 from covist.plan import Geometry
-from covist.plugins import load_modules
+from covist.plugins import import_all, load_modules
 
 ANY_TOWER = ""
 _FAMILIES: dict[tuple[str, str], type[Family]] = {}
@@ -30,13 +32,20 @@ def register_family(family: type[Family]) -> type[Family]:
     >>> covist.available_families()["my-llava"]
     ('MyLlavaForConditionalGeneration',)
     """
+    if not is_own(family):
+        _import_own()  # so that covist's own families keep their classes, whoever comes first
     keys = [(model, tower) for model in family.model_classes for tower in family.tower_types or (ANY_TOWER,)]
     for key in keys:
-        if key in _FAMILIES:
-            first = _FAMILIES[key]
+        first = _FAMILIES.get(key)
+        if first is not None and not is_defined_again(family, first):
             raise CovistError(f"{key[0]} is already served by the family {first.name} of {first.__module__}")
     _FAMILIES.update(dict.fromkeys(keys, family))
     return family
+
+
+@cache
+def _import_own() -> None:
+    import_all("covist.families")
 
 
 @cache
@@ -97,10 +106,16 @@ def presets() -> dict[str, tuple[Geometry, str]]:
     return {geometry.name: (geometry, owner) for owner, geometries in owners.items() for geometry in geometries}
 
 
+def default_budget(preset: str) -> Budget:
+    """The default budget of the models of a published size."""
+    owner = preset_named(preset)[1]
+    return next((family.default_budget for family in families() if family.name == owner), Family.default_budget)
+
+
 def preset_named(name: str) -> tuple[Geometry, str]:
     known = presets()
     if name not in known:
-        raise CovistError(f"unknown geometry {name!r}; choose one of {', '.join(known)}")
+        raise CovistError(f"unknown geometry {name!r}; {choose_instead(name, known)}")
     return known[name]
 
 

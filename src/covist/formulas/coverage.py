@@ -51,16 +51,8 @@ def coverage_weights(evidence: Tensor, uniform: float, config: CovistConfig) -> 
     return (1 - uniform) * sharpened + uniform / evidence.shape[0]
 
 
-def region_weights(
-    weights: Tensor, unit_keys: Tensor, unit_embeddings: Tensor, coordinates: Tensor, config: CovistConfig
-) -> Tensor:
-    """omega [N]: the weights w, rebalanced over regions so that a large region does not take the whole budget."""
-    distances = descriptor_distances(gram(unit_keys), gram(unit_embeddings), coordinates)
-    return balance_regions(weights, assign_regions(weights, distances, config.regions), config)
-
-
 def balance_regions(weights: Tensor, region: Tensor, config: CovistConfig) -> Tensor:
-    """`region_weights` for a caller that already knows the region of every token [N]."""
+    """omega [N]: the weights w, rebalanced over regions [N] so that a large one does not take the whole budget."""
     weights = weights + VANISHING  # a region without weight spreads its target evenly
     member = (region == torch.arange(config.regions, device=region.device)[:, None]).float()  # [regions, N]
     mass = member @ weights

@@ -12,7 +12,7 @@ series, and `cosine_series.error_bound` bounds its error. The extra columns of a
     key:                    [ x rounded,  rest,  a_1 cos w_1 p,  a_1 sin w_1 p,  ... ]      x = log m + constant
 
 Values get zeros, and the output is cut back to its own dimensions. Keys without a bias get zeros too, so their logits
-stay as they were. `x` is split in two so that half precision can represent it; `rounding_bound` bounds the error.
+stay as they were. `x` is split in two so that half precision carries it as precisely as the bias itself.
 """
 
 import torch
@@ -79,22 +79,6 @@ class WideHeads:
         scale: u_l g_lh of the layer, [heads]. waves: `query_waves` of the queries.
         """
         return waves[..., None, :, :] * (scale.to(waves) / scaling)[:, None, None]
-
-    def rounding_bound(self, dtype: torch.dtype, log_weight: float) -> float:
-        """How far rounding in `dtype` can move the bias of a key with this log m, per unit of gain.
-
-        The weight of a key is split, so only the query's column is rounded, which is as accurate as rounding the bias
-        itself to `dtype`. A wave is rounded on both sides.
-        """
-        kind = torch.finfo(dtype)
-        unit, lowest = (
-            kind.eps / 2,
-            kind.tiny * kind.eps / 2,
-        )  # of normal numbers relatively, of the smallest absolutely
-        rest = unit * torch.finfo(torch.bfloat16).eps / 2
-        weight = abs(log_weight + self.series.constant) * (unit + (1 + unit) * rest)
-        waves = float(self.series.amplitudes.abs().sum()) * (2 * unit + unit**2)
-        return weight + waves + self.columns * lowest
 
     def _waves(self, positions: Tensor, limit: int | None) -> Tensor:
         """[..., n, 2 terms] in float32: cosine and sine of each term's angle at positions [..., n, axes]."""

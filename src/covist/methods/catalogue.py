@@ -11,7 +11,7 @@ from covist.contract.kinds import CRITERIA, NEEDS, NO_NEED
 from covist.contract.method import Method
 from covist.errors import CovistError
 from covist.methods.combined import ATTENTION, COMPOSITION, Combined, parts_read
-from covist.methods.create import create_method
+from covist.methods.create import create_method, row_names
 from covist.methods.grammar import parse_name
 from covist.methods.registry import available_methods, option_defaults, option_meanings
 
@@ -42,8 +42,16 @@ def describe(name: str) -> dict[str, Any]:
     entry = {"name": method.name, "where": _where(method), "positions": method.positions, **asdict(base.info)}
     added = [_ADDED[part] for part in _ADDED if part in parsed.parts]
     entry["acts"] = "; then ".join([entry["acts"], *added])
-    entry["settings"] = [*_options(base, method.positions), *_constants(constants)]
-    return entry
+    entry["settings"] = [*_options(base, method.positions), *_constants(constants, getattr(base, "config", None))]
+    return _of_row(name, entry) if name in row_names() else entry
+
+
+def _of_row(name: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """The entry of a row of the cumulative study: what it switches off or changes in the method that it is made of."""
+    whole = {setting["name"]: setting for setting in describe(entry["name"])["settings"]}
+    changed = [setting_text(setting) for setting in entry["settings"] if setting != whole[setting["name"]]]
+    row = f"row {name[-1]} of the paper's cumulative study: {entry['name']}"
+    return {**entry, "name": name, "row": f"{row} with {', '.join(changed)}" if changed else f"{row} as published"}
 
 
 def grouped(entries: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -122,11 +130,11 @@ def _options(method: Method, positions: str) -> list[dict[str, Any]]:
     return [{"name": name, "default": value, "meaning": meanings.get(name, "")} for name, value in defaults.items()]
 
 
-def _constants(parts: tuple[str, ...]) -> list[dict[str, Any]]:
+def _constants(parts: tuple[str, ...], config: CovistConfig | None) -> list[dict[str, Any]]:
     """Fields of `CovistConfig` that belong to some parts of CoViST."""
     read = CovistConfig.fields_of(parts) if parts else []
     return [
-        {"name": item.name, "default": item.default, "meaning": item.metadata["doc"]}
+        {"name": item.name, "default": getattr(config, item.name, item.default), "meaning": item.metadata["doc"]}
         for item in fields(CovistConfig)
         if item.name in read
     ]

@@ -13,12 +13,13 @@ It makes four changes to CoViST-Fixed; docs/max.md has the reasons and the measu
 4. Its content is the mean of these tokens, instead of Eq. 8.
 
 The attention adds log m in every layer and head (Eq. 9 without distance factor and head gains, which showed no gain).
+Two settings exist for engines that offer less: `features=embeddings` and `weights=off`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from covist.checks import require_affordable, require_finite
 from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, plain_rule
 from covist.contract.views import ImageContext, PerImage
+from covist.errors import CovistError
 from covist.formulas.adaptive import greedy_order, smallest_prefix
 from covist.formulas.composition import correspondence
 from covist.formulas.coverage import coverage_share
@@ -37,6 +39,7 @@ from covist.methods.shared import cluster_means
 from covist.reduction import Reduction
 from covist.state import VisualState
 
+Features = Literal["encoder", "embeddings"]
 ROUNDING = 1e-4
 """Added to D, so that an image whose tokens differ only by rounding counts as uniform."""
 
@@ -65,9 +68,25 @@ class CovistMax(Method):
         checked="reference: a slow literal version, in tests/reference",
     )
 
-    def __init__(self, **options: Any):
+    options = {
+        "features": "encoder: compare encoder features; embeddings: what the decoder receives, for engines that "
+        "show nothing else",
+        "weights": "on: the attention adds the log of a representative's weight; off: it adds nothing, for engines "
+        "that cannot carry a bias",
+    }
+
+    def __init__(self, features: Features = "encoder", weights: bool = True, **options: Any):
         super().__init__(**options)
+        if features not in ("encoder", "embeddings"):
+            raise CovistError(f"features={features!r}: choose 'encoder' or 'embeddings'")
+        if not isinstance(weights, bool):
+            raise CovistError(f"weights={weights!r}: choose on or off")
+        self.features, self.weights = features, weights
         self._known: PerImage[CoverageInputs] = PerImage()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("embeddings",) if self.features == "embeddings" else super().needs
 
     def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
         inputs = self._inputs(image)
@@ -92,11 +111,14 @@ class CovistMax(Method):
 
     def _inputs(self, image: ImageContext) -> CoverageInputs:
         if image not in self._known:
-            self._known[image] = coverage_inputs(image.signals.hidden)
+            signals = image.signals
+            self._known[image] = coverage_inputs(
+                signals.embeddings if self.features == "embeddings" else signals.hidden
+            )
         return self._known[image]
 
-    def attention_rule(self, decoder: Decoder) -> AttentionRule:
-        return plain_rule(decoder.layers, decoder.heads)
+    def attention_rule(self, decoder: Decoder) -> AttentionRule | None:
+        return plain_rule(decoder.layers, decoder.heads) if self.weights else None
 
 
 @dataclass(eq=False)

@@ -7,13 +7,11 @@ from typing import Any
 
 from covist.config import CovistConfig
 from covist.contract.method import Method
-from covist.errors import CovistError
+from covist.errors import CovistError, choose_instead
 from covist.methods.absent import absent_named
 from covist.methods.combined import PARTS, Combined, parts_read
-from covist.methods.grammar import VANILLA, MethodName, parse_name
+from covist.methods.grammar import ROW, VANILLA, MethodName, parse_name
 from covist.methods.registry import available_methods, option_names
-
-_ROW = "covist-row-"
 
 
 def create_method(name: str, **options: Any) -> Method:
@@ -35,12 +33,17 @@ def create_method(name: str, **options: Any) -> Method:
         if option in options:
             raise CovistError(f"{name!r} and the keyword argument both set {option}")
     options = {**parsed.settings, **options}
-    if parsed.base.startswith(_ROW) and not parsed.parts:
-        letter = parsed.base.removeprefix(_ROW)
+    if parsed.base in row_names() and not parsed.parts:
+        letter = parsed.base.removeprefix(ROW)
         options.setdefault("config", CovistConfig.cumulative_row(letter))
         parsed = MethodName(f"covist-{'pro' if letter in 'gh' else 'fixed'}", (), {})
     method = _registered(parsed.base)
     return _combine(name, method, parsed.parts, options) if parsed.parts else _build(method, options)
+
+
+def row_names() -> list[str]:
+    """The rows of the paper's cumulative study, which can be run like methods."""
+    return [f"{ROW}{letter}" for letter in "abcdefgh"]
 
 
 def reads_constants(name: str) -> bool:
@@ -72,8 +75,10 @@ def _registered(base: str) -> type[Method]:
     if base not in known:
         if (absent := absent_named(base)) is not None:
             raise CovistError(f"unknown method {base!r}: {absent}")
-        choices = ", ".join([VANILLA, *known, f"{_ROW}a to {_ROW}h"])
-        raise CovistError(f"unknown method {base!r}; choose one of {choices}")
+        listed = ", ".join([VANILLA, *known, f"{ROW}a to {ROW}h"])
+        all_of_them = f"choose one of {listed}, or add your own by --plugin"
+        hint = choose_instead(base, [VANILLA, *known, *row_names()], otherwise=all_of_them)
+        raise CovistError(f"unknown method {base!r}; {hint}")
     return known[base]
 
 
@@ -112,7 +117,9 @@ def _collect_config(
             continue
         if option in CovistConfig.parts() and parts:
             raise CovistError(f"{name} does not read {option!r}, a constant of CoViST's {CovistConfig.parts()[option]}")
-        raise CovistError(f"{name} has no option {option!r}; it takes {', '.join([*shown, *constants])}")
+        takes = [*shown, *constants]
+        hint = choose_instead(option, takes, otherwise=f"it takes {', '.join(takes)}")
+        raise CovistError(f"{name} has no option {option!r}; {hint}")
     given = {option: value for option, value in options.items() if option in constants}
     rest = {option: value for option, value in options.items() if option not in constants}
     if given:

@@ -17,7 +17,7 @@ from typing import Any
 
 from covist.errors import CovistError
 
-VANILLA, ALL = "vanilla", "all"
+VANILLA, ALL, ROW = "vanilla", "all", "covist-row-"
 _WORDS = {"on": True, "true": True, "off": False, "false": False, "none": None}
 
 

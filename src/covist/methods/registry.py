@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import re
 from functools import cache
 from typing import Any
 
+from covist.contract.guard import is_defined_again, is_own
 from covist.contract.method import Method
 from covist.errors import CovistError
-from covist.plugins import load_modules
+from covist.methods.grammar import ALL, ROW, VANILLA
+from covist.plugins import import_all, load_modules
 
 _METHODS: dict[str, type[Method]] = {}
+_NAME = re.compile(r"[^\W_][\w.-]*")
+_PARTS = ("select", "enter", "begin", "schedule", "attention_rule")
+"""At least one of these makes a method one of its own."""
 
 
 def register_method(method: type[Method]) -> type[Method]:
@@ -25,11 +31,34 @@ def register_method(method: type[Method]) -> type[Method]:
     >>> covist.create_method("foremost").positions
     'keep'
     """
-    if method.name in _METHODS:
-        first = _METHODS[method.name].__module__
+    if not is_own(method):
+        _check(method)
+        _import_own()  # so that covist's own methods keep their names, whoever comes first
+    known = _METHODS.get(method.name)
+    if known is not None and not is_defined_again(method, known):
+        first = known.__module__
         raise CovistError(f"a method named {method.name!r} is already registered by {first}; choose another name")
     _METHODS[method.name] = method
     return method
+
+
+def _check(method: type[Method]) -> None:
+    """Refuse a class that no command could use."""
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise CovistError(f"{method!r} is not a method: make it a subclass of covist.Method")
+    name = getattr(method, "name", None)
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (VANILLA, ALL) or name.startswith(ROW):
+        raise CovistError(
+            f"{method.__name__} cannot be named {name!r}: a name consists of letters, digits, '-', '_' and '.', begins "
+            f"with a letter or digit, and is not {VANILLA}, {ALL} or {ROW}..."
+        )
+    if not any(getattr(method, part) is not getattr(Method, part) for part in _PARTS):
+        raise CovistError(f"{method.__name__} chooses no tokens: write select, which returns the indices to keep")
+
+
+@cache
+def _import_own() -> None:
+    import_all("covist.methods")
 
 
 @cache

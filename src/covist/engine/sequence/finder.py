@@ -18,7 +18,7 @@ from covist.contract.reading import readable_schedule
 from covist.contract.signals import ImageSignals, KnownPrompt, PlacedSignals
 from covist.contract.views import ImageContext
 from covist.engine.sequence.images import ImageInPrompt, Sample
-from covist.engine.settings import Settings
+from covist.engine.settings import CompressionSettings
 from covist.errors import CovistError
 from covist.reduction import Reduction
 from covist.schedule import Schedule
@@ -95,7 +95,7 @@ class _Begun:
 class ImageFinder:
     """The images of all prompts of a call."""
 
-    def __init__(self, settings: Settings, prompt: PromptBatch, signals: Sequence[ImageSignals]):
+    def __init__(self, settings: CompressionSettings, prompt: PromptBatch, signals: Sequence[ImageSignals]):
         self._settings, self._prompt = settings, prompt
         self._begun: dict[Any, list[tuple[Tensor, _Begun]]] = {}
         self._masked: dict[Any, ImageSignals] = {}
