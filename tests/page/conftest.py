@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,26 +63,55 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def visit(paged, browser) -> Iterator[Callable[..., Visitor]]:
-    """Opens the page for one more visitor and waits for the answer that it shows by itself."""
-    contexts = []
+    """Opens the page for one more visitor and waits for the answer that it shows by itself.
+
+    Whatever a test does, the browser must not complain: about a missing file, or in its console.
+    """
+    contexts, visitors = [], []
 
     def open_page(
-        query: str = "", width: int = 1280, dark: bool = False, at: Running = paged, key: str | None = None
+        query: str = "",
+        width: int = 1280,
+        dark: bool = False,
+        at: Running = paged,
+        key: str | None = None,
+        answered: bool = True,
     ) -> Visitor:
         context = browser.new_context(
-            viewport={"width": width, "height": 900},
+            viewport={"width": width, "height": 844 if width < 600 else 900},
             color_scheme="dark" if dark else "light",
             http_credentials=None if key is None else {"username": "anybody", "password": key},
         )
         contexts.append(context)
         visitor = Visitor(context.new_page())
+        visitors.append(visitor)
         visitor.page.goto(f"{at.url}/{query}")
-        visitor.wait_for_answers()
+        if answered:
+            visitor.wait_for_answers()
         return visitor
 
     yield open_page
     for context in contexts:
         context.close()
+    assert [visitor.complaints for visitor in visitors] == [[]] * len(visitors)
+
+
+@pytest.fixture
+def slow(mount_page, monkeypatch) -> Iterator[threading.Event]:
+    """Holds back every answer until the event is set."""
+    from covist.page import events
+
+    ready, ask_together = threading.Event(), events.ask_together
+
+    async def wait(service, requests):
+        while not ready.is_set():
+            await asyncio.sleep(0.01)
+        async for replies in ask_together(service, requests):
+            yield replies
+
+    monkeypatch.setattr(events, "ask_together", wait)
+    yield ready
+    ready.set()
 
 
 class Visitor:
@@ -89,8 +120,28 @@ class Visitor:
     def __init__(self, page: Any):
         self.page = page
         self.requested: list[str] = []
+        self.complaints: list[str] = []
         page.set_default_timeout(PATIENCE)
         page.on("request", lambda request: self.requested.append(request.url))
+        page.on("response", lambda answer: self._note(answer.status >= 400, f"{answer.status} {answer.url}"))
+        page.on("console", lambda line: self._note(line.type == "error", line.text))
+        page.on("pageerror", lambda error: self._note(True, str(error)))
+
+    def _note(self, is_bad: bool, complaint: str) -> None:
+        if is_bad:
+            self.complaints.append(complaint)
+
+    def compare(self, count: int = 5) -> None:
+        """Open the comparison and wait for what its methods kept."""
+        self.page.get_by_role("tab", name="Compare methods").click()
+        self.page.click("#cv-compare")
+        self.wait_for_comparison(count)
+
+    def wait_for_comparison(self, count: int = 5) -> None:
+        self.page.wait_for_function("count => document.querySelectorAll('#cv-grid .covist').length == count", arg=count)
+
+    def top(self, selector: str) -> float:
+        return self.page.locator(selector).bounding_box()["y"]
 
     def wait_for_answers(self, tokens: str = "") -> None:
         """Until the drawing belongs to complete answers, of which ours has `tokens`."""

@@ -4,14 +4,19 @@ import asyncio
 
 import pytest
 import torch
+from PIL import Image
 from support.serving import CONCENTRATION
 
 import covist
 from covist import tiny
 from covist.api.setup import Setup
+from covist.budget import Count
+from covist.errors import CovistError
 from covist.page.asking import UNCOMPRESSED, Reply, as_sentence, ask_together, data_url, make_request
 from covist.page.drawings import count_stages, draw_evidence, draw_kept
-from covist.page.examples import write_examples
+from covist.page.examples import fitting_examples, write_examples
+from covist.request.data_urls import decode_base64, split_data_url
+from covist.request.images import decode_image
 from covist.serve.errors import Refusal
 from covist.serve.limits import Limits
 from covist.serve.service import Service
@@ -110,18 +115,44 @@ def test_a_refused_request_leaves_the_other_answer_alone(service, demo_file):
     assert refused.end is None and "no-such-method" in refused.refusal
 
 
+def test_a_file_that_only_begins_like_an_image_is_refused_in_one_sentence(service, tmp_path):
+    (tmp_path / "file").write_bytes(b"\x89PNG and nothing else")
+    (reply,) = ask(service, request(service, str(tmp_path / "file")))[-1]
+    assert reply.refusal.startswith("The image is not an image in ")
+
+
+READABLE = "PNG, JPEG, WEBP or GIF"
+
+
 @pytest.mark.parametrize(
-    ("data", "sentence"),
+    ("data", "kind"),
     [
-        (b"\x89PNG and nothing else", "The image is not an image in PNG format."),
-        (b"no image at all", "The image is not an image in PNG format."),
-        (b"", "The image is not an image in PNG format."),
+        (b"\0\0\0\x18ftypheic\0\0\0\0", "HEIC"),
+        (b"\0\0\0\x18ftypmif1\0\0\0\0", "HEIC"),
+        (b"\0\0\0\x20ftypavif\0\0\0\0", "AVIF"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "SVG"),
+        (b"\xef\xbb\xbf<?xml version='1.0'?>\n<!DOCTYPE svg>\n<!-- a drawing -->\n<svg/>", "SVG"),
+        (b"II*\0\x08\0\0\0", "TIFF"),
+        (b"BM\x46\0\0\0\0\0\0\0", "BMP"),
+        (b"%PDF-1.7", "PDF"),
+        (b"RIFF\x24\0\0\0WAVEfmt ", ""),
+        (b"<!doctype html><p>no image", ""),
+        (b"BM is how this text begins", ""),
+        (b"no image at all", ""),
+        (b"", ""),
     ],
 )
-def test_a_file_that_is_not_an_image_is_refused_in_one_sentence(service, tmp_path, data, sentence):
-    (tmp_path / "file").write_bytes(data)
-    (reply,) = ask(service, request(service, str(tmp_path / "file")))[-1]
-    assert reply.refusal == sentence
+def test_a_file_is_refused_as_what_it_is(data, kind):
+    problem = f"a file in {kind} format; save it as {READABLE}" if kind else f"not an image in {READABLE} format"
+    with pytest.raises(Refusal) as refused:
+        data_url(data)
+    assert as_sentence(refused.value) == f"The image is {problem}."
+
+
+def test_no_beginning_of_a_file_takes_long_to_recognise():
+    for data in (b"<?" * 10**6, b" " * 10**6, b"<!--" * 10**6, b"\xef\xbb\xbf" + b"<?xml" * 10**6):
+        with pytest.raises(Refusal, match="not an image in"):
+            data_url(data)
 
 
 def test_the_limits_of_the_server_are_those_of_the_page(loaded, demo_file):
@@ -168,4 +199,44 @@ def test_a_file_is_sent_as_what_it_is(tmp_path, kind):
 @pytest.mark.parametrize("model", ["tiny", "tiny-next", "some/checkpoint"])
 def test_every_model_has_examples(tmp_path, model):
     examples = write_examples(model, tmp_path)
-    assert len(examples) == 6 and all(example.question.endswith("?") for example in examples)
+    assert len(examples) == 7 and all(example.question.endswith("?") for example in examples)
+
+
+class Counting:
+    """A service whose model sees a token in every 32 x 32 pixels, up to a limit, or always the same number."""
+
+    name = "some/checkpoint"
+
+    def __init__(self, most: int = 10**9, fixed: int = 0, largest: int = 10**9):
+        self.most, self.fixed, self.largest = most, fixed, largest
+
+    def visual_tokens(self, wanted) -> int:
+        url = wanted.messages[0].content[0].image_url.url
+        image = decode_image(decode_base64(split_data_url(url, "image")[1], "image"))
+        if image.width > self.largest:
+            raise Refusal(400, "image_too_large", "image 1 is too large")
+        return self.fixed or min(self.most, (image.width // 32) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("service", "budget", "side", "tokens"),
+    [
+        (Counting(), 64, 768, 576),  # 96 pixels are 9 tokens: a budget of 64 would compress nothing
+        (Counting(), 2, 96, 9),
+        (Counting(), 10**4, 768, 576),  # never enough: the largest
+        (Counting(most=36), 64, 192, 36),
+        (Counting(largest=400), 64, 384, 144),
+        (Counting(fixed=576), 64, 96, 576),
+        (Counting(fixed=576), 300, 96, 576),
+    ],
+)
+def test_examples_are_larger_than_the_budget_of_the_model_at_hand(tmp_path, service, budget, side, tokens):
+    examples, counted = fitting_examples(service, Count(budget), tmp_path)
+    assert counted == tokens
+    sizes = [Image.open(example.path).size for example in examples]
+    assert set(sizes[:-1]) == {(side, side)} and sizes[-1] == (max(side, 336),) * 2
+
+
+def test_a_limit_that_refuses_every_example_is_one_line(tmp_path):
+    with pytest.raises(CovistError, match=r"^--page: the limits refuse the page's own example \(image 1 is too large"):
+        fitting_examples(Counting(largest=50), Count(64), tmp_path)

@@ -17,9 +17,9 @@ def test_user_text_is_escaped_everywhere():
     bad = "<script>alert(1)</script>"
     reply, refused = Reply(bad, END), Reply(refusal=bad)
     pages = [
-        answer_cards(Choice(method=bad), reply, refused),
-        answer_cards(Choice(), refused, refused),
-        compare_grid([(bad, reply, "")]),
+        answer_cards(Choice(method=bad), [reply, refused], [bad]),
+        answer_cards(Choice(), [refused, refused]),
+        compare_grid([(bad, reply, "")], [bad]),
         link_line(Choice(question='"><script>')),
     ]
     for page in pages:
@@ -27,15 +27,15 @@ def test_user_text_is_escaped_everywhere():
 
 
 def test_a_refusal_of_both_answers_is_said_once():
-    both = answer_cards(Choice(), Reply(refusal="Too large."), Reply(refusal="Too large."))
-    one = answer_cards(Choice(), Reply(refusal="No such method."), Reply("yes", END))
+    both = answer_cards(Choice(), [Reply(refusal="Too large.")] * 2)
+    one = answer_cards(Choice(), [Reply(refusal="No such method."), Reply("yes", END)])
     assert both.count('role="alert"') == one.count('role="alert"') == 1
     assert "cv-card" not in both and "yes" in one
 
 
 def test_an_answer_that_is_being_written_has_a_caret():
     writing, done = Reply("top"), Reply("top-right", END)
-    page = answer_cards(Choice(), writing, done)
+    page = answer_cards(Choice(), [writing, done])
     assert page.count("cv-caret") == 1 and "64 of 576 tokens" in page
 
 

@@ -105,7 +105,10 @@ def test_an_image_that_was_uploaded_is_answered(caller, secret):
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_question_about_another_file_is_refused(caller, folder, secret, kind, shape):
     image = SHAPES[shape](HOSTILE[kind](folder, secret))
-    for function, others in (("ask", ["what?", 64, "covist", "fixed", None]), ("compare", ["what?", 64, ["random"]])):
+    for function, others in (
+        ("ask", ["what?", 64, "covist", "fixed", None]),
+        ("compare", ["what?", 64, ["random"], True]),
+    ):
         assert is_refused(caller.join(function, [image, *others]))
 
 

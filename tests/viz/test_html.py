@@ -12,7 +12,8 @@ from support.reports import SQUARE, TALL_TILES, TILED, WIDE, image_report, stage
 
 from covist.grid import Grid
 from covist.report.stages import ImageReport
-from covist.viz import draw_html, save_page, seen_views
+from covist.viz import DARK, LIGHT, draw_html, save_page, seen_views
+from covist.viz.maps import evidence_maps
 from covist.viz.svg import VIEW_GAP
 
 
@@ -136,6 +137,41 @@ def test_text_is_escaped():
     assert root.find("h3").text == "<script>alert(1)</script> & co" and root.find("dl/dd").text == "a < b"
 
 
+@pytest.mark.parametrize("counts", [(8,), (12, 6, 2)])
+@pytest.mark.parametrize("composed", [True, False])
+def test_evidence_shows_the_image_its_maps_and_what_can_be_rebuilt(counts, composed):
+    report = image_report(SQUARE, counts, composed=composed)
+    html = draw_html([report], [seen_views(report)], evidence=True)
+    captions = ["".join(caption.itertext()) for caption in parsed(html).iter("figcaption")]
+    assert captions[0] == "what the encoder sees"
+    assert [caption for caption in captions if caption.startswith("rebuilt")] == [
+        f"rebuilt from {count} representatives" for count in counts
+    ]
+    maps = [image.get("alt") for image in parsed(html).iter("img")]
+    assert (
+        len(maps) == len(evidence_maps(report))
+        and bool(maps) is composed
+        and all(alt.startswith("Map of ") for alt in maps)
+    )
+    gone = [group for group in parsed(html).iter("g") if group.get("class") == "gone"]
+    assert len(gone) == (0 if composed else 2 * len(counts))  # over the image, and over what is rebuilt
+
+
+def test_a_video_has_no_maps():
+    film = image_report(Grid(((4, 6),) * 3, "frames"), (8,))
+    assert draw_html([film], [seen_views(film)], evidence=True) == page(film)
+
+
+@pytest.mark.parametrize(("theme", "scheme"), [(LIGHT, "light"), (DARK, "dark")])
+def test_a_page_has_the_colours_of_its_theme(theme, scheme, tmp_path):
+    report = image_report(SQUARE, (8,))
+    save_page(draw_html([report], [seen_views(report)], theme=theme), tmp_path / "page.html", theme=theme)
+    text = (tmp_path / "page.html").read_text()
+    assert f'name="color-scheme" content="{scheme}"' in text
+    assert f"background: {theme.background}; color: {theme.ink}" in text
+    assert ", ".join(theme.weights) in text
+
+
 def test_no_script_and_nothing_from_elsewhere(tmp_path):
     save_page(page(image_report(SQUARE, (8,))), tmp_path / "page.html", "<title> & co")
     text = (tmp_path / "page.html").read_text()
@@ -157,7 +193,7 @@ def test_only_pages_are_written_as_pages(tmp_path):
 
 
 def test_a_missing_directory_is_one_clear_line(tmp_path):
-    with pytest.raises(ValueError, match="No such file or directory"):
+    with pytest.raises(ValueError, match="no such file or directory"):
         save_page("", tmp_path / "nowhere" / "page.html")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
@@ -21,7 +22,19 @@ from covist.serve.service import Service
 
 UNEXPECTED = "unexpected error in the server; see its log"
 UNCOMPRESSED = {"budget": str(Plain())}
-_BEGINNINGS = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8", "GIF": b"GIF8", "WEBP": b"RIFF"}
+_BEGINNINGS = {
+    "PNG": rb"\x89PNG",
+    "JPEG": rb"\xff\xd8",
+    "GIF": rb"GIF8",
+    "WEBP": rb"RIFF.{4}WEBP",
+    "AVIF": rb".{4}ftypavi[fs]",
+    "HEIC": rb".{4}ftyp(?:he[ivx]|mif1|msf1)",
+    "TIFF": rb"II\*\0|MM\0\*",
+    "BMP": rb"BM.{4}\0{4}",
+    "PDF": rb"%PDF",
+    "SVG": rb"(?:\xef\xbb\xbf)?\s*<(?:[?!][^\0]*?<)?svg\b",
+}
+"""How files begin, as regular expressions: those that the page reads, and others that visitors may take for images."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +59,16 @@ def make_request(model: str, image: str | Path | None, question: str, compressio
 
 
 def data_url(data: bytes) -> str:
-    """An image file as a data URL, with the type that its first bytes show; the server refuses what is not an image."""
+    """An image file as a data URL, with the type that its first bytes show; other files are refused by their name."""
     kinds = {name: mime for mime, name in FORMATS.items()}
-    kind = next((kinds[name] for name, start in _BEGINNINGS.items() if data.startswith(start)), "image/png")
-    return f"data:{kind};base64,{b64encode(data).decode()}"
+    head = data[:1024]
+    found = next((name for name, start in _BEGINNINGS.items() if re.match(start, head, re.DOTALL)), "")
+    if found not in kinds:
+        *most, last = kinds
+        readable = f"{', '.join(most)} or {last}"
+        problem = f"a file in {found} format; save it as {readable}" if found else f"not an image in {readable} format"
+        raise Refusal(400, "image_format", f"the image is {problem}")
+    return f"data:{kinds[found]};base64,{b64encode(data).decode()}"
 
 
 async def ask_together(service: Service, requests: Sequence[ChatRequest]) -> AsyncIterator[list[Reply]]:

@@ -6,7 +6,20 @@ from covist.serve.sequence import Finished
 from covist.viz import draw_html, draw_maps, seen_views
 
 PLAIN = '<p class="cv-note">The budget covers all tokens: nothing was compressed, so there is nothing to draw.</p>'
+WAITING = "The drawing follows the answer."
+REFUSED = "Nothing was kept, because the question was refused."
 NO_MAPS = '<p class="cv-note">This method has no evidence maps.</p>'
+
+
+def empty_drawing(words: str) -> str:
+    """The place of the drawing, while there is none."""
+    return f'<div class="cv-empty">{words}</div>'
+
+
+def empty_maps() -> str:
+    """The places of the evidence maps, while there are none."""
+    places = 4 * '<div class="cv-empty"></div>'
+    return f'<div class="cv-maps" aria-hidden="true">{places}</div>'
 
 
 def count_stages(end: Finished) -> int:

@@ -61,16 +61,23 @@ class Events:
         try:
             requests = [self._request(image, question, how) for how in (choice.compression, UNCOMPRESSED)]
         except Refusal as refusal:
-            yield _shown(cards.refusal_card(as_sentence(refusal)), *_NOTHING)
+            yield (cards.refused_answers(as_sentence(refusal)), *_nothing(drawings.REFUSED))
             return
+        notes = cards.unknown_note(self.service.unknown_words(question))
         replies = [Reply(), Reply()]
-        yield _shown(cards.answer_cards(choice, *replies))
+        yield (cards.answer_cards(choice, replies, notes), *_nothing(drawings.WAITING))
         async for replies in ask_together(self.service, requests):
-            yield _shown(cards.answer_cards(choice, *replies))
-        yield _shown(cards.answer_cards(choice, *replies), *await asyncio.to_thread(_result, choice, *replies))
+            yield (cards.answer_cards(choice, replies, notes), *_UNCHANGED)
+        result = await asyncio.to_thread(_result, choice, *replies)
+        yield (cards.answer_cards(choice, replies, notes), *result)
 
-    async def compare(self, image: str | None, question: str, budget: float, methods: list[str]) -> AsyncIterator[str]:
-        """The answers of several methods as they are generated, then what each of them kept."""
+    async def compare(
+        self, image: str | None, question: str, budget: float, methods: list[str], is_open: bool
+    ) -> AsyncIterator[Any]:
+        """The answers of several methods as they are generated, then what each of them kept; if the tab is open."""
+        if not is_open:
+            yield gr.skip()
+            return
         names = methods[:MOST_COMPARED]
         choices = [Choice.named(name, budget=int(budget)).compression for name in names]
         try:
@@ -78,10 +85,13 @@ class Events:
         except Refusal as refusal:
             yield cards.refusal_card(as_sentence(refusal))
             return
-        replies: list[Reply] = []
+        notes = cards.unknown_note(self.service.unknown_words(question))
+        names, replies = ["uncompressed", *names], [Reply()] * len(requests)
+        yield _comparison(names, replies, notes)
         async for replies in ask_together(self.service, requests):
-            yield cards.compare_grid([(*pair, "") for pair in zip(("uncompressed", *names), replies, strict=True)])
-        yield await asyncio.to_thread(_comparison, ("uncompressed", *names), replies)
+            yield _comparison(names, replies, notes)
+        drawn = await asyncio.to_thread(lambda: [_drawn(reply) for reply in replies])
+        yield cards.compare_grid(list(zip(names, replies, drawn, strict=True)), notes)
 
     def _request(self, image: str | None, question: str, compression: dict[str, Any]) -> ChatRequest:
         if image is None:
@@ -91,21 +101,22 @@ class Events:
         return make_request(self.service.name, self.uploads.find(image), question, compression)
 
 
-_NOTHING = ("", "", gr.update(visible=False), "", "", gr.skip())
-"""The other outputs if there is no answer."""
+_UNCHANGED = (gr.skip(),) * 6
+"""The outputs beside the answers, as they are."""
 
 
-def _shown(answers: str, *others: Any) -> tuple[Any, ...]:
-    """Values of all outputs; those that are not given stay as they are."""
-    return (answers, *(others or [gr.skip()] * len(_NOTHING)))
+def _nothing(words: str) -> tuple[Any, ...]:
+    """The same outputs without an answer: their places stay, so that nothing on the page moves."""
+    hidden = gr.update(visible=False)
+    return cards.empty_bars(), drawings.empty_drawing(words), hidden, drawings.empty_maps(), "", gr.skip()
 
 
 def _result(choice: Choice, compressed: Reply, plain: Reply) -> tuple[Any, ...]:
     """Bars, drawing, stages, maps, link and the range of the budget, once both answers are complete."""
     end = compressed.end
     if end is None:
-        return _NOTHING
-    bars = "" if plain.end is None else cards.draw_bars(cards.cost_bars(end, plain.end))
+        return _nothing(drawings.REFUSED)
+    bars = cards.empty_bars() if plain.end is None else cards.draw_bars(cards.cost_bars(end, plain.end))
     stages = drawings.count_stages(end)
     return (
         bars,
@@ -117,7 +128,10 @@ def _result(choice: Choice, compressed: Reply, plain: Reply) -> tuple[Any, ...]:
     )
 
 
-def _comparison(names: tuple[str, ...], replies: list[Reply]) -> str:
-    ends = [one.end for one in replies]
-    drawn = ["" if end is None or not end.cost.images else drawings.draw_kept(end, "compare") for end in ends]
-    return cards.compare_grid(list(zip(names, replies, drawn, strict=True)))
+def _comparison(names: list[str], replies: list[Reply], notes: list[str]) -> str:
+    return cards.compare_grid([(name, reply, "") for name, reply in zip(names, replies, strict=True)], notes)
+
+
+def _drawn(reply: Reply) -> str:
+    end = reply.end
+    return "" if end is None or not end.cost.images else drawings.draw_kept(end, "compare")

@@ -18,7 +18,7 @@ from starlette.responses import FileResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covist.page.uploads import Uploads
-from covist.request.images import has_image_ending
+from covist.request.formats import has_image_ending
 from covist.serve.body import read_body
 from covist.serve.errors import Refusal
 from covist.serve.service import Service

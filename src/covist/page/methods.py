@@ -6,7 +6,7 @@ from covist.methods.catalogue import WHERE, describe
 from covist.methods.registry import available_methods
 from covist.page.choice import COVIST, STRATEGIES
 
-COMPARED = ("covist-fixed", "divprune", "visionzip", "uniform")
+COMPARED = ("covist-fixed", "covist-max", "divprune", "visionzip", "uniform")
 """The methods that are compared at first."""
 
 

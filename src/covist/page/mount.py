@@ -20,17 +20,15 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from covist.api.setup import DEFAULT_BUDGET, DEFAULT_METHOD
-from covist.errors import CovistError
-from covist.page.asking import UNCOMPRESSED, make_request
+from covist.api.setup import DEFAULT_METHOD
+from covist.budget import Plain
 from covist.page.choice import Choice
 from covist.page.events import Events
-from covist.page.examples import write_examples
+from covist.page.examples import fitting_examples
 from covist.page.gate import Gate
-from covist.page.layout import STYLE, THEME, build_page
+from covist.page.layout import STYLE, THEME, build_page, script
 from covist.page.methods import method_names
 from covist.page.uploads import EXAMPLES, SECONDS, Uploads
-from covist.serve.errors import Refusal
 from covist.serve.service import Service
 
 PATH = "/page"
@@ -41,7 +39,8 @@ ICON = b"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><circle cx=
 def mount_page(app: FastAPI, service: Service) -> Callable[[], None]:
     """Show the page at `/page`; `/` redirects there. Returns a function that closes the connections of open pages."""
     uploads = Uploads(_folder())
-    page = build_page(_events(service, uploads))
+    events = _events(service, uploads)
+    page = build_page(events)
 
     @asynccontextmanager
     async def tidied(app: FastAPI) -> AsyncIterator[None]:
@@ -66,6 +65,7 @@ def mount_page(app: FastAPI, service: Service) -> Callable[[], None]:
         mcp_server=False,
         theme=THEME,
         css=STYLE,
+        js=script(events.examples),
     )
     page.has_launched = page.is_running = True  # as `launch` would: otherwise Gradio takes every path of a file as ours
 
@@ -98,20 +98,17 @@ async def _tidy_for_ever(gate: Gate) -> None:
 
 
 def _events(service: Service, uploads: Uploads) -> Events:
-    examples = write_examples(service.name, uploads.folder / EXAMPLES / uuid4().hex)
-    first = make_request(service.name, examples[0].path, examples[0].question, UNCOMPRESSED)
-    try:
-        tokens = service.visual_tokens(first)
-    except Refusal as refusal:
-        raise CovistError(f"--page: the limits refuse the page's own example ({refusal.message})") from None
-    return Events(service, examples, _start(service, tokens), tokens, uploads)
-
-
-def _start(service: Service, tokens: int) -> Choice:
-    """The server's default setup, as far as the page can show it."""
     default = service.default
-    budget = (default.budget or DEFAULT_BUDGET).count_for(tokens)
-    choice = Choice.named(default.method or DEFAULT_METHOD, budget=budget)
+    budget = default.budget or Plain()
+    examples, tokens = fitting_examples(service, budget, uploads.folder / EXAMPLES / uuid4().hex)
+    return Events(
+        service, examples, _start(default.method or DEFAULT_METHOD, budget.count_for(tokens)), tokens, uploads
+    )
+
+
+def _start(method: str, budget: int) -> Choice:
+    """The server's default setup, as far as the page can show it."""
+    choice = Choice.named(method, budget=budget)
     return choice if choice.method in method_names() else Choice(budget=budget)
 
 

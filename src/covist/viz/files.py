@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from covist.errors import CovistError
 from covist.extras import require_extra
-from covist.outputs import writable_file
+from covist.outputs import replace_file, writable_file, write_text
+from covist.viz.theme import Theme
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,9 +23,9 @@ _PAGE = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
+<meta name="color-scheme" content="{scheme}">
 <title>{title}</title>
-<style>body {{ margin: 2rem auto; max-width: 75rem; padding: 0 1rem }}</style>
+<style>body {{ margin: 2rem auto; max-width: 75rem; padding: 0 1rem{colours} }}</style>
 </head>
 <body>
 {content}
@@ -61,25 +62,24 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     from matplotlib import rc_context
 
     ending = check_ending(path, FIGURES)
-    try:
-        # Equal figures make equal files: no date, and no random names inside an SVG.
-        with warnings.catch_warnings(), rc_context({"svg.hashsalt": "covist"}):
-            # Letters that the font lacks become boxes; a warning for each of them is of no use.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            figure.savefig(path, dpi=150, facecolor="auto", metadata=_UNDATED[ending])
-    except OSError as error:
-        raise CovistError(f"cannot write {path}: {error.strerror or error}") from None
+    # Equal figures make equal files: no date, and no random names inside an SVG.
+    options: dict[str, Any] = {"format": ending[1:], "dpi": 150, "facecolor": "auto", "metadata": _UNDATED[ending]}
+    with warnings.catch_warnings(), rc_context({"svg.hashsalt": "covist"}):
+        # Letters that the font lacks become boxes; a warning for each of them is of no use.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        replace_file(Path(path), lambda file: figure.savefig(file, **options))
 
 
-def save_page(content: str, path: str | Path, title: str = "covist") -> None:
+def save_page(content: str, path: str | Path, title: str = "covist", theme: Theme | None = None) -> None:
     """Write an HTML fragment, such as that of `draw_html`, as a complete page.
+
+    theme: `covist.viz.LIGHT` or `covist.viz.DARK`; by default the page is light or dark as the browser is
 
     >>> import covist, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     covist.viz.save_page("<p>nothing kept</p>", f"{folder}/kept.html")
     """
     check_ending(path, PAGES)
-    try:
-        Path(path).write_text(_PAGE.format(title=escape(title), content=content), encoding="utf-8")
-    except OSError as error:
-        raise CovistError(f"cannot write {path}: {error.strerror or error}") from None
+    scheme = "light dark" if theme is None else theme.scheme
+    colours = "" if theme is None else f"; background: {theme.background}; color: {theme.ink}"
+    write_text(Path(path), _PAGE.format(scheme=scheme, colours=colours, title=escape(title), content=content))

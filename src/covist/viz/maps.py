@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from html import escape
 
 import numpy as np
+from PIL.ImageColor import getrgb
 
-from covist.extras import require_extra
 from covist.report.stages import ImageReport
 from covist.viz.layout import View
 from covist.viz.svg import pixel_data
-from covist.viz.theme import EVIDENCE, LIGHT
+from covist.viz.theme import EVIDENCE, LIGHT, Theme, blend
 
 MAP_NAMES = ("attention", "distinctiveness", "instruction", "combined")
 
@@ -41,11 +41,12 @@ def evidence_maps(image: ImageReport) -> list[EvidenceMap]:
     return found
 
 
-def draw_maps(image: ImageReport, views: list[View]) -> str:
+def draw_maps(image: ImageReport, views: list[View], theme: Theme = LIGHT) -> str:
     """Draw an HTML fragment with the evidence maps of an image, bright where tokens matter; empty without maps.
 
     image: what was kept of it, from `Report.images`
     views: what to show of the image, from `seen_views`
+    theme: `covist.viz.LIGHT` or `covist.viz.DARK`
 
     >>> import covist
     >>> model, processor, clip = covist.tiny.load()
@@ -57,21 +58,23 @@ def draw_maps(image: ImageReport, views: list[View]) -> str:
     >>> covist.viz.draw_maps(seen, covist.viz.seen_views(seen)).count("<figure>")
     4
     """
-    require_extra("covist.viz.draw_maps", "figures")
-    return "".join(_draw_map(shown, views) for shown in evidence_maps(image))
+    return "".join(_draw_map(shown, views, theme) for shown in evidence_maps(image))
 
 
-def _draw_map(shown: EvidenceMap, views: list[View]) -> str:
-    """The views of one map share a scale."""
-    from matplotlib import colormaps
-
-    low, high = float(np.nanmin(shown.values)), float(np.nanmax(shown.values))
-    colours = colormaps[EVIDENCE].with_extremes(bad=LIGHT.gone)
-    scaled = np.ma.masked_invalid((shown.values - low) / (high - low))
+def _draw_map(shown: EvidenceMap, views: list[View], theme: Theme) -> str:
+    title, caption = escape(shown.title), escape(shown.caption)
     panels = "".join(
-        f'<img alt="" style="image-rendering:pixelated;display:block;width:100%" '
-        f'src="{pixel_data(colours(view.on_grid(scaled), bytes=True)[..., :3])}">'
-        for view in views
+        f'<img alt="Map of {title}{f", {caption}" if caption else ""}" '
+        f'style="image-rendering:pixelated;display:block;width:100%" src="{pixel_data(colours)}"/>'
+        for colours in (map_colours(shown.values, view, theme) for view in views)
     )
-    caption = f"<small>{escape(shown.caption)}</small>" if shown.caption else ""
-    return f"<figure><figcaption><b>{escape(shown.title)}</b>{caption}</figcaption>{panels}</figure>"
+    said = f"<small>{caption}</small>" if caption else ""
+    return f"<figure><figcaption><b>{title}</b>{said}</figcaption>{panels}</figure>"
+
+
+def map_colours(values: np.ndarray, view: View, theme: Theme) -> np.ndarray:
+    """Colours [rows, columns, 3] of a view, of values of all tokens [N]: the views of one map share a scale."""
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    shown = view.on_grid((values - low) / (high - low))
+    colours = np.where(np.isnan(shown)[..., None], np.array(getrgb(theme.gone)) / 255, blend(EVIDENCE, shown))
+    return (255 * colours).round().astype(np.uint8)

@@ -12,7 +12,8 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from covist.viz.layout import View, outline
-from covist.viz.theme import EVIDENCE, LIGHT, Theme
+from covist.viz.maps import map_colours
+from covist.viz.theme import LIGHT, Theme
 from covist.viz.weights import WeightScale
 
 GOLDEN = 0.618034
@@ -47,9 +48,7 @@ def show_map(
     axes: Axes, view: View, values: np.ndarray, title: str = "", caption: str = "", theme: Theme = LIGHT
 ) -> None:
     """An evidence map over all tokens [N], nan for tokens that were already removed. The views share one scale."""
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    axes.imshow(view.on_grid(values), extent=_extent(view), interpolation="nearest", cmap=EVIDENCE, vmin=low, vmax=high)
-    axes.set_facecolor(theme.gone)
+    axes.imshow(map_colours(values, view, theme), extent=_extent(view), interpolation="nearest")
     _finish(axes, view, title, theme)
     axes.set_xlabel(caption, fontsize=7.5, color=theme.soft, labelpad=4, linespacing=1.15)
 

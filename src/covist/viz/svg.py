@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from covist.report.stages import ImageReport
 from covist.units import counted
-from covist.viz.layout import Corner, View, arrange, outline, owners
+from covist.viz.layout import Corner, View, arrange, outline, owners, rebuilt
 from covist.viz.weights import WeightScale
 
 VIEW_GAP = 1  # cells between the views of an image
@@ -60,11 +61,7 @@ def _data_address(pixels: np.ndarray, kind: str, **options: int) -> str:
 
 def define_images(views: list[View], name: str) -> str:
     """The images of all views and the hatching, defined once; the panels of all stages refer to them by `name`."""
-    images = "".join(
-        f'<image id="{name}-{number}" width="{view.columns}" height="{view.rows}" preserveAspectRatio="none" '
-        f'href="{image_data(view)}"/>'
-        for number, view in enumerate(views)
-    )
+    images = "".join(_image(view, f'id="{name}-{number}"') for number, view in enumerate(views))
     hatching = (
         f'<pattern id="{name}-gone" width=".5" height=".5" patternUnits="userSpaceOnUse" '
         'patternTransform="rotate(45)"><rect width=".5" height=".5" fill="#eef0f3" fill-opacity=".8"/>'
@@ -75,6 +72,11 @@ def define_images(views: list[View], name: str) -> str:
     )
 
 
+def _image(view: View, attributes: str) -> str:
+    size = f'width="{view.columns}" height="{view.rows}" preserveAspectRatio="none"'
+    return f'<image {attributes} {size} href="{image_data(view)}"/>'
+
+
 def draw_panel(image: ImageReport, views: list[View], stage: int, scale: WeightScale, name: str) -> str:
     """The representatives of one stage over the image.
 
@@ -82,20 +84,50 @@ def draw_panel(image: ImageReport, views: list[View], stage: int, scale: WeightS
     while the pointer is on either. Every token is in exactly one group or in the discarded area.
     """
     placed = spread(views) if image.is_video else stack(views)
-    width = max(left + view.columns for view, left, _ in placed)
-    height = max(top + view.rows for view, _, top in placed)
+    width, height = _size(placed)
     line = max(width, height / TALL) * 1.75 / NOTE_LETTERS  # in cells
-    pixels = "".join(
-        f'<use href="#{name}-{number}" x="{left}" y="{top}"/>' for number, (_, left, top) in enumerate(placed)
+    groups = "".join(_representatives(image, placed, stage, owners(image, stage), scale, height + line))
+    drawn = (
+        f'{_uses(placed, name)}{_discarded(image, placed, stage, name)}<g class="all">{groups}</g>'
+        f'<text class="hint" y="{height + line:.4g}">Point at a representative.</text>'
     )
-    owner = owners(image, stage)
-    groups = "".join(_representatives(image, placed, stage, owner, scale, height + line))
+    label = f"{image.describe_stage(stage)} kept of {image.tokens}"
+    return _panel(placed, drawn, label, below=2.3 * line, style=f"font-size:{line * 0.88:.3g}px")
+
+
+def draw_seen(views: list[View], name: str) -> str:
+    """The image as the encoder sees it."""
+    return _panel(stack(views), _uses(stack(views), name), "the image as the encoder sees it")
+
+
+def draw_rebuilt(image: ImageReport, views: list[View], stage: int, name: str) -> str:
+    """The image rebuilt from the representatives of one stage; hatched where none stands for it."""
+    kept, placed = image.stages[stage].kept.numpy(), stack(views)
+    pixels = "".join(
+        _image(replace(view, image=painted), f'x="{left}" y="{top}"')
+        for (view, left, top), painted in zip(placed, rebuilt(views, owners(image, stage), kept), strict=True)
+    )
+    label = f"the image rebuilt from {counted(len(kept), 'representative')}"
+    return _panel(placed, f"{pixels}{_discarded(image, placed, stage, name)}", label)
+
+
+def _panel(placed: list[Place], drawn: str, label: str, below: float = 0.0, style: str = "") -> str:
+    """An SVG whose units are cells, with room for text `below` the views."""
+    width, height = _size(placed)
     return (
-        f'<svg viewBox="0 0 {width} {height + 2.3 * line:.4g}" preserveAspectRatio="xMinYMin" '
-        f'style="font-size:{line * 0.88:.3g}px" role="img" '
-        f'aria-label="{image.describe_stage(stage)} kept of {image.tokens}">'
-        f'{pixels}{_discarded(image, placed, stage, name)}<g class="all">{groups}</g>'
-        f'<text class="hint" y="{height + line:.4g}">Point at a representative.</text></svg>'
+        f'<svg viewBox="0 0 {width} {height + below:.4g}" preserveAspectRatio="xMinYMin" '
+        f'style="{style}" role="img" aria-label="{label}">{drawn}</svg>'
+    )
+
+
+def _size(placed: list[Place]) -> tuple[int, int]:
+    return max(left + view.columns for view, left, _ in placed), max(top + view.rows for view, _, top in placed)
+
+
+def _uses(placed: list[Place], name: str) -> str:
+    """The defined images of the views, in their places."""
+    return "".join(
+        f'<use href="#{name}-{number}" x="{left}" y="{top}"/>' for number, (_, left, top) in enumerate(placed)
     )
 
 

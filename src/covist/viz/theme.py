@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+from PIL.ImageColor import getrgb
+
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
 
@@ -39,6 +42,11 @@ class Theme:
     tints: tuple[float, float]
     bars: tuple[str, str, str]
     lines: tuple[str, ...]
+
+    @property
+    def scheme(self) -> str:
+        """What browsers call it: `light` or `dark`."""
+        return "dark" if sum(getrgb(self.background)[:3]) < 384 else "light"
 
     @cached_property
     def weight_colours(self) -> Colormap:
@@ -83,5 +91,13 @@ DARK = Theme(
     lines=("#ff5c8a", "#ff8a4c", "#b987ff", "#35c2b8", "#6ea8ff"),
 )
 THEMES = {"light": LIGHT, "dark": DARK}
-EVIDENCE = "magma"
-"""The colours of evidence maps, by matplotlib's name."""
+_MAGMA = """#000004 #0a0822 #1d1147 #36106b #51127c #6a1c81 #832681 #9c2e7f #b73779 #d0416f #e75263 #f56b5c #fc8961
+#fea772 #fec488 #fde2a3 #fcfdbf"""
+EVIDENCE = tuple(_MAGMA.split())
+"""The colours of evidence maps: matplotlib's magma, at 17 places, because pages are drawn without matplotlib."""
+
+
+def blend(stops: Sequence[str], places: np.ndarray) -> np.ndarray:
+    """Colours [..., 3], from 0 to 1, at places [...] between the first stop (0) and the last (1)."""
+    colours = np.array([getrgb(stop) for stop in stops]) / 255
+    return np.stack([np.interp(places, np.linspace(0, 1, len(stops)), channel) for channel in colours.T], axis=-1)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from PIL.ImageColor import getrgb
 
-from covist.viz.theme import LIGHT, Theme
+from covist.viz.theme import LIGHT, Theme, blend
 
 WIDEST_DISC = 24.0  # points, so that it fits into the line of the legend
 NARROWEST_DISC = 1.7  # points
@@ -27,9 +26,7 @@ class WeightScale:
 
     def colours(self, weights: np.ndarray) -> np.ndarray:
         """[n] -> [n, 3], from 0 to 1."""
-        stops = np.array([getrgb(colour) for colour in self.theme.weights]) / 255
-        places = np.linspace(1, self.largest, len(stops))
-        return np.stack([np.interp(weights, places, channel) for channel in stops.T], axis=-1)
+        return blend(self.theme.weights, (weights - 1) / (self.largest - 1))
 
     def areas(self, weights: np.ndarray, cell_points: float) -> np.ndarray:
         """Areas of discs in square points, proportional to the weight: half a cell wide for a weight of one, or less if
