@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 
@@ -76,8 +77,9 @@ def test_the_summary_as_json_has_a_stable_schema(covist, fake, rows, tmp_path):
     assert told.pop("seconds_now") > 0
     assert told == {
         "input": str(rows), "out": str(tmp_path / "out"), "model": "tiny", "method": "covist-fixed", "budget": "64",
-        "parts": 1, "rows": 5, "answered": 5, "errors": 0, "repeated": 0, "tokens_before": 50, "tokens_after": 20.0,
-        "tokens_saved": 30.0, "kv_bytes_saved": 240.0, "seconds": 1.25, "rows_now": 5,
+        "parts": 1, "rows": 5, "answered": 5, "errors": 0, "repeated": 0, "whole": 0, "capped": 0,
+        "tokens_before": 50, "tokens_after": 20.0,
+        "tokens_saved": 30.0, "kv_bytes_saved": 240.0, "seconds": 1.25, "rows_now": 5, "reasons": {}, "left_out": {},
     }  # fmt: skip
 
 
@@ -135,7 +137,7 @@ def test_without_a_terminal_progress_is_lines_with_a_rate(covist, fake, rows, tm
         (("--prompt", " "), "--prompt is empty"),
         (("--method", "magic"), "unknown method 'magic'"),
         (("--budget", "0"), "budget"),
-        (("auto",), "unexpected extra argument"),  # an address without --ray
+        (("auto",), "input auto does not exist"),  # an address without --ray
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_is_written(covist, rows, tmp_path, options, words):
@@ -149,8 +151,11 @@ def test_ray_is_asked_for_by_name_where_it_is_missing(covist, rows, tmp_path, mo
 
 
 def test_inputs_and_places_that_cannot_be_are_refused(covist, fake, rows, tmp_path):
-    refused(covist("batch", tmp_path / "none.jsonl", "--out", tmp_path / "out"), "cannot read", "no such file")
-    refused(covist("batch", tmp_path, "--out", tmp_path / "out"), "a folder of images needs a --prompt")
+    refused(covist("batch", tmp_path / "none.jsonl", "--out", tmp_path / "out"), "none.jsonl does not exist")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").touch()
+    refused(covist("batch", tmp_path / "photos", "--out", tmp_path / "out"), "photos: images need a --prompt")
+    assert not (tmp_path / "out").exists()
     refused(covist("batch", rows, "--out", tmp_path / "no" / "out"), "there is no directory")
     covist("batch", rows, "--out", tmp_path / "out")
     refused(covist("batch", rows, "--out", tmp_path / "out", "--budget", 32), "budget: 64 then, 32 now")
@@ -186,6 +191,9 @@ def test_a_row_has_as_many_tokens_as_its_image_needs(covist, model_folder, image
     assert covist("batch", path, "--out", tmp_path / "auto", "--budget", "auto:0.5:3:40", *asked).code == 0
     (followed,) = answers_of(tmp_path / "auto")
     assert 3 <= followed.tokens_after <= 40
+    short = covist("batch", path, "--out", tmp_path / "capped", "--budget", "auto:0.999:1:3", *asked)
+    assert "auto:0.999:1:3 reached its maximum on 1 of 1 row without covering enough" in short.stderr
+    assert answers_of(tmp_path / "capped")[0].capped is True and followed.capped is False
     demanding = ("--budget", 8, "--min-coverage", 1, *asked)
     assert covist("batch", path, "--out", tmp_path / "whole", *demanding).code == 0
     (whole,) = answers_of(tmp_path / "whole")
@@ -193,3 +201,58 @@ def test_a_row_has_as_many_tokens_as_its_image_needs(covist, model_folder, image
     refused(
         covist("batch", path, "--out", tmp_path / "whole", "--budget", 8, *asked), "min-coverage: 1.0 then, None now"
     )
+
+
+def test_the_summary_says_why_rows_failed_and_how_many(covist, fake, tmp_path, monkeypatch):
+    broken = {0: "image a.png does not exist", 1: "image b.png does not exist", 2: "image c.png is empty (0 bytes)"}
+    monkeypatch.setattr(fake, "_answer", lambda row: RowAnswer(row.id, error=broken.get(row.number, "")))
+    rows = write_rows(tmp_path / "rows.jsonl", questions(3))
+    ran = covist("batch", rows, "--out", tmp_path / "out")
+    assert ran.code == 3
+    assert "2 failed: image … does not exist\n1 failed: image … is empty\n" in ran.stdout, ran.stdout
+    told = covist("batch", rows, "--out", tmp_path / "out", "--json").json
+    assert told["reasons"] == {"image … does not exist": 2, "image … is empty": 1}
+
+
+def test_a_folder_says_what_it_leaves_out_and_that_it_has_grown(covist, fake, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("b.png", "x.heif7", "y.svg", "z.svg"):
+        (folder / name).touch()
+    command = ("batch", folder, "--prompt", "what ?", "--out", tmp_path / "out")
+    ran = covist(*command)
+    assert ran.code == 0 and "left out: 2 .svg, 1 .heif7" in " ".join(ran.stderr.split())
+    (folder / "a.png").touch()
+    again = covist(*command, "--json")
+    assert "photos has grown: 1 row more than the 1 of before" in " ".join(again.stderr.split())
+    assert (again.json["rows"], again.json["rows_now"], again.json["left_out"]) == (2, 1, {".svg": 2, ".heif7": 1})
+
+
+def test_photographs_of_phones_in_a_folder_name_what_they_need(covist, fake, tmp_path, monkeypatch):
+    monkeypatch.setattr("covist.batch.folders.has_image_ending", lambda name: name.endswith(".png"))
+    for name in ("a.HEIC", "b.png"):
+        (tmp_path / name).touch()
+    ran = covist("batch", tmp_path, "--prompt", "what ?", "--out", tmp_path / "out")
+    assert "left out: 1 .heic (HEIC needs pip install 'covist[heic]')" in " ".join(ran.stderr.split())
+    (tmp_path / "b.png").unlink()
+    refused(
+        covist("batch", tmp_path, "--prompt", "x", "--out", tmp_path / "new"), "contains no images: left out: 1 .heic"
+    )
+
+
+def test_a_real_image_is_answered_and_one_that_cannot_be_read_is_refused_at_once(covist, model_folder, image, tmp_path):
+    asked = ("--prompt", "where ?", "--model", model_folder, "--max-new-tokens", 1, "--concentration", 0.1)
+    assert covist("batch", image, *asked, "--out", tmp_path / "out").code == 0
+    (answer,) = answers_of(tmp_path / "out")
+    assert answer.id == str(image) and answer.error is None
+    (tmp_path / "photo.jpg").write_bytes(image.read_bytes()[:30])
+    unread = covist("batch", tmp_path / "photo.jpg", "--prompt", "x", "--model", "none", "--out", tmp_path / "new")
+    refused(unread, "photo.jpg is")
+
+
+def test_rows_from_standard_input_are_answered(covist, fake, tmp_path, monkeypatch):
+    rows = write_rows(tmp_path / "rows.jsonl", questions(3))
+    with rows.open("rb") as file:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file))
+        told = covist("batch", "-", "--out", tmp_path / "out", "--json").json
+    assert (told["input"], told["answered"]) == ("standard input", 3)

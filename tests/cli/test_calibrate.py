@@ -105,7 +105,7 @@ def test_run_eval_and_bench_use_the_file(covist, model_folder, file):
 
 def test_serve_uses_the_file_also_where_a_request_names_the_method(covist, model_folder, file, monkeypatch):
     started = []
-    monkeypatch.setattr(serving_server, "run_server", lambda service, host, port: started.append(service))
+    monkeypatch.setattr(serving_server, "run_server", lambda service, *rest, **options: started.append(service))
     monkeypatch.setattr("covist.serve.spec.bundled_concentration", lambda loaded: 0.1)
     ran = covist("serve", "--model", model_folder, "--config", file)
     assert ran.code == 0, ran.stderr

@@ -24,7 +24,7 @@ def test_own_questions_are_scored_as_the_bundled_ones(covist, model_folder, data
     ran = covist("eval", *asked, "--max-new-tokens", 3, "--out", tmp_path / "out")
     assert ran.code == 0, ran.stderr
     assert "mine: 2 questions about 1 image" in ran.stdout
-    for text in ("random", "10%", "same answers", "Holm", "no difference is called clear with fewer than 30"):
+    for text in ("random", "10%", "same answers", "Holm", "No difference is called clear with fewer than 30"):
         assert text in ran.stdout
     stored = json.loads((tmp_path / "out" / "results.json").read_text())
     assert set(stored["results"][0]["families"]) == {"contains", "agreement"}

@@ -111,6 +111,20 @@ def test_methods_knows_combinations(covist):
     assert "weight_limit" in names and "gain_range" not in names
 
 
+def test_methods_says_what_a_row_of_the_cumulative_study_switches(covist):
+    text = " ".join(covist("methods", "covist-row-a").stdout.split())
+    assert "row a of the paper's cumulative study: covist-fixed with reserve=0, contributions=off" in text
+    assert "--method covist-row-a:" in text
+    rows = {letter: covist("methods", f"covist-row-{letter}", "--json").json["methods"][0] for letter in "bfgh"}
+    assert rows["b"]["name"] == "covist-row-b" and "contributions" not in rows["b"]["row"]
+    assert rows["f"]["row"].endswith("covist-fixed as published") and rows["h"]["row"].endswith(
+        "covist-pro as published"
+    )
+    assert rows["g"]["row"].endswith("covist-pro with inheritance=off") and rows["g"]["where"] == "both"
+    values = {setting["name"]: setting["default"] for setting in rows["b"]["settings"]}
+    assert values["contributions"] is True and values["content"] is False
+
+
 def test_models_lists_every_type_with_what_is_read_of_it(covist):
     listed = {entry["model_type"]: entry for entry in covist("models", "--json").json["models"]}
     assert list(listed) == list(image_text_models())

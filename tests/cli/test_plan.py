@@ -98,3 +98,29 @@ def test_a_plan_is_for_a_strategy_or_a_method(covist):
     ran = covist("plan", "--method", "fastv", "--strategy", "pro")
     assert ran.code == 2 and "not both" in ran.stderr
     assert covist("plan", "--method", "divprune", "--budget", "auto").code == 2
+
+
+def test_a_checkpoint_is_planned_by_its_configuration_alone(covist, tmp_path):
+    """The default configuration is that of LLaVA-1.5-7B."""
+    from transformers import LlavaConfig
+
+    LlavaConfig().save_pretrained(tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["config.json"]
+    ran = covist("plan", "--model", tmp_path / "mine", "--budget", 64, "--strategy", "pro", "--json")
+    published = covist("plan", "--budget", 64, "--strategy", "pro", "--json").json
+    assert ran.json == {**published, "geometry": "mine"}
+    assert "planned for an image of 576 tokens" in ran.stderr
+    own = covist("plan", "--model", tmp_path / "mine", "--budget", "10%", "--tokens", 1000, "--json")
+    assert own.json["budget"] == 100 and own.stderr == ""
+
+
+def test_images_of_a_checkpoint_are_counted_by_its_processor(covist, model_folder):
+    ran = covist("plan", "--model", model_folder)
+    assert "planned for an image of 576 tokens (1024 x 768, by the checkpoint's processor)" in ran.stderr
+    assert "budget 64 of 576" in ran.stdout and "0-3" in ran.stdout
+
+
+def test_a_plan_is_for_a_preset_or_a_checkpoint(covist, tmp_path):
+    ran = covist("plan", "--model", tmp_path, "--preset", "llava-1.5-7b")
+    assert ran.code == 2 and "either --preset or --model" in ran.stderr
+    assert "has no config.json" in covist("plan", "--model", tmp_path).stderr

@@ -60,13 +60,16 @@ def calls(tmp_path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-def test_the_main_table_is_printed_with_the_commands_of_its_rows(covist, tmp_path):
+def test_the_main_table_is_printed_and_the_commands_of_its_rows_on_request(covist, tmp_path):
     ran = covist("reproduce", "--table", "main", "--results", tmp_path / "none")
     assert ran.code == 0 and ran.stderr == ""
     assert "Lines marked paper show the figures of Table 1 of the paper" in ran.stdout
     assert "VisionTrim (ICLR 2026)" in ran.stdout and "avg. 78" in ran.stdout and "98.0" in ran.stdout
-    commands = [shlex.split(line) for line in ran.stdout.splitlines() if line.startswith("lmms-eval ")]
     runs = {run_of(load_table("main"), row) for row in load_table("main").rows} - {None}
+    assert f"Still to run: {len(runs)} of {len(runs)}. --run runs them, --commands prints their commands." in ran.stdout
+    assert "lmms-eval --model" not in ran.stdout
+    asked = covist("reproduce", "--table", "main", "--results", tmp_path / "none", "--commands")
+    commands = [shlex.split(line) for line in asked.stdout.splitlines() if line.startswith("lmms-eval ")]
     assert len(commands) == len(runs) >= 28
     assert all(command[1:3] == ["--model", "covist"] for command in commands)
 
@@ -148,7 +151,8 @@ def test_the_efficiency_table_shows_what_follows_from_the_shape(covist, tmp_path
     ran = covist("reproduce", "--table", "efficiency", "--results", tmp_path / "none")
     assert ran.code == 0
     assert "computed" in ran.stdout and "43.408" in ran.stdout
-    assert "covist bench --geometry llava-next-7b --scale 1 --methods covist-fixed,covist-pro" in ran.stdout
+    commands = covist("reproduce", "--table", "efficiency", "--results", tmp_path / "none", "--commands").stdout
+    assert "covist bench --geometry llava-next-7b --scale 1 --methods covist-fixed,covist-pro" in commands
     assert "covist plan --preset llava-next-7b" in " ".join(ran.stdout.split())
 
 
@@ -164,7 +168,7 @@ def test_json_keeps_the_papers_figures_apart(covist, tmp_path):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (["--table", "mian"], "unknown table 'mian'; choose one of main, 13b"),
+        (["--table", "mian"], "unknown table 'mian'; did you mean main?"),
         (["--methods", "magic"], "no row for these methods and budgets"),
         (["--budgets", "11%"], "give counts of the table"),
         (["--tasks", "mmmu"], "table main has no task mmmu"),

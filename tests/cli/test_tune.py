@@ -50,15 +50,42 @@ def test_the_smallest_budget_that_passes_is_saved_with_what_it_saves(covist, mod
 
 
 def test_when_no_budget_suffices_nothing_is_saved_and_the_code_is_3(covist, model_folder, questions, tmp_path):
-    """Four images show little, however well they are answered."""
+    """An untrained model answers differently with one token."""
     file = tmp_path / "none.json"
-    asked = ("--data", questions(4), "--model", model_folder, "--keep", 99, "--budgets", "576", "--save", file)
+    asked = ("--data", questions(8), "--model", model_folder, "--keep", 60, "--budgets", "1", "--save", file)
     ran = covist("tune", *asked, *SMALL)
-    assert ran.code == 3 and not file.exists()
-    assert "no budget suffices" in ran.stdout and "even if no answer" in ran.stdout
+    assert ran.code == 3 and not file.exists(), ran.stdout
+    assert "no budget suffices to keep 60 %" in ran.stdout
     as_json = covist("tune", *asked, *SMALL, "--json")
     assert as_json.code == 3 and as_json.json["chosen"] is None and as_json.json["file"] is None
-    assert as_json.json["best_bound"] < 99
+
+
+def test_data_that_cannot_suffice_are_refused_before_a_model_is_loaded(covist, questions, tmp_path):
+    file = tmp_path / "none.json"
+    ran = covist("tune", "--data", questions(30), "--model", "nowhere/nothing", "--save", file)
+    assert ran.code == 2 and ran.stderr.count("\n") == 1 and not file.exists()
+    assert "30 images can show at most 89.8 %, even if no answer changes" in ran.stderr
+    assert "give about 330 images of this kind, or a lower keep" in ran.stderr and "nowhere" not in ran.stderr
+    assert covist("tune", "--data", questions(30), "--keep", 89.8, "--model", "nowhere/nothing").code == 2
+    assert (
+        "nowhere/nothing"
+        in covist("tune", "--data", questions(30), "--keep", 89.8, "--model", "nowhere/nothing").stderr
+    )
+
+
+def test_a_file_with_other_settings_is_kept(covist, model_folder, data, tmp_path):
+    file, own = tmp_path / "found.json", '{"covist_settings": 1, "budget": 7}'
+    asked = ("tune", "--data", data, "--model", model_folder, "--keep", 60, "--budgets", "576", "--save", file, *SMALL)
+    file.write_text(own)
+    first = covist(*asked)
+    assert first.code == 0 and "saved in" in first.stdout, first.stderr
+    assert f"(the one before is {file}.1) to use it: covist run --config {file}" in " ".join(first.stdout.split())
+    assert (tmp_path / "found.json.1").read_text() == own and Setup.load(file).budget == Count(576)
+    again = covist(*asked, "--json")
+    assert again.json["file"] == str(file) and again.json["backup"] is None, "nothing had changed"
+    file.write_text("mine")
+    assert covist(*asked, "--json").json["backup"] == f"{file}.2"
+    assert [path.name for path in sorted(tmp_path.glob("found*"))] == ["found.json", "found.json.1", "found.json.2"]
 
 
 def test_a_family_that_is_never_right_is_named(covist, model_folder, questions, tmp_path):
@@ -109,7 +136,7 @@ def test_eval_and_bench_use_the_file(covist, model_folder, tuned):
 
 def test_serve_uses_the_file(covist, model_folder, tuned, monkeypatch):
     started = []
-    monkeypatch.setattr(serving_server, "run_server", lambda service, host, port: started.append(service))
+    monkeypatch.setattr(serving_server, "run_server", lambda service, *rest, **options: started.append(service))
     monkeypatch.setattr(
         "covist.serve.spec.bundled_concentration", lambda loaded: pytest.fail("the file has a reference")
     )

@@ -91,6 +91,8 @@ def test_a_bad_video_gives_one_line(covist, arguments, complaint):
 
 
 def test_a_note_counts_a_budget_by_frame(covist, checkpoint, film):
-    ran = covist("run", "--model", checkpoint("qwen2-vl"), "--video", film, "--frames", 4, *PROMPT, "--json")
+    ran = covist(
+        "run", "--model", checkpoint("qwen2-vl"), "--video", film, "--frames", 4, "--budget", 64, *PROMPT, "--json"
+    )
     (note,) = json.loads(ran.stdout)["notes"]
     assert "budget 64" in note

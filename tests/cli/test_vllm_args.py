@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 from support.cases import first_of
+from transformers import VipLlavaConfig
 
 from covist import tiny
 from covist.api.setup import Setup
@@ -104,10 +105,44 @@ def test_settings_the_engine_would_refuse_are_refused_in_one_line(covist, given,
     assert ran.stderr.startswith("covist: ") and ran.stderr.count("\n") == 1 and words in ran.stderr
 
 
-@pytest.mark.parametrize("family", ["internvl", "pixtral"])
-def test_a_family_that_vllm_does_not_serve_is_refused_with_what_it_serves(covist, tmp_path, family):
+@pytest.mark.parametrize("family", ["internvl", "pixtral", "qwen3-vl"])
+def test_models_whose_tower_is_not_read_get_a_method_that_reads_embeddings(covist, tmp_path, family):
     """Pixtral's checkpoints have the class of LLaVA."""
-    first_of(family).model.config.save_pretrained(tmp_path)
+    case = first_of(family)
+    case.model.config.save_pretrained(tmp_path)
     ran = covist("vllm-args", "--model", tmp_path)
-    assert ran.code == 2 and ran.stderr.count("\n") == 1
-    assert f"the family {family} is not supported with compression, only LlavaForConditionalGeneration" in ran.stderr
+    overrides = parsed(ran.stdout)[1]
+    assert ran.stderr == "" and overrides["architectures"] == [f"Covist{case.model_class}"]
+    assert overrides["covist"] == {"method": "covist-max:features=embeddings", "budget": "20%"}
+    refused = covist("vllm-args", "--model", tmp_path, "--method", "covist-fixed")
+    assert refused.code == 2 and refused.stderr.count("\n") == 1
+    assert f"not in {case.model_class}; use covist-max:features=embeddings" in refused.stderr
+
+
+def test_a_class_that_vllm_has_no_file_for_runs_in_its_transformers_backend(covist, tmp_path):
+    VipLlavaConfig(architectures=["VipLlavaForConditionalGeneration"]).save_pretrained(tmp_path)
+    overrides = parsed(covist("vllm-args", "--model", tmp_path).stdout)[1]
+    assert overrides["architectures"] == ["CovistTransformersMultiModalForCausalLM"]
+
+
+def test_a_checkpoint_that_brings_its_code_is_known_by_its_class(covist, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "architectures": ["MiniCPMV"]}))
+    assert parsed(covist("vllm-args", "--model", tmp_path).stdout)[1]["architectures"] == ["CovistMiniCPMV"]
+
+
+def test_a_class_that_cannot_be_compressed_is_refused_with_the_reason(covist, tmp_path):
+    written = {"model_type": "own", "architectures": ["PixtralForConditionalGeneration"]}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    ran = covist("vllm-args", "--model", tmp_path)
+    assert ran.code == 2 and ran.stderr.count("\n") == 1 and "Mistral's tokenizer writes its tokens" in ran.stderr
+
+
+def test_the_default_budget_is_that_of_the_model(covist):
+    assert covist("vllm-args", "--json").json["hf_overrides"]["covist"]["budget"] == 64
+
+
+def test_a_reference_of_another_model_is_refused(covist, tmp_path):
+    entry = {"name": "other", "model_type": "qwen3_vl", "concentration": 0.00002}
+    Setup("covist-fixed", 64, 0.00002, origin={"tuned_on": entry}).save(tmp_path / "covist.json")
+    ran = covist("vllm-args", "--config", tmp_path / "covist.json")
+    assert ran.code == 2 and "tuned on other (qwen3_vl): the concentration reference 2e-05 is not that of" in ran.stderr

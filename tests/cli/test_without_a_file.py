@@ -7,7 +7,7 @@ from support.families import smooth_image
 from support.without_a_file import BUILDERS, saved
 
 from covist.families.registry import served_classes
-from covist.request.loading import served
+from covist.request.checkpoints import served
 
 BUDGET = ("--budget", 12)
 
@@ -52,7 +52,7 @@ def test_run_and_show(covist, model, images, tmp_path):
 def test_eval_and_tune(covist, model, data):
     ran = covist("eval", "--model", model, "--data", data, "--methods", "covist-max,random", "--budgets", 12, "--json")
     assert ran.code == 0, ran.stderr
-    ran = covist("tune", "--model", model, "--data", data, "--keep", 50)
+    ran = covist("tune", "--model", model, "--data", data, "--keep", 30)
     assert "answers about images" in ran.stdout + ran.stderr, ran.stderr  # random weights answer nothing right
 
 

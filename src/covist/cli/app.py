@@ -6,7 +6,9 @@ could be answered (batch); 130 interrupted.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -36,10 +38,12 @@ from covist.cli import (
     tune,
     vllm_args,
 )
-from covist.cli.console import INTERRUPTED, ReaderGone, note, print_line
-from covist.errors import CovistError
+from covist.cli.console import INTERRUPTED, ReaderGone, discard_unwritten, note, print_line
+from covist.errors import CovistError, nearest
+from covist.opening import reason_of
 
 USER_ERROR, UNEXPECTED = 2, 1
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     name="covist",
@@ -48,7 +52,6 @@ app = typer.Typer(
     "model, once with all visual tokens and once with a few, and shows the savings.",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS: dict[str, Callable[..., int | None]] = {
@@ -100,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str]) -> int:
     verbose = "--verbose" in arguments
     try:
-        code = app(args=options.with_ray_address(arguments), standalone_mode=False) or 0
+        code = app(args=options.with_ray_address(arguments), prog_name="covist", standalone_mode=False) or 0
         if code == INTERRUPTED:  # typer turns the interruption of a command into its exit code
             _complain("interrupted")
         return code
@@ -108,20 +111,39 @@ def _run(arguments: list[str]) -> int:
         _complain("interrupted")
         return INTERRUPTED
     except ReaderGone:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again at exit
+        discard_unwritten()
         return 0
     except Exception as error:
         if verbose:
             traceback.print_exc()
         if hasattr(error, "format_message"):  # typer's own errors, about wrong options
-            _complain(f"{error.format_message()} (see covist --help)")
+            _complain(_usage(error, arguments))
             return USER_ERROR
         if isinstance(error, CovistError):
             _complain(str(error))
             return USER_ERROR
+        if isinstance(error, OSError) and error.errno in _FULL:  # where stdout goes: files have reported it by now
+            discard_unwritten()
+            _complain(f"cannot write the output: {reason_of(error)}")
+            return USER_ERROR
         hint = "" if verbose else "; --verbose shows where"
         _complain(f"unexpected {type(error).__name__}: {error}{hint}")
         return UNEXPECTED
+
+
+def _usage(error: Any, arguments: list[str]) -> str:
+    """What is wrong with the words of a command, the nearest right one, and where to look.
+
+    >>> _usage(typer.BadParameter("'fixd' is not one of 'fixed', 'pro'."), ["run"])
+    "Invalid value: 'fixd' is not one of 'fixed', 'pro'; did you mean fixed? (see covist run --help)"
+    """
+    said, _, options = error.format_message().replace("Value error, ", "").partition(" (Possible options: ")
+    said = said.removesuffix(".")
+    *_, given = re.findall(r"'([^']*)' is not one of|No such option: (\S+)", said) or [("", "")]
+    choices = re.findall(r"'([^']*)'", said.partition(" is not one of ")[2]) + re.findall(r"--[\w-]+", options)
+    near = nearest("".join(given), choices)
+    command = " ".join(["covist", *(word for word in arguments[:1] if word in COMMANDS)])
+    return f"{said}{f'; did you mean {near}?' if near else ''} (see {command} --help)"
 
 
 def _complain(text: str) -> None:

@@ -17,6 +17,7 @@ from covist.cli.console import INTERRUPTED, note, out, print_json, progress, tab
 from covist.cli.evaluate import how_to_go_on
 from covist.errors import CovistError
 from covist.extras import require_extra
+from covist.loading import Loading
 from covist.units import counted, share, size
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from covist.batch.tally import JobTally
 
 NOTHING_ANSWERED = 3  # exit code
+MOST_REASONS = 5  # of failures, that are printed
 
 
 class Format(str, Enum):
@@ -32,8 +34,15 @@ class Format(str, Enum):
     jsonl = "jsonl"
 
 
+@options.with_loading
 def batch(
-    source: Annotated[Path, typer.Argument(metavar="INPUT", help="JSON lines, a Parquet file, or a folder of images.")],
+    source: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT...",
+            help="Rows (JSON lines, a JSON list, CSV, Parquet, or - for standard input), images, or folders of images.",
+        ),
+    ],
     *,
     destination: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory for the answers.")],
     prompt: Annotated[str | None, typer.Option(help="Question for rows that have none.", show_default=False)] = None,
@@ -55,12 +64,14 @@ def batch(
     format: Annotated[Format, typer.Option(help="File format of the answers.")] = Format.parquet,
     part_rows: Annotated[int, typer.Option(min=1, help="Input rows per file of answers (a part).")] = 256,
     retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Answer failed rows again.")] = False,
+    plugin: options.Plugins = None,
     clip: options.Clip = None,
-    device: options.Device = "auto",
+    loading: Loading,
     as_json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> int:
-    """Answer many rows: a file of questions, or a folder of images with one question.
+    """Answer many rows: files of questions, or images with one question.
 
     If it stops for any reason, run the same command again to continue.
     Each id is answered once. A part is written in full or not at all.
@@ -69,32 +80,32 @@ def batch(
     """
     if prompt is not None and not prompt.strip():
         raise CovistError("--prompt is empty")
-    if source.is_dir() and prompt is None:
-        raise CovistError("a folder of images needs a --prompt: the question to ask about each image")
     rows_at_once = _batch_size(batch_size)
     chosen = _with_reference(options.setup(config, strategy, method, budget, min_coverage), concentration)
     _check_ray(ray, workers)
     from covist.batch.job import run, summary
     from covist.batch.manifest import Order
     from covist.batch.spec import WorkerSpec
+    from covist.plugins import Plugin
 
     order = Order(
-        input=source,
+        input=tuple(source),
         spec=WorkerSpec(
             model=model,
             clip=clip,
-            device=device,
+            loading=loading.over(chosen.loading),
             setup=chosen,
             max_new_tokens=max_new_tokens,
             prompt=prompt,
             batch_size=rows_at_once,
+            plugins=tuple(map(Plugin.of, plugin or ())),
         ),
         format=format.value,
         part_rows=part_rows,
     )
     started = perf_counter()
     try:
-        with _driver(ray, workers, device) as driver, progress(rates=True) as advance:
+        with _driver(ray, workers, order.spec.loading.device or "auto") as driver, progress(rates=True) as advance:
             finished = run(
                 order,
                 destination,
@@ -106,6 +117,12 @@ def batch(
         note(how_to_go_on(destination))
         return INTERRUPTED
     totals = summary(order, destination, finished, perf_counter() - started)
+    if totals["whole"] and not chosen.is_plain:
+        note(_why_whole(totals, chosen))
+    if totals["capped"] and chosen.budget is not None:
+        from covist.request.budgets import capped_note
+
+        note(capped_note(chosen.budget, totals["capped"], totals["answered"], "row"))
     print_json(totals) if as_json else _print(totals)
     return 0 if finished.tally.answered else NOTHING_ANSWERED
 
@@ -154,6 +171,15 @@ def _state(tally: JobTally, kv_bytes_per_token: float) -> str:
     return f"{saved}, {counted(tally.errors, 'error')}"
 
 
+def _why_whole(totals: dict[str, Any], setup: Setup) -> str:
+    from covist.request.budgets import ALL_TOKENS
+
+    reason = f"{ALL_TOKENS} (budget {totals['budget']})"
+    if setup.min_coverage is not None:
+        reason += f", and so does a coverage below {setup.min_coverage:g}"
+    return f"{totals['whole']:,} of {counted(totals['answered'], 'answer')} without compression: {reason}"
+
+
 def _print(totals: dict[str, Any]) -> None:
     console = out()
     console.print(
@@ -161,6 +187,10 @@ def _print(totals: dict[str, Any]) -> None:
         f"budget {totals['budget']}"
     )
     console.print(_table(totals))
+    for words, count in list(totals["reasons"].items())[:MOST_REASONS]:
+        console.print(f"[yellow]{count:,} failed[/]: {escape(words)}", soft_wrap=True)
+    if len(totals["reasons"]) > MOST_REASONS:
+        console.print(f"and for {len(totals['reasons']) - MOST_REASONS} more reasons")
     if totals["errors"]:
         console.print("[yellow]failed rows[/] have an `error`; --retry-errors answers them again")
     console.print(f"the answers are in [bold]{escape(totals['out'])}[/]")

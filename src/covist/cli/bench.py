@@ -10,27 +10,38 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from covist.cli import options
+from covist.cli import completion, options
 from covist.cli.console import INTERRUPTED, out, print_json, print_notes, progress, table_of_figures
 from covist.cli.models import Films, load, question
+from covist.errors import CovistError
+from covist.loading import Loading
 from covist.units import counted, number, operations
 
 if TYPE_CHECKING:
     from covist.bench.protocol import Bench
 
 
+@options.with_loading
 def bench(
+    *,
     model: options.Model = "tiny",
     geometry: Annotated[
         str | None,
-        typer.Option(help="Use a random-weight model of this preset; `covist models` lists the presets."),
+        typer.Option(
+            help="Use a random-weight model of this preset; `covist models` lists the presets.",
+            autocompletion=completion.a_preset,
+        ),
     ] = None,
     scale: Annotated[float, typer.Option(help="Width of the random-weight model; 1 is full size.")] = 0.1,
     methods: Annotated[
         str | None,
-        typer.Option(help="Methods separated by commas, or `all`.", show_default="covist-fixed,covist-pro"),
+        typer.Option(
+            help="Methods separated by commas, or `all`.",
+            show_default="covist-fixed,covist-pro",
+            autocompletion=completion.several_methods,
+        ),
     ] = None,
-    budgets: Annotated[str | None, typer.Option(help=options.BUDGETS_HELP, show_default="64")] = None,
+    budgets: Annotated[str | None, typer.Option(help=options.BUDGETS_HELP, show_default=options.DEFAULT_BUDGET)] = None,
     config: options.Config = None,
     image: options.Images = None,
     video: options.Videos = None,
@@ -44,10 +55,12 @@ def bench(
     destination: Annotated[
         Path | None, typer.Option("--out", help="Directory for bench.json.", show_default=False)
     ] = None,
+    plugin: options.Plugins = None,
     clip: options.Clip = None,
-    device: options.Device = "auto",
+    loading: Loading,
     max_new_tokens: Annotated[int, typer.Option(min=1, help=options.LONGEST_HELP)] = 16,
     as_json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> int:
     """Measure the cost of answering: time to first token, prefill, generation, memory, cache, FLOPs.
@@ -63,6 +76,7 @@ def bench(
     from covist.methods.grammar import split_names
     from covist.methods.registry import available_methods
     from covist.outputs import writable_directory, write_json
+    from covist.request.budgets import distinct_notes
 
     setup = Setup.of(config)
     names = methods or setup.method or "covist-fixed,covist-pro"
@@ -73,14 +87,19 @@ def bench(
         writable_directory(destination)
     volume = Volume(prompts, warmup, max_new_tokens)
     if geometry is not None:
-        workload = geometry_workload(geometry, scale, text, volume, device)
+        how = loading.over(setup.loading)
+        if how != Loading(device=how.device):
+            raise CovistError(
+                "--geometry makes a model of random weights; of the options for loading it takes --device"
+            )
+        workload = geometry_workload(geometry, scale, text, volume, how.device or "auto")
     elif model == "tiny" and image is None and video is None and prompt is None:
-        workload = scene_workload(load(model, clip, device), volume)
+        workload = scene_workload(load(model, clip, loading, setup), volume)
     else:
         asked = question(image, prompt, Films(video or (), frames, fps), model)
-        workload = image_workload(load(model, clip, device), asked.images, asked.prompt, volume, asked.videos)
+        workload = image_workload(load(model, clip, loading, setup), asked.images, asked.prompt, volume, asked.videos)
     run = Bench(workload, plan, repetitions)
-    print_notes(run.reaches())
+    print_notes(distinct_notes(run.reaches()))
     interrupted = _run_with_progress(run)
     results = {**run.results(), "complete": not interrupted}
     if destination is not None:

@@ -9,15 +9,19 @@ import typer
 from rich.markup import escape
 
 from covist.cli import options
-from covist.cli.console import note, out, percent, print_json, progress, table
+from covist.cli.console import note, out, print_json, progress, table
 from covist.cli.models import Films, load, suite_of
-from covist.units import counted
+from covist.cli.tune import SavedSetup, save_setup
+from covist.loading import Loading
+from covist.units import counted, percent
 
 if TYPE_CHECKING:
     from covist.eval import Calibrated
 
 
+@options.with_loading
 def calibrate(
+    *,
     method: Annotated[str, typer.Option(help="Method to calibrate.")] = "fitprune",
     suite: options.Suite = None,
     data: options.Data = None,
@@ -31,9 +35,11 @@ def calibrate(
     ] = None,
     frames: options.Frames = 16,
     fps: options.Rate = 2.0,
+    plugin: options.Plugins = None,
     clip: options.Clip = None,
-    device: options.Device = "auto",
+    loading: Loading,
     as_json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Measure how many tokens each decoder layer needs on your images, for methods that use this (FitPrune).
@@ -49,21 +55,21 @@ def calibrate(
     check_calibration(method, budgets)  # bad options are refused before anything is loaded
     asked = suite_of(suite, data, options.MetricName.auto, Films((), frames, fps))
     file = writable_file(file, (".json",))
-    loaded = load(model or asked.model, clip, device)
+    loaded = load(model or asked.model, clip, loading)
     with progress() as advance:
         found = measure(method, suite=asked, budgets=budgets, limit=limit, model=loaded, progress=advance)
     if found.unreachable:
         note(
             f"budgets not fitted, because the first layer alone exceeds them: {', '.join(map(str, found.unreachable))}"
         )
-    found.setup.save(file)
+    saved = save_setup(found.setup, file)
     if as_json:
-        print_json({**found.to_dict(), "file": str(file)})
+        print_json({**found.to_dict(), **saved.to_dict()})
     else:
-        _print(found, file)
+        _print(found, saved)
 
 
-def _print(found: Calibrated, file: Path) -> None:
+def _print(found: Calibrated, saved: SavedSetup) -> None:
     console = out()
     looked = f"{counted(found.items, found.unit)}, {counted(found.examples, 'question')}"
     console.print(f"\n[bold]{escape(found.suite)}[/]: {looked}; % of the tokens that each layer sees")
@@ -74,4 +80,4 @@ def _print(found: Calibrated, file: Path) -> None:
         shares = (percent(100 * share) for share in (one.mean, *(one.kept[layer] for layer in shown)))
         made.add_row(str(one.budget), f"{one.alpha:.4f}", *shares)
     console.print(made)
-    console.print(f"saved in [bold]{escape(str(file))}[/]: covist run --config {escape(str(file))}")
+    console.print(str(saved))

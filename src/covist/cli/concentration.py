@@ -12,10 +12,13 @@ from rich.markup import escape
 from covist.cli import options
 from covist.cli.console import out, print_json
 from covist.cli.models import load
+from covist.loading import Loading
 from covist.units import counted
 
 
+@options.with_loading
 def concentration(
+    *,
     images: Annotated[Path, typer.Option("--images", metavar="FOLDER", help="Images similar to those you will serve.")],
     model: options.Model = "tiny",
     limit: Annotated[int | None, typer.Option(help="Only the first N images.", show_default="all")] = None,
@@ -23,8 +26,9 @@ def concentration(
         Path | None,
         typer.Option(metavar="FILE", help="covist.json to save the result in, new or existing.", show_default=False),
     ] = None,
-    device: options.Device = "auto",
+    loading: Loading,
     as_json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Measure how concentrated a model's encoder attention is: the reference that CoViST compares each image with.
@@ -32,14 +36,17 @@ def concentration(
     With a frozen reference, the tokens kept of an image do not depend on earlier
     images. Servers need this.
     """
+    from covist.api.origin import tuned_on
     from covist.api.setup import Setup
     from covist.outputs import writable_file
     from covist.request.concentration import folder_concentration
 
     setup = Setup.load(save) if save is not None and writable_file(save).exists() else Setup()
-    measured, count = folder_concentration(load(model, None, device), images, limit)
+    loaded = load(model, None, loading, setup)
+    measured, count = folder_concentration(loaded, images, limit)
     if save is not None:
-        replace(setup, concentration=measured).save(save)
+        origin = {**setup.origin, **tuned_on(loaded.name, loaded.model.config, measured)}
+        replace(setup, concentration=measured, origin=origin).save(save)
     if as_json:
         saved = None if save is None else str(save)
         print_json({"model": model, "images": count, "concentration": measured, "file": saved})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -25,9 +26,6 @@ from rich.progress import (
 )
 from rich.table import Column, Table
 from rich.text import Text
-
-if TYPE_CHECKING:
-    from covist.request.budgets import Reach
 
 ACCENT = "cyan"
 INTERRUPTED = 130  # exit code
@@ -58,24 +56,45 @@ def print_json(payload: Any) -> None:
         raise ReaderGone from None
 
 
+def discard_unwritten() -> None:
+    """Drop what was printed but cannot be written: Python would try again at its end, and complain in many lines."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Wishes:
+    """What the user wants to see."""
+
+    quiet = False
+
+
+_wishes = _Wishes()
+
+
+def be_quiet(wanted: bool) -> bool:
+    """Set for the command that runs now: no progress and no notes."""
+    _wishes.quiet = wanted
+    return wanted
+
+
 def print_line(text: str) -> None:
     """Print rich markup to stderr: wrapped between words in a terminal, one line in a file."""
     console = err()
     console.print(text, soft_wrap=not console.is_terminal)
 
 
+def say(text: str) -> None:
+    """Print rich markup to stderr, unless the user wants to see nothing but answers and errors."""
+    if not _wishes.quiet:
+        print_line(text)
+
+
 def note(text: str) -> None:
-    print_line(f"[yellow]note:[/] {escape(text)}")
+    say(f"[yellow]note:[/] {escape(text)}")
 
 
-def print_notes(reaches: Iterable[Reach]) -> list[str]:
-    """Print a note for each budget that an image does not get exactly; returns the notes, for JSON."""
-    from covist.request.budgets import distinct_notes
-
-    notes = distinct_notes(reaches)
+def print_notes(notes: Sequence[str]) -> None:
     for text in notes:
         note(text)
-    return notes
 
 
 def table(*columns: str) -> Table:
@@ -111,6 +130,9 @@ def progress(rates: bool = False) -> Iterator[Advance]:
     rates: also give the rate and the remaining time in the lines
     """
     console = err()
+    if _wishes.quiet:
+        yield lambda done, total, name: None
+        return
     if not console.is_terminal:
         yield _Lines(rates)
         return
@@ -169,12 +191,3 @@ class _Lines:
             return ""
         rate = (done - first) / (now - began)
         return f"{rate:.2g}/s, {(total - done) / rate:.0f} s left, "
-
-
-def percent(value: float, signed: bool = False) -> str:
-    """One decimal; a dash where there is no number."""
-    return f"{value:{'+' if signed else ''}.1f}" if math.isfinite(value) else "-"
-
-
-def interval(ends: tuple[float, float], signed: bool = False) -> str:
-    return " to ".join(percent(end, signed) for end in ends)

@@ -9,22 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from covist.cli import options
-from covist.cli.console import (
-    INTERRUPTED,
-    interval,
-    note,
-    out,
-    percent,
-    print_json,
-    print_notes,
-    progress,
-    table_of_figures,
-)
+from covist.cli import completion, options
+from covist.cli.console import INTERRUPTED, note, out, print_json, print_notes, progress, table_of_figures
 from covist.cli.models import Films, load, suite_of
 from covist.cli.photos import PHOTOS, photos_of, print_photos
-from covist.units import counted
+from covist.loading import Loading
 
 if TYPE_CHECKING:
     from covist.eval import Results
@@ -40,7 +31,9 @@ class Half(str, Enum):
 METHODS, BUDGETS = "covist-fixed,covist-pro,random,downsample", "192,128,64,32"
 
 
+@options.with_loading
 def evaluate(
+    *,
     suite: options.Suite = None,
     data: options.Data = None,
     metric: options.Metric = options.MetricName.auto,
@@ -49,6 +42,7 @@ def evaluate(
         typer.Option(
             help="Methods separated by commas, or `all`; vanilla always runs. Settings: covist-fixed:content=off.",
             show_default=METHODS,
+            autocompletion=completion.several_methods,
         ),
     ] = None,
     budgets: Annotated[str | None, typer.Option(help=options.BUDGETS_HELP, show_default=BUDGETS)] = None,
@@ -68,9 +62,11 @@ def evaluate(
     fps: options.Rate = 2.0,
     max_new_tokens: options.AnswerTokens = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap and of random methods.")] = 0,
+    plugin: options.Plugins = None,
     clip: options.Clip = None,
-    device: options.Device = "auto",
+    loading: Loading,
     as_json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> int:
     """Score methods on held-out images or your own data: accuracy, and the share R of it that compression retains.
@@ -90,7 +86,6 @@ def evaluate(
     from covist.eval import evaluate as run_suite
     from covist.eval import method_names
     from covist.eval.photos import evaluate_photos
-    from covist.eval.results import results_directory
     from covist.eval.runner import check_runs, read_budgets
     from covist.outputs import writable_directory
 
@@ -102,8 +97,8 @@ def evaluate(
     with_photos = suite == PHOTOS
     asked = photos_of(data, metric, model) if with_photos else suite_of(suite, data, metric, Films((), frames, fps))
     if destination is not None:
-        (writable_directory if with_photos else results_directory)(destination)
-    loaded = load(model or asked.model, clip, device)
+        writable_directory(destination)
+    loaded = load(model or asked.model, clip, loading, setup)
     run: Any = evaluate_photos if with_photos else run_suite
     try:
         with progress() as advance:
@@ -123,7 +118,7 @@ def evaluate(
     except KeyboardInterrupt:
         note(how_to_go_on(destination))
         return INTERRUPTED
-    print_notes(results.reaches.values())
+    print_notes(results.notes)
     if as_json:
         print_json(results.to_dict())
     elif with_photos:
@@ -144,52 +139,34 @@ def _print(results: Results, destination: Path | None) -> None:
     console.print(f"\n[bold]{escape(results.suite)}[/]: {results.about}")
     console.print(_scores(results))
     if results.differences:
-        console.print(_differences(results))
-        console.print(_correction(results))
+        _print_differences(results)
     if destination is not None:
-        console.print(f"answers, tables and plot in [bold]{escape(str(destination))}[/]")
+        plot = " and plot" if (destination / "retention.png").exists() else ""
+        console.print(f"answers, tables{plot} in [bold]{escape(str(destination))}[/]")
 
 
 def _scores(results: Results) -> Table:
-    tokens = ["tokens", "cached"] if results.cache_differs else ["tokens"]
-    accuracy = [] if results.by_agreement else ["accuracy"]
-    same = ["same answers"] if out().width >= WIDE else []
-    made = table_of_figures("method", "K", *tokens, *accuracy, results.measure, "95 %", *same, f"s/{results.unit}")
-    for score in results.scores:
-        made.add_row(
-            score.method,
-            str(score.budget),
-            *map(_tokens, (score.mean_tokens, score.mean_cached_tokens)[: len(tokens)]),
-            *(percent(score.accuracy) for _ in accuracy),
-            f"[bold]{percent(score.retention)}[/]" if score.reached else f"[dim]{percent(score.retention)}[/]",
-            interval(score.retention_interval) if score.reached else f"[yellow]{score.standing}[/]",
-            *(percent(score.same_answers) for _ in same),
-            f"{score.seconds_per_image:.3f}" + ("*" if score.times_mixed else ""),
-        )
+    from covist.eval.tables import MIXED_TIMES, score_table
+
+    head, rows = score_table(results, same=out().width >= WIDE)
+    made = table_of_figures(*head)
+    retention = head.index(results.measure)
+    for score, row in zip(results.scores, rows, strict=True):
+        styles = ("bold", "") if score.reached else ("dim", "yellow")
+        kept = map(Text, row[retention : retention + 2], styles)
+        made.add_row(*row[:retention], *kept, *row[retention + 2 :])
     if any(score.times_mixed for score in results.scores):
-        made.caption = "* not all timed in the same call as vanilla: do not compare"
+        made.caption = MIXED_TIMES
         made.caption_justify = "left"
     return made
 
 
-def _tokens(mean: float) -> str:
-    return f"{mean:.1f}".removesuffix(".0")
+def _print_differences(results: Results) -> None:
+    from covist.eval.tables import correction_note, difference_table
 
-
-def _differences(results: Results) -> Table:
-    title = f"paired {results.measure} difference"
-    made = table_of_figures(title, "K", f"to {results.differences[0].against}", "95 %", "clear", "Holm")
-    for one in results.differences:
-        marks = ("yes" if clear else "" for clear in (one.is_clear, one.is_clear_among_all))
-        difference = percent(one.retention, signed=True)
-        made.add_row(one.method, str(one.budget), difference, interval(one.interval, signed=True), *marks)
-    return made
-
-
-def _correction(results: Results) -> str:
-    from covist.eval.comparing import FEWEST
-
-    if results.images < FEWEST:
-        return f"[dim]no difference is called clear with fewer than {counted(FEWEST, results.unit)}[/]"
-    compared = counted(len(results.differences), "comparison")
-    return f"[dim]clear: not corrected for multiple comparisons; Holm: corrected for the {compared} in this table[/]"
+    head, rows = difference_table(results)
+    made = table_of_figures(*head)
+    for row in rows:
+        made.add_row(*row)
+    out().print(made)
+    out().print(f"[dim]{correction_note(results)}[/]")

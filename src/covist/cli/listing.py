@@ -11,13 +11,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from covist.cli import options
+from covist.cli import completion, options
 from covist.cli.console import ACCENT, out, print_json, table
 from covist.contract.kinds import NEEDS, NO_NEED
 from covist.errors import CovistError
 
 FACTS = (
-    *("paper", "acts", "criterion", "signals", "needs", "budget", "positions"),
+    *("row", "paper", "acts", "criterion", "signals", "needs", "budget", "positions"),
     *("licence", "published", "ours", "checked"),
 )
 """What is shown about one method, in this order."""
@@ -32,7 +32,12 @@ class Acts(str, Enum):
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Describe this method or combination, with its settings.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Describe this method or combination, with its settings.", autocompletion=completion.one_method
+        ),
+    ] = None,
     acts: Annotated[
         Acts | None,
         typer.Option(
@@ -54,6 +59,7 @@ def methods(
             "--licence", help="Only methods whose authors' code has this licence: MIT, apache, ...", show_default=False
         ),
     ] = None,
+    plugin: options.Plugins = None,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -129,7 +135,7 @@ def _print_one(entry: dict[str, Any]) -> None:
     facts = Table.grid(padding=(0, 2))
     entry = {**entry, "needs": ", ".join(entry["needs"] or ())}
     for label in FACTS:
-        if entry[label]:
+        if entry.get(label):
             facts.add_row(f"[dim]{label.replace('_', ' ')}[/]", escape(entry[label]))
     console.print(Padding(facts, (0, 0, 0, 2)))
     settings = table("setting", "meaning")

@@ -14,10 +14,11 @@ from covist.errors import CovistError
 if TYPE_CHECKING:
     from PIL import Image
 
+    from covist.api.setup import Setup
     from covist.budget import Budget
     from covist.eval import Suite
+    from covist.loading import Loading
     from covist.request.answer import Answer
-    from covist.request.budgets import Reach
     from covist.request.inputs import Request
     from covist.request.loading import LoadedModel
     from covist.request.videos import Video
@@ -62,13 +63,14 @@ class UserQuestion:
 NO_FILMS = Films()
 
 
-def load(name: str, clip: str | None, device: str) -> LoadedModel:
+def load(name: str, clip: str | None, loading: Loading, setup: Setup | None = None) -> LoadedModel:
+    """Load a model as the options say, and the file of `--config` for what they leave open."""
     from transformers.utils import logging
 
     from covist.request.loading import load_model
 
     logging.disable_progress_bar()
-    return load_model(name, clip, device)
+    return load_model(name, clip, loading.over(None if setup is None else setup.loading))
 
 
 def question(
@@ -79,8 +81,8 @@ def question(
     An embedded model can be asked anything about the bundled image; with another one, an image was probably forgotten.
     """
     from covist import tiny
+    from covist.request.checkpoints import EMBEDDED
     from covist.request.images import load_image
-    from covist.request.loading import EMBEDDED
 
     if prompt is not None and not prompt.strip():
         raise CovistError("--prompt is empty")
@@ -120,15 +122,15 @@ def request(loaded: LoadedModel, asked: UserQuestion) -> Request:
     return made
 
 
-def reaches(answer: Answer, budget: Budget | None) -> list[Reach]:
-    """How many tokens the budget came to, per image and video."""
+def budget_notes(answer: Answer, budget: Budget | None) -> list[str]:
+    """What to say about images and videos that did not get the budget exactly."""
     from covist.budget import Count, Coverage
-    from covist.request.budgets import reach
+    from covist.request.budgets import capped_note, distinct_notes, is_capped, reach
 
     if answer.report is None or budget is None:
         return []
-    follows = isinstance(budget, Coverage)
-    return [
+    follows, shown = isinstance(budget, Coverage), answer.report.visuals
+    reaches = [
         reach(
             answer.method,
             Count(image.budget) if follows else budget,
@@ -136,9 +138,11 @@ def reaches(answer: Answer, budget: Budget | None) -> list[Reach]:
             len(image.tokens_per_layer),
             1 if follows else image.frames,
         )
-        for image in answer.report.visuals
+        for image in shown
         if image.missed is None
     ]
+    capped = sum(is_capped(budget, image) for image in shown)
+    return [*distinct_notes(reaches), *([capped_note(budget, capped, len(shown))] if capped else [])]
 
 
 def certificates(answer: Answer) -> list[str]:
@@ -158,11 +162,11 @@ def draw(
     destination: Path,
     which: int = 0,
     overlay: bool = False,
-    theme: ThemeName = ThemeName.light,
+    theme: ThemeName | None = None,
 ) -> None:
     """Write a figure of what was kept of image or video number `which` of the prompt.
 
-    An HTML page shows them all, in the colours of the browser.
+    An HTML page shows them all. Without a theme it is light or dark as the browser is, and a figure is light.
     """
     from covist import viz
     from covist.viz.files import PAGES
@@ -172,8 +176,10 @@ def draw(
         raise CovistError(f"{answer.method} compresses nothing, so there is nothing to draw")
     if not 0 <= which < len(asked.shown):
         raise CovistError(f"there is no image or video number {which + 1}; the prompt has {len(asked.shown)}")
+    colours = None if theme is None else THEMES[theme.value]
     if destination.suffix.lower() in PAGES:
-        answer.report.save(destination, image=asked.shown)
+        title = f"{asked.prompt} \N{RIGHTWARDS ARROW} {answer.text}"
+        answer.report.save(destination, asked.shown, title=title, theme=colours)
         return
     drawn = answer.report.visuals[which]
     figure = viz.draw_answer(
@@ -184,6 +190,6 @@ def draw(
         answer=answer.text,
         overlay=overlay,
         seconds=asked.seconds(which, drawn.frames),
-        theme=THEMES[theme.value],
+        theme=colours or viz.LIGHT,
     )
     viz.save_figure(figure, destination)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from covist.cli import completion
+from covist.cli.console import be_quiet
 from covist.errors import CovistError
+from covist.loading import Loading
 
 if TYPE_CHECKING:
     from covist.api.setup import Setup
@@ -38,13 +44,16 @@ class MetricName(str, Enum):
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with a stable schema instead of tables.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", callback=be_quiet, help="Print no progress and no notes, only results and errors."),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
 MODEL_HELP = "`tiny` or `tiny-next` (embedded, nothing to download), a folder, or a Hugging Face id."
-Model = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
+Model = Annotated[str, typer.Option("--model", help=MODEL_HELP, autocompletion=completion.a_model)]
 Clip = Annotated[
     str | None, typer.Option("--clip", help="CLIP checkpoint that the vision tower comes from, if it is a CLIP tower.")
 ]
-Device = Annotated[str, typer.Option("--device", help="`auto`, `cpu`, `cuda`, ...")]
 Images = Annotated[
     list[str] | None,
     typer.Option("--image", metavar="FILE", help="An image file; may be given several times.", show_default=False),
@@ -61,14 +70,14 @@ Videos = Annotated[
 Frames = Annotated[int, typer.Option("--frames", min=1, help="Evenly spaced frames to take from a video.")]
 Rate = Annotated[float, typer.Option("--fps", help="Frame rate of a folder of images; a video file has its own.")]
 Prompt = Annotated[str | None, typer.Option("--prompt", help="The question.", show_default=False)]
+DEFAULT_BUDGET = "64 for LLaVA-1.5 and LLaVA-NeXT, 20% for other models"
 _BUDGET = typer.Option(
     "--budget",
     help="Visual tokens to keep per image, or per frame of a video: a count (64), a share (11%), or as many as it "
     "needs (auto, auto:0.9, auto:0.9:16:192). A budget of all tokens or more compresses nothing.",
-    show_default="64",
+    show_default=DEFAULT_BUDGET,
 )
 Budget = Annotated[str | None, _BUDGET]
-PlannedBudget = Annotated[str, _BUDGET]  # for commands without --config
 MinCoverage = Annotated[
     float | None,
     typer.Option(
@@ -100,11 +109,43 @@ StrategyOption = Annotated[
     ),
 ]
 MethodOption = Annotated[
-    str | None, typer.Option("--method", help="Use another method; `covist methods` lists them.", show_default=False)
+    str | None,
+    typer.Option(
+        "--method",
+        help="Use another method; `covist methods` lists them.",
+        show_default=False,
+        autocompletion=completion.one_method,
+    ),
+]
+
+
+def _load_plugins(given: list[str] | None) -> list[str] | None:
+    from covist.plugins import Plugin
+
+    for name in given or ():
+        Plugin.of(name).load()
+    return given
+
+
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE|MODULE",
+        help="Run a Python file or module with methods of your own; may be given several times.",
+        callback=_load_plugins,
+        is_eager=True,
+        show_default=False,
+    ),
 ]
 Suite = Annotated[
     str | None,
-    typer.Option("--suite", help="Bundled images and questions: scenes or scenes-hd.", show_default="scenes"),
+    typer.Option(
+        "--suite",
+        help="Bundled images and questions: scenes or scenes-hd.",
+        show_default="scenes",
+        autocompletion=completion.a_suite,
+    ),
 ]
 Data = Annotated[
     str | None,
@@ -132,6 +173,49 @@ Ray = Annotated[
         show_default=False,
     ),
 ]
+
+
+Command = Callable[..., int | None]
+
+
+def grouped(name: str, kind: Any, panel: str) -> Callable[[Command], Command]:
+    """Give a command one option for each field of a dataclass; it receives them as one object, under `name`."""
+    kinds = get_type_hints(kind)
+    group = [
+        inspect.Parameter(
+            one.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=one.default,
+            annotation=Annotated[
+                kinds[one.name],
+                typer.Option(
+                    f"--{one.name.replace('_', '-')}",
+                    help=one.metadata["doc"],
+                    rich_help_panel=panel,
+                    show_default=one.metadata.get("shown", True),
+                ),
+            ],
+        )
+        for one in fields(kind)
+    ]
+
+    def decorate(command: Command) -> Command:
+        shown = inspect.signature(command, eval_str=True).parameters
+        own = [parameter for parameter in shown.values() if parameter.name != name]
+
+        def wrapper(**given: Any) -> int | None:
+            chosen = kind(**{one.name: given.pop(one.name) for one in group})
+            return command(**given, **{name: chosen})
+
+        wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
+        wrapper.__signature__ = inspect.Signature([*own, *group])  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {one.name: one.annotation for one in (*own, *group)}
+        return wrapper
+
+    return decorate
+
+
+with_loading = grouped("loading", Loading, "Loading")
 
 
 def method_name(strategy: Strategy | None, method: str | None) -> str:

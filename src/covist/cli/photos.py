@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from covist.cli.console import interval, out, percent, table_of_figures
+from covist.cli.console import out, table_of_figures
 from covist.cli.options import MetricName
 from covist.errors import CovistError
+from covist.units import interval, percent
 
 if TYPE_CHECKING:
     from covist.eval import Suite

@@ -7,59 +7,97 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from covist.cli import options
+from covist.cli import completion, options
 from covist.cli.console import note, out, print_json, print_notes, table
-from covist.units import number, operations, share, size
+from covist.errors import CovistError
+from covist.units import counted, number, operations, share, size
 
 if TYPE_CHECKING:
-    from covist.plan import Plan
+    from covist.budget import Budget
+    from covist.plan import Geometry, Plan
+
+PRESET = "llava-1.5-7b"
 
 
 def plan(
-    budget: options.PlannedBudget = "64",
+    budget: options.Budget = None,
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
-    preset: Annotated[str, typer.Option(help="Model size; `covist models` lists the presets.")] = "llava-1.5-7b",
-    layers: Annotated[int | None, typer.Option(help="Decoder layers, if not those of the preset.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Visual tokens per image, if not those of the preset.")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Model size; `covist models` lists the presets.",
+            show_default=PRESET,
+            autocompletion=completion.a_preset,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="A checkpoint instead: a folder with its config.json, or a Hugging Face id."),
+    ] = None,
+    layers: Annotated[int | None, typer.Option(help="Decoder layers, if not those of the model.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Visual tokens per image, if not those of the model.")] = None,
     markers: Annotated[
         int | None,
         typer.Option("--markers", "--newlines", help="Marker tokens of the image (newlines), which every layer keeps."),
     ] = None,
     text: Annotated[float, typer.Option(help="Text tokens in the prompt; may be fractional, for a mean.")] = 64.0,
+    plugin: options.Plugins = None,
     as_json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Show how many visual tokens each decoder layer sees, and what that costs.
 
-    No model is loaded. Examples:
+    No weights are read. Examples:
     [bold]covist plan --preset llava-next-7b --budget 160 --strategy pro[/]
+    [bold]covist plan --model checkpoint --budget 25%[/]
     [bold]covist plan --method priortr:counts=nominal[/]
     """
     from covist.api.choose import check_budget_of
     from covist.api.setup import Setup
     from covist.budget import Budget, Coverage
-    from covist.families.registry import geometry_named
     from covist.methods.create import create_method
     from covist.plan import plan_of
-    from covist.request.budgets import reach_of
+    from covist.request.budgets import distinct_notes, reach_of
 
     name = options.method_name(strategy, method)
     chosen = create_method(name)
-    wanted = Budget.parse(budget)
+    if preset is not None and model is not None:
+        raise CovistError("give either --preset or --model, not both")
+    geometry, usual = _published(preset or PRESET) if model is None else _checkpoint(model, tokens)
+    wanted = usual if budget is None else Budget.parse(budget)
     check_budget_of(chosen, Setup(name, wanted))
     sizes = {"layers": layers, "tokens": tokens, "markers": markers}
-    made = plan_of(name, chosen.schedule, geometry_named(preset), wanted, text=text, **sizes)
+    made = plan_of(name, chosen.schedule, geometry, wanted, text=text, **sizes)
     if isinstance(wanted, Coverage):
         least, most = wanted.bounds(made.tokens)
         note(f"an image's tokens are known only once it is seen: {least} to {most} here; this plan is for {most}")
     else:
         means = made.schedule.mean, made.schedule.cached_mean
-        print_notes([reach_of(name, wanted, made.budget, made.tokens, *means)])
+        print_notes(distinct_notes([reach_of(name, wanted, made.budget, made.tokens, *means)]))
     if as_json:
         print_json(made.to_dict())
     else:
         _print(made)
+
+
+def _published(preset: str) -> tuple[Geometry, Budget]:
+    """A published size and its default budget."""
+    from covist.families.registry import default_budget, geometry_named
+
+    return geometry_named(preset), default_budget(preset)
+
+
+def _checkpoint(model: str, tokens: int | None) -> tuple[Geometry, Budget]:
+    """The size of a checkpoint and its default budget; says which image the plan is for."""
+    from covist.request.inspection import planned_checkpoint
+
+    found = planned_checkpoint(model, tokens)
+    if found.image:
+        size_of_image = counted(found.geometry.tokens, "token")
+        note(f"planned for an image of {size_of_image} ({found.image}); --tokens plans for another")
+    return found.geometry, found.budget
 
 
 def _print(made: Plan) -> None:

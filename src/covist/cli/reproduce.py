@@ -10,9 +10,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from covist.cli import options
-from covist.cli.console import INTERRUPTED, note, out, print_json, print_line, table_of_figures
+from covist.cli import completion, options
+from covist.cli.console import INTERRUPTED, note, out, print_json, say, table_of_figures
 from covist.errors import CovistError
+from covist.loading import Loading
 
 if TYPE_CHECKING:
     from covist.reproduce import Comparison, Efficiency, Job
@@ -22,12 +23,15 @@ FAILED = 1  # exit code
 NAME = 16  # letters of a method's name that stay on one line in a narrow terminal
 
 
+@options.with_loading
 def reproduce(
+    *,
     table: Annotated[
         str,
         typer.Option(
             help="main, 13b, next, qwen, components or efficiency; appendix: fixed, fixed-p, layers, layers-p or after;"
-            " scenes for the embedded model."
+            " scenes for the embedded model.",
+            autocompletion=completion.a_table,
         ),
     ] = "main",
     results: Annotated[Path, typer.Option(help="Directory of the results, with a folder for each run.")] = Path(
@@ -52,6 +56,7 @@ def reproduce(
         typer.Option("--model", help="Folder or hub id, if not the paper's model.", show_default=False),
     ] = None,
     clip: options.Clip = None,
+    loading: Loading,
     batch_size: Annotated[int, typer.Option(min=1, help="Batch size of lmms-eval.")] = 1,
     launcher: Annotated[
         str, typer.Option(help="Starts lmms-eval: `accelerate launch -m lmms_eval`, ...")
@@ -61,18 +66,19 @@ def reproduce(
         typer.Option("--out", help="Write the table: .md, .tex, .json, .png, .svg or .pdf.", show_default=False),
     ] = None,
     as_json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> int:
-    """Show a table of the paper, the commands that produce its rows, and your results beside its figures.
+    """Show a table of the paper with your results beside its figures, and run what is missing.
 
     Lines marked [bold]paper[/] show the paper's figures.
     Lines marked [bold]here[/] show results of lmms-eval in the directory [bold]--results[/].
-    [bold]--run[/] produces the missing ones, one after another.
+    [bold]--run[/] produces the missing ones, one after another; [bold]--commands[/] prints how.
     """
     from covist.reproduce import Settings, open_table
     from covist.reproduce.drawing import check_destination, save
 
-    settings = Settings(results, limit, batch_size, _words(launcher), model, clip)
+    settings = Settings(results, limit, batch_size, _words(launcher), model, clip, loading)
     only = {"methods": _items(methods, "--methods"), "budgets": _counts(budgets), "tasks": _items(tasks, "--tasks")}
     beside = open_table(table, settings, **only)
     if destination is not None:
@@ -125,7 +131,7 @@ def _run(beside: Comparison | Efficiency) -> list[tuple[Job, int]]:
     check_programs(jobs)
     ended = []
     for number, job in enumerate(jobs, 1):
-        print_line(f"[dim]{number} of {len(jobs)}[/]  {escape(job.name)}")
+        say(f"[dim]{number} of {len(jobs)}[/]  {escape(job.name)}")
         ended.append((job, run_job(job)))
     return ended
 
@@ -153,10 +159,8 @@ def _print(beside: Comparison | Efficiency) -> None:
     jobs = beside.jobs
     missing = [job for job in jobs if not job.is_finished]
     if missing:
-        console.print(
-            f"\n[bold]Still to run:[/] {len(missing)} of {len(jobs)}. --run runs them, --commands prints only this:"
-        )
-        _print_commands(beside)
+        to_run = f"{len(missing)} of {len(jobs)}"
+        console.print(f"\n[bold]Still to run:[/] {to_run}. --run runs them, --commands prints their commands.")
     else:
         console.print("\nEvery run of this table is finished.")
 

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from covist.cli import options
 from covist.cli.console import out, print_json, print_notes, table
-from covist.cli.models import Films, certificates, draw, load, question, reaches, request
+from covist.cli.models import Films, budget_notes, certificates, draw, load, question, request
+from covist.loading import Loading
 from covist.units import milliseconds, number, operations, share, size
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from covist.request.answer import Answer
 
 
+@options.with_loading
 def run(
+    *,
     image: options.Images = None,
     video: options.Videos = None,
     frames: options.Frames = 16,
@@ -35,10 +38,12 @@ def run(
     overlay: Annotated[
         Path | None, typer.Option(help="Draw the representatives on the image (PNG, SVG or PDF).", show_default=False)
     ] = None,
+    plugin: options.Plugins = None,
     clip: options.Clip = None,
-    device: options.Device = "auto",
+    loading: Loading,
     max_new_tokens: options.NewTokens = 128,
     as_json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Answer a question about images or videos with compressed visual tokens.
@@ -55,12 +60,14 @@ def run(
     asked = question(image, prompt, Films(video or (), frames, fps), model)
     if overlay is not None:
         writable_drawing(overlay, FIGURES)
-    loaded = load(model, clip, device)
+    loaded = load(model, clip, loading, chosen)
+    chosen = chosen.over(loaded.defaults)
     wanted = (loaded, request(loaded, asked), chosen, max_new_tokens)
     answers = list(ask_both(*wanted)) if compare else [ask(*wanted)]
     if overlay is not None:
         draw(answers[-1], asked, overlay, overlay=True)
-    notes = print_notes(reaches(answers[-1], chosen.budget))
+    notes = budget_notes(answers[-1], chosen.budget)
+    print_notes(notes)
     if as_json:
         _print_json(model, asked.prompt, chosen, answers, notes)
     else:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import platform
-from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +12,7 @@ from covist.cli import options
 from covist.cli.console import print_line
 from covist.errors import CovistError
 from covist.extras import require_extra
+from covist.loading import Loading
 from covist.serve.limits import Limits
 from covist.units import counted
 
@@ -27,32 +25,8 @@ if TYPE_CHECKING:
     from covist.serve.spec import ServiceSpec
 
 
-def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option for each field of `Limits`; the command receives one `Limits` object."""
-    shown = inspect.signature(command, eval_str=True).parameters
-    own = [parameter for parameter in shown.values() if parameter.name != "limits"]
-    kinds = get_type_hints(Limits)
-    limits = [
-        inspect.Parameter(
-            one.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=one.default,
-            annotation=Annotated[kinds[one.name], typer.Option(help=one.metadata["doc"], rich_help_panel="Limits")],
-        )
-        for one in fields(Limits)
-    ]
-
-    def serve(**given: Any) -> None:
-        chosen = Limits(**{one.name: given.pop(one.name) for one in fields(Limits)})
-        command(**given, limits=chosen)
-
-    serve.__doc__ = command.__doc__
-    serve.__signature__ = inspect.Signature([*own, *limits])  # type: ignore[attr-defined]
-    serve.__annotations__ = {one.name: one.annotation for one in (*own, *limits)}
-    return serve
-
-
-@_with_limits
+@options.grouped("limits", Limits, "Limits")
+@options.with_loading
 def serve(
     *,
     model: options.Model = "tiny",
@@ -63,6 +37,23 @@ def serve(
     config: options.Config = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8000,
+    served_model_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What clients call the model.", show_default="that of its folder")
+    ] = None,
+    ssl_certfile: Annotated[
+        Path | None, typer.Option(help="Encrypt connections (https) with this certificate.", show_default=False)
+    ] = None,
+    ssl_keyfile: Annotated[
+        Path | None, typer.Option(help="The key of the certificate, if it is in another file.", show_default=False)
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Let web pages from here (https://example.com, or * for all) ask the server (CORS).",
+            show_default=False,
+        ),
+    ] = None,
     api_key_file: Annotated[
         Path | None, typer.Option(help="Keys that clients must send, one per line.", show_default=False)
     ] = None,
@@ -88,8 +79,9 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    plugin: options.Plugins = None,
     clip: options.Clip = None,
-    device: options.Device = "auto",
+    loading: Loading,
     verbose: options.Verbose = False,
     limits: Limits,
 ) -> None:
@@ -102,44 +94,54 @@ def serve(
     _check_page(page, ray)
     _check_ray(ray, replicas, autoscale)
     from covist.api.setup import Setup
-    from covist.serve.connections import bind
+    from covist.plugins import Plugin
+    from covist.serve.connections import Tls, bind, checked_origins
     from covist.serve.keys import Keys
     from covist.serve.spec import ServiceSpec
 
     chosen = options.setup(config, strategy, method, budget, min_coverage)
     keys = None if api_key_file is None else Keys.read(api_key_file)
+    front = {"tls": Tls.read(ssl_certfile, ssl_keyfile), "origins": checked_origins(allow_origin or ())}
     bound = bind(host, port)
     spec = ServiceSpec(
         model=model,
+        name=served_model_name,
         clip=clip,
-        device=device,
+        loading=loading.over(chosen.loading),
         setup=Setup(concentration=concentration).over(chosen),
         limits=limits,
         image_hosts=tuple(allow_image_host or ()),
         temperature=temperature,
+        plugins=tuple(map(Plugin.of, plugin or ())),
     )
     if ray is None:
-        _serve_here(spec, keys, bound, page)
+        _serve_here(spec, keys, bound, page, **front)
     else:
-        _serve_on_ray(spec, keys, bound, ray, replicas, autoscale)
+        _serve_on_ray(spec, keys, bound, ray, replicas, autoscale, **front)
 
 
-def _serve_here(spec: ServiceSpec, keys: Keys | None, bound: socket.socket, page: bool) -> None:
+def _serve_here(spec: ServiceSpec, keys: Keys | None, bound: socket.socket, page: bool, **front: Any) -> None:
     from transformers.utils import logging
 
     from covist.serve.server import run_server
 
     logging.disable_progress_bar()
     service = spec.build(keys)
-    address = _announce(service.name, service.default, bound)
+    address = _announce(service.name, service.default, bound, front["tls"] is not None)
     if page:
         asked = "" if keys is None else "; it asks for a key as the password, with any user name"
         print_line(f"the page is at {address.removesuffix('v1')}{asked}")
-    run_server(service, bound, _page() if page else None)
+    run_server(service, bound, _page() if page else None, **front)
 
 
 def _serve_on_ray(
-    spec: ServiceSpec, keys: Keys | None, bound: socket.socket, ray: str, replicas: int | None, autoscale: str | None
+    spec: ServiceSpec,
+    keys: Keys | None,
+    bound: socket.socket,
+    ray: str,
+    replicas: int | None,
+    autoscale: str | None,
+    **front: Any,
 ) -> None:
     from covist.cluster.scaling import Scaling
     from covist.cluster.start import ray_running, worker_reservation
@@ -149,11 +151,11 @@ def _serve_on_ray(
         from covist.cluster.fleet import Fleet
         from covist.serve.server import run_server
 
-        share = worker_reservation(scaling.replicas, spec.device)
+        share = worker_reservation(scaling.replicas, spec.loading.device or "auto")
         fleet = Fleet(spec, scaling, share, application_name(bound), keys)
         copies = f"{autoscale} replicas" if autoscale else counted(scaling.replicas, "replica")
-        _announce(fleet.name, fleet.default, bound, f", {copies}")
-        run_server(fleet, bound)
+        _announce(fleet.name, fleet.default, bound, front["tls"] is not None, f", {copies}")
+        run_server(fleet, bound, **front)
 
 
 def application_name(bound: socket.socket) -> str:
@@ -161,10 +163,10 @@ def application_name(bound: socket.socket) -> str:
     return f"covist-{platform.node()}-{bound.getsockname()[1]}"
 
 
-def _announce(name: str, default: Setup, bound: socket.socket, more: str = "") -> str:
+def _announce(name: str, default: Setup, bound: socket.socket, is_encrypted: bool, more: str = "") -> str:
     """Print where the model is served; returns the address."""
     host, port = bound.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+    address = f"http{'s' * is_encrypted}://{f'[{host}]' if ':' in host else host}:{port}/v1"
     print_line(f"serving [bold]{name}[/] at {address} ({default.method}, budget {default.budget}{more})")
     return address
 

@@ -10,10 +10,13 @@ from rich.markup import escape
 
 from covist.cli import options
 from covist.cli.console import out, print_json, print_notes
-from covist.cli.models import Films, certificates, draw, load, question, reaches, request
+from covist.cli.models import Films, budget_notes, certificates, draw, load, question, request
+from covist.loading import Loading
 
 
+@options.with_loading
 def show(
+    *,
     image: options.Images = None,
     video: options.Videos = None,
     frames: options.Frames = 16,
@@ -29,13 +32,16 @@ def show(
     min_coverage: options.MinCoverage = None,
     config: options.Config = None,
     which: Annotated[int, typer.Option("--which", min=1, help="Number of the image or video to draw.")] = 1,
-    theme: Annotated[options.ThemeName, typer.Option("--theme", help="The page that a figure is for.")] = (
-        options.ThemeName.light
-    ),
+    theme: Annotated[
+        options.ThemeName | None,
+        typer.Option("--theme", help="The page that a figure is for; by default light, and in HTML as the browser is."),
+    ] = None,
+    plugin: options.Plugins = None,
     clip: options.Clip = None,
-    device: options.Device = "auto",
+    loading: Loading,
     max_new_tokens: options.NewTokens = 128,
     as_json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Draw what was kept of an image or a video, and why.
@@ -54,10 +60,12 @@ def show(
     chosen = options.setup(config, strategy, method, budget, min_coverage)
     asked = question(image, prompt, Films(video or (), frames, fps), model)
     writable_drawing(destination)
-    loaded = load(model, clip, device)
+    loaded = load(model, clip, loading, chosen)
+    chosen = chosen.over(loaded.defaults)
     answer = ask(loaded, request(loaded, asked), chosen, max_new_tokens)
     draw(answer, asked, destination, which - 1, theme=theme)
-    notes = print_notes(reaches(answer, chosen.budget))
+    notes = budget_notes(answer, chosen.budget)
+    print_notes(notes)
     if as_json:
         about = {
             "model": model,

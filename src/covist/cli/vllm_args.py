@@ -33,15 +33,19 @@ def vllm_args(
         typer.Option(help="Extra dimensions per attention head, for the bias.", show_default="the fewest that fit"),
     ] = None,
     as_json: options.Json = False,
+    quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Print the command that serves a model in vLLM with compression (needs covist\\[vllm] where it runs).
 
     Example: [bold]covist vllm-args --model llava-hf/llava-1.5-7b-hf --budget 64[/]
     """
+    from covist.api.setup import Setup
     from covist.vllm.command import serve_command
 
     chosen = options.setup(config, None, method, budget)
+    if method is None and Setup.of(config).method is None:
+        chosen = replace(chosen, method=None)  # which one is usual depends on the model
     if concentration is not None:
         chosen = replace(chosen, concentration=concentration)
     command = serve_command(model, chosen, instruction=instruction, clip=clip, columns=columns)
