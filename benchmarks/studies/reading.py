@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covist.eval.records import Answered
+from covist.eval.records import ItemAnswers
 from covist.eval.statistics import Interval, accuracy, retention
 from covist.eval.subject import Subject
 from covist.eval.suite import SUITES, load_suite
@@ -47,7 +47,7 @@ def reading_by_layer(suite: str = "scenes", *, limit: int = 8, model: Any = None
         for item in items:
             image = subject.requests(item)[0].prompts["input_ids"] == subject.model.config.image_token_id
             with image_hidden(decoder.layers[layers:], image):
-                answered[item.number] = Answered(item.number, subject.answer(item).texts, 0.0, 0.0)
+                answered[item.number] = ItemAnswers(item.number, subject.answer(item).texts, 0.0, 0.0)
         tallies[layers] = tally(items, answered, asked.families)
     whole = tallies[len(decoder.layers)]
     return [Reading(layers, accuracy(own, seed).value, *retention(own, whole, seed)) for layers, own in tallies.items()]

@@ -10,7 +10,7 @@ from statistics import mean
 
 from covist.api.setup import Setup
 from covist.budget import Count
-from covist.eval.answering import Answering, answers_identity
+from covist.eval.answering import SuiteAnswerer, answers_identity
 from covist.eval.records import Records, Run
 from covist.eval.statistics import Estimate, Tally, accuracy, difference, retention
 from covist.eval.subject import Subject
@@ -45,7 +45,7 @@ class Study:
     def measure(self, variant: Variant) -> None:
         identity = answers_identity(self.suite, self.subject, None, Setup(), 0)
         with Records(self.out / variant.name, identity) as records, variant.condition(self.subject):
-            Answering(self.subject, self.suite, self.items, records, 0).answer(variant.runs)
+            SuiteAnswerer(self.subject, self.suite, self.items, records, 0).answer(variant.runs)
             for run in variant.runs:
                 answered = records.of(run)
                 self.tallies[variant.name, run] = tally(self.items, answered, self.suite.families)
