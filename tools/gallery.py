@@ -1,6 +1,6 @@
-"""Write docs/gallery.md: what every method keeps of four images, what is kept in every family, and of a film.
+"""Write the pages of the gallery: what every method keeps of four images, what is kept in every family, and of a film.
 
-    python tools/gallery.py                       write the page, its figures and that of the front page, light and dark
+    python tools/gallery.py                       write the pages and all figures, also of the front pages
     python tools/gallery.py --methods divprune    only these methods, to look at them quickly
 
 Nothing is downloaded: methods and the film run on the embedded model, families on models with random weights. The same
@@ -10,24 +10,27 @@ release draws the same page everywhere.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
+from PIL.Image import Resampling
 from transformers.utils import logging
 
 from covist.methods.catalogue import WHERE
 from covist.methods.registry import available_methods
-from covist.viz import save_figure
 from covist.viz.theme import THEMES, Theme
 from plates import families, film, images, methods, show
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 DPI, QUALITY = 150, 72  # a figure is below 400 kB
+SIDE = 450  # pixels of an image on the front page
+SCALING = {"scene": Resampling.NEAREST, "photograph": Resampling.BICUBIC}
+PHOTOGRAPHED = "What covist keeps of a photograph, and why"
+WRITTEN = "<!-- Written by `python tools/gallery.py`. -->"
 INTRODUCTION = """\
-<!-- Written by `python tools/gallery.py`. -->
-
 # Gallery
 
 What every method keeps of the same four images, what covist keeps in every family, and what it keeps of a film. Each
@@ -36,8 +39,8 @@ lead to the tokens that it stands for. `covist show --method NAME` draws the sam
 for it.
 
 A method whose selection looks right does not always answer correctly: [Results](results.md) has the measurements, and
-[Methods](methods.md) describes each method.
-
+[Methods](methods.md) describes each method."""
+PHOTOGRAPH = """\
 Methods and the film run on the embedded model. Methods are grouped by what mainly decides which tokens stay. The
 landscape is rendered. The cup of coffee is a photograph (by Rachel Michetti, CC0, from the data of scikit-image). The
 model was trained on nothing like these two, so what it answers about them means nothing; how much methods keep of what
@@ -48,8 +51,8 @@ same ones."""
 INSIDE = f"""\
 These methods remove tokens between decoder layers, some of them also before the first one. They are drawn at their last
 stage. There they keep fewer than {methods.BUDGET} tokens, because they have shown more to earlier layers."""
-SECTIONS = ((("before",), "before", BEFORE), (("inside", "both"), "inside", INSIDE))
-"""Where the methods of a section act, the word for it, and what to know about them."""
+METHODS = ((("before",), "before", BEFORE), (("inside", "both"), "inside", INSIDE))
+"""Where the methods of a page act, the word for it, and what to know about them."""
 FAMILIES = f"""\
 One square image in a model of each [family](families.md), with the tiles that its image processor makes of it;
 `{families.METHOD}` keeps {families.BUDGET} of the tokens. Every token is drawn at the same size. Some families see the
@@ -68,54 +71,85 @@ stand for tokens of the others. Lines are drawn only within a frame. A token is 
 it; at a *still place* this never happens."""
 
 
+class Page(NamedTuple):
+    """A page of the gallery, and what the overview says about it."""
+
+    name: str
+    title: str
+    summary: str
+    parts: list[str]
+
+
 def write(names: Sequence[str], docs: Path = DOCS) -> None:
-    """The page and its figures, in both themes."""
-    (docs / "gallery").mkdir(exist_ok=True)
-    parts = [INTRODUCTION, *_methods(names, docs), *_families(docs), *_film(docs)]
-    (docs / "gallery.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    answer = show.answered()
-    for theme, colours in THEMES.items():
-        save_figure(show.draw(answer, colours), docs / f"covist-show-{theme}.png")
+    """The pages and their figures, in both themes."""
+    for folder in ("gallery", "front"):
+        (docs / folder).mkdir(exist_ok=True)
+    stills = images.stills()
+    pages = [*_methods(names, stills, docs), _families(docs), _film(docs)]
+    for page in pages:
+        _write(docs / f"{page.name}.md", [f"# {page.title}", *page.parts])
+    # The headings are those that the whole gallery had when it was one page: links to them stay alive.
+    sections = [f"## {page.title}\n\n{page.summary} [Look at them]({page.name}.md)." for page in pages]
+    _write(docs / "gallery.md", [INTRODUCTION, _front(stills, docs), PHOTOGRAPH, *sections])
 
 
-def _methods(names: Sequence[str], docs: Path) -> list[str]:
-    shown = [(name, still, methods.kept_by(names, still)) for name, still in images.stills().items()]
-    parts = []
-    for places, place, introduction in SECTIONS:
+def _write(path: Path, parts: list[str]) -> None:
+    path.write_text("\n\n".join([WRITTEN, *parts]) + "\n", encoding="utf-8")
+
+
+def _methods(names: Sequence[str], stills: dict[str, images.Still], docs: Path) -> Iterator[Page]:
+    shown = [(name, still, methods.kept_by(names, still)) for name, still in stills.items()]
+    for places, place, introduction in METHODS:
         groups = methods.by_what_decides(names, places)
         if not groups:
             continue
         listed = "\n".join(f"- **{word}**: {', '.join(f'`{name}`' for name in own)}" for word, own in groups.items())
-        parts += [f"## {WHERE[place].capitalize()}", introduction, listed]
+        parts = [introduction, listed]
         for name, still, reports in shown:
             draw = partial(methods.draw, still, reports, groups)
-            parts.append(_save(f"{name}-{place}", f"{still.caption}: what methods keep {WHERE[place]}", draw, docs))
-    return parts
+            plate = _save(f"gallery/{name}-{place}", f"{still.caption}: what methods keep {WHERE[place]}", draw, docs)
+            parts += [f"## {still.caption}", plate]
+        summary = f"{sum(map(len, groups.values()))} methods that act {WHERE[place]}, on four images."
+        yield Page(f"gallery-{place}", WHERE[place].capitalize(), summary, parts)
 
 
-def _families(docs: Path) -> list[str]:
+def _families(docs: Path) -> Page:
     image = images.landscape(families.SIDE)
     kept = families.kept_by_family(image)
     listed = "\n".join(f"- `{one.family}` (`{one.preset}`): {one.facts}" for one in kept)
-    plate = _save("families", "One image in every family", partial(families.draw, image, kept), docs)
-    return ["## Every family", FAMILIES, plate, listed]
+    plate = _save("gallery/families", "One image in every family", partial(families.draw, image, kept), docs)
+    summary = f"One image in {len(kept)} families, on their own grids and tiles."
+    return Page("gallery-families", "Every family", summary, [FAMILIES, plate, listed])
 
 
-def _film(docs: Path) -> list[str]:
+def _film(docs: Path) -> Page:
     frames, moves = images.film()
     reports = film.kept_by(film.METHODS, frames)
     facts = {method: film.describe(report, moves) for method, report in reports.items()}
     listed = "\n".join(f"- `{method}` {said}." for method, said in facts.items())
-    plate = _save("film", "What methods keep of each frame", partial(film.draw, frames, reports, facts), docs)
-    return ["## A film", FILM, plate, listed]
+    plate = _save("gallery/film", "What methods keep of each frame", partial(film.draw, frames, reports, facts), docs)
+    summary = f"What {len(reports)} methods keep of six frames in which a ball moves."
+    return Page("gallery-film", "A film", summary, [FILM, plate, listed])
 
 
-def _save(name: str, alt: str, draw: Callable[[Theme], Figure], docs: Path) -> str:
-    """Write a figure in both themes -> how the page shows the one that fits."""
+def _front(stills: dict[str, images.Still], docs: Path) -> str:
+    """The figures of the front pages; returns that of the photograph."""
+    kept = {name: show.kept_of(stills[name]) for name in SCALING}
+    for name, scaling in SCALING.items():
+        stills[name].image.resize((SIDE, SIDE), scaling).save(docs / f"front/{name}.webp", quality=QUALITY)
+        _save(f"front/{name}-kept", "", partial(show.draw_square, stills[name], kept[name][0]), docs)
+    _save("covist-show", "", partial(show.draw, stills["scene"], *kept["scene"]), docs, "png")
+    photograph = partial(show.draw_unanswered, stills["photograph"], kept["photograph"][0])
+    return _save("covist-photograph", PHOTOGRAPHED, photograph, docs)
+
+
+def _save(name: str, alt: str, draw: Callable[[Theme], Figure], docs: Path, kind: str = "webp") -> str:
+    """Write a figure in both themes -> how a page shows the one that fits."""
+    options: dict[str, Any] = {"pil_kwargs": {"quality": QUALITY}} if kind == "webp" else {}
     shown = []
     for theme, colours in THEMES.items():
-        path = f"gallery/{name}-{theme}.webp"
-        draw(colours).savefig(docs / path, dpi=DPI, facecolor="auto", pil_kwargs={"quality": QUALITY})
+        path = f"{name}-{theme}.{kind}"
+        draw(colours).savefig(docs / path, dpi=DPI, facecolor="auto", **options)
         shown.append(f"![{alt}]({path}#only-{theme})")
     return "\n".join(shown)
 

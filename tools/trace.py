@@ -151,9 +151,9 @@ def _ways(folder: Path) -> dict[str, AbstractContextManager[Callable[[], object]
 
     @contextmanager
     def batch() -> Iterator[Callable[[], object]]:
-        worker = Worker(WorkerSpec("tiny", setup=setup, max_new_tokens=4, folder=folder), loaded)
+        worker = Worker(WorkerSpec("tiny", setup=setup, max_new_tokens=4), loaded)
         with closing(worker):
-            yield lambda: worker([read_row(0, {"image": "image.png", "prompt": question})])
+            yield lambda: worker([read_row(0, {"image": "image.png", "prompt": question}, folder)])
 
     @contextmanager
     def serve() -> Iterator[Callable[[], object]]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from covist import tiny
+from covist.page.examples import PHOTOGRAPH
 from covist.tiny.scenes import Thing
 
-PHOTOGRAPH = Path(__file__).with_name("coffee.jpg")
-"""A cup of coffee, cut to a square: a photograph by Rachel Michetti, CC0, from the data of scikit-image."""
 FRAMES = 6
 FILMED = 2_003_808  # a scene that leaves room for something to pass
 

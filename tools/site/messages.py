@@ -30,8 +30,11 @@ ROOMS = {
         "When a method, one of its settings, a budget or a constant is outside its range.",
         "methods formulas budget.py checks.py config.py files.py grid.py plan.py schedule.py state.py",
     ),
-    "Models and checkpoints": ("When a model is loaded, or a family is found for it.", "families tiny plugins.py"),
-    "Images, videos and prompts": ("When a prompt is read, from a command, a request or a row.", "request"),
+    "Models and checkpoints": (
+        "When a model is loaded, or a family is found for it.",
+        "families tiny loading.py plugins.py",
+    ),
+    "Images, videos and prompts": ("When a prompt is read, from a command, a request or a row.", "request opening.py"),
     "Command line and output files": (
         "When options contradict each other, a package is missing, or a file cannot be written.",
         "cli viz extras.py outputs.py",
