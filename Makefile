@@ -118,11 +118,12 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt tools/torchvision_nms.py
 	  cp tools/torchvision_nms.py $$site && echo 'import torchvision_nms' > $$site/torchvision_nms.pth
 	touch $@
 
-# Gradio needs older versions of some packages, so the page has its own constraints; playwright drives the system's browser.
+# Gradio needs older versions of some packages, so the page has its own constraints; playwright drives the system's browser,
+# and axe-core checks that everybody can use what it shows.
 $(PAGE)/.installed: pyproject.toml constraints-page.txt
 	$(PYTHON) -m venv $(PAGE)
 	$(PAGE)/bin/python -m pip install --quiet --constraint constraints-page.txt torch==2.13.0 \
-	  --editable '.[page]' httpx hypothesis openai playwright pytest
+	  --editable '.[page,docs]' httpx hypothesis openai axe-playwright-python playwright pytest
 	touch $@
 
 clean:

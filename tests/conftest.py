@@ -9,6 +9,9 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import covist.state
+from covist import plugins
+from covist.families import registry as families
+from covist.methods import registry as methods
 
 pytest_plugins = ["support.rounding"]
 
@@ -28,3 +31,12 @@ def validated_states(monkeypatch):
 def seeded():
     """What a test draws does not depend on the tests that ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def own_registrations(monkeypatch):
+    """Methods, families and plugins that a test loads are gone after it: reading a command with `--plugin` is enough."""
+    methods.available_methods(), families.available_families()  # covist's own stay
+    monkeypatch.setattr(methods, "_METHODS", dict(methods._METHODS))
+    monkeypatch.setattr(families, "_FAMILIES", dict(families._FAMILIES))
+    monkeypatch.setattr(plugins, "_LOADED", set())

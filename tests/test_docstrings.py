@@ -11,8 +11,6 @@ import covist.eval
 import covist.reproduce
 import covist.tiny
 import covist.viz
-from covist.families import registry as families
-from covist.methods import registry as methods
 
 
 def public_objects():
@@ -31,9 +29,6 @@ PUBLIC = dict(public_objects())
 @pytest.mark.parametrize("name", PUBLIC)
 def test_the_example_of_a_public_name_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(methods, "_METHODS", dict(covist.available_methods()))  # an example may register one
-    families.families()
-    monkeypatch.setattr(families, "_FAMILIES", dict(families._FAMILIES))
     torch.manual_seed(0)
     (example, *_) = doctest.DocTestFinder(recurse=False).find(PUBLIC[name], name, globs={"covist": covist})
     assert example.examples, f"{name} has no example in its docstring"

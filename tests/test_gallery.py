@@ -18,7 +18,8 @@ from covist.methods.registry import available_methods
 from covist.viz.theme import DARK, LIGHT
 
 DOCS = Path(__file__).parents[1] / "docs"
-FIGURE = re.compile(r"\((gallery/\S+)-(light|dark)\.webp#only-(light|dark)\)")
+FIGURE = re.compile(r"\(((?:gallery|front)/\S+)-(light|dark)\.webp#only-(light|dark)\)")
+PAGES = ("gallery.md", "gallery-before.md", "gallery-inside.md", "gallery-families.md", "gallery-film.md")
 LARGEST = 400_000  # bytes
 
 
@@ -35,21 +36,59 @@ def words(figure) -> list[str]:
     return [text.get_text() for text in figure.texts]
 
 
-def test_the_page_names_every_method_and_every_family():
-    page = (DOCS / "gallery.md").read_text(encoding="utf-8")
+def text_of(*pages: str) -> str:
+    return "\n".join((DOCS / page).read_text(encoding="utf-8") for page in pages)
+
+
+def test_the_pages_name_every_method_and_every_family():
+    page = text_of(*PAGES)
     names = [name for name, method in available_methods().items() if of_this_package(method)]
     names += [family.name for family in families() if of_this_package(family) and family.presets]
     assert [name for name in names if f"`{name}`" not in page] == [], "run python tools/gallery.py"
 
 
+def test_the_overview_leads_to_every_page_under_the_headings_that_it_had_alone():
+    overview = text_of("gallery.md")
+    sections = dict(re.findall(r"^## (.+)\n\n.+ \[Look at them\]\((.+)\)\.$", overview, re.M))
+    assert list(sections) == ["Before the decoder", "Inside the decoder", "Every family", "A film"]
+    assert tuple(sections.values()) == PAGES[1:]
+    assert [text_of(page).split("\n# ")[1].splitlines()[0] for page in sections.values()] == list(sections)
+
+
+def test_a_page_of_the_gallery_has_few_figures():
+    assert [len(FIGURE.findall(text_of(page))) // 2 for page in PAGES] == [0, 4, 4, 1, 1]
+
+
+@pytest.mark.parametrize("page", ["gallery.md", "index.md", "../README.md"])
+def test_a_photograph_is_shown_with_its_licence_and_what_it_does_not_show(page):
+    text = " ".join(text_of(page).split())
+    assert re.search(r"photograph\S*-(?:light|dark)\.webp", text)
+    assert "Rachel Michetti, CC0, from the data of scikit-image" in text
+    assert "cannot answer about photographs" in text or "what it answers about them means nothing" in text
+    assert "grids" in text or "was measured" in text
+
+
 def test_every_figure_is_there_for_light_and_dark_pages_and_none_is_left_over():
-    found = FIGURE.findall((DOCS / "gallery.md").read_text(encoding="utf-8"))
+    found = FIGURE.findall(text_of(*PAGES, "index.md"))
     assert all(drawn == shown for _, drawn, shown in found)
     named = {f"{name}-{theme}.webp" for name, theme, _ in found}
     assert named == {f"{name}-{theme}.webp" for name, _, _ in found for theme in ("light", "dark")}
-    written = {path.relative_to(DOCS).as_posix(): path.stat().st_size for path in (DOCS / "gallery").iterdir()}
+    drawn = [path for folder in ("gallery", "front") for path in (DOCS / folder).glob("*-*.webp")]
+    written = {path.relative_to(DOCS).as_posix(): path.stat().st_size for path in drawn}
     assert set(written) == named
     assert {name: size for name, size in written.items() if size > LARGEST} == {}
+
+
+def test_the_figures_of_the_front_pages_can_be_drawn(gallery):
+    show, still = gallery.show, gallery.images.stills()["photograph"]
+    kept, _ = show.kept_of(still)
+    assert len(kept.kept) == show.BUDGET
+    assert words(show.draw_unanswered(still, kept, LIGHT))[:2] == [
+        "A photograph",
+        "covist-fixed: 64 of 576 visual tokens per layer",
+    ]
+    (axes,) = show.draw_square(still, kept, DARK).axes
+    assert len(axes.collections[-1].get_offsets()) == show.BUDGET
 
 
 def test_methods_are_drawn_in_the_groups_of_what_decides(gallery):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow
 import pytest
-from PIL import Image, features
+from PIL import Image
 from pyarrow import parquet
 from support.batches import answers_of
 from support.postscript import PROGRAM, FakeGhostscript
@@ -21,10 +21,11 @@ from covist.cli import main
 from covist.errors import CovistError
 from covist.eval import read_data
 from covist.lmms.conversations import from_messages
-from covist.request.images import FORMATS, check_image, decode_image, has_image_ending, image_files, load_image
+from covist.request.formats import FORMATS, has_image_ending, readable
+from covist.request.images import check_image, decode_image, image_files, load_image
 from covist.request.videos import load_video
 from covist.serve.errors import Refusal
-from covist.serve.images import ImageReader
+from covist.serve.images import ImageReader, Source
 from covist.serve.limits import Limits
 
 REFUSED = "is not an image that covist can read"
@@ -38,6 +39,7 @@ ENDINGS = {
     ".ppm": "PPM",
     ".jp2": "JPEG2000",
     ".avif": "AVIF",
+    ".heic": "HEIF",
 }
 PROGRAMS = (".eps", ".ps", ".wmf", ".emf", ".fpx", ".mic", ".psd", ".pdf", ".svg", ".h5", ".iim")
 
@@ -72,11 +74,13 @@ def test_pillow_itself_would_run_it(ghostscript, photos):
 def _page(path: Path) -> None:
     from covist.page.asking import data_url
 
-    _served(data_url(path.read_bytes()))
+    with pytest.raises(Refusal) as refused:  # by its first bytes, before the server is asked
+        data_url(path.read_bytes())
+    raise CovistError(refused.value.message)
 
 
 def _read(reader: ImageReader, url: str) -> None:
-    reader.decoded(*reader.measured([url]))
+    reader.decoded(*reader.measured([Source("image", "image 1", url)]))
 
 
 def _served(url: str) -> None:
@@ -115,7 +119,7 @@ def test_a_photograph_that_is_postscript_is_refused_and_never_run(ghostscript, p
 def test_a_program_sent_by_an_allowed_host_is_not_run_either(ghostscript):
     reader = ImageReader(Limits(), fetcher=None)
     with pytest.raises(Refusal, match="is not an image"):
-        reader.decoded(*reader.measured([PROGRAM]))  # the bytes that a host has sent
+        reader.decoded(*reader.measured([Source("image", "image 1", PROGRAM)]))  # the bytes that a host has sent
     assert not ghostscript.has_run
 
 
@@ -159,8 +163,8 @@ def test_a_batch_refuses_it_row_by_row(ghostscript, photos, tmp_path):
 
 @pytest.mark.parametrize(("ending", "kind"), ENDINGS.items())
 def test_what_cameras_scanners_and_browsers_write_is_read(tmp_path, ending, kind):
-    if kind == "AVIF" and not features.check("avif"):
-        pytest.skip("this Pillow has no AVIF")
+    if kind not in readable():
+        pytest.skip(f"this Pillow has no {kind}")
     path = tmp_path / f"photo{ending.upper()}"
     Image.new("RGB", (32, 24), "white").save(path, kind)
     assert load_image(path).size == (32, 24)

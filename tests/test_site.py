@@ -114,7 +114,7 @@ def test_links_of_the_pages_in_the_root_lead_somewhere(pages):
 
 def test_the_readme_and_the_first_page_begin_alike():
     readme, index = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/index.md"))
-    words, code = index.split("\n\n")[1], FENCE.search(index)[0]
+    words, code = index.partition("\n# covist\n\n")[2].split("\n\n")[0], FENCE.search(index)[0]
     assert words.startswith("A vision-language model") and code.startswith("```python")
     assert words in readme and code in readme
 

@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from covist.config import CovistConfig
     from covist.contract.encoder import EncoderRead
     from covist.contract.method import Method, MethodInfo
+    from covist.contract.signals import ImageSignals
     from covist.contract.views import BlockView, DecoderView, ImageContext
     from covist.errors import CovistError
     from covist.families.registry import available_families, register_family
     from covist.formulas.concentration import ConcentrationTracker
+    from covist.grid import Grid
+    from covist.loading import Loading
     from covist.methods.create import create_method
     from covist.methods.registry import available_methods, register_method
     from covist.reduction import Reduction
+    from covist.request.loading import LoadedModel, load_model
     from covist.schedule import Schedule
     from covist.state import VisualState
 
@@ -33,7 +37,11 @@ __all__ = [
     "CovistError",
     "DecoderView",
     "EncoderRead",
+    "Grid",
     "ImageContext",
+    "ImageSignals",
+    "LoadedModel",
+    "Loading",
     "Method",
     "MethodInfo",
     "Reduction",
@@ -46,6 +54,7 @@ __all__ = [
     "compress",
     "create_method",
     "eval",
+    "load_model",
     "register_family",
     "register_method",
     "tiny",
@@ -62,7 +71,11 @@ _MODULES = {
     "CovistError": "covist.errors",
     "DecoderView": "covist.contract.views",
     "EncoderRead": "covist.contract.encoder",
+    "Grid": "covist.grid",
     "ImageContext": "covist.contract.views",
+    "ImageSignals": "covist.contract.signals",
+    "LoadedModel": "covist.request.loading",
+    "Loading": "covist.loading",
     "Method": "covist.contract.method",
     "MethodInfo": "covist.contract.method",
     "Reduction": "covist.reduction",
@@ -74,6 +87,7 @@ _MODULES = {
     "available_methods": "covist.methods.registry",
     "compress": "covist.api.compress",
     "create_method": "covist.methods.create",
+    "load_model": "covist.request.loading",
     "register_family": "covist.families.registry",
     "register_method": "covist.methods.registry",
 }

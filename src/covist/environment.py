@@ -156,7 +156,7 @@ def _extras() -> list[Check]:
 def _model(name: str) -> Check:
     """Whether a model can be compressed, judged by its configuration; no weights are read or downloaded."""
     from covist.errors import CovistError
-    from covist.request.loading import EMBEDDED, served
+    from covist.request.checkpoints import EMBEDDED, served
 
     try:
         _, family, _ = served(name)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from covist.errors import CovistError
-from covist.outputs import writable_file
+from covist.outputs import writable_file, write_json
 
 Settings = TypeVar("Settings")
 
@@ -50,8 +50,7 @@ def parse_json(text: str | bytes) -> Any:
 
 def save_settings(path: str | Path, values: dict[str, Any]) -> None:
     """Write a file, or leave the one that is there as it was."""
-    text = json.dumps(as_json("settings", values), indent=2) + "\n"
-    writable_file(path).write_text(text, encoding="utf-8")
+    write_json(writable_file(path), as_json("settings", values))
 
 
 def load_settings(path: str | Path, make: Callable[[Any], Settings], what: str = "config") -> Settings:

@@ -25,7 +25,15 @@ FAR = 10.0
 
 @dataclass(frozen=True)
 class Grid:
-    """The layout of an image's tokens. `views` holds (rows, columns) of each view, in token order."""
+    """The layout of an image's tokens. `views` holds (rows, columns) of each view, in token order.
+
+    relation: how the views are related: "aligned" views show the same area (an overview and a sharper view), views
+        "apart" are parts of an image in an unknown arrangement, and "frames" are successive moments of a video
+
+    >>> grid = covist.Grid(((2, 3),))
+    >>> grid.size, grid.coordinates()[4].tolist()
+    (6, [0.5, 0.75])
+    """
 
     views: tuple[tuple[int, int], ...]
     relation: Relation = "aligned"

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,10 +23,11 @@ def writable_file(path: str | Path, suffixes: tuple[str, ...] = ()) -> Path:
     path = Path(path)
     if suffixes and path.suffix.lower() not in suffixes:
         raise CovistError(f"cannot write {path}: its name must end in {' or '.join(suffixes)}")
-    if path.is_dir():
-        raise CovistError(f"cannot write {path}: it is a directory")
-    if not path.parent.is_dir():
-        raise CovistError(f"cannot write {path}: there is no directory {path.parent}")
+    with _refused(path):  # a name that is too long
+        if path.is_dir():
+            raise CovistError(f"cannot write {path}: it is a directory")
+        if not path.parent.is_dir():
+            raise CovistError(f"cannot write {path}: there is no directory {path.parent}")
     _try_out(path.parent)
     return path
 
@@ -33,9 +35,9 @@ def writable_file(path: str | Path, suffixes: tuple[str, ...] = ()) -> Path:
 def writable_directory(path: str | Path) -> Path:
     """A directory in which files can be created; created if missing, but not the directories above it."""
     path = Path(path)
-    if not path.parent.is_dir():
-        raise CovistError(f"cannot write to {path}: there is no directory {path.parent}")
     with _refused(path):
+        if not path.parent.is_dir():
+            raise CovistError(f"cannot write to {path}: there is no directory {path.parent}")
         path.mkdir(exist_ok=True)
     _try_out(path)
     return path
@@ -98,9 +100,16 @@ def writing(directory: Path) -> Iterator[None]:
 def replace_file(path: Path, write: Callable[[BinaryIO], object], temporary: Path | None = None) -> None:
     """Replace a file atomically, even in a power cut: the data reaches the disk before the name does.
 
+    A link stays a link to the file. What is there but is no file, such as a device, is written to as it is.
+
     temporary: written first, on the same disk; by default next to the file
     """
-    temporary = path.with_name(f".{path.name}.tmp") if temporary is None else temporary
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        with writing(path), path.open("wb") as device:
+            write(device)
+        return
+    temporary = path.with_name(f".{short_name(path.name)}.tmp") if temporary is None else temporary
     with writing(path.parent):
         try:
             with temporary.open("wb") as file:
@@ -111,6 +120,16 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object], temporary: Pat
         finally:
             temporary.unlink(missing_ok=True)
         _flush_names(path.parent)
+
+
+def back_up(path: Path) -> Path | None:
+    """Copy a file that is about to be replaced to the first free name (`covist.json.1`); None if there is no file."""
+    if not path.is_file():
+        return None
+    names = (path.with_name(f"{path.name}.{number}") for number in count(1))
+    copy = next(name for name in names if not name.exists())
+    replace_file(copy, lambda file: file.write(path.read_bytes()))
+    return copy
 
 
 def _flush_names(directory: Path) -> None:

@@ -1,5 +1,7 @@
 """Numbers formatted for people to read."""
 
+from math import isfinite
+
 
 def size(count: float) -> str:
     """Bytes as KiB, MiB or GiB."""
@@ -24,6 +26,15 @@ def milliseconds(seconds: float) -> str:
 
 def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %"
+
+
+def percent(value: float, digits: int = 1, signed: bool = False) -> str:
+    """A figure that is in percent already; a dash where there is none."""
+    return f"{value:{'+' if signed else ''}.{digits}f}" if isfinite(value) else "–"
+
+
+def interval(ends: tuple[float, float], signed: bool = False) -> str:
+    return " to ".join(percent(end, signed=signed) for end in ends)
 
 
 def number(count: float) -> str:

@@ -17,7 +17,7 @@ from covist.batch.rows import Block, Row
 from covist.batch.spec import Facts, WorkerSpec
 from covist.batch.store import Store
 
-FACTS = Facts({"model": "fake"}, 0.1, 8.0)
+FACTS = Facts({"model": "fake"}, 0.1, 8.0, 64)
 
 
 def reply(row: Row) -> RowAnswer:
@@ -51,6 +51,20 @@ class FakeDriver:
                 time.sleep(self._seconds)
                 self.asked += [row.id for row in rows]
                 yield Result(block.index, [self._answer(row) for row in rows])
+
+
+class Stops(FakeDriver):
+    """Ends with an interruption after some pieces."""
+
+    def __init__(self, pieces: int, **options: Any):
+        super().__init__(**options)
+        self._pieces = pieces
+
+    def run(self, spec: WorkerSpec, blocks: Iterable[Block]) -> Iterator[Result]:
+        for number, result in enumerate(super().run(spec, blocks)):
+            if number == self._pieces:
+                raise KeyboardInterrupt
+            yield result
 
 
 def write_rows(path: Path, rows: Iterable[Any]) -> Path:

@@ -13,7 +13,7 @@ from covist.tiny.text import PAD, TOKEN_ID
 from support.checks import Subject
 from support.llava import TOKENS, ask, llava_config
 from support.requests import sample_of
-from support.text_models import text_config
+from support.text_models import CHUNKED, EXPERTS, FEW_EXPERTS, LATENT, LINEAR, MAMBA, PER_LAYER, text_config
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 TWO = "USER: where is this <image> and <image> what color is the left object ? ASSISTANT:"
@@ -22,30 +22,8 @@ WINDOW, CHUNK = 20, 12
 STD = 0.08
 SIZES = {"num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 8}
 ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": WINDOW}
-LINEAR = {
-    "linear_num_value_heads": 4,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "layer_types": ["linear_attention", "full_attention"] * 2,
-}
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-LATENT = {
-    "num_key_value_heads": 4,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-    "n_group": 1,
-    "topk_group": 1,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 2,
-}
-MAMBA = {"mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2, "chunk_size": 8}
+TURNS = {**LINEAR, "layer_types": ["linear_attention", "full_attention"] * 2}
+DEEPSEEK = {**LATENT, "num_key_value_heads": 4, "first_k_dense_replace": 2}
 BAMBA = {
     "mamba_n_heads": 8,
     "mamba_d_head": 8,
@@ -54,15 +32,14 @@ BAMBA = {
     "mamba_chunk_size": 8,
     "attn_layer_indices": [1, 3],
 }
-PER_LAYER = {"vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 0, "global_head_dim": 16}
 MANY = 512  # more keys than a prompt has: an indexer chooses all of them
-INDEXED = {**LATENT, "index_n_heads": 2, "index_head_dim": 16, "index_topk": MANY}
+INDEXED = {**DEEPSEEK, "index_n_heads": 2, "index_head_dim": 16, "index_topk": MANY}
 SHARED = {**INDEXED, "indexer_types": ["full", "shared"] * 2}
 BLOCKS = {
     "layer_types": ["full_attention", "minimax_m3_sparse"] * 2,
     **{"index_n_heads": 2, "index_head_dim": 8, "index_block_size": 4, "index_topk_blocks": MANY},
-    **{"rotary_dim": 4, "dense_intermediate_size": 64, "shared_intermediate_size": 16, "num_local_experts": 4},
-    **{"num_experts_per_tok": 2},
+    **{"rotary_dim": 4, "dense_intermediate_size": 64, "shared_intermediate_size": 16},
+    **FEW_EXPERTS,
 }
 POOLED = {
     **SHARED,
@@ -87,23 +64,18 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "sliding, two rotary tables": ("Gemma3TextConfig", ALTERNATING),
     "sliding, soft caps": ("Gemma2Config", {**ALTERNATING, "attn_logit_softcapping": 2.0}),
     "sliding, full without rotary": ("Cohere2Config", ALTERNATING),
-    "sliding, sinks": ("GptOssConfig", {**ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "sliding, sinks": ("GptOssConfig", {**ALTERNATING, **FEW_EXPERTS}),
     "sliding, shared keys": ("Gemma4TextConfig", {**ALTERNATING, **PER_LAYER, "num_kv_shared_layers": 2}),
     "chunked": (
         "Llama4TextConfig",
-        {
-            "attention_chunk_size": CHUNK,
-            "intermediate_size_mlp": 64,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 1,
-        },
+        {**CHUNKED, "attention_chunk_size": CHUNK},
     ),
-    "linear": ("Qwen3_5TextConfig", LINEAR),
-    "linear, experts": ("Qwen3NextConfig", {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 16}),
+    "linear": ("Qwen3_5TextConfig", TURNS),
+    "linear, experts": ("Qwen3NextConfig", {**TURNS, **EXPERTS, "shared_expert_intermediate_size": 16}),
     "convolution": ("Lfm2Config", {"layer_types": ["conv", "full_attention"] * 2}),
     "mamba": ("NemotronHConfig", {**MAMBA, "layers_block_type": ["mamba", "attention", "mlp", "mamba", "attention"]}),
     "mamba, rotary": ("BambaConfig", BAMBA),
-    "latent keys": ("DeepseekV3Config", LATENT),
+    "latent keys": ("DeepseekV3Config", DEEPSEEK),
     "fused projections": ("Phi3Config", {"sliding_window": WINDOW}),
     "chosen keys": ("DeepseekV32Config", INDEXED),
     "chosen keys, shared": ("GlmMoeDsaConfig", SHARED),

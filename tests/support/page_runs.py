@@ -27,8 +27,6 @@ import pytest
 import covist
 from covist import tiny
 from covist.cli import main
-from covist.families import registry as families
-from covist.methods import registry as methods
 from support.pages import ROOT, blocks_of
 from support.programs import hear_ctrl_c
 
@@ -49,7 +47,6 @@ def run_page(page: str, kinds: set[str], folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("CURL_HOME", str(folder))
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.setenv("PYTHONPATH", str(Path(covist.__file__).parents[1]))
-    forget_registrations(monkeypatch)
     make_stand_ins(folder)
     names: dict[str, object] = {"__name__": "__main__"}
     with closing(Reader()) as reader:
@@ -60,13 +57,6 @@ def run_page(page: str, kinds: set[str], folder: Path, monkeypatch: pytest.Monke
                 exec(compile(reader.redirected(block.code), page, "exec"), names)
             for command in block.commands if block.language == "bash" else ():
                 reader.run(command)
-
-
-def forget_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page may register methods and families of its own, which end with the test."""
-    covist.available_methods(), covist.available_families()  # our own are there before
-    monkeypatch.setattr(methods, "_METHODS", dict(methods._METHODS))
-    monkeypatch.setattr(families, "_FAMILIES", dict(families._FAMILIES))
 
 
 def make_stand_ins(folder: Path) -> None:

@@ -57,9 +57,9 @@ class Running:
 
 
 @contextmanager
-def serving(service: Service, extension: Extension | None = None) -> Iterator[Running]:
-    """The service behind uvicorn, in a thread, for the length of a `with` block."""
-    server = build_server(service, extension)
+def serving(service: Service, extension: Extension | None = None, **front: Any) -> Iterator[Running]:
+    """The service behind uvicorn, in a thread, for the length of a `with` block; `front` as for `build_server`."""
+    server = build_server(service, extension, **front)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

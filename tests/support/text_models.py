@@ -26,6 +26,32 @@ SIZES = {
 GROUPED = {"num_key_value_heads": 2}
 PARTIAL = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}
 
+# Parts of configurations: what makes a kind of layer.
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+LINEAR = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+LATENT = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_shared_experts": 1,
+}
+MAMBA = {"mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2, "chunk_size": 8}
+PER_LAYER = {"vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 0, "global_head_dim": 16}
+CHUNKED = {"intermediate_size_mlp": 64, "num_local_experts": 4, "num_experts_per_tok": 1}
+FEW_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+
 READABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", GROUPED),
     "llama, biases and wide heads": ("LlamaConfig", {**GROUPED, "attention_bias": True, "head_dim": 12}),
@@ -33,7 +59,7 @@ READABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3: norm per head": ("Qwen3Config", {**GROUPED, "head_dim": 16}),
     "qwen3-moe": (
         "Qwen3MoeConfig",
-        {**GROUPED, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+        {**GROUPED, **EXPERTS, "head_dim": 16},
     ),
     "granite: own scale, embeddings scaled": (
         "GraniteConfig",
@@ -64,11 +90,9 @@ READABLE: dict[str, tuple[str, dict[str, Any]]] = {
         {
             **GROUPED,
             **PARTIAL,
+            **EXPERTS,
             "head_dim": 16,
             "layer_types": ["full_attention"] * 8,
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 16,
             "shared_expert_intermediate_size": 16,
         },
     ),

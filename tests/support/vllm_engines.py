@@ -40,12 +40,15 @@ class Ask:
     images: tuple[Any, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     videos: tuple[Any, ...] = ()
+    ids: tuple[int, ...] = ()
+    """The tokens of the prompt, if vLLM has a tokenizer of its own for the type of the model."""
 
     def as_vllm(self) -> dict[str, Any]:
         seen = {name: list(own) for name, own in (("image", self.images), ("video", self.videos)) if own}
         shown = {"multi_modal_data": seen} if seen else {}
         said = {"mm_processor_kwargs": self.options} if self.options else {}
-        return {"prompt": self.prompt, **shown, **said}
+        prompt = {"prompt_token_ids": list(self.ids)} if self.ids else {"prompt": self.prompt}
+        return {**prompt, **shown, **said}
 
 
 @dataclass(frozen=True)

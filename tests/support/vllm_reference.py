@@ -22,7 +22,12 @@ def expected(model: Any, processor: Any, asks: list[Ask], tokens: int = 8, endle
     stop = {"eos_token_id": None} if endless else {}
     found = []
     for ask in asks:
-        inputs = processor(images=list(ask.images) or None, text=ask.prompt, return_tensors="pt")
+        shown = {"images": list(ask.images) or None}
+        if ask.videos:
+            frames, metadata = zip(*ask.videos, strict=True)
+            told = [{name: one[name] for name in one if name != "do_sample_frames"} for one in metadata]
+            shown |= {"videos": list(frames), "video_metadata": told, "do_sample_frames": False}
+        inputs = processor(**shown, text=ask.prompt, return_tensors="pt")
         output = model.generate(
             **inputs, max_new_tokens=tokens, do_sample=False, output_logits=True, return_dict_in_generate=True, **stop
         )
