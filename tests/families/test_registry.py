@@ -21,6 +21,7 @@ from covist.families.refusals import image_text_models
 @pytest.fixture
 def toy_family():
     """A family outside the package, registered for one test: a model class of its own and one decorated class."""
+
     class ToyForConditionalGeneration(LlavaNextForConditionalGeneration):
         pass
 
