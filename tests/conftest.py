@@ -35,7 +35,7 @@ def seeded():
 
 @pytest.fixture(autouse=True)
 def own_registrations(monkeypatch):
-    """Methods, families and plugins that a test loads are gone after it; reading a command with `--plugin` loads one."""
+    """Methods, families and plugins that a test loads are gone after it; reading `--plugin` loads some."""
     methods.available_methods(), families.available_families()  # covist's own stay
     monkeypatch.setattr(methods, "_METHODS", dict(methods._METHODS))
     monkeypatch.setattr(families, "_FAMILIES", dict(families._FAMILIES))
