@@ -58,6 +58,13 @@ class Plugin:
         """Its name and a checksum, which changes with its code."""
         return f"{Path(self.name).name} {sha256(self.code).hexdigest()[:12]}"
 
+    @property
+    def module_name(self) -> str:
+        """Of the module that it becomes."""
+        if not _is_path(self.name):
+            return self.name
+        return f"plugin_{Path(self.name).stem}_{sha256(self.code).hexdigest()[:8]}"
+
     def load(self) -> None:
         """Run it, once in a process; whatever goes wrong is a `CovistError` that names its line."""
         if self in _LOADED:
@@ -71,7 +78,7 @@ class Plugin:
         _LOADED.add(self)
 
     def _run(self) -> None:
-        module = ModuleType(f"plugin_{Path(self.name).stem}_{sha256(self.code).hexdigest()[:8]}")
+        module = ModuleType(self.module_name)
         module.__file__ = self.name
         sys.modules[module.__name__] = module  # where dataclasses and pickles look for it
         exec(compile(self.code, self.name, "exec"), vars(module))  # what --plugin is for
@@ -84,6 +91,18 @@ class Plugin:
                 lines.append(trace.tb_lineno)
             trace = trace.tb_next
         return f" line {lines[-1]}" if lines else ""
+
+
+def code_identity(kind: type) -> str | None:
+    """A checksum of the file that defined a class; None of a class that was typed in, which has no file."""
+    module = sys.modules.get(kind.__module__)
+    ran = next((plugin.code for plugin in _LOADED if plugin.module_name == kind.__module__), None)
+    if ran is None:
+        path = Path(getattr(module, "__file__", None) or "")
+        if not path.is_file():
+            return None
+        ran = path.read_bytes()
+    return sha256(ran).hexdigest()[:12]
 
 
 def _is_path(given: str) -> bool:

@@ -9,6 +9,7 @@ from covist.errors import CovistError
 from covist.eval import evaluate, load_suite
 from covist.eval.subject import Subject
 from covist.methods import registry
+from covist.plugins import Plugin
 from covist.request.answer import compressed
 
 METHODS = "covist-fixed,random:positions=keep"
@@ -101,6 +102,36 @@ def test_the_summary_covers_what_earlier_calls_have_finished(untrained, tmp_path
     rows = [(row["method"], row["budget"]) for row in summary(tmp_path)["results"]]
     assert rows == [("vanilla", 576), ("uniform", 24), ("random", 24), ("random", 12)]
     assert "| random |" in (tmp_path / "results.md").read_text()
+
+
+PLUGIN = """
+import covist
+
+
+@covist.register_method
+class Foremost(covist.Method):
+    name = "foremost-of-all"
+
+    def select(self, image, count):
+        return list(range(count))
+"""
+
+
+def test_answers_of_a_method_whose_file_was_changed_are_not_mixed_with_new_ones(untrained, tmp_path):
+    file, out = tmp_path / "mine.py", tmp_path / "out"
+    file.write_text(PLUGIN)
+    Plugin.of(str(file)).load()
+    for limit in (1, 2):
+        evaluate("foremost-of-all", "24", limit=limit, model=untrained, out=out)
+    file.write_text(PLUGIN.replace("range(count)", "range(1, count + 1)"))
+    Plugin.of(str(file)).load()
+    with pytest.raises(CovistError, match="of foremost-of-all from before its code was changed") as refused:
+        evaluate("random,foremost-of-all", "24", limit=3, model=untrained, out=out)
+    (stale,) = (out / "answers").glob("foremost*")
+    assert str(stale) in str(refused.value)
+    stale.unlink()
+    again = evaluate("foremost-of-all", "24", limit=3, model=untrained, out=out)
+    assert [score.method for score in again.scores] == ["vanilla", "foremost-of-all"]
 
 
 def test_the_summary_leaves_out_methods_that_are_registered_elsewhere(untrained, tmp_path, monkeypatch):

@@ -52,6 +52,13 @@ def test_the_setup_holds_everything_the_answers_depend_on(tuned):
     assert found.report.tokens == 576
 
 
+def test_what_is_printed_is_the_table_of_the_command_and_the_choice(tuned):
+    title, _, head, _, first, second, _, chosen = repr(tuned[0]).splitlines()
+    assert title == "own: keep 80 % with 95 % confidence" and chosen == "covist-fixed at a budget of 576"
+    assert head.split() == ["method", "K", "images", "agreement", "between", "verdict"]
+    assert (first.split()[:2], second.split()[-1]) == (["covist-fixed", "576"], "fails")
+
+
 def stored_lines(folder):
     return sum(len(path.read_text().splitlines()) for path in (folder / "answers").iterdir())
 
@@ -83,7 +90,7 @@ def test_when_no_budget_suffices_nothing_is_chosen(suite, untrained):
     assert found.setup is None and found.report is None
     assert [str(tried.budget) for tried in found.curve] == ["8"]
     assert found.best_bound > 80
-    assert found.to_dict()["chosen"] is None
+    assert found.to_dict()["chosen"] is None and repr(found).endswith("\n\nno budget suffices")
 
 
 @pytest.mark.parametrize(

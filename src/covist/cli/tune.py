@@ -16,7 +16,7 @@ from covist.cli.evaluate import how_to_go_on
 from covist.cli.models import Films, load, suite_of
 from covist.loading import Loading
 from covist.outputs import back_up
-from covist.units import counted, interval, number, operations, percent, share, size
+from covist.units import counted, number, operations, share, size
 
 if TYPE_CHECKING:
     from covist.api.report import Report
@@ -164,17 +164,10 @@ def _print(tuned: Tuned, saved: SavedSetup) -> None:
 
 
 def _curve(tuned: Tuned) -> Table:
-    made = table_of_figures("method", "K", f"{tuned.unit}s", tuned.measure, "between", "verdict")
-    for tried in tuned.curve:
-        colour = _COLOURS[tried.verdict.value]
-        made.add_row(
-            tried.method,
-            str(tried.budget),
-            str(tried.items),
-            percent(tried.retention),
-            interval(tried.interval),
-            f"[{colour}]{tried.verdict.value}[/]",
-        )
+    head, rows = tuned.table()
+    made = table_of_figures(*head)
+    for *figures, verdict in rows:
+        made.add_row(*figures, f"[{_COLOURS[verdict]}]{verdict}[/]")
     return made
 
 

@@ -20,6 +20,7 @@ from covist.config import CovistConfig
 from covist.eval.records import ItemAnswers, Records, Run
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite
+from covist.methods.create import foreign_code
 from covist.report.stages import ImageReport
 from covist.request.answer import compressed
 from covist.request.budgets import is_capped
@@ -73,6 +74,8 @@ class SuiteAnswerer:
         return all(item.number in self.records.of(run) for item in self.items)
 
     def answer(self, runs: Sequence[Run], progress: Progress | None = None) -> None:
+        for run in runs:
+            self.records.require_same_code(run, foreign_code(run.method))
         open_items = {run: [item for item in self.items if item.number not in self.records.of(run)] for run in runs}
         total = len(runs) * len(self.items)
         done = total - sum(map(len, open_items.values()))
@@ -122,6 +125,7 @@ class SuiteAnswerer:
             capped=report is not None and any(is_capped(run.budget, image) for image in report.visuals),
             written=said.tokens,
             losses=said.losses,
+            code=foreign_code(run.method),
         )
 
 

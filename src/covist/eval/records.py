@@ -71,6 +71,7 @@ class ItemAnswers:
     capped: whether a budget that follows the image reached its maximum before it covered enough
     written: the tokens of each answer
     losses: of the words of given texts, in nats, for suites that score these
+    code: a checksum of the file of a method that is not covist's own
     call: the call of `evaluate` that made it; times of different calls may be from different days and machines
     """
 
@@ -84,6 +85,7 @@ class ItemAnswers:
     capped: bool = False
     written: list[list[int]] | None = None
     losses: list[list[float | None]] | None = None
+    code: str | None = None
 
     @property
     def cached_tokens(self) -> float:
@@ -129,6 +131,14 @@ class Records:
             lines = _read(self._path(run)) if known else []
             self._answers[run] = {answered.image: answered for stored, answered in lines if stored == run}
         return self._answers[run]
+
+    def require_same_code(self, run: Run, code: str | None) -> None:
+        """Refuse to mix answers of a method with those that it gave before its file was changed."""
+        if any(answered.code != code for answered in self.of(run).values()):
+            raise CovistError(
+                f"{self._directory} holds answers of {run.method} from before its code was changed; choose another "
+                f"directory, or delete {self._path(run)}"
+            )
 
     def runs(self) -> list[Run]:
         """Every run with answers in the directory, sorted by name and decreasing budget, shares after counts."""

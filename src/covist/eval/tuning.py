@@ -26,10 +26,11 @@ from covist.eval.runner import method_names, planned_runs, read_budgets
 from covist.eval.statistics import Interval
 from covist.eval.subject import Subject
 from covist.eval.suite import Item, Suite, load_suite
+from covist.eval.tables import text_table
 from covist.eval.tally import questions_asked, tally
 from covist.methods.grammar import VANILLA
 from covist.request.answer import compressed
-from covist.units import counted
+from covist.units import counted, interval, percent
 
 LADDER = ("50%", "33.3%", "22.2%", "16.7%", "11.1%", "8.3%", "5.6%", "4.2%", "2.8%")
 """The default budgets: of 576 tokens these are 288, 192, 128, 96, 64, 48, 32, 24 and 16."""
@@ -80,6 +81,24 @@ class Tuned:
     unknown: tuple[str, ...]
     answered: int
     exhaustive: int
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Head and rows of the budgets that were tried; the last column is the verdict."""
+        head = ["method", "K", f"{self.unit}s", self.measure, "between", "verdict"]
+        rows = [
+            [
+                *(tried.method, str(tried.budget), str(tried.items)),
+                *(percent(tried.retention), interval(tried.interval), tried.verdict.value),
+            ]
+            for tried in self.curve
+        ]
+        return head, rows
+
+    def __repr__(self) -> str:
+        """The budgets that were tried, as a table, and the chosen one."""
+        found = f"{self.setup.method} at a budget of {self.setup.budget}" if self.setup else "no budget suffices"
+        asked = f"{self.suite}: keep {self.keep:g} % with 95 % confidence"
+        return f"{asked}\n\n{text_table(*self.table())}\n\n{found}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from covist.config import CovistConfig
+from covist.contract.guard import is_own
 from covist.contract.method import Method
 from covist.errors import CovistError, choose_instead
 from covist.methods.absent import absent_named
 from covist.methods.combined import PARTS, Combined, parts_read
 from covist.methods.grammar import ROW, VANILLA, MethodName, parse_name
 from covist.methods.registry import available_methods, option_names
+from covist.plugins import code_identity
 
 
 def create_method(name: str, **options: Any) -> Method:
@@ -66,6 +68,13 @@ def takes_calibration(name: str) -> bool:
     """
     method = available_methods().get(parse_name(name).base)
     return method is not None and "calibration" in option_names(method)
+
+
+def foreign_code(name: str) -> str | None:
+    """A checksum of the code behind a method of another package; None for covist's own, whose version says it."""
+    base = parse_name(name).base
+    known = available_methods().get(base)
+    return None if known is None or is_own(known) else code_identity(known)
 
 
 def _registered(base: str) -> type[Method]:
