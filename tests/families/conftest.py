@@ -12,7 +12,6 @@ from support.cases import CASES, FAMILIES, FROZEN
 
 import covist
 
-
 STRATEGIES = ("fixed", "pro")
 
 
