@@ -1,0 +1,39 @@
+"""Density peaks (DPC-kNN): centres are dense and far from denser points; every other point joins the nearest centre.
+
+Published code adds noise to the densities, so that it chooses among copies at random. Here, what differs only by
+rounding is equal, and the first of equals counts as the denser one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from covist.formulas.ops import ranking
+from covist.methods.shared import joined
+
+
+def density_peaks(points: Tensor, clusters: int, neighbours: int) -> tuple[Tensor, Tensor]:
+    """Cluster points [P, d] -> (centres [clusters] by falling score, cluster of each point [P])."""
+    distance = scaled_distances(points)
+    centres = ranking(peak_scores(distance, neighbours))[:clusters]
+    return centres, joined(-distance[:, centres], centres)
+
+
+def scaled_distances(points: Tensor) -> Tensor:
+    """Euclidean distances of all pairs of points [P, d], divided by the square root of d -> [P, P]."""
+    points = points.float()
+    return torch.cdist(points, points) / points.shape[1] ** 0.5
+
+
+def peak_scores(distance: Tensor, neighbours: int) -> Tensor:
+    """Density times distance to the nearest denser point, from distances [P, P] -> [P].
+
+    The density is exp of the negated mean square distance to the `neighbours` nearest points, with the point itself.
+    """
+    nearest = distance.topk(min(neighbours, len(distance)), largest=False).values
+    spread = nearest.square().mean(-1)
+    order = ranking(1 / spread)  # densities may all be near 1, where rounding is coarse
+    turn = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order), device=order.device))
+    apart = distance.masked_fill(turn[:, None] <= turn, torch.inf).amin(-1)
+    return torch.exp(-spread) * apart.index_fill(0, order[:1], distance.max())
