@@ -23,7 +23,7 @@ def density_peaks(points: Tensor, clusters: int, neighbours: int) -> tuple[Tenso
 def scaled_distances(points: Tensor) -> Tensor:
     """Euclidean distances of all pairs of points [P, d], divided by the square root of d -> [P, P]."""
     points = points.float()
-    return torch.cdist(points, points) / points.shape[1] ** 0.5
+    return torch.cdist(points, points).fill_diagonal_(0) / points.shape[1] ** 0.5
 
 
 def peak_scores(distance: Tensor, neighbours: int) -> Tensor:

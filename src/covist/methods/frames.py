@@ -6,7 +6,8 @@ frame to it. An image is a video of one frame.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor
 from covist.formulas.ops import unit_rows
 from covist.grid import Grid
 from covist.methods.layout import rows_and_columns
-from covist.methods.shared import TIE, largest
+from covist.methods.shared import TIE, largest, rewritten
+from covist.reduction import Reduction
+from covist.state import VisualState
 
 
 def by_frame(values: Tensor, grid: Grid) -> Tensor:
@@ -97,3 +100,30 @@ def fit_tokens(kept: Tensor, count: int, saliency: Tensor, merged: Tensor | None
         tier[merged] = 2
     order = largest(saliency, len(saliency))
     return order[tier[order].argsort(descending=True, stable=True)][:count].sort().values
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Tokens that a method keeps as they are, and tokens that stand for others; together about as many as it may."""
+
+    plain: Tensor  # [P] indices, in a segment from 0
+    merged: Tensor  # [M] indices of the tokens whose places the others take
+    features: Tensor  # [M, d]
+    weights: Tensor  # [M] how many tokens each stands for
+
+    @classmethod
+    def by_segment(cls, segments: Sequence[range], compress: Callable[..., Kept], *values: Tensor) -> Kept:
+        """What `compress` keeps of each segment, given the segment's part of all values [F, n, ...]."""
+        places = values[0].shape[1]
+        parts = zip(*(own.split([*map(len, segments)]) for own in values), strict=True)
+        kept = []
+        for segment, part in zip(segments, parts, strict=True):
+            own, first = compress(*part), segment.start * places
+            kept.append((first + own.plain, first + own.merged, own.features, own.weights))
+        return cls(*(torch.cat(fields) for fields in zip(*kept, strict=True)))
+
+    def fitted(self, state: VisualState, count: int, saliency: Tensor) -> Reduction:
+        """The state of exactly `count` tokens, as `fit_tokens` chooses them by saliency [N]."""
+        chosen = fit_tokens(torch.cat([self.plain, self.merged]), count, saliency, self.merged)
+        weights = self.weights.to(state.weights).clamp(min=1)
+        return Reduction(rewritten(state, self.merged, self.features, weights).restrict(chosen))
