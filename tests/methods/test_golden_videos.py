@@ -2,14 +2,15 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
-from support.golden import named_case
+from support.golden import FOLDER, named_case
 from support.images import film
 from torch import Tensor
 
 from covist.methods.frames import Kept, largest_by_frame, same_place_cosines, similar_segments
-from covist.methods.published import fastvid, flashvid, holitom
+from covist.methods.published import fastvid, flashvid, holitom, prunevid, scissor
 from covist.methods.published.dycoke import DyCoke, compared_frames, similarity
 from covist.methods.published.vcast import VCast, allocate, curvature
 from covist.methods.published.vidcom2 import VidCom2, frame_shares, likeness
@@ -212,3 +213,44 @@ def test_flashvid_segments(frames: int) -> None:
     case = named_case("flashvid", f"seg{frames}")
     lengths = [len(segment) for segment in similar_segments(case["x"], 0.9, 8)]
     assert lengths == [length for length in case["out"].tolist() if length]
+
+
+@pytest.mark.parametrize(("name", "similarity"), [("a", 0.8), ("b", 0.9), ("seven", 0.8)])
+def test_prunevid(name: str, similarity: float) -> None:
+    case = named_case("prunevid", name)
+    tokens = case["x"]
+    sets = prunevid.Sets.of(tokens.flatten(0, 1), film(tokens).grid, similarity)
+    assert [len(window) for window in sets.windows] == case["out_windows"].tolist()
+    counts = [size if size <= 14 else size // 2 for size in sets.sizes()]
+    frames = len(tokens)
+    assert counts[frames:] == case["out_static"].tolist()
+    assert [sum(counts[f] for f in window) for window in sets.windows] == case["out_dynamic"].tolist()
+    kept = sets.merged(counts)
+    groups = kept.features.split([counts[part] for part in published_order(sets.windows)])
+    rows = [sorted(group.tolist(), key=lambda row: row[:2]) for group in groups]
+    close(torch.tensor([row for group in rows for row in group]), case["out_tokens"])
+
+
+def published_order(windows: list[range]) -> list[int]:
+    """The sets of a video as they follow each other in the output: of a window, then of its frames."""
+    frames = windows[-1].stop
+    return [part for number, window in enumerate(windows) for part in (frames + number, *window)]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_prunevid_refines_labels(number: int) -> None:
+    with np.load(FOLDER / "prunevid.npz") as stored:
+        labels, expected = stored[f"labels{number}"].tolist(), stored[f"labels{number}_out"].tolist()
+    assert prunevid.refined(labels) == expected
+
+
+@pytest.mark.parametrize(("name", "threshold"), [("a90", 0.9), ("a80", 0.8), ("one", 0.85), ("same_frames", 0.9)])
+def test_scissor(name: str, threshold: float) -> None:
+    case = named_case("scissor", name)
+    tokens = case["x"]
+    assert len(scissor.connected(tokens, threshold).places) == int(case["out_first"])
+    found = scissor.connected_twice(tokens, threshold)
+    assert len(found.places) == int(case["out_second"])
+    contents, cluster, _ = found.spread(tokens.flatten(0, 1))
+    same(cluster, case["out_assigned"])
+    close(contents, case["out_tokens"])

@@ -5,13 +5,15 @@ import pytest
 import reference.video_mergers as merging
 import reference.videos as literal
 import torch
-from support.images import film, image
+from support.images import film, image, inside
 
 from covist.errors import CovistError
 from covist.methods.create import create_method
 from covist.methods.frames import by_frame, fit_counts, fit_tokens, similar_segments
 from covist.methods.published.dycoke import DyCoke
 from covist.methods.published.evs import EVS
+from covist.methods.published.prunevid import PruneVid, similar_windows
+from covist.methods.published.scissor import Scissor
 from covist.methods.registry import available_methods
 
 VIDEO = [name for name, method in available_methods().items() if method.info.made_for == "video"]
@@ -166,3 +168,44 @@ def test_what_stays_and_what_it_contains(name, shape):
     for count in {1, shape[0] + 1, total // 3, total // 2, 4 * total // 5, total - 1}:
         state = method.begin(film(tokens, attention, shape[1:]), count).state
         assert_merged(state, reference(tokens.double().numpy(), attention.double().numpy(), count, **options))
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 5), (3, 4, 5), (9, 2, 3), (8, 4, 4)], ids=str)
+def test_prunevid(shape):
+    tokens, attention = moving(*shape, seed=5)
+    total = shape[0] * shape[1] * shape[2]
+    windows = [list(window) for window in similar_windows(tokens.mean(1))]
+    for count in (1, shape[0], total // 3, total // 2, total - 1):
+        state = PruneVid().begin(film(tokens, attention, shape[1:]), count).state
+        assert_merged(state, merging.prunevid(tokens.double().numpy(), windows, count))
+
+
+def test_prunevid_cuts_every_set_by_the_largest_attention_of_any_head_and_word():
+    method, context = PruneVid(), image(((5, 7),))
+    state, view = inside(context, 3, method)
+    view.memory = torch.tensor([0, 1, 1, 3, 3] * 7)
+    attention = view.attention(view.text).amax((0, 1))[view.visual]
+    kept = method.reduce(state, view, 14).state.indices
+    assert view.memory[kept].bincount().tolist() == [
+        3,
+        6,
+        0,
+        5,
+    ]  # of 7, 14 and 14: two fifths, the remainder to the first
+    for group, count in ((0, 3), (1, 6), (3, 5)):
+        members = (view.memory == group).nonzero()[:, 0]
+        assert kept[view.memory[kept] == group].tolist() == sorted(
+            members[attention[members].topk(count).indices].tolist()
+        )
+    assert method.memory(context).tolist() == [0] * 35
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 5), (3, 3, 3), (5, 2, 3)], ids=str)
+def test_scissor(shape):
+    tokens, attention = moving(*shape, seed=6)
+    total = shape[0] * shape[1] * shape[2]
+    for count in (1, total // 3, total // 2, total - 1):
+        outcome = Scissor().begin(film(tokens, attention, shape[1:]), count)
+        assert_merged(outcome.state, merging.scissor(tokens.double().numpy(), count))
+        members = outcome.assignment.bincount(minlength=count)
+        assert outcome.state.weights.tolist() == members.clamp(min=1).tolist()

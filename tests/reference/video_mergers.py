@@ -179,5 +179,96 @@ def _trees(tokens, segment, chosen, each, merged_each, mean):
     return contents
 
 
+def prunevid(tokens, windows, count, threshold=0.8):
+    """`windows` are lists of frames."""
+    places = len(tokens[0])
+    likeness = {}
+    for number, window in enumerate(windows):
+        for i in range(places):
+            pairs = [cosine(tokens[f][i], tokens[g][i]) for f in window for g in window if f != g]
+            likeness[number, i] = np.mean(pairs) if pairs else -1.0
+    still, left = [], len(tokens) * places - count
+    for number, i in sorted(likeness, key=lambda key: (-likeness[key], key)):
+        left -= len(windows[number]) - 1
+        if likeness[number, i] <= threshold or left < 0:
+            break
+        still.append((number, i))
+    sets = []
+    for number, window in enumerate(windows):
+        for f in window:
+            sets.append([(f * places + i, tokens[f][i]) for i in range(places) if (number, i) not in still])
+    for number, window in enumerate(windows):
+        resting = [i for i in range(places) if (number, i) in still]
+        sets.append([(window[0] * places + i, np.mean([tokens[f][i] for f in window], axis=0)) for i in resting])
+    contents = {}
+    for own, clusters in zip(sets, _shares([len(own) for own in sets], count), strict=True):
+        if clusters:
+            centres, nearest = peaks([point for _, point in own], clusters, 7)
+            for c in centres:
+                members = [point for (_, point), owner in zip(own, nearest, strict=True) if owner == c]
+                contents[own[c][0]] = np.mean(members, axis=0)
+    return contents
+
+
+def _shares(sizes, count):
+    """Sets of at most 14 stay whole if every other one gets a token; what is not whole is shared by size."""
+    whole = [size if size <= 14 else 0 for size in sizes]
+    left = count - sum(whole)
+    large = [size for size in sizes if size > 14]
+    if left <= 0 or left < len(large):
+        whole, left, large = [0] * len(sizes), count, sizes
+    exact = [left * size / sum(large) if not own else 0 for size, own in zip(sizes, whole, strict=True)]
+    parts = [math.floor(value + 1e-9) for value in exact]
+    for number in sorted(range(len(sizes)), key=lambda n: (-round(exact[n] - parts[n], 9), n)):
+        if sum(parts) < left:
+            parts[number] += 1
+    return [own or part for own, part in zip(whole, parts, strict=True)]
+
+
+def scissor(tokens, count):
+    points = [(f * len(frame) + i, token, f) for f, frame in enumerate(tokens) for i, token in enumerate(frame)]
+
+    def twice(threshold):
+        inner = [part for f in range(len(tokens)) for part in _components([p for p in points if p[2] == f], threshold)]
+        return _components(inner, threshold)
+
+    low, high, best = -1.0, 1.0, twice(-2.0)
+    for _ in range(14):
+        found = twice((low + high) / 2)
+        if len(found) <= count:
+            low, best = (low + high) / 2, max(best, found, key=len)
+        else:
+            high = (low + high) / 2
+    places = [place for place, _, _ in best]
+    others = [(max(cosine(token, mean) for _, mean, _ in best), i) for i, token, _ in points if i not in places]
+    added = [i for _, i in sorted(others)[: count - len(best)]]
+    targets = sorted(
+        [(place, mean) for place, mean, _ in best] + [(i, points[i][1]) for i in added], key=lambda t: t[0]
+    )
+    members = [[mean] for _, mean in targets]
+    for _, token, _ in points:
+        similar = [cosine(token, mean) for _, mean in targets]
+        members[first_largest(similar, range(len(targets)), 1e-6)].append(token)
+    return {place: np.mean(own, axis=0) for (place, _), own in zip(targets, members, strict=True)}
+
+
+def _components(points, threshold):
+    """(place of the most connected token, mean, 0) of each component of points (place, content, ...), by place."""
+    similar = [[cosine(a[1], b[1]) > threshold for b in points] for a in points]
+    seen, found = set(), []
+    for start in range(len(points)):
+        if start not in seen:
+            stack, own = [start], set()
+            while stack:
+                node = stack.pop()
+                if node not in own:
+                    own.add(node)
+                    stack += [other for other in range(len(points)) if similar[node][other]]
+            seen |= own
+            most = min(own, key=lambda node: (-sum(similar[node]), node))
+            found.append((points[most][0], np.mean([points[node][1] for node in sorted(own)], axis=0), 0))
+    return sorted(found, key=lambda part: part[0])
+
+
 def _flat(values):
     return [value for frame in values for value in frame]

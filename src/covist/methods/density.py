@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from covist.formulas.ops import ranking
-from covist.methods.shared import joined
+from covist.methods.shared import cluster_means, joined
 
 
 def density_peaks(points: Tensor, clusters: int, neighbours: int) -> tuple[Tensor, Tensor]:
@@ -18,6 +18,17 @@ def density_peaks(points: Tensor, clusters: int, neighbours: int) -> tuple[Tenso
     distance = scaled_distances(points)
     centres = ranking(peak_scores(distance, neighbours))[:clusters]
     return centres, joined(-distance[:, centres], centres)
+
+
+def merge_by_density(points: Tensor, sizes: Tensor, clusters: int, neighbours: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Merge points [P, d] that stand for `sizes` [P] tokens into at most `clusters`: (centres, means, their sizes)."""
+    if clusters >= len(points):
+        return torch.arange(len(points), device=points.device), points, sizes
+    if not clusters:
+        return torch.arange(0, device=points.device), points[:0], sizes[:0]
+    centres, cluster = density_peaks(points, clusters, neighbours)
+    means, _ = cluster_means(points, cluster, clusters)
+    return centres, means, sizes.new_zeros(clusters).index_add_(0, cluster, sizes)
 
 
 def scaled_distances(points: Tensor) -> Tensor:

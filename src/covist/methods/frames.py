@@ -125,5 +125,8 @@ class Kept:
     def fitted(self, state: VisualState, count: int, saliency: Tensor) -> Reduction:
         """The state of exactly `count` tokens, as `fit_tokens` chooses them by saliency [N]."""
         chosen = fit_tokens(torch.cat([self.plain, self.merged]), count, saliency, self.merged)
-        weights = self.weights.to(state.weights).clamp(min=1)
-        return Reduction(rewritten(state, self.merged, self.features, weights).restrict(chosen))
+        return Reduction(self.written(state).restrict(chosen))
+
+    def written(self, state: VisualState) -> VisualState:
+        """The state with the contents and weights of the merged tokens, none of them removed."""
+        return rewritten(state, self.merged, self.features, self.weights.to(state.weights).clamp(min=1))

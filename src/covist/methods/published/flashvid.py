@@ -13,11 +13,11 @@ from torch import Tensor
 from covist.contract.views import DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.ops import first_largest, unit_rows
-from covist.methods.density import density_peaks
+from covist.methods.density import merge_by_density
 from covist.methods.frames import Kept, by_frame, similar_segments
 from covist.methods.inside import ChooseInside, Stepped, attention_to_image, last_prompt_row
 from covist.methods.published import register_published
-from covist.methods.shared import TIE, cluster_means, largest, received_attention
+from covist.methods.shared import TIE, largest, received_attention
 from covist.reduction import Reduction
 from covist.state import VisualState
 
@@ -141,9 +141,7 @@ def cluster(trees: Trees, free: Tensor, counts: list[int]) -> Iterator[tuple[Ten
     places = free.shape[1]
     for frame, count in enumerate(counts):
         roots = (trees.is_root[frame] & free[frame]).nonzero()[:, 0]
-        points, sizes = trees.contents[frame][roots], trees.sizes[frame][roots]
-        if count < len(roots):
-            centres, joined = density_peaks(points, count, min(NEIGHBOURS, count))
-            points, sizes = cluster_means(points, joined, count)[0], sizes.new_zeros(count).index_add_(0, joined, sizes)
-            roots = roots[centres]
-        yield frame * places + roots, points, sizes
+        centres, *merged = merge_by_density(
+            trees.contents[frame][roots], trees.sizes[frame][roots], count, min(NEIGHBOURS, count)
+        )
+        yield frame * places + roots[centres], *merged
