@@ -156,18 +156,25 @@ def assert_merged(state, expected):
     torch.testing.assert_close(state.features, wanted, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["fastvid", "flashvid", "flashvid:mean=on", "holitom"])
+@pytest.mark.parametrize("name", ["fastvid", "flashvid", "flashvid:mean=on", "holitom", "tango"])
 @pytest.mark.parametrize("shape", [(1, 3, 5), (2, 3, 4), (7, 2, 3), (10, 2, 4)], ids=str)
 def test_what_stays_and_what_it_contains(name, shape):
     """Counts between the published ones, few frames, and large shares, for which there are no golden vectors."""
     tokens, attention = moving(*shape, seed=3)
     reference = getattr(merging, name.partition(":")[0])
-    options = {"mean": True} if "mean" in name else {}
+    options = {"mean": True} if "mean" in name else {"columns": shape[2]} if name == "tango" else {}
     method = create_method(name)
     total = shape[0] * shape[1] * shape[2]
     for count in {1, shape[0] + 1, total // 3, total // 2, 4 * total // 5, total - 1}:
         state = method.begin(film(tokens, attention, shape[1:]), count).state
         assert_merged(state, reference(tokens.double().numpy(), attention.double().numpy(), count, **options))
+
+
+@pytest.mark.parametrize("name", ["fastvid", "holitom", "tango"])
+@pytest.mark.parametrize("similarity", [1.5, "high", True])
+def test_a_threshold_is_a_cosine(name, similarity):
+    with pytest.raises(CovistError, match="similarity=.*choose a cosine from -1 to 1"):
+        create_method(name, similarity=similarity)
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 5), (3, 4, 5), (9, 2, 3), (8, 4, 4)], ids=str)

@@ -15,12 +15,25 @@ def peaks(points, clusters, neighbours):
     points = np.asarray(points, dtype=np.float64)
     distance = np.array([[math.dist(p, q) / math.sqrt(len(p)) for q in points] for p in points])
     density = [math.exp(-np.mean(sorted(row)[:neighbours])) for row in distance**2]
+    return _peaks(distance, density, clusters)
+
+
+def peaks_by_others(points, clusters, neighbours):
+    """The same with plain distances, and without the point itself among its neighbours."""
+    points = np.asarray(points, dtype=np.float64)
+    distance = np.array([[math.dist(p, q) for q in points] for p in points])
+    near = [sorted(row)[1 : neighbours + 1] for row in distance**2]
+    return _peaks(distance, [math.exp(-np.mean(row)) if row else 1.0 for row in near], clusters)
+
+
+def _peaks(distance, density, clusters):
+    points = range(len(distance))
     scores = []
-    for i in range(len(points)):
-        denser = [j for j in range(len(points)) if (-density[j], j) < (-density[i], i)]
+    for i in points:
+        denser = [j for j in points if (-density[j], j) < (-density[i], i)]
         scores.append(density[i] * (min(distance[i][j] for j in denser) if denser else distance.max()))
     centres = ranking(scores)[:clusters]
-    nearest = [i if i in centres else min(centres, key=lambda c: distance[i][c]) for i in range(len(points))]
+    nearest = [i if i in centres else min(centres, key=lambda c: distance[i][c]) for i in points]
     return centres, nearest
 
 
@@ -81,20 +94,11 @@ def _with_members(f, anchors, tokens, pool):
 
 def holitom(tokens, attention, count, threshold=0.8):
     frames, places = len(tokens), len(tokens[0])
-    still = [[cosine(tokens[f][i], tokens[f + 1][i]) > threshold for i in range(places)] for f in range(frames - 1)]
-
-    def resting(window):
-        return [i for i in range(places) if len(window) > 1 and all(still[f][i] for f in window[:-1])]
-
-    def saved(windows):
-        return sum((len(window) - 1) * len(resting(window)) for window in windows)
-
-    # Among equal savings the last window is as short as possible, then the one before it, and so on.
-    best = min(_partitions(frames), key=lambda windows: (-saved(windows), [len(window) for window in windows[::-1]]))
-    ratio = min(1, count / (frames * places - saved(best)))
+    best = _windows(tokens, threshold)
+    saved = sum((len(window) - 1) * len(static) for window, static in best)
+    ratio = min(1, count / (frames * places - saved))
     kept, contents = [], {}
-    for window in best:
-        static = resting(window)
+    for window, static in best:
         dynamic = [i for i in range(places) if i not in static]
         for f in window:
             order = sorted(dynamic, key=lambda i: (-attention[f][i], i))
@@ -109,6 +113,22 @@ def holitom(tokens, attention, count, threshold=0.8):
                 contents[window[0] * places + static[centre]] = content
     flat, scores = _flat(tokens), _flat(attention)
     return {i: contents.get(i, flat[i]) for i in fit(kept, contents, scores, count)}
+
+
+def _windows(tokens, threshold):
+    """The windows that save most, each with the places that stand still throughout it."""
+    frames, places = len(tokens), len(tokens[0])
+    still = [[cosine(tokens[f][i], tokens[f + 1][i]) > threshold for i in range(places)] for f in range(frames - 1)]
+
+    def resting(window):
+        return [i for i in range(places) if len(window) > 1 and all(still[f][i] for f in window[:-1])]
+
+    def saved(windows):
+        return sum((len(window) - 1) * len(resting(window)) for window in windows)
+
+    # Among equal savings the last window is as short as possible, then the one before it, and so on.
+    best = min(_partitions(frames), key=lambda windows: (-saved(windows), [len(window) for window in windows[::-1]]))
+    return [(window, resting(window)) for window in best]
 
 
 def _partitions(frames):
@@ -268,6 +288,62 @@ def _components(points, threshold):
             most = min(own, key=lambda node: (-sum(similar[node]), node))
             found.append((points[most][0], np.mean([points[node][1] for node in sorted(own)], axis=0), 0))
     return sorted(found, key=lambda part: part[0])
+
+
+def tango(tokens, attention, count, columns, threshold=0.65):
+    frames, places = len(tokens), len(tokens[0])
+    turned = [[_turned(tokens[f][i], f, i // columns, i % columns) for i in range(places)] for f in range(frames)]
+    kept, contents = [], {}
+    for window, static in _windows(tokens, threshold):
+        changing = [i for i in range(places) if i not in static]
+        whole = len(window) * places
+        ratio = min(1, count / (frames * places) * whole / (whole - (len(window) - 1) * len(static)))
+        groups = [[(f * places + i, tokens[f][i], turned[f][i], attention[f][i]) for i in changing] for f in window]
+        plain, merged = _tango_set(groups, ratio)
+        kept += plain
+        means = [np.mean([tokens[f][i] for f in window], axis=0) for i in static]
+        scores = [np.mean([attention[f][i] for f in window]) for i in static]
+        first = window[0]
+        group = [(first * places + i, m, turned[first][i], a) for i, m, a in zip(static, means, scores, strict=True)]
+        plain, averaged = _tango_set([group], ratio)
+        contents |= merged | averaged | {index: mean for index, mean, _, _ in group if index in plain}
+    flat, scores = _flat(tokens), _flat(attention)
+    return {i: contents.get(i, flat[i]) for i in fit(kept, contents, scores, count)}
+
+
+def _turned(token, *position):
+    """Rotated by frame, row and column."""
+    unit = np.asarray(token) / math.sqrt(sum(value**2 for value in token))
+    side = 2 * (len(token) // 6)
+    parts = np.split(unit, [len(token) - 2 * side, len(token) - side])
+    made = []
+    for part, place, base in zip(parts, position, (10000, 1000, 1000), strict=True):
+        half = len(part) // 2
+        turns = [
+            complex(part[j], part[half + j]) * np.exp(1j * place * base ** (-2 * j / len(part))) for j in range(half)
+        ]
+        made += [turn.real for turn in turns] + [turn.imag for turn in turns] + list(part[2 * half :])
+    return np.array(made)
+
+
+def _tango_set(groups, ratio):
+    """(index, content, point, attention) of each frame -> indices that stay, {index: content} of merged ones."""
+    each = math.ceil(len(groups[0]) * ratio - 1e-9)
+    salient = int(0.6 * each)
+    plain = []
+    for group in groups if salient else []:
+        candidates = sorted(group, key=lambda token: (-token[3], token[0]))[: int(1.5 * salient)]
+        _, nearest = peaks_by_others([token[2] for token in candidates], salient, 7)
+        plain += [candidates[nearest.index(centre)][0] for centre in set(nearest)]
+    rest = [token for group in groups for token in group if token[0] not in plain]
+    merged, number = {}, (each - salient) * len(groups)
+    if number:
+        centres, nearest = peaks_by_others([token[2] for token in rest], number, 7)
+        for centre in centres:
+            own = [token[1] for token, owner in zip(rest, nearest, strict=True) if owner == centre]
+            weight = max(0.6, 1 / len(own))
+            merged[rest[centre][0]] = weight * rest[centre][1] + (1 - weight) * np.mean(own, axis=0)
+    return plain, merged
 
 
 def _flat(values):

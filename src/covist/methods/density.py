@@ -13,10 +13,10 @@ from covist.formulas.ops import ranking
 from covist.methods.shared import cluster_means, joined
 
 
-def density_peaks(points: Tensor, clusters: int, neighbours: int) -> tuple[Tensor, Tensor]:
+def density_peaks(points: Tensor, clusters: int, neighbours: int, itself: bool = True) -> tuple[Tensor, Tensor]:
     """Cluster points [P, d] -> (centres [clusters] by falling score, cluster of each point [P])."""
     distance = scaled_distances(points)
-    centres = ranking(peak_scores(distance, neighbours))[:clusters]
+    centres = ranking(peak_scores(distance, neighbours, itself))[:clusters]
     return centres, joined(-distance[:, centres], centres)
 
 
@@ -37,13 +37,14 @@ def scaled_distances(points: Tensor) -> Tensor:
     return torch.cdist(points, points).fill_diagonal_(0) / points.shape[1] ** 0.5
 
 
-def peak_scores(distance: Tensor, neighbours: int) -> Tensor:
+def peak_scores(distance: Tensor, neighbours: int, itself: bool = True) -> Tensor:
     """Density times distance to the nearest denser point, from distances [P, P] -> [P].
 
-    The density is exp of the negated mean square distance to the `neighbours` nearest points, with the point itself.
+    The density is exp of the negated mean square distance to the `neighbours` nearest points, of which the point
+    `itself` is one or not.
     """
-    nearest = distance.topk(min(neighbours, len(distance)), largest=False).values
-    spread = nearest.square().mean(-1)
+    nearest = distance.topk(min(neighbours + (not itself), len(distance)), largest=False).values
+    spread = nearest.square().sum(-1) / max(1, nearest.shape[1] - (not itself))
     order = ranking(1 / spread)  # densities may all be near 1, where rounding is coarse
     turn = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order), device=order.device))
     apart = distance.masked_fill(turn[:, None] <= turn, torch.inf).amin(-1)

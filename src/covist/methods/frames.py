@@ -13,6 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from covist.errors import CovistError
 from covist.formulas.ops import unit_rows
 from covist.grid import Grid
 from covist.methods.layout import rows_and_columns
@@ -42,6 +43,13 @@ def same_place_cosines(earlier: Tensor, later: Tensor) -> Tensor:
     They are rounded, so that rounding errors do not rank what has not moved.
     """
     return ((unit_rows(earlier) * unit_rows(later)).sum(-1) / TIE).round() * TIE
+
+
+def checked_similarity(similarity: float) -> float:
+    """Refuse a threshold that no cosine can reach."""
+    if isinstance(similarity, bool) or not isinstance(similarity, int | float) or not -1 <= similarity <= 1:
+        raise CovistError(f"similarity={similarity!r}: choose a cosine from -1 to 1")
+    return similarity
 
 
 def similar_segments(means: Tensor, threshold: float, least: int) -> list[range]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -34,16 +33,22 @@ class EVS(Method):
         self.space = space
 
     def select(self, image: ImageContext, count: int) -> Tensor:
-        signals, grid = image.signals, image.grid
-        if self.space == "pixels" and signals.read_pixels is not None:
-            change = change_of_pixels(signals.read_pixels, grid).to(signals.embeddings.device)
-        else:
-            change = change_of_embeddings(by_frame(signals.embeddings.float(), grid)).flatten()
+        change, grid = self._change(image), image.grid
         numbers = grid.view_numbers(change.device)
-        first = (numbers == numbers[0]) if grid.relation == "frames" else torch.ones_like(numbers, dtype=torch.bool)
-        if count >= int(first.sum()):
-            change = change.masked_fill(first, torch.inf)
+        is_first = numbers == numbers[0]
+        if grid.relation == "frames" and count >= int(is_first.sum()):
+            change = change.masked_fill(is_first, torch.inf)
         return largest(change, count)
+
+    def _change(self, image: ImageContext) -> Tensor:
+        """How much each token has changed [N]."""
+        signals, grid = image.signals, image.grid
+        whole = grid.whole if isinstance(grid, PartialGrid) else grid
+        shown = signals.read_pixels() if self.space == "pixels" and signals.read_pixels is not None else []
+        if len(shown) != len(whole.views):
+            return change_of_embeddings(by_frame(signals.embeddings.float(), grid)).flatten()
+        change = change_of_pixels(shown, whole).to(signals.embeddings.device)
+        return change[torch.tensor(grid.cells)] if isinstance(grid, PartialGrid) else change
 
 
 def change_of_embeddings(tokens: Tensor) -> Tensor:
@@ -52,14 +57,15 @@ def change_of_embeddings(tokens: Tensor) -> Tensor:
     return 1 - same_place_cosines(before, tokens)
 
 
-def change_of_pixels(read_pixels: Callable[[], list[Tensor]], grid: Grid) -> Tensor:
-    """Mean absolute difference of each token's pixels to those before; of a first frame or image to its mean -> [N]."""
-    whole = grid.whole if isinstance(grid, PartialGrid) else grid
+def change_of_pixels(shown: list[Tensor], grid: Grid) -> Tensor:
+    """Mean absolute difference of each token's pixels [3, h, w] to those one frame earlier -> [N].
+
+    A first frame, and every view of an image, is compared with its mean.
+    """
     changes, before = [], None
-    for (rows, columns), shown in zip(whole.views, read_pixels(), strict=True):
-        shown = shown.float()
-        reference = shown.mean((1, 2), keepdim=True) if before is None else before
-        changes.append(adaptive_avg_pool2d((shown - reference).abs(), (rows, columns)).mean(0).flatten())
-        before = shown if whole.relation == "frames" else None
-    change = torch.cat(changes)
-    return change[torch.tensor(grid.cells)] if isinstance(grid, PartialGrid) else change
+    for (rows, columns), view in zip(grid.views, shown, strict=True):
+        own = view.float()
+        reference = own.mean((1, 2), keepdim=True) if before is None else before
+        changes.append(adaptive_avg_pool2d((own - reference).abs(), (rows, columns)).mean(0).flatten())
+        before = own if grid.relation == "frames" else None
+    return torch.cat(changes)

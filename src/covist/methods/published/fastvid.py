@@ -12,7 +12,7 @@ from covist.contract.method import Method
 from covist.contract.views import ImageContext
 from covist.formulas.ops import first_largest, ranking
 from covist.methods.density import peak_scores, scaled_distances
-from covist.methods.frames import Kept, by_frame, similar_segments
+from covist.methods.frames import Kept, by_frame, checked_similarity, similar_segments
 from covist.methods.published import register_published
 from covist.methods.shared import TIE, cluster_means, cosine, received_attention
 from covist.reduction import Reduction
@@ -29,7 +29,7 @@ class FastVID(Method):
 
     def __init__(self, similarity: float = 0.9, **options: Any):
         super().__init__(**options)
-        self.similarity = similarity
+        self.similarity = checked_similarity(similarity)
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         attention = received_attention(image.signals)

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from covist.contract.method import Method
 from covist.contract.views import ImageContext
 from covist.methods.density import density_peaks
-from covist.methods.frames import Kept, by_frame, ranges_between, same_place_cosines
+from covist.methods.frames import Kept, by_frame, checked_similarity, ranges_between, same_place_cosines
 from covist.methods.published import register_published
 from covist.methods.shared import cluster_means, largest, received_attention
 from covist.reduction import Reduction
@@ -27,13 +27,11 @@ class HoliTom(Method):
     name = "holitom"
     default_positions = "reindex"
     writes_content = True
-    options: ClassVar = {
-        "similarity": "a place stands still if its tokens in successive frames have a cosine above this"
-    }
+    options: ClassVar = {"similarity": "a place stands still if its tokens in two frames have a cosine above this"}
 
     def __init__(self, similarity: float = 0.8, **options: Any):
         super().__init__(**options)
-        self.similarity = similarity
+        self.similarity = checked_similarity(similarity)
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         attention = received_attention(image.signals)
