@@ -30,7 +30,7 @@ def test_methods_prints_one_line_each_that_fits(covist, monkeypatch, columns):
     assert max(map(len, lines)) <= columns
     for name in available_methods():
         assert sum(line.split()[:1] == [name] for line in lines) == 1
-    assert len(lines) <= len(available_methods()) + 14
+    assert len(lines) <= len(available_methods()) + 15
 
 
 def test_methods_are_grouped_by_where_they_act_and_what_they_go_by(covist):
@@ -57,6 +57,8 @@ def test_methods_are_filtered(covist):
     assert set(both) == set(names("--needs", "class-attention")) & set(names("--needs", "clip-text")) != set()
     assert all("MIT" in entry["licence"] for entry in everything if entry["name"] in names("--licence", "mit"))
     assert names("--acts", "inside", "--licence", "MIT", "--needs", "decoder-attention").count("pyramiddrop") == 1
+    assert sorted(names("--for", "image") + names("--for", "video")) == [entry["name"] for entry in everything]
+    assert "vidcom2" in names("--for", "video") and "divprune" not in names("--for", "video")
     shown = covist("methods", "--acts", "inside").stdout
     assert "fastv" in shown and "divprune" not in shown
 
@@ -77,7 +79,7 @@ def test_impossible_filters_are_refused_in_one_line(covist, arguments, says):
 
 def test_methods_says_of_each_how_it_was_checked(covist):
     lines = {
-        line.split()[0]: line.split()[2] for line in covist("methods").stdout.splitlines() if len(line.split()) > 2
+        line.split()[0]: line.split()[3] for line in covist("methods").stdout.splitlines() if len(line.split()) > 3
     }
     assert [lines[name] for name in ("divprune", "covist-fixed", "random")] == ["golden", "reference", "-"]
 

@@ -8,6 +8,7 @@ from support.videos import CASES_WITH_VIDEO, QUESTION, ask_about, frame_tokens, 
 from covist.families import video
 from covist.families.registry import family_for
 from covist.families.video import segments
+from covist.methods.registry import available_methods
 
 PROMPTS = {
     "a video": ("this", 4),
@@ -124,6 +125,24 @@ def test_rivals_take_videos(case, compress, method):
     output = greedy(case.model, ask_about(case, "image", 3), 2)
     assert torch.isfinite(step_logits(output)).all()
     assert [one.grid.frames for one in handle.report.images] == [1, 3]
+
+
+def made_for_videos():
+    """Each with one of the families that take videos, in turn."""
+    names = [name for name, method in available_methods().items() if method.info.made_for == "video"]
+    cases = [CASES_WITH_VIDEO[number % len(CASES_WITH_VIDEO)] for number in range(len(names))]
+    return [pytest.param(name, case, id=f"{name}-{case.name}") for name, case in zip(names, cases, strict=True)]
+
+
+@pytest.mark.parametrize(("method", "case"), made_for_videos(), indirect=["case"])
+def test_methods_made_for_videos_take_images_and_segments(method, case, compress, monkeypatch):
+    monkeypatch.setattr(video, "SEGMENT_TOKENS", 4 * frame_tokens(case))
+    handle = compress(case, method=method, budget=0.5, concentration=None)
+    output = greedy(case.model, ask_about(case, "image", 6), 2)
+    assert torch.isfinite(step_logits(output)).all()
+    assert [one.grid.frames for one in handle.report.images] == [1, 3, 3]
+    for one in handle.report.images:
+        assert abs(one.mean_tokens - one.budget) <= 0.5
 
 
 def test_without_a_cache_the_video_is_known_as_well(case, strategy, compress):

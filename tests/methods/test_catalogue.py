@@ -99,7 +99,7 @@ def test_every_method_of_ours_says_its_criterion_and_what_it_needs(name):
     assert len(set(info.needs)) == len(info.needs)
 
 
-@pytest.mark.parametrize("words", [{"criterion": "magic"}, {"needs": ("magic",)}])
+@pytest.mark.parametrize("words", [{"criterion": "magic"}, {"needs": ("magic",)}, {"made_for": "magic"}])
 def test_words_outside_the_vocabulary_are_refused(words):
     with pytest.raises(CovistError, match="magic.*choose"):
         MethodInfo("none", "before the decoder", "none", "exactly K in every layer", **words)

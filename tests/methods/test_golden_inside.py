@@ -15,13 +15,14 @@ from covist.formulas.attention import DistanceTable
 from covist.formulas.internal import coordinate_signals
 from covist.grid import Grid
 from covist.methods.create import create_method
+from covist.methods.density import density_peaks
 from covist.methods.inside import last_prompt_row
 from covist.methods.published._raters import pointed_at, raters
 from covist.methods.published.dart import Dart, pivots, similarity_to, spread_from
 from covist.methods.published.fastv import FastV
 from covist.methods.published.ivcprune import IVCPrune, closeness, foreground
 from covist.methods.published.pyramiddrop import PyramidDrop
-from covist.methods.published.sparsevlm import SparseVLM, density_peaks, recycled, split_places
+from covist.methods.published.sparsevlm import SparseVLM, recycled, split_places
 from covist.methods.published.sparsevlm_plus import SparseVLMPlus, rotation_logits, strongest_heads
 from covist.methods.shared import cluster_means, largest
 from covist.state import VisualState
@@ -193,7 +194,7 @@ def test_sparsevlm_keeps_and_recycles(case, budget):
     view, kept, pool, centres = rated_view(case), *(case[f"{name}_{budget}"] for name in ("kept", "pool", "centres"))
     count = int(case[f"count_{budget}"])
     assert split_places(TOKENS, count) == (len(kept), len(centres)) and recycled(TOKENS - len(kept)) == len(pool)
-    found, cluster = density_peaks(case["output"][pool], len(centres))
+    found, cluster = density_peaks(case["output"][pool], len(centres), neighbours=len(centres))
     assert torch.equal(pool[found], centres) and torch.equal(cluster, case[f"cluster_{budget}"])
     means, _ = cluster_means(case["output"][pool], cluster, len(centres))
     torch.testing.assert_close(means, case[f"recycled_{budget}"])

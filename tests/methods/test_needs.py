@@ -23,6 +23,7 @@ WATCHED = {
         "keys": "encoder-features",
         "requested": "encoder-layers",
         "tower": "encoder-layers",
+        "read_pixels": "pixels",
     },
     EncoderLayer: {"class_query": "class-attention"},
     ImageContext: {"patch_text_features": "clip-text", "text_features": "clip-text"},

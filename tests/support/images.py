@@ -1,4 +1,4 @@
-"""One image outside any model: random encoder signals, a small decoder, and views inside it."""
+"""One image or video outside any model: random encoder signals, a small decoder, and views inside it."""
 
 from __future__ import annotations
 
@@ -109,6 +109,30 @@ def image(
     instruction = Instruction(words, int(words[-1]), text, embeddings, lambda: QUESTION)
     tower: Any = FakeText() if clip else None
     return ImageContext(signals, torch.arange(BEFORE, BEFORE + tokens), instruction, decoder(), tower)
+
+
+def film(
+    tokens: Tensor,
+    attention: Tensor | None = None,
+    shape: tuple[int, int] | None = None,
+    pixels: list[Tensor] | None = None,
+) -> ImageContext:
+    """A video of these tokens [F, n, d], with attention [F, n] from the tower; frames have a `shape`, or one row."""
+    frames, places = tokens.shape[:2]
+    attention = torch.ones(frames, places) / places if attention is None else attention
+    signals = ImageSignals(
+        grid=Grid((shape or (1, places),) * frames, "frames"),
+        span=tokens.flatten(0, 1),
+        content=torch.ones(frames * places, dtype=torch.bool),
+        read_attention=lambda: attention[:, None],
+        read_keys=lambda: tokens.flatten(0, 1),
+        read_hidden=lambda: tokens.flatten(0, 1),
+        pack=torch.arange(frames * places),
+        project=lambda features: features,
+        read_pixels=None if pixels is None else lambda: pixels,
+    )
+    instruction = Instruction(torch.arange(0), -1, "", torch.empty(0, 1))
+    return ImageContext(signals, torch.arange(frames * places), instruction, decoder())
 
 
 def random_reads(place: Tensor, seed: int, class_token: bool) -> dict[EncoderRead, Callable[[], list[Tensor]]]:

@@ -17,7 +17,7 @@ from covist.contract.kinds import NEEDS, NO_NEED
 from covist.errors import CovistError
 
 FACTS = (
-    *("row", "paper", "acts", "criterion", "signals", "needs", "budget", "positions"),
+    *("row", "paper", "made_for", "acts", "criterion", "signals", "needs", "budget", "positions"),
     *("licence", "published", "ours", "checked"),
 )
 """What is shown about one method, in this order."""
@@ -29,6 +29,13 @@ class Acts(str, Enum):
     before = "before"
     inside = "inside"
     both = "both"
+
+
+class MadeFor(str, Enum):
+    """What a method was published for."""
+
+    image = "image"
+    video = "video"
 
 
 def methods(
@@ -59,6 +66,12 @@ def methods(
             "--licence", help="Only methods whose authors' code has this licence: MIT, apache, ...", show_default=False
         ),
     ] = None,
+    made_for: Annotated[
+        MadeFor | None,
+        typer.Option(
+            "--for", help="Only methods made for images, or for videos; every method takes both.", show_default=False
+        ),
+    ] = None,
     plugin: options.Plugins = None,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
@@ -68,15 +81,17 @@ def methods(
     Examples:
     [bold]covist methods --acts inside[/]
     [bold]covist methods --needs none[/]
+    [bold]covist methods --for video[/]
     [bold]covist methods vispruner[/]
     [bold]covist methods divprune+csc+sca[/]
     """
     from covist.methods.catalogue import catalogue, describe, matching
 
-    if name is not None and (acts, needs, licence) != (None, None, None):
-        raise CovistError("give either a name or filters (--acts, --needs, --licence), not both")
+    if name is not None and (acts, needs, licence, made_for) != (None, None, None, None):
+        raise CovistError("give either a name or filters (--acts, --needs, --licence, --for), not both")
     signals = () if needs is None else options.split(needs, "--needs")
-    entries = [describe(name)] if name else matching(catalogue(), acts and acts.value, signals, licence)
+    filters = (acts and acts.value, signals, licence, made_for and made_for.value)
+    entries = [describe(name)] if name else matching(catalogue(), *filters)
     if as_json:
         print_json({"methods": entries})
     elif name is None:
@@ -88,10 +103,10 @@ def methods(
 def _print_all(entries: list[dict[str, Any]]) -> None:
     from covist.methods.catalogue import WHERE, grouped
 
-    listed = table("method", "criterion", "checked", "paper", "")
+    listed = table("method", "for", "criterion", "checked", "paper", "")
     for column in listed.columns:
         column.justify, column.no_wrap = "left", True
-    listed.columns[3].no_wrap = False  # the only column that may shrink: long titles are cut
+    listed.columns[4].no_wrap = False  # the only column that may shrink: long titles are cut
     groups = grouped(entries)
     for where, heading in WHERE.items():
         own = [entry for (place, _), group in groups.items() if place == where for entry in group]
@@ -103,6 +118,7 @@ def _print_all(entries: list[dict[str, Any]]) -> None:
     console = out()
     console.print(listed)
     console.print("[dim]before, inside: where tokens are removed, relative to the decoder[/]")
+    console.print("[dim]for: images or videos; every method takes both[/]")
     console.print("[dim]criterion: what mainly decides which tokens are kept[/]")
     console.print("[dim]checked: against golden outputs of the authors' code, or a literal reference[/]")
     console.print(
@@ -114,7 +130,8 @@ def _print_all(entries: list[dict[str, Any]]) -> None:
 def _line(entry: dict[str, Any]) -> tuple[str | Text, ...]:
     title, venue = _title_and_venue(entry["paper"])
     short = Text(title, no_wrap=True, overflow="ellipsis")
-    return f"[{ACCENT}]{entry['name']}[/]", entry["criterion"] or "-", _kind_of_check(entry), short, f"[dim]{venue}[/]"
+    facts = entry["made_for"], entry["criterion"] or "-", _kind_of_check(entry)
+    return f"[{ACCENT}]{entry['name']}[/]", *facts, short, f"[dim]{venue}[/]"
 
 
 def _kind_of_check(entry: dict[str, Any]) -> str:

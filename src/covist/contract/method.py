@@ -67,6 +67,7 @@ class MethodInfo:
         literal copy of the formulas
     criterion: what mainly decides which tokens stay, a word of `kinds.CRITERIA`
     needs: signals that the method reads, words of `kinds.NEEDS`; None if unspecified
+    made_for: "video" if it compares the frames of a video; an image is a video of one frame to it
 
     >>> covist.available_methods()["divprune"].info.acts
     'before the decoder'
@@ -82,9 +83,10 @@ class MethodInfo:
     checked: str = ""
     criterion: str = ""
     needs: tuple[str, ...] | None = None
+    made_for: str = "image"
 
     def __post_init__(self) -> None:
-        check_words(self.criterion, self.needs)
+        check_words(self.criterion, self.needs, self.made_for)
 
 
 class Method(ABC):

@@ -74,11 +74,13 @@ def matching(
     acts: str | None = None,
     needs: Sequence[str] = (),
     licence: str | None = None,
+    made_for: str | None = None,
 ) -> list[dict[str, Any]]:
-    """The entries that act there, read all of these signals, and have this licence.
+    """The entries that act there, read all of these signals, have this licence, and were made for that.
 
     needs: words of `NEEDS`, or "none" for the methods that read no signal
     licence: a part of the licence's text, in upper or lower case
+    made_for: "image" or "video"
 
     >>> [entry["name"] for entry in matching(catalogue(), acts="both", needs=["clip-text"])]
     ['covist-pro']
@@ -93,6 +95,7 @@ def matching(
         entry
         for entry in entries
         if acts in (None, entry["where"])
+        and made_for in (None, entry["made_for"])
         and all(_reads(entry["needs"], need) for need in needs)
         and (licence is None or licence.lower() in entry["licence"].lower())
     ]

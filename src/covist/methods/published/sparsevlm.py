@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from covist.contract.views import DecoderView
+from covist.methods.density import density_peaks
 from covist.methods.inside import attention_to_image
 from covist.methods.published import register_published
 from covist.methods.published._raters import RatedInside, raters
-from covist.methods.shared import cluster_means, joined, largest, rewritten
+from covist.methods.shared import cluster_means, largest, rewritten
 from covist.state import VisualState
 
 RECYCLED_SHARE, TOKENS_PER_CLUSTER = 0.3, 10
@@ -31,7 +32,7 @@ class SparseVLM(RatedInside):
         pool = order[places : places + recycled(state.count - places)]
         kept = order[:places]
         if clusters:
-            centres, cluster = density_peaks(state.features[pool].float(), clusters)
+            centres, cluster = density_peaks(state.features[pool], clusters, neighbours=clusters)
             means, _ = cluster_means(state.features[pool], cluster, clusters)
             weights = state.weights.new_zeros(clusters).index_add_(0, cluster, state.weights[pool])
             state = rewritten(state, pool[centres], means, weights)
@@ -51,15 +52,3 @@ def split_places(tokens: int, count: int) -> tuple[int, int]:
         if kept + clusters <= count:
             return kept, count - kept
     return count, 0
-
-
-def density_peaks(features: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
-    """Density-peak clustering of [P, d] -> (centres [clusters], cluster of each token [P])."""
-    distance = torch.cdist(features, features) / features.shape[1] ** 0.5
-    nearest = distance.topk(min(clusters, len(features)), largest=False).values
-    density = torch.exp(-nearest.square().mean(-1))
-    denser = density[None] > density[:, None]
-    apart = distance.masked_fill(~denser, torch.inf).amin(-1)
-    apart = torch.where(denser.any(-1), apart, distance.max())
-    centres = largest(density * apart, clusters)
-    return centres, joined(-distance[:, centres], centres)
