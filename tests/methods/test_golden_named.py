@@ -1,12 +1,14 @@
 """Methods against the authors' code, on golden inputs whose cases have names (tests/golden/README.md)."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from support import golden
 from support.images import image
 
+from covist.methods.published.globalcom2 import GlobalCom2, Tiles, tile_rates
 from covist.methods.published.otprune import OTPrune
 
 
@@ -27,3 +29,44 @@ def test_otprune(case):
     context = shown(case["x"][0])
     assert torch.equal(OTPrune().select(context, len(order)), order)
     assert torch.equal(OTPrune().begin(context, len(order)).state.indices, case["out_kept"])
+
+
+# -- GlobalCom2 -------------------------------------------------------------------------------------------------------
+
+LAYOUTS = {"two_by_two": (2, 2, 0), "padded": (2, 2, 4), "three_by_one": (1, 3, 0), "one_by_four": (4, 1, 0)}
+"""Rows and columns of crops, and the padded rows above and below them."""
+
+
+def tiled(case):
+    """An overview and crops of side x side patches, without the padding, and which crop and patch each token is."""
+    rows, columns, padded = LAYOUTS[case.name]
+    side = round(len(case["thumbnail"]) ** 0.5)
+    numbers = torch.arange(rows * columns * side**2).view(rows, columns, side, side).transpose(1, 2)
+    sharp = numbers.reshape(rows * side, columns * side)[padded : rows * side - padded]
+    views = ((side, side), tuple(sharp.shape))
+    tiles = torch.cat([case["thumbnail"][None], case["crops"]])[:, None]  # [tiles, one head, patches]
+    context = image(views)
+    context.signals = replace(
+        context.signals,
+        pack=torch.cat([torch.arange(side**2), side**2 + sharp.flatten()]),
+        layers={23: SimpleNamespace(logits=lambda: tiles)},
+    )
+    return context, views, sharp.flatten()
+
+
+@of("globalcom2")
+def test_globalcom2(case):
+    context, views, numbers = tiled(case)
+    tiles, side = Tiles(views), views[0][0]
+    overview = case["thumbnail"].view(side, side)
+    ratio = {"three_by_one": 0.1, "one_by_four": 0.5}.get(case.name, 0.25)
+    rates = torch.tensor(tile_rates(overview, tiles.rows, tiles.columns))
+    torch.testing.assert_close(ratio * rates, case["out_scales"])
+    resized = tiles.spread(overview)[side**2 :][numbers.argsort()]
+    torch.testing.assert_close(resized, case["out_global_scores"], atol=1e-5, rtol=1e-5)
+    kept_of_overview, kept_of_crops = case["out_thumbnail_kept"].sort().values, case["out_crop_kept"]
+    chosen = GlobalCom2().begin(context, len(kept_of_overview) + len(kept_of_crops)).state.indices
+    assert torch.equal(chosen[chosen < side**2], kept_of_overview)
+    crops = numbers[chosen[chosen >= side**2] - side**2].sort().values
+    assert torch.equal((crops // side**2).bincount(), case["out_counts"])
+    assert torch.equal(crops % side**2, kept_of_crops)
