@@ -8,8 +8,13 @@ import torch
 from support import golden
 from support.images import image
 
+from covist.contract.views import DecoderView
+from covist.grid import Grid
+from covist.methods.inside import attention_within_image
 from covist.methods.published.globalcom2 import GlobalCom2, Tiles, tile_rates
 from covist.methods.published.otprune import OTPrune
+from covist.methods.published.visiondrop import VisionDrop
+from covist.state import VisualState
 
 
 def of(file):
@@ -70,3 +75,47 @@ def test_globalcom2(case):
     crops = numbers[chosen[chosen >= side**2] - side**2].sort().values
     assert torch.equal((crops // side**2).bincount(), case["out_counts"])
     assert torch.equal(crops % side**2, kept_of_crops)
+
+
+# -- VisionDrop -------------------------------------------------------------------------------------------------------
+
+FIRST = 5  # row of the image's first token
+
+
+class Projected(DecoderView):
+    """A view of an image whose queries, and the keys of all tokens, were recorded."""
+
+    def __init__(self, queries, keys, hidden):
+        self._queries, self._keys = queries, keys
+        self.visual = torch.arange(FIRST, FIRST + queries.shape[1])
+        self.hidden = self.observed = hidden
+        self.observed_layer, self.decoder = 0, SimpleNamespace(scale=lambda layer: queries.shape[-1] ** -0.5)
+
+    def queries(self, rows, rotate=True):
+        return self._queries[:, rows - FIRST]
+
+    def keys(self, rows=None, rotate=True):
+        return self._keys if rows is None else self._keys[:, rows]
+
+
+@of("visiondrop")
+def test_visiondrop_inside_the_decoder(case):
+    view = Projected(case["queries"], case["keys"], case["hidden"])
+    torch.testing.assert_close(attention_within_image(view), case["out_score"])
+    content, dominant = case["hidden"][view.visual], case["out_dominant"]
+    state = VisualState.initial(content, view.visual, None, Grid(((1, len(content)),)))
+    contextual = len(case["out_tokens"]) - len(dominant)
+    method = VisionDrop()
+    if contextual != method.contextual_places(len(case["out_tokens"])):
+        method.contextual_places = lambda count: contextual  # another split than any published one
+    reduced = method.reduce(state, view, len(case["out_tokens"])).state
+    is_dominant = torch.isin(reduced.indices, dominant)
+    assert torch.equal(reduced.indices[is_dominant], dominant)
+    tokens = torch.cat([reduced.features[is_dominant], reduced.features[~is_dominant]])
+    torch.testing.assert_close(tokens, case["out_tokens"], atol=1e-5, rtol=1e-5)
+
+
+def test_visiondrop_has_the_published_counts():
+    stages = VisionDrop().schedule(32, 32, 576).stages
+    assert stages == ((0, 48), (8, 35), (16, 26), (24, 19))
+    assert [count - VisionDrop().contextual_places(count) for _, count in stages] == [42, 30, 22, 16]

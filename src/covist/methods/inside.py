@@ -25,6 +25,8 @@ PUBLISHED_LAYERS = 32
 """Depth of the decoder to which published layer indices refer; they are scaled for other depths."""
 PUBLISHED_TOKENS = 576
 """Tokens of the images to which published counts refer."""
+ROWS_AT_ONCE = 256
+"""Image tokens that serve as queries at a time, which bounds the memory for their attention."""
 
 
 def cut_depths(layers: int, budget: int, tokens: int, cuts: Sequence[int], share: float) -> list[int]:
@@ -229,6 +231,12 @@ def text_rows(view: DecoderView) -> Tensor:
 def attention_to_image(view: DecoderView, rows: Tensor) -> Tensor:
     """Attention of `observed_layer` from some tokens to the representatives, mean over heads and these tokens [K]."""
     return view.attention(rows).mean((0, 1))[view.visual]
+
+
+def attention_within_image(view: DecoderView) -> Tensor:
+    """Attention of `observed_layer` from the representatives to each other, mean over heads and queries [K]."""
+    sums = [view.attention(rows).mean(0)[:, view.visual].sum(0) for rows in view.visual.split(ROWS_AT_ONCE)]
+    return torch.stack(sums).sum(0) / len(view.visual)
 
 
 def key_norms(view: DecoderView) -> Tensor:

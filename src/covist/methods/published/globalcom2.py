@@ -73,7 +73,7 @@ class Tiles:
         return self._in_order(overview.flatten(), resized.flatten())
 
     def numbers(self, device: torch.device) -> Tensor:
-        """The tile of each token [N]: 0 is the overview, the crops follow row by row, less their padding at both ends."""
+        """The tile of each token [N]: 0 is the overview, crops follow row by row, their padding cut at both ends."""
         down, across = (
             (torch.arange(length, device=device) + (crops * side - length) // 2) // side
             for length, crops, side in zip(self._sharp, (self.rows, self.columns), self._small, strict=True)
