@@ -11,6 +11,7 @@ from support.images import image
 from covist.contract.views import DecoderView
 from covist.grid import Grid
 from covist.methods.inside import attention_within_image
+from covist.methods.published.framefusion import FrameFusion, Spent, fused
 from covist.methods.published.globalcom2 import GlobalCom2, Tiles, tile_rates
 from covist.methods.published.otprune import OTPrune
 from covist.methods.published.visiondrop import VisionDrop
@@ -119,3 +120,64 @@ def test_visiondrop_has_the_published_counts():
     stages = VisionDrop().schedule(32, 32, 576).stages
     assert stages == ((0, 48), (8, 35), (16, 26), (24, 19))
     assert [count - VisionDrop().contextual_places(count) for _, count in stages] == [42, 30, 22, 16]
+
+
+# -- FrameFusion ------------------------------------------------------------------------------------------------------
+
+COST, DEPTH = 0.3, 28
+BOUNDS = {"merge_then_cut": 0.9, "merge_enough": 0.3, "two_merges": 0.8}
+BEFORE_IMAGE, BEHIND_IMAGE = 3, 4  # text rows
+
+
+class AfterMerging(DecoderView):
+    """A view of the last prompt token's attention to the tokens that are left; layers change nothing."""
+
+    def __init__(self, depth, attention, state, memory):
+        length = attention.shape[-1]
+        left = torch.cat(
+            [torch.arange(BEFORE_IMAGE), BEFORE_IMAGE + state.indices, torch.arange(length)[-BEHIND_IMAGE:]]
+        )
+        self.depth, self.decoder, self.memory = depth, SimpleNamespace(layers=DEPTH), memory
+        self.visual = torch.arange(BEFORE_IMAGE, BEFORE_IMAGE + state.count)
+        self.hidden, self._attention = torch.zeros(len(left), 1), attention[:, None, left]
+
+    def attention(self, rows):
+        return self._attention
+
+
+def video_state(x):
+    frames, tokens, _ = x.shape
+    grid = Grid(((1, tokens),) * frames, "frames")
+    return VisualState.initial(x.flatten(0, 1), torch.arange(frames * tokens), None, grid)
+
+
+@of("framefusion")
+def test_framefusion(case):
+    method, state = FrameFusion(BOUNDS.get(case.name, 0.6)), video_state(case["x"])
+    tokens = state.count
+    budget = COST * tokens  # not a whole number of tokens, as it is in an image's budget
+    memory, counts, depth = Spent(tokens), [], 0
+    state = fused(state, method.similarity, budget, budget, DEPTH).state
+    counts.append(state.count)
+    while state.count > budget + 0.5:
+        depth += 1
+        state = method.reduce(state, AfterMerging(depth, case["attention"], state, memory), budget).state
+        counts.append(state.count)
+    if case.name == "same_frames":  # ties; the original keeps one more, because it truncates
+        assert counts == [round(budget)] == [int(case["out_visual_after"][0]) - 1]
+        return
+    assert counts == case["out_visual_after"].tolist()
+    left = case[f"out_positions{depth}"]
+    is_image = (left >= BEFORE_IMAGE) & (left < BEFORE_IMAGE + tokens)
+    assert torch.equal(state.indices, left[is_image] - BEFORE_IMAGE)
+    torch.testing.assert_close(state.features, case["out_tokens"][is_image], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("percent", [15, 30, 50])
+def test_framefusion_spends_what_earlier_layers_have_left(number, percent):
+    arrays, spent = golden.stored("framefusion"), Spent(1.0)
+    for depth, share in enumerate((1 - arrays[f"ratio_list_{number}"].double()).cumprod(0).tolist(), start=1):
+        spent.note(share, depth)
+    merging = max(0.0, 1 - spent.share(percent / 100, DEPTH) / spent.tokens)
+    assert merging == pytest.approx(float(arrays[f"ratio_out_{number}_{percent}"]), abs=1e-6)
