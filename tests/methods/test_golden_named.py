@@ -11,6 +11,7 @@ from support.images import image
 from covist.contract.views import DecoderView
 from covist.grid import Grid
 from covist.methods.inside import attention_within_image
+from covist.methods.published._quadtree import ROOT_LEVEL, Quadtree, representatives
 from covist.methods.published.framefusion import FrameFusion, Spent, fused
 from covist.methods.published.globalcom2 import GlobalCom2, Tiles, tile_rates
 from covist.methods.published.otprune import OTPrune
@@ -181,3 +182,42 @@ def test_framefusion_spends_what_earlier_layers_have_left(number, percent):
         spent.note(share, depth)
     merging = max(0.0, 1 - spent.share(percent / 100, DEPTH) / spent.tokens)
     assert merging == pytest.approx(float(arrays[f"ratio_out_{number}_{percent}"]), abs=1e-6)
+
+
+# -- STTM -------------------------------------------------------------------------------------------------------------
+
+QUADTREES = {
+    "even": (8, 0.85, 0.7, 1),
+    "spatial_only": (8, 0.85, None, 1),
+    "odd7": (7, 0.8, 0.65, 1),
+    "odd13_root0": (13, 0.8, 0.6, 0),
+    "rect": (5, 0.8, 0.6, 0),
+    "one_frame": (6, 0.85, 0.6, 0),
+    "same_frames": (4, 0.85, 0.6, 0),
+}
+"""Rows of tokens, bound within a frame and between frames, and root level."""
+
+
+@of("sttm")
+def test_sttm(case):
+    rows, spatial, temporal, level = QUADTREES[case.name]
+    frames = case["x"].unflatten(1, (rows, -1))
+    tree, (_, height, width, _) = Quadtree(frames), frames.shape
+    root = tree.root - ROOT_LEVEL + level
+    group, content = tree.merged(root, spatial, temporal)
+    assert torch.equal(group.bincount(), case["out_patches"])
+    torch.testing.assert_close(content, case["out_features"], atol=1e-5, rtol=1e-5)
+    first, _ = tree.areas(root, spatial)
+    boxes = []
+    for number in range(len(content)):
+        area = (first == (group == number).nonzero()[0, 0]).nonzero()[:, 0]  # of the group's first token
+        frame, y, x = area // (height * width), area // width % height, area % width
+        boxes.append([int(frame[0]), int(y.min()), int(x.min()), int(y.max()) + 1, int(x.max()) + 1])
+    assert boxes == case["out_box"].tolist()
+
+
+@pytest.mark.parametrize("name", ["pairs", "pairs_short"])
+def test_sttm_joins_areas_over_time_as_far_as_published(name):
+    arrays = golden.stored("sttm")
+    earlier, later = arrays[name].T
+    assert torch.equal(representatives(earlier, later, len(arrays[f"{name}_out"])), arrays[f"{name}_out"])

@@ -15,6 +15,7 @@ from covist.errors import CovistError
 from covist.grid import Grid, PartialGrid
 from covist.methods.create import create_method
 from covist.methods.published.framefusion import FrameFusion, fused
+from covist.methods.published.sttm import STTM, fitting, grouped, quadtrees
 from covist.methods.published.visiondrop import VisionDrop
 from covist.state import VisualState
 
@@ -182,3 +183,85 @@ def test_framefusion_cuts_an_image_once_by_the_attention_of_its_first_layer():
 def test_framefusion_refuses_a_similarity_that_is_no_cosine(similarity):
     with pytest.raises(CovistError, match="choose a cosine between -1 and 1"):
         create_method("framefusion", similarity=similarity)
+
+
+# -- STTM -------------------------------------------------------------------------------------------------------------
+
+GRIDS = {
+    "video": Grid(((5, 6),) * 3, "frames"),
+    "odd video": Grid(((3, 7),) * 2, "frames"),
+    "image": Grid(((5, 7),)),
+    "views": Grid(((3, 3), (5, 6))),
+    "row": Grid(((1, 23),)),
+    "token": Grid(((1, 1),) * 3, "frames"),
+}
+every_grid = pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
+
+
+def smooth(grid, seed=0, width=16):
+    """Features [N, d] of which some areas are alike."""
+    generator = torch.Generator().manual_seed(seed)
+    places = grid.coordinates()
+    waves = torch.randn(places.shape[1], width, generator=generator)
+    return torch.sin(2 * places @ waves) + 0.05 * torch.randn(grid.size, width, generator=generator)
+
+
+def before_layer_two(grid, features):
+    context = image(grid.views)
+    context.signals.grid = grid
+    state, view = inside(context, 2, STTM())
+    state = state.replace(grid=grid, features=features, weights=1.0 + torch.arange(grid.size) % 3)
+    view.observed[view.visual] = features
+    return state, view
+
+
+@every_grid
+def test_sttm_reaches_every_count_and_loses_no_token(grid):
+    features = smooth(grid)
+    state, view = before_layer_two(grid, features)
+    for count in range(1, grid.size):
+        reduced = STTM().reduce(state, view, count).state.validate()
+        assert reduced.count == count
+        if grid is not GRIDS["views"] or count > 1:  # two views cannot become one token
+            assert reduced.weights.sum() == state.weights.sum()
+
+
+def partition(groups):
+    return {tuple((groups.of_token == number).nonzero()[:, 0].tolist()) for number in range(len(groups.content))}
+
+
+@pytest.mark.parametrize("bound", [0.7, 0.85, 0.95])
+@pytest.mark.parametrize("grid", [GRIDS["image"], GRIDS["views"]], ids=["image", "views"])
+def test_sttm_merges_as_published_if_its_bounds_lead_to_the_count(grid, bound):
+    """Without time, where stricter bounds can lead to the same count by other merges."""
+    trees, cells = quadtrees(grid, smooth(grid, 1)), torch.arange(grid.size)
+    published = grouped(trees, cells, 0, bound)
+    assert 1 < len(published.content) < grid.size
+    assert partition(fitting(trees, cells, len(published.content))) == partition(published)
+
+
+def test_sttm_fills_its_places_with_the_tokens_that_resemble_their_groups_least():
+    """Two halves of an image become two tokens; of the third place, the token that fits worst is worthy."""
+    grid, generator = Grid(((4, 4),)), torch.Generator().manual_seed(2)
+    left, right, noise = (torch.randn(size, 16, generator=generator) for size in (1, 1, 16))
+    features = torch.where((torch.arange(16) % 4 < 2)[:, None], left, right) + 0.01 * noise
+    features[6] += 0.3 * noise[0]
+    state, view = before_layer_two(grid, features)
+    two, three = (STTM().reduce(state, view, count).state for count in (4, 5))
+    assert two.indices.tolist() == [0, 2, 8, 10]
+    torch.testing.assert_close(two.features[1], features[[2, 3, 6, 7]].mean(0))
+    assert three.indices.tolist() == [0, 2, 6, 8, 10]
+    assert torch.equal(three.features[2], features[6])
+    torch.testing.assert_close(three.features[1], two.features[1])  # which stays as it was
+    assert two.weights[1] - three.weights[1] == three.weights[2] == state.weights[6]
+
+
+def test_sttm_merges_what_a_mask_leaves_of_a_video():
+    whole = GRIDS["video"]
+    cells = [cell for cell in range(whole.size) if cell % 7]
+    grid = PartialGrid.of(whole, cells)
+    features = smooth(whole)[cells]
+    for count in (1, 10, 40):
+        groups = fitting(quadtrees(grid, features), torch.tensor(cells), count)
+        assert len(groups.of_token) == len(cells) and len(groups.content) <= count
+        assert groups.of_token.unique().tolist() == list(range(len(groups.content)))

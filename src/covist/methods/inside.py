@@ -196,8 +196,8 @@ class Stepped(Proportioned):
         return stepped_schedule(layers, budget, tokens, self.cuts, self.proportions(budget, tokens))
 
 
-class DropInside(ChooseInside, Proportioned):
-    """Keeps every token up to the first cut and only the tokens that `choose` returns at each cut."""
+class CutInside(ReduceInside, Proportioned):
+    """Keeps every token up to the first cut."""
 
     untouched_share: ClassVar[float] = 0.9
     """Largest share of the budget that the layers before the first cut may take."""
@@ -205,6 +205,10 @@ class DropInside(ChooseInside, Proportioned):
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         shape = self.proportions(budget, tokens)
         return inside_schedule(layers, budget, tokens, self.cuts, shape, self.untouched_share)
+
+
+class DropInside(CutInside, ChooseInside):
+    """Keeps every token up to the first cut and only the tokens that `choose` returns at each cut."""
 
 
 class ScoreInside(DropInside):
