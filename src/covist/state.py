@@ -130,7 +130,6 @@ class VisualState:
     def validate(self) -> "VisualState":
         """Raise a `CovistError` unless this is a state in the sense of Eq. 1."""
         where, count = "VisualState", self.count
-        require(count >= 1, where, "at least one representative is needed")
         require_shape(where, "features", self.features, (count, None))
         for layer, features in self.companions.items():
             require_shape(where, f"companions of layer {layer}", features, tuple(self.features.shape))
@@ -149,6 +148,6 @@ class VisualState:
         require_finite(where, features=self.features, **companions, **floats)
         require(bool((self.weights >= 1).all()), where, "weights must be at least 1")
         require(bool((self.indices.diff() > 0).all()), where, "indices must increase strictly")
-        inside = bool(self.indices[0] >= 0) and bool(self.indices[-1] < self.grid.size)
+        inside = bool(((self.indices >= 0) & (self.indices < self.grid.size)).all())
         require(inside, where, f"indices must lie in the grid of {self.grid.size} tokens")
         return self

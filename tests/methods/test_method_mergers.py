@@ -24,7 +24,7 @@ from covist.methods.shared import layer_attention, received_attention
 MERGERS = [
     name
     for name, method in available_methods().items()
-    if method.writes_content and describe(name)["where"] != "inside"
+    if method.writes_content and describe(name)["where"] != "inside" and name != "framefusion"  # which starts with more
 ]
 
 

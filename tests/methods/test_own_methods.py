@@ -125,6 +125,8 @@ class Broken(covist.Method):
     def enter(self, image, state, count):
         if self._when == "enter":
             return state
+        if self._when == "nothing":
+            return covist.Reduction(state.restrict(state.indices[:0]))
         if self._when == "twice":
             return covist.Reduction(state.restrict(torch.zeros(count, dtype=torch.long)))
         return super().enter(image, state, count)
@@ -151,6 +153,7 @@ def run(small, method) -> covist.Report:
         ("memory", r"failed in memory \(test_own_methods.py line \d+\): KeyError: 'memory'"),
         ("attention_rule", r"failed in attention_rule \(test_own_methods.py line \d+\): unknown method 'magic'"),
         ("enter", r"failed in enter \(test_own_methods.py line \d+\): it returned a VisualState; return a covist.Red"),
+        ("nothing", r"failed in enter \(test_own_methods.py line \d+\): it returned a state without tokens, but 16 "),
         ("twice", r"failed in enter \(test_own_methods.py line \d+\): VisualState: indices must increase strictly"),
     ],
 )

@@ -150,3 +150,16 @@ def anchorprune(relevance, patches, attention, hidden, count):
         gain = {i: saliency[i] * min(distance[i, j] for j in chosen) for i in range(len(distance)) if i not in chosen}
         chosen.append(first_largest(gain, gain, 1e-12))
     return sorted(chosen)
+
+
+def g_prune_scores(embeddings):
+    """The mass of a five-step walk over links of cosine 0.5 or more, by the number of a token's links."""
+    similarity = cosines(embeddings)
+    steps = []
+    for row in similarity:
+        logits = [value / 0.03 if value >= 0.5 else -5000.0 for value in row]
+        steps.append(softmax(logits))
+    mass = [math.sqrt(math.fsum(row * row)) for row in embeddings]
+    for _ in range(5):
+        mass = [math.fsum(mass[i] * steps[i][j] for i in range(len(mass))) for j in range(len(mass))]
+    return [mass[j] / sum(share > 0 for share in steps[j]) for j in range(len(mass))]

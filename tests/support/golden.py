@@ -23,14 +23,14 @@ class Case:
     """One case of a file; `case["kept_64"]` is an array without its case dimension and its pads."""
 
     file: str
-    number: int
+    name: int | str
     arrays: dict[str, Tensor]
 
     def __getitem__(self, name: str) -> Tensor:
         return self.arrays[name]
 
     def __str__(self) -> str:
-        return f"{self.file}-{self.number}"
+        return f"{self.file}-{self.name}"
 
 
 def files() -> list[str]:
@@ -67,3 +67,23 @@ def _of_case(name: str, array: np.ndarray, number: int) -> Tensor:
         return own
     own = own.long()
     return own[own != PAD] if own.ndim == 1 else own
+
+
+@cache
+def named_cases(file: str) -> list[Case]:
+    """The cases of a file whose arrays are called CASE_INPUT and CASE_out_OUTPUT; every case has a CASE_seed."""
+    arrays = stored(file)
+    names = [name.removesuffix("_seed") for name in arrays if name.endswith("_seed")]
+    return [Case(file, case, _beginning_with(f"{case}_", arrays)) for case in names]
+
+
+@cache
+def stored(file: str) -> dict[str, Tensor]:
+    """All arrays of a file by name; integers as int64."""
+    with np.load(FOLDER / f"{file}.npz") as arrays:
+        tensors = {name: torch.tensor(arrays[name]) for name in arrays.files}
+    return {name: array.long() if array.dtype == torch.int32 else array for name, array in tensors.items()}
+
+
+def _beginning_with(prefix: str, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -108,9 +109,9 @@ def _print(made: Plan) -> None:
         f"{made.text:g} text tokens" + (f", {made.markers} markers" if made.markers else "")
     )
     stages = table("layers", "visual tokens")
-    ends = [depth for depth, _ in schedule.stages[1:]] + [schedule.layers]
-    for (depth, count), end in zip(schedule.stages, ends, strict=True):
-        stages.add_row(f"{depth}-{end - 1}" if end - depth > 1 else str(depth), str(count))
+    for count, group in groupby(range(schedule.layers), key=schedule.tokens_per_layer.__getitem__):
+        first, *others = group
+        stages.add_row(f"{first}-{others[-1]}" if others else str(first), str(count))
     stages.add_row("[dim]layer mean[/]", f"[dim]{schedule.mean:g}[/]")
     if schedule.cached_mean != schedule.mean:
         stages.add_row("[dim]cached, layer mean[/]", f"[dim]{schedule.cached_mean:g}[/]")

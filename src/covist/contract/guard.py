@@ -77,6 +77,9 @@ def sound_reduction(found: Any, *given: Any, **named: Any) -> Reduction:
     """What `Method.enter` or `Method.reduce` returned: a reduction whose state is one."""
     if not isinstance(found, Reduction):
         raise CovistError(f"it returned a {type(found).__name__}; return a covist.Reduction")
+    count = named.get("count", given[-1] if given else 0)
+    if count and not found.state.count:
+        raise CovistError(f"it returned a state without tokens, but {count} were asked for")
     found.state.validate()
     return found
 

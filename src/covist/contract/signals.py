@@ -28,11 +28,15 @@ class EncoderLayer:
 
     def attention(self) -> Tensor:
         """Class-token attention per head [tiles, heads, patches], normalised over the patches only."""
-        return self._logits(self.keys).softmax(-1)
+        return self.logits().softmax(-1)
+
+    def logits(self) -> Tensor:
+        """The same before the softmax."""
+        return self._logits(self.keys)
 
     def class_row(self) -> Tensor:
         """The same as in the encoder: attention of the class token to itself counts too, so a head sums to below 1."""
-        logits = torch.cat([self._logits(self.class_key[:, None]), self._logits(self.keys)], dim=-1)
+        logits = torch.cat([self._logits(self.class_key[:, None]), self.logits()], dim=-1)
         return logits.softmax(-1)[..., 1:]
 
     def _logits(self, keys: Tensor) -> Tensor:

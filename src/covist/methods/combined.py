@@ -88,7 +88,7 @@ class Combined(Method):
 
     def reduce(self, state: VisualState, view: DecoderView, count: int) -> Reduction:
         outcome = self._base.reduce(state, view, count)
-        if COMPOSITION not in self._parts:
+        if COMPOSITION not in self._parts or not outcome.state.count:  # nothing is left to compose into
             return outcome
         started = perf_counter()
         kept = torch.searchsorted(state.indices, outcome.state.indices)

@@ -25,6 +25,8 @@ PUBLISHED_LAYERS = 32
 """Depth of the decoder to which published layer indices refer; they are scaled for other depths."""
 PUBLISHED_TOKENS = 576
 """Tokens of the images to which published counts refer."""
+ROWS_AT_ONCE = 256
+"""Image tokens that serve as queries at a time, which bounds the memory for their attention."""
 
 
 def cut_depths(layers: int, budget: int, tokens: int, cuts: Sequence[int], share: float) -> list[int]:
@@ -194,8 +196,8 @@ class Stepped(Proportioned):
         return stepped_schedule(layers, budget, tokens, self.cuts, self.proportions(budget, tokens))
 
 
-class DropInside(ChooseInside, Proportioned):
-    """Keeps every token up to the first cut and only the tokens that `choose` returns at each cut."""
+class CutInside(ReduceInside, Proportioned):
+    """Keeps every token up to the first cut."""
 
     untouched_share: ClassVar[float] = 0.9
     """Largest share of the budget that the layers before the first cut may take."""
@@ -203,6 +205,10 @@ class DropInside(ChooseInside, Proportioned):
     def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
         shape = self.proportions(budget, tokens)
         return inside_schedule(layers, budget, tokens, self.cuts, shape, self.untouched_share)
+
+
+class DropInside(CutInside, ChooseInside):
+    """Keeps every token up to the first cut and only the tokens that `choose` returns at each cut."""
 
 
 class ScoreInside(DropInside):
@@ -229,6 +235,12 @@ def text_rows(view: DecoderView) -> Tensor:
 def attention_to_image(view: DecoderView, rows: Tensor) -> Tensor:
     """Attention of `observed_layer` from some tokens to the representatives, mean over heads and these tokens [K]."""
     return view.attention(rows).mean((0, 1))[view.visual]
+
+
+def attention_within_image(view: DecoderView) -> Tensor:
+    """Attention of `observed_layer` from the representatives to each other, mean over heads and queries [K]."""
+    sums = [view.attention(rows).mean(0)[:, view.visual].sum(0) for rows in view.visual.split(ROWS_AT_ONCE)]
+    return torch.stack(sums).sum(0) / len(view.visual)
 
 
 def key_norms(view: DecoderView) -> Tensor:

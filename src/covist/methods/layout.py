@@ -69,7 +69,7 @@ def _interval(part: int, parts: int, length: int) -> tuple[int, int, int]:
 
 def neighbours(grid: Grid, steps: Sequence[tuple[int, int]]) -> Tensor:
     """The tokens at some steps (rows, columns) from each token in its view [N, steps]; NO_TOKEN if there is none."""
-    whole = _whole(grid)
+    whole = whole_grid(grid)
     tables, first = [], 0
     for rows, columns in whole.views:
         row, column = torch.arange(rows)[:, None, None], torch.arange(columns)[:, None]
@@ -81,7 +81,7 @@ def neighbours(grid: Grid, steps: Sequence[tuple[int, int]]) -> Tensor:
     table = torch.cat(tables)
     if not isinstance(grid, PartialGrid):
         return table
-    cells = torch.tensor(grid.cells)
+    cells = cells_of(grid)
     numbers = torch.full((whole.size + 1,), NO_TOKEN)  # the last entry is for NO_TOKEN
     numbers[cells] = torch.arange(len(cells))
     return numbers[table[cells]]
@@ -89,11 +89,18 @@ def neighbours(grid: Grid, steps: Sequence[tuple[int, int]]) -> Tensor:
 
 def rows_and_columns(grid: Grid) -> Tensor:
     """Row and column of each token in its view [N, 2]."""
-    views = [torch.cartesian_prod(torch.arange(rows), torch.arange(columns)) for rows, columns in _whole(grid).views]
-    places = torch.cat(views)
-    return places[torch.tensor(grid.cells)] if isinstance(grid, PartialGrid) else places
+    sides = whole_grid(grid).views
+    places = [torch.cartesian_prod(torch.arange(rows), torch.arange(columns)) for rows, columns in sides]
+    return torch.cat(places)[cells_of(grid)]
 
 
-def _whole(grid: Grid) -> Grid:
+def whole_grid(grid: Grid) -> Grid:
     """The grid itself, or the whole grid behind a partial one."""
     return grid.whole if isinstance(grid, PartialGrid) else grid
+
+
+def cells_of(grid: Grid, device: torch.device | str = "cpu") -> Tensor:
+    """The place of each token in the whole grid [N]."""
+    if isinstance(grid, PartialGrid):
+        return torch.tensor(grid.cells, device=device)
+    return torch.arange(grid.size, device=device)

@@ -44,9 +44,13 @@ def tile_numbers(signals: ImageSignals) -> Tensor:
 
 def tile_shares(signals: ImageSignals, count: int) -> list[tuple[Tensor, int]]:
     """The content tokens of each tile, and how many of `count` the tile gets in proportion to them."""
-    tile = tile_numbers(signals)
-    shares = allot(count, tile.bincount().tolist())
-    return [((tile == number).nonzero()[:, 0], share) for number, share in enumerate(shares)]
+    return group_shares(tile_numbers(signals), count)
+
+
+def group_shares(group: Tensor, count: int) -> list[tuple[Tensor, int]]:
+    """The tokens of each group, from the group of each token [N], and how many of `count` it gets in proportion."""
+    shares = allot(count, group.bincount().tolist())
+    return [((group == number).nonzero()[:, 0], share) for number, share in enumerate(shares)]
 
 
 def cosine(features: Tensor, others: Tensor | None = None) -> Tensor:

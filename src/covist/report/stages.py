@@ -95,9 +95,9 @@ class StageReport:
         return self.kept
 
     def __repr__(self) -> str:
-        low, high = (f"{float(end):.3g}" for end in self.weights.aminmax())
-        weights = f"weight {low}" if low == high else f"weights {low} to {high}"
-        return f"StageReport(from layer {self.depth} on: {counted(len(self.kept), 'token')}, {weights})"
+        ends = dict.fromkeys(f"{float(end):.3g}" for end in self.weights.aminmax()) if len(self.kept) else ()
+        weights = f", weight{'s' * (len(ends) > 1)} {' to '.join(ends)}" if ends else ""
+        return f"StageReport(from layer {self.depth} on: {counted(len(self.kept), 'token')}{weights})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -186,6 +186,11 @@ class ImageReport:
     def weights(self) -> Tensor:
         """Their weights, [K]."""
         return self.stages[-1].weights
+
+    @property
+    def largest_weight(self) -> float:
+        """Of any token that some stage keeps."""
+        return float(torch.cat([stage.weights for stage in self.stages]).max())
 
     @property
     def positions(self) -> Tensor:

@@ -157,7 +157,7 @@ def _view_names(views: list[View]) -> list[str]:
 def _draw_stages(canvas: _Canvas, image: ImageReport, views: list[View], row: int, first_column: int) -> None:
     """One panel per stage and view, and the legend that explains them."""
     theme = canvas.theme
-    scale = WeightScale(max(float(stage.weights.max()) for stage in image.stages), theme)
+    scale = WeightScale(image.largest_weight, theme)
     for place, stage in enumerate(image.stages):
         kept, weights = stage.kept.numpy(), stage.weights.float().numpy()
         owner = owners(image, place)

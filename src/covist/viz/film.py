@@ -111,7 +111,7 @@ def _draw_seen(sheet: Sheet, strip: _Strip, views: list[View], names: list[str],
 def _draw_kept(sheet: Sheet, strip: _Strip, video: ImageReport, views: list[View]) -> None:
     """One strip per stage, and the legend that explains them."""
     theme = sheet.theme
-    scale = WeightScale(max(float(stage.weights.max()) for stage in video.stages), theme)
+    scale = WeightScale(video.largest_weight, theme)
     cell = 72 * strip.width / views[0].columns  # points
     for stage, state in enumerate(video.stages):
         above = TITLE + (1 + stage) * strip.height

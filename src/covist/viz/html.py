@@ -83,7 +83,7 @@ def draw_html(
 
 
 def _draw_image(image: ImageReport, views: list[View], scope: str, evidence: bool, theme: Theme) -> str:
-    scale = WeightScale(max(float(stage.weights.max()) for stage in image.stages), theme)
+    scale = WeightScale(image.largest_weight, theme)
     pixels = blake2b(scope.encode(), digest_size=6)
     for view in views:
         pixels.update(view.image.tobytes() + bytes(f"{view.rows}x{view.columns}", "ascii"))

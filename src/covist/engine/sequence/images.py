@@ -97,7 +97,9 @@ class Sample:
         reduced = [image for image in self.images if image.reduced]
         if not reduced:
             return len(self.rows)
-        return len(self.rows) - 1 - int(self.places(reduced[-1].kept_rows.max()))
+        last = reduced[-1]
+        before = int(last.kept_rows.max()) if last.state.count else last.end - 1  # its last row, if none is left
+        return int((self.rows > before).sum())
 
     @property
     def _is_a_line(self) -> bool:

@@ -13,7 +13,7 @@ from covist.methods.registry import register_method
 def register_published(method: type[Method]) -> type[Method]:
     """Class decorator: register a method with the section of `info.ini` that has its name."""
     facts = {field: " ".join(text.split()) for field, text in _sections()[method.name].items()}
-    needs = tuple(facts.pop("needs").split(", "))
+    needs = tuple(filter(None, facts.pop("needs").split(", ")))
     method.info = MethodInfo(**facts, needs=needs)
     return register_method(method)
 

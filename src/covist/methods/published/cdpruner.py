@@ -44,17 +44,23 @@ def question_relevance(image: ImageContext, sign: Sign | None = "negated") -> Te
 
 
 def most_probable_subset(similarity: Tensor, relevance: Tensor, count: int) -> Tensor:
-    """Greedy MAP of the DPP with kernel diag(r) S diag(r) -> tokens [count] in the order of choice.
+    """Greedy MAP of the DPP with kernel diag(r) S diag(r) -> tokens [count] in the order of choice, or fewer."""
+    return largest_determinant(relevance[:, None] * similarity * relevance, count)
+
+
+def largest_determinant(kernel: Tensor, count: int, floor: float = 0.0) -> Tensor:
+    """Rows of a kernel [N, N] that greedily maximise its determinant -> [count] in the order of choice.
+
+    floor: what every token adds at least; gains are equal if what exceeds it is, up to rounding
 
     It returns fewer if the determinant is exhausted: the published loop then takes the root of a negative number and
     only repeats itself.
     """
-    kernel = relevance[:, None] * similarity * relevance
     gain = kernel.diagonal().clone()  # d^2, the factor by which each token would multiply the determinant
     factors = kernel.new_zeros(count, len(kernel))
     chosen, gained = [], []
     for step in range(count):
-        best = first_best(gain)
+        best = first_best(gain - floor)
         chosen.append(best)
         gained.append(gain[best])
         factors[step] = (kernel[best] - factors[:step, best] @ factors[:step]) / gain[best].sqrt()

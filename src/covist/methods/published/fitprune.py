@@ -11,14 +11,13 @@ from covist.contract.method import Method
 from covist.contract.views import DecoderView
 from covist.errors import CovistError
 from covist.formulas.ops import round_half_up
-from covist.methods.inside import ScoreInside, solved, text_rows
+from covist.methods.inside import ROWS_AT_ONCE, ScoreInside, solved, text_rows
 from covist.methods.published import register_published
 from covist.methods.published._fitting import Attended
 from covist.reduction import Reduction
 from covist.schedule import Calibration, Schedule, fixed_schedule
 from covist.state import VisualState
 
-ROWS_AT_ONCE = 256  # image tokens that serve as queries at a time, which bounds the memory for their attention
 EMBEDDED = Calibration(
     (
         (1.0, 0.59, 0.478, 0.42, 0.397, 0.391, 0.376, 0.348),
