@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Integral, Real
@@ -59,6 +60,10 @@ class Budget(ABC):
     @abstractmethod
     def count_for(self, tokens: int, frames: int = 1) -> int:
         """The most tokens that an image of `tokens` may keep; all of them leave it uncompressed."""
+
+    def sum_for(self, images: Sequence[tuple[int, int]]) -> int:
+        """The most tokens that all images of a prompt may keep, each given as (tokens, frames)."""
+        return sum(self.count_for(*image) for image in images)
 
     @abstractmethod
     def __str__(self) -> str: ...
@@ -165,6 +170,9 @@ class Total(Budget):
     def count_for(self, tokens: int, frames: int = 1) -> int:
         return min(self.tokens, tokens)
 
+    def sum_for(self, images: Sequence[tuple[int, int]]) -> int:
+        return min(self.tokens, super().sum_for(images))
+
     def __str__(self) -> str:
         return f"{_TOTAL}:{self.tokens}" + ("" if self.floor is None else f":{self.floor}")
 
@@ -237,6 +245,12 @@ def require_room(images: int, budget: Budget | None, max_visual_tokens: int | No
                 f"{name} is not enough for {counted(images, 'image')} of at least {counted(least, 'token')} each; "
                 f"give {images * least} or more, or show fewer images"
             )
+
+
+def refuse_of_prompt(budget: Budget, where: str, kinds: type[Budget] | tuple[type[Budget], ...] = Budget) -> None:
+    """Refuse a budget of a prompt, of some kinds only if they are given, where it has no meaning."""
+    if budget.of_prompt and isinstance(budget, kinds):
+        raise CovistError(f"budget={str(budget)!r}: {where}; give a count, a share or auto")
 
 
 def check_cap(max_visual_tokens: Any) -> None:

@@ -188,13 +188,17 @@ def test_a_cap_that_is_not_reached_changes_nothing(multi_head, strategy, compres
 
 
 def test_a_method_whose_first_layers_see_everything_is_refused_with_a_cap_in_one_line(multi_head, compress):
-    handle = compress(multi_head, method="fastv", concentration=None, budget=64, max_visual_tokens=432)
-    greedy(multi_head, ask(THREE), 1)
-    assert counts(handle) == [64] * 3
+    handle = compress(multi_head, budget=64, max_visual_tokens=400)
     with (
-        handle.using(max_visual_tokens=431),
-        pytest.raises(CovistError, match="with fastv, some layer sees 144 tokens of an image at any budget; choose"),
+        pytest.raises(CovistError, match="max_visual_tokens=400: the first layers see all tokens with fastv"),
+        handle.using(method="fastv"),
     ):
+        pass
+
+
+def test_a_schedule_that_cannot_become_small_enough_is_refused_in_one_line(multi_head, compress):
+    compress(multi_head, budget=16, strategy="pro", max_visual_tokens=3)
+    with pytest.raises(CovistError, match="=3 is too small for these images: some layer sees 2 tokens of an image"):
         greedy(multi_head, ask(THREE), 1)
 
 

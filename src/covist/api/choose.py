@@ -112,10 +112,22 @@ def check_budget_of(method: Method, setup: Setup) -> None:
     if setup.min_coverage is not None and (shared or setup.max_visual_tokens is not None):
         limit = f"budget={str(setup.budget)!r}" if shared else f"max_visual_tokens={setup.max_visual_tokens}"
         raise CovistError(f"min_coverage may run images uncompressed, which {limit} rules out; give one of them")
+    if setup.max_visual_tokens is not None and _sees_everything(method):
+        raise CovistError(
+            f"max_visual_tokens={setup.max_visual_tokens}: the first layers see all tokens with {method.name}, at any "
+            "budget; choose a method that acts before the decoder (`covist methods --acts before`)"
+        )
+
+
+def _sees_everything(method: Method) -> bool:
+    """Whether some layer sees every token of an image, however small the budget."""
+    return max(method.schedule(layers=32, budget=1, tokens=576).tokens_per_layer) == 576
 
 
 def check_setup(setup: Setup) -> None:
     """Refuse, before anything is loaded, a setup that cannot be run; the uncompressed model accepts any budget."""
+    if setup.is_plain and setup.max_visual_tokens is not None:
+        raise CovistError("max_visual_tokens needs compression, which the plain model has not; leave one of them out")
     name = setup.method or DEFAULT_METHOD
     if not is_vanilla(name):
         check_budget_of(create_method(name, **setup.options_for(name)), setup)

@@ -136,7 +136,7 @@ class Setup:
         """
         whole = self.over(DEFAULT)
         if whole.is_plain:
-            return PLAIN
+            return replace(PLAIN, max_visual_tokens=whole.max_visual_tokens)
         name = usual_spelling(whole.method or DEFAULT_METHOD)
         read, frozen = whole.options_for(name), None
         if create_method(name, **read).tracker is not None:

@@ -62,9 +62,8 @@ class Allotment:
         fitting = bisect_right(range(1, count + 1), allowed, key=lambda budget: self._peak(image, budget))
         if not fitting:
             raise CovistError(
-                f"max_visual_tokens={self._settings.max_visual_tokens}: with {self._settings.method.name}, some layer "
-                f"sees {self._peak(image, 1)} tokens of an image at any budget; choose a method that acts before the "
-                "decoder (`covist methods --acts before`)"
+                f"max_visual_tokens={self._settings.max_visual_tokens} is too small for these images: some layer sees "
+                f"{self._peak(image, 1)} tokens of an image at any budget of {self._settings.method.name}"
             )
         return fitting
 
