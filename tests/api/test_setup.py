@@ -76,6 +76,8 @@ def test_a_file_of_constants_alone_still_is_one(model, tmp_path):
         ('{"covist_settings": 1, "constants": {"weight_limit": -1}}', "weight_limit must be"),
         ('{"covist_settings": 1, "budget": "auto:2"}', "LEVEL in"),
         ('{"covist_settings": 1, "min_coverage": 2}', "min_coverage must be a share"),
+        ('{"covist_settings": 1, "budget": "total:0"}', "budget must be"),
+        ('{"covist_settings": 1, "max_visual_tokens": 0}', "max_visual_tokens must be a positive number of tokens"),
         ('{"covist_settings": 1, "constants": {"nonsense": 1}}', "unknown field nonsense"),
         ('{"covist_settings": 1, "calibration": [1]}', "calibration must be an object with `kept` only"),
         ('{"covist_settings": 1, "calibration": {"kept": [[0.5]]}}', "calibration: the shares in kept must begin"),
@@ -117,6 +119,14 @@ def test_a_budget_that_follows_the_image_and_a_least_coverage_are_kept(tmp_path)
     setup = Setup("covist-max", "auto:0.9:16:192", min_coverage=0.8)
     setup.save(tmp_path / "covist.json")
     assert Setup.load(tmp_path / "covist.json") == setup
+
+
+@pytest.mark.parametrize("budget", ["total:2048", "total:2048:64", "ages:256,128,64"])
+def test_budgets_of_a_prompt_and_a_cap_are_kept(tmp_path, budget):
+    setup = Setup("covist-max", budget, max_visual_tokens=4096)
+    setup.save(tmp_path / "covist.json")
+    assert Setup.load(tmp_path / "covist.json") == setup
+    assert setup.resolved().max_visual_tokens == 4096
 
 
 def test_a_setup_is_a_value():

@@ -97,6 +97,22 @@ def test_answers_are_those_of_single_requests(work, loaded, folder, method):
     assert (answers[-1].tokens_before, answers[-1].tokens_after, answers[-1].error) == (0, 0, None)
 
 
+def test_a_row_has_a_budget_of_its_own_by_the_age_of_its_turns_too(work):
+    parts = [{"type": "image_url", "image_url": {"url": f"{seed}.png"}} for seed in range(3)]
+    shown = [{"role": "user", "content": [part, {"type": "text", "text": "what ?"}]} for part in parts]
+    said = [{"role": "assistant", "content": "red"}] * 3
+    turns = [turn for both in zip(shown, said, strict=True) for turn in both][:-1]
+    asked = [*rows(2)[:2], read_row(2, {"id": "turns", "messages": turns})]
+    kept = {
+        budget: [answer.tokens_after for answer in work(setup=Setup("covist-max", budget))(asked)]
+        for budget in ("total:40", "ages:32,16,8")
+    }
+    assert kept == {"total:40": [40, 40, 40], "ages:32,16,8": [32, 2 * 32, 32 + 16 + 8]}
+    short = work(setup=Setup("covist-max", "total:2"))(asked)
+    assert [answer.error for answer in short][:2] == [None, None]
+    assert "'total:2' is not enough for 3 images of at least 1 token each" in str(short[2].error)
+
+
 def test_no_answer_depends_on_order_or_batch_size(work):
     asked = rows(8)
     together = {answer.id: answer for answer in without_times(work()(asked))}

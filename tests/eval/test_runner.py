@@ -180,6 +180,12 @@ def test_a_share_is_a_budget(untrained):
     assert [(score.budget.written, score.mean_tokens) for score in results.scores] == [(576, 576), (58, 58)]
 
 
+def test_a_total_is_a_budget_and_its_images_say_what_they_got(untrained):
+    results = evaluate("random", "total:48,10%", limit=1, model=untrained)
+    assert [(score.budget.written, score.mean_tokens) for score in results.scores[1:]] == [("total:48", 48), (58, 58)]
+    assert "total:48" in results.to_markdown()
+
+
 def test_a_budget_that_cannot_be_reached_is_marked_and_not_ranked(untrained, tmp_path):
     results = evaluate("covist-fixed,fastv", "64,200", limit=1, model=untrained, out=tmp_path)
     reached = {(score.method, score.budget.written): score.reached for score in results.scores}

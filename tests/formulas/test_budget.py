@@ -5,12 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covist.budget import Budget, Count, Coverage, Plain, Share
+from covist.budget import Ages, Budget, Count, Coverage, Plain, Share, Total, require_room
+from covist.errors import CovistError
 
 SHARES = st.floats(0, 1, exclude_min=True).map(Share)
 FIXED = st.integers(1).map(Count) | SHARES
 LEVELS = st.floats(0, 1, exclude_min=True)
-BUDGETS = FIXED | LEVELS.map(Coverage) | st.builds(Coverage, LEVELS, FIXED, FIXED) | st.just(Plain())
+TOTALS = st.integers(1).map(Total) | st.builds(lambda a, b: Total(max(a, b), min(a, b)), *[st.integers(1, 9999)] * 2)
+
+
+def falling(kind, numbers):
+    return st.lists(numbers, min_size=1, max_size=5).map(lambda found: Ages((*map(kind, sorted(found)[::-1]),)))
+
+
+AGES = falling(Count, st.integers(1)) | falling(Share, LEVELS)
+BUDGETS = FIXED | LEVELS.map(Coverage) | st.builds(Coverage, LEVELS, FIXED, FIXED) | st.just(Plain()) | TOTALS | AGES
 
 
 @pytest.mark.parametrize(
@@ -50,6 +59,9 @@ def test_in_a_video_a_count_is_meant_for_each_frame_and_a_share_for_all(budget, 
         ("auto", "auto:0.9", "auto:90%", " auto : 0.9"),
         ("auto:1:16:50%", "auto:1.0:16:0.5"),
         ("none", " none "),
+        ("total:2048", " total : 2048"),
+        ("ages:256,128", "ages: 256, 128 "),
+        ("ages:50%,10%", "ages:0.5,0.1"),
     ],
 )
 def test_a_budget_is_one_value_however_it_is_written(spellings):
@@ -119,3 +131,30 @@ def test_bounds_follow_the_size_of_the_image_and_a_count_the_frames():
 def test_an_invalid_level_or_bound_is_refused_with_the_allowed_values(budget):
     with pytest.raises(ValueError, match=r'"auto:LEVEL:LEAST:MOST" \("auto:0.9:16:192"\), LEVEL in \(0, 1\], got'):
         Budget.parse(budget)
+
+
+@pytest.mark.parametrize(
+    "budget",
+    ["total", "total:", "total:0", "total:-1", "total:10%", "total:0.5", "total:many", "total:64:0", "total:64:65"]
+    + ["total:64:1:1", "ages", "ages:", "ages:0", "ages:256,", "ages:64,0", "ages:64,128", "ages:64,10%", "ages:5%,6%"],
+)
+def test_an_invalid_budget_of_a_prompt_is_refused_with_the_allowed_values(budget):
+    with pytest.raises(
+        CovistError, match=r'"total:TOKENS" or "total:TOKENS:FLOOR" .*"ages:NEWEST,OLDER,\.\.\."'
+    ) as error:
+        Budget.parse(budget)
+    assert "\n" not in str(error.value)
+
+
+def test_a_total_is_for_all_frames_of_a_video_and_an_age_for_each():
+    assert Budget.parse("total:64").count_for(400, frames=4) == 64
+    assert Budget.parse("ages:32,16").count_for(400, frames=4) == 128
+    assert [Budget.parse("ages:32,16,4").at(age).count_for(400) for age in range(5)] == [32, 16, 4, 4, 4]
+
+
+@pytest.mark.parametrize("budget, cap, images", [("total:64", None, 64), ("total:64:16", 99, 4), (1, 9, 9)])
+def test_a_prompt_with_more_images_than_tokens_is_refused(budget, cap, images):
+    require_room(images, Budget.parse(budget), cap)
+    with pytest.raises(CovistError, match=f"is not enough for {images + 1} images of at least"):
+        require_room(images + 1, Budget.parse(budget), cap)
+    require_room(10**6, Budget.parse("ages:2,1"), None)

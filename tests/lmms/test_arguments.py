@@ -118,6 +118,14 @@ def test_the_concentration_reference_is_given_running_or_left_to_the_file(given,
     assert (arguments.is_running, arguments.setup.concentration) == (running, frozen)
 
 
+def test_a_prompt_may_have_a_budget_and_a_cap():
+    arguments = Arguments.of({"pretrained": "tiny", "budget": "total:2048", "max_visual_tokens": "4096"})
+    assert (str(arguments.setup.budget), arguments.setup.max_visual_tokens) == ("total:2048", 4096)
+    for wrong, words in (({"max_visual_tokens": "0"}, "max_visual_tokens must be"), ({"budget": "ages:8"}, "one turn")):
+        with pytest.raises(CovistError, match=words):
+            Arguments.of({"pretrained": "tiny", **wrong})
+
+
 def test_a_budget_may_follow_the_image():
     arguments = Arguments.of({"pretrained": "tiny", "budget": "auto:0.9", "min_coverage": 0.8})
     assert (str(arguments.setup.budget), arguments.setup.min_coverage) == ("auto:0.9", 0.8)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from support.images import image
 
 from covist.errors import CovistError
+from covist.formulas.content import ContentCoverage
 from covist.formulas.greedy import greedy_coverage
-from covist.methods.covist_max import CovistMax, coverage_inputs, represent
+from covist.methods.covist_max import CovistMax, represent
 from covist.methods.create import create_method
 from covist.state import VisualState
 
@@ -69,7 +70,7 @@ def test_every_token_counts_once(seed, count):
 def test_a_wide_ground_weighs_no_more_than_a_few_small_things():
     kinds = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
     kind = torch.tensor([0] * 96 + [1, 2, 3, 4])
-    inputs = coverage_inputs(kinds[kind])
+    inputs = ContentCoverage.of(kinds[kind])
     assert inputs.omega[:96].sum() < 4 * inputs.omega[96]  # 96 times as many tokens
     chosen = greedy_coverage(inputs.affinity, inputs.omega, torch.empty(0, dtype=torch.long), 5)
     assert kind[chosen].tolist() == [0, 1, 2, 3, 4]
@@ -79,12 +80,12 @@ def test_a_wide_ground_weighs_no_more_than_a_few_small_things():
 def test_the_scale_of_the_features_does_not_matter(scale):
     hidden = torch.randn(30, 16, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(
-        coverage_inputs(scale * hidden).omega, coverage_inputs(hidden).omega, rtol=1e-4, atol=1e-7
+        ContentCoverage.of(scale * hidden).omega, ContentCoverage.of(hidden).omega, rtol=1e-4, atol=1e-7
     )
 
 
 def test_rounding_is_not_taken_for_a_difference():
-    inputs = coverage_inputs(torch.ones(16, 8) * torch.linspace(1, 3, 16)[:, None])
+    inputs = ContentCoverage.of(torch.ones(16, 8) * torch.linspace(1, 3, 16)[:, None])
     torch.testing.assert_close(inputs.omega, torch.full((16,), 1 / 16), rtol=0.03, atol=0)
     assert inputs.affinity.min() > 0.97
 
@@ -94,7 +95,7 @@ def test_companions_move_with_the_features():
     state = context.initial_state()
     both = state.replace(companions={3: state.features.clone()})
     kept = torch.tensor([0, 5, 9])
-    reduced, _ = represent(both, kept, coverage_inputs(context.signals.hidden).affinity[:, kept])
+    reduced, _ = represent(both, kept, ContentCoverage.of(context.signals.hidden).affinity[:, kept])
     assert isinstance(reduced, VisualState) and torch.equal(reduced.companions[3], reduced.features)
 
 
@@ -118,10 +119,10 @@ def test_bounds_of_a_count_are_kept():
 def test_cached_image_data_is_dropped_with_its_image_and_not_pickled():
     method, context = CovistMax(), image()
     method.enter(context, context.initial_state(), 5)
-    assert len(method._known) == 1 and not pickle.loads(pickle.dumps(method))._known
+    assert len(method._coverages) == 1 and not pickle.loads(pickle.dumps(method))._coverages
     del context
     gc.collect()
-    assert not method._known
+    assert not method._coverages
 
 
 # -- settings for engines that offer less ------------------------------------------------------------------------------

@@ -79,3 +79,9 @@ def test_prompts_count_as_they_are_after_compression(server):
     assert prompt(budget=64).kept_tokens == plain.length - 3 * (576 - 64)
     assert prompt(budget="25%").kept_tokens == plain.length - 3 * (576 - 144)
     assert prompt(budget=64, min_coverage=0.9).kept_tokens == plain.length
+    assert prompt(budget="total:300").kept_tokens == plain.length - 3 * 576 + 300
+    assert prompt(budget="25%", max_visual_tokens=200).kept_tokens == plain.length - 3 * 576 + 200
+    with pytest.raises(Refusal, match="covist: budget='total:2' is not enough for 3 images of at least 1 token each"):
+        prompt(budget="total:2")
+    with pytest.raises(Refusal, match="1,728 visual tokens, and without compression 1,000 are allowed"):
+        prompt(budget="none", max_visual_tokens=1000)

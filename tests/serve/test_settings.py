@@ -1,5 +1,6 @@
 """Requests that mean the same settings share a batch, however their clients wrote them."""
 
+from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import pytest
 
 import covist
 from covist import CovistError, Setup
+from covist.api.setup import PLAIN
 from covist.serve.limits import Limits
 from covist.serve.queue import Queue
 from covist.serve.schema import CompressionChoice
@@ -27,6 +29,9 @@ SAME = {
     "a combination": [{"method": "divprune+csc+sca"}, {"method": "divprune+sca+csc", "budget": 64}],
     "the plain model": [{"budget": "none"}, {"method": "vanilla"}, {"method": "vanilla", "budget": 32}],
     "another strategy": [{"strategy": "pro"}, {"method": "covist-pro"}],
+    "a total": [{"budget": "total:2048"}, {"budget": "total: 2048", "strategy": "fixed"}],
+    "ages": [{"budget": "ages:256,128"}, {"budget": "ages:256, 128"}],
+    "a cap": [{"max_visual_tokens": 512}, {"max_visual_tokens": 512, "budget": 64}],
     "a coverage to reach": [{"min_coverage": 0.9}, {"min_coverage": 0.9, "budget": "64"}],
 }
 
@@ -84,9 +89,21 @@ def test_the_default_by_another_name_runs_the_method_of_the_server(handle):
         ({"method": "divprune", "strategy": "pro"}, "not both"),
         ({"strategy": "slow"}, "choose 'fixed' or 'pro'"),
         ({"method": "divprune", "min_coverage": 0.9}, "does not measure coverage"),
+        ({"budget": "total:0"}, "budget must be"),
+        ({"budget": "ages:64,128"}, "budget must be"),
+        ({"method": "fastv", "max_visual_tokens": 64}, "the first layers see all tokens with fastv"),
+        ({"budget": "total:64", "min_coverage": 0.9}, "min_coverage may run images uncompressed"),
     ],
 )
 def test_impossible_settings_are_refused_in_one_line(handle, choice, complaint):
     with pytest.raises(CovistError, match=complaint) as refused:
         setup_for(handle, choice)
     assert "\n" not in str(refused.value)
+
+
+def test_a_client_may_lower_the_cap_of_the_server_but_not_raise_it(handle):
+    capped = SimpleNamespace(setup=replace(handle.setup, max_visual_tokens=512), using=handle.using)
+    found = [setup_for(capped, choice).max_visual_tokens for choice in (None, {}, {"max_visual_tokens": 64})]
+    assert found == [512, 512, 64]
+    assert setup_for(capped, {"max_visual_tokens": 1024}).max_visual_tokens == 512
+    assert setup_for(capped, {"budget": "none"}) == replace(PLAIN, max_visual_tokens=512)

@@ -42,6 +42,7 @@ class CallSettings:
         concentration: float | None = None,
         min_coverage: float | None = None,
         options: Mapping[str, Any] | None = None,
+        max_visual_tokens: int | None = None,
     ) -> CallSettings:
         """Check the arguments against each other."""
         if strategy not in (None, "fixed", "pro"):
@@ -50,7 +51,13 @@ class CallSettings:
             raise CovistError("give either strategy= (CoViST) or method=, not both")
         made = method if isinstance(method, Method) else None
         name = method.name if isinstance(method, Method) else method
-        asked = Setup(f"covist-{strategy}" if strategy else name, budget, concentration, min_coverage=min_coverage)
+        asked = Setup(
+            f"covist-{strategy}" if strategy else name,
+            budget,
+            concentration,
+            min_coverage=min_coverage,
+            max_visual_tokens=max_visual_tokens,
+        )
         call = cls(asked, Setup.of(config), options or {}, made)
         if made is not None and (call.config != Setup() or concentration is not None or options):
             raise CovistError(
@@ -65,7 +72,7 @@ class CallSettings:
 
     @property
     def concerns_method(self) -> bool:
-        """Whether it asks for more than another budget or coverage."""
+        """Whether it asks for more than another budget, coverage or cap."""
         return bool(self.options) or _method_part(self.over(Setup())) != Setup()
 
     def key(self, setup: Setup) -> Any:
@@ -101,14 +108,30 @@ def check_budget_of(method: Method, setup: Setup) -> None:
         raise CovistError(
             f"{method.name} does not measure coverage, which {needs} needs; choose one of CoViST's own methods"
         )
+    shared = setup.budget is not None and setup.budget.of_prompt
+    if setup.min_coverage is not None and (shared or setup.max_visual_tokens is not None):
+        limit = f"budget={str(setup.budget)!r}" if shared else f"max_visual_tokens={setup.max_visual_tokens}"
+        raise CovistError(f"min_coverage may run images uncompressed, which {limit} rules out; give one of them")
+    if setup.max_visual_tokens is not None and _sees_everything(method):
+        raise CovistError(
+            f"max_visual_tokens={setup.max_visual_tokens}: the first layers see all tokens with {method.name}, at any "
+            "budget; choose a method that acts before the decoder (`covist methods --acts before`)"
+        )
+
+
+def _sees_everything(method: Method) -> bool:
+    """Whether some layer sees every token of an image, however small the budget."""
+    return max(method.schedule(layers=32, budget=1, tokens=576).tokens_per_layer) == 576
 
 
 def check_setup(setup: Setup) -> None:
     """Refuse, before anything is loaded, a setup that cannot be run; the uncompressed model accepts any budget."""
+    if setup.is_plain and setup.max_visual_tokens is not None:
+        raise CovistError("max_visual_tokens needs compression, which the plain model has not; leave one of them out")
     name = setup.method or DEFAULT_METHOD
     if not is_vanilla(name):
         check_budget_of(create_method(name, **setup.options_for(name)), setup)
 
 
 def _method_part(setup: Setup) -> Setup:
-    return replace(setup, budget=None, min_coverage=None)
+    return replace(setup, budget=None, min_coverage=None, max_visual_tokens=None)

@@ -41,6 +41,7 @@ def compress(
     turn_markers: Mapping[str, str | Sequence[str]] | None = None,
     concentration: float | None = None,
     min_coverage: float | None = None,
+    max_visual_tokens: int | None = None,
     exact_attention: bool = False,
     per_call: bool = False,
     **options: Any,
@@ -54,6 +55,9 @@ def compress(
         A budget of all tokens or more leaves the image uncompressed.
         "auto" gives each image as many tokens as it needs: the fewest that cover 90 % of it, between 1/36 and 1/3 of
         its tokens. "auto:0.8" sets another level, "auto:0.8:16:192" other bounds as well.
+        "total:2048" is shared by all images and frames of a prompt, by what they add to coverage; "total:2048:64" gives
+        each at least 64. "ages:256,128,64" gives images of the newest turn that has any 256 tokens each, those of the
+        turn before it 128, and all older ones 64.
     strategy: "fixed" (default) or "pro", CoViST's two executions.
     method: another method by name, or a `Method` object. Names are those of the command line: "vispruner",
         "vispruner:important=0.75", "divprune+csc+sca:weight_limit=64" (DivPrune's selection with CoViST's composition
@@ -71,6 +75,8 @@ def compress(
         does not depend on the images before it.
     min_coverage: run an image uncompressed, and say so in its report, if the budget (for "auto" its upper bound) would
         cover less than this share of it.
+    max_visual_tokens: the most visual tokens of a prompt in any layer, whatever the budget: where there would be more,
+        all images are compressed further, by coverage. A prompt or a method for which that is impossible is refused.
     exact_attention: read the attention of every patch of a large image. By default, if the encoder has no class token
         and the image has more than 2,048 patches (about 630 x 630 pixels), each head reads half of the patches. All
         other attention is always exact.
@@ -90,7 +96,7 @@ def compress(
     """
     family = family_for(model)
     family.exact_attention, family.tokenizer = exact_attention, getattr(processor, "tokenizer", processor)
-    call = CallSettings.of(strategy, method, budget, config, concentration, min_coverage, options)
+    call = CallSettings.of(strategy, method, budget, config, concentration, min_coverage, options, max_visual_tokens)
     setup = call.over(DEFAULT).over(Setup(budget=family.default_budget))
     chosen = call.build_method(setup)
     check_origin(setup, family.model.config, chosen)
@@ -119,6 +125,7 @@ def compress(
         text_tower=text_tower,
         budget=setup.budget or family.default_budget,
         min_coverage=setup.min_coverage,
+        max_visual_tokens=setup.max_visual_tokens,
         preprocessing=Preprocessing.of(processor),
     )
     others = [other.encoder_requests for other in available_methods().values()] if per_call else []

@@ -102,13 +102,15 @@ class Compression:
         config: CovistConfig | Setup | str | Path | None = None,
         concentration: float | None = None,
         min_coverage: float | None = None,
+        max_visual_tokens: int | None = None,
         **options: Any,
     ) -> Iterator[UsingBlock]:
         """Run this thread's calls with other settings for the duration of a `with` block.
 
         The arguments are those of `compress`; what is not given keeps the handle's value, as far as the method reads
-        it. `budget="none"` runs the plain model. Other threads are not affected, so a server can give each request its
-        own settings on one model. `report` of the object that the block yields is the report of its last call.
+        it. `budget="none"` runs the plain model, to which `max_visual_tokens` does not apply. Other threads are not
+        affected, so a server can give each request its own settings on one model. `report` of the object that the
+        block yields is the report of its last call.
 
         >>> import covist
         >>> model, processor, clip = covist.tiny.load()
@@ -121,7 +123,9 @@ class Compression:
         ('divprune', 32.0)
         """
         self._require_active()
-        call = CallSettings.of(strategy, method, budget, config, concentration, min_coverage, options)
+        call = CallSettings.of(
+            strategy, method, budget, config, concentration, min_coverage, options, max_visual_tokens
+        )
         run, setup, settings = UsingBlock(), call.over(self.setup), None
         if not setup.is_plain:
             chosen = self._method(call, setup) if call.concerns_method else self.settings.method
@@ -131,6 +135,7 @@ class Compression:
                 method=chosen,
                 budget=setup.budget or self.settings.budget,
                 min_coverage=setup.min_coverage,
+                max_visual_tokens=setup.max_visual_tokens,
                 finished=partial(self._write, run),
             )
         with self._hooks.using(settings):

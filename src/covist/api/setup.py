@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from covist.budget import Budget, Plain, Written
+from covist.budget import Budget, Plain, Written, check_cap
 from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.files import as_json, load_settings, plain, save_settings
@@ -29,13 +29,15 @@ class Setup:
     None leaves a setting open. Setups are values: they compare, hash, and travel to other processes.
 
     method: the method's name with its settings, as on the command line
-    budget: visual tokens per image: a count, a share, "auto", or "none" for the plain model
+    budget: visual tokens per image: a count, a share, "auto", or "none" for the plain model; or of all images of a
+        prompt: "total:2048", "ages:256,128,64"
     concentration: the number to which CoViST's running concentration reference is frozen
     constants: CoViST's constants, if they differ from the paper's
     origin: where the settings come from: data, target, versions, and the model that they were tuned on
     min_coverage: the share of an image that must be covered; an image that is covered less runs uncompressed
     calibration: how many tokens each layer sees, for a method that uses a calibration
     loading: how commands load the model, unless their options say otherwise
+    max_visual_tokens: the most visual tokens of a prompt in any layer; images are compressed further to keep to it
 
     `covist tune` and `covist calibrate` write such files. `covist.compress(..., config="covist.json")` and
     `--config covist.json` read them.
@@ -58,6 +60,7 @@ class Setup:
     min_coverage: float | None
     calibration: Calibration | None
     loading: Loading | None = field(compare=False)
+    max_visual_tokens: int | None
 
     def __init__(
         self,
@@ -69,12 +72,15 @@ class Setup:
         min_coverage: float | None = None,
         calibration: Calibration | None = None,
         loading: Loading | None = None,
+        max_visual_tokens: int | None = None,
     ) -> None:
         """Refuse invalid settings before a model is loaded. Numbers of numpy become plain ones."""
         concentration, min_coverage = plain(concentration), plain(min_coverage)
+        max_visual_tokens = plain(max_visual_tokens)
         if not isinstance(method, str | None):
             raise CovistError(f"method must be a method's name, got {method!r}")
         check_coverage(min_coverage)
+        check_cap(max_visual_tokens)
         ConcentrationTracker().freeze(concentration)
         if not isinstance(constants, CovistConfig | None):
             raise CovistError(f"constants must be a CovistConfig, got {type(constants).__name__}")
@@ -91,6 +97,7 @@ class Setup:
             min_coverage,
             calibration,
             loading,
+            max_visual_tokens,
         )
         for one, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, one.name, value)
@@ -129,14 +136,21 @@ class Setup:
         """
         whole = self.over(DEFAULT)
         if whole.is_plain:
-            return PLAIN
+            return replace(PLAIN, max_visual_tokens=whole.max_visual_tokens)
         name = usual_spelling(whole.method or DEFAULT_METHOD)
         read, frozen = whole.options_for(name), None
         if create_method(name, **read).tracker is not None:
             frozen = measure() if whole.concentration is None and measure is not None else whole.concentration
         constants = None if read.get("config") == CovistConfig() else read.get("config")
-        least, calibration = whole.min_coverage, read.get("calibration")
-        return Setup(name, whole.budget, frozen, constants, None, least, calibration)
+        return Setup(
+            name,
+            whole.budget,
+            frozen,
+            constants,
+            min_coverage=whole.min_coverage,
+            calibration=read.get("calibration"),
+            max_visual_tokens=whole.max_visual_tokens,
+        )
 
     def options_for(self, method: str) -> dict[str, Any]:
         """Constants and calibration as options of a method that reads them."""
@@ -165,6 +179,7 @@ class Setup:
             "concentration": self.concentration,
             "constants": constants,
             "min_coverage": self.min_coverage,
+            "max_visual_tokens": self.max_visual_tokens,
             "calibration": None if self.calibration is None else self.calibration.to_dict(),
             "loading": None if self.loading is None else self.loading.to_dict() or None,
             "origin": as_json("origin", self.origin),

@@ -46,6 +46,7 @@ class Order:
             "constants": "published" if setup.constants is None else setup.constants.to_dict(),
             "concentration": "measured" if setup.concentration is None else setup.concentration,
             "min-coverage": setup.min_coverage,
+            "max-visual-tokens": setup.max_visual_tokens,
             "calibration": None if setup.calibration is None else setup.calibration.to_dict(),
             "max-new-tokens": spec.max_new_tokens,
             "prompt": spec.prompt,

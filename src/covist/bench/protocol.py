@@ -19,7 +19,7 @@ from covist.api.choose import check_setup
 from covist.api.report import Report
 from covist.api.setup import DEFAULT_METHOD, PLAIN, Setup
 from covist.bench.workloads import Workload
-from covist.budget import Budget, Count, Coverage, Written
+from covist.budget import Ages, Budget, Count, Written, refuse_of_prompt
 from covist.environment import machine, versions
 from covist.errors import CovistError
 from covist.families.registry import family_for, geometry_named
@@ -51,6 +51,8 @@ def configurations(
     made = [Setup(name, budget).over(own) for name, budget in product(others, budgets)]
     for one in made:
         check_setup(one)  # bad ones are refused before anything is timed
+        if one.budget is not None:
+            refuse_of_prompt(one.budget, "ages are those of turns, and each prompt here is one turn", Ages)
     return [PLAIN, *made]
 
 
@@ -105,7 +107,7 @@ class Bench:
         return [
             reach(setup.method or DEFAULT_METHOD, setup.budget, content, self._layers, frames)
             for setup in self.plan
-            if setup.budget is not None and not setup.is_plain and not isinstance(setup.budget, Coverage)
+            if setup.budget is not None and not setup.is_plain and setup.budget.says_count
             for content, frames in counts
         ]
 

@@ -52,6 +52,7 @@ def batch(
     method: options.MethodOption = None,
     config: options.Config = None,
     min_coverage: options.MinCoverage = None,
+    max_visual_tokens: options.MaxVisualTokens = None,
     concentration: Annotated[
         float | None, typer.Option(help=options.REFERENCE_HELP, show_default="measured on the bundled scenes")
     ] = None,
@@ -81,7 +82,8 @@ def batch(
     if prompt is not None and not prompt.strip():
         raise CovistError("--prompt is empty")
     rows_at_once = _batch_size(batch_size)
-    chosen = _with_reference(options.setup(config, strategy, method, budget, min_coverage), concentration)
+    given = options.setup(config, strategy, method, budget, min_coverage, max_visual_tokens)
+    chosen = _with_reference(given, concentration)
     _check_ray(ray, workers)
     from covist.batch.job import run, summary
     from covist.batch.manifest import Order

@@ -124,12 +124,12 @@ def request(loaded: LoadedModel, asked: UserQuestion) -> Request:
 
 def budget_notes(answer: Answer, budget: Budget | None) -> list[str]:
     """What to say about images and videos that did not get the budget exactly."""
-    from covist.budget import Count, Coverage
+    from covist.budget import Count
     from covist.request.budgets import capped_note, distinct_notes, is_capped, reach
 
     if answer.report is None or budget is None:
         return []
-    follows, shown = isinstance(budget, Coverage), answer.report.visuals
+    follows, shown = not budget.says_count, answer.report.visuals
     reaches = [
         reach(
             answer.method,

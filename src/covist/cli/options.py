@@ -74,7 +74,8 @@ DEFAULT_BUDGET = "64 for LLaVA-1.5 and LLaVA-NeXT, 20% for other models"
 _BUDGET = typer.Option(
     "--budget",
     help="Visual tokens to keep per image, or per frame of a video: a count (64), a share (11%), or as many as it "
-    "needs (auto, auto:0.9, auto:0.9:16:192). A budget of all tokens or more compresses nothing.",
+    "needs (auto, auto:0.9, auto:0.9:16:192); or for all images of a prompt together (total:2048), or by the age of "
+    "their turn (ages:256,128,64). A budget of all tokens or more compresses nothing.",
     show_default=DEFAULT_BUDGET,
 )
 Budget = Annotated[str | None, _BUDGET]
@@ -84,6 +85,15 @@ MinCoverage = Annotated[
         "--min-coverage",
         metavar="SHARE",
         help="Leave an image uncompressed if its tokens would cover less than this share of it, such as 0.9.",
+        show_default=False,
+    ),
+]
+MaxVisualTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-visual-tokens",
+        metavar="TOKENS",
+        help="Most visual tokens of a prompt in any layer: all images are compressed further to keep to it.",
         show_default=False,
     ),
 ]
@@ -231,15 +241,25 @@ def setup(
     method: str | None,
     budget: str | None,
     min_coverage: float | None = None,
+    max_visual_tokens: int | None = None,
 ) -> Setup:
     """The options of a command, with its --config file for what they leave open; bad ones are refused at once."""
     from covist.api.choose import check_setup
     from covist.api.setup import DEFAULT, Setup
 
     name = None if strategy is method is None else method_name(strategy, method)
-    chosen = Setup(name, budget, min_coverage=min_coverage).over(Setup.of(config)).over(DEFAULT)
+    given = Setup(name, budget, min_coverage=min_coverage, max_visual_tokens=max_visual_tokens)
+    chosen = given.over(Setup.of(config)).over(DEFAULT)
     check_setup(chosen)
     return chosen
+
+
+def refuse_ages(setup: Setup) -> None:
+    """Refuse budgets by age in a command that asks a single question."""
+    from covist.budget import Ages, refuse_of_prompt
+
+    if setup.budget is not None:
+        refuse_of_prompt(setup.budget, "ages are those of turns, and this command asks one question", Ages)
 
 
 def with_ray_address(arguments: list[str]) -> list[str]:

@@ -57,7 +57,7 @@ def plan(
     """
     from covist.api.choose import check_budget_of
     from covist.api.setup import Setup
-    from covist.budget import Budget, Coverage
+    from covist.budget import Budget, Coverage, refuse_of_prompt
     from covist.methods.create import create_method
     from covist.plan import plan_of
     from covist.request.budgets import distinct_notes, reach_of
@@ -69,6 +69,7 @@ def plan(
     geometry, usual = _published(preset or PRESET) if model is None else _checkpoint(model, tokens)
     wanted = usual if budget is None else Budget.parse(budget)
     check_budget_of(chosen, Setup(name, wanted))
+    refuse_of_prompt(wanted, "this plan is for one image")
     sizes = {"layers": layers, "tokens": tokens, "markers": markers}
     made = plan_of(name, chosen.schedule, geometry, wanted, text=text, **sizes)
     if isinstance(wanted, Coverage):

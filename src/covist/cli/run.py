@@ -33,6 +33,7 @@ def run(
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
     min_coverage: options.MinCoverage = None,
+    max_visual_tokens: options.MaxVisualTokens = None,
     config: options.Config = None,
     compare: Annotated[bool, typer.Option("--compare", help="Also run the uncompressed model.")] = False,
     overlay: Annotated[
@@ -56,7 +57,8 @@ def run(
     from covist.request.answer import compare as ask_both
     from covist.viz.files import FIGURES, writable_drawing
 
-    chosen = options.setup(config, strategy, method, budget, min_coverage)
+    chosen = options.setup(config, strategy, method, budget, min_coverage, max_visual_tokens)
+    options.refuse_ages(chosen)
     asked = question(image, prompt, Films(video or (), frames, fps), model)
     if overlay is not None:
         writable_drawing(overlay, FIGURES)

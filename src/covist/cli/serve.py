@@ -34,6 +34,7 @@ def serve(
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
     min_coverage: options.MinCoverage = None,
+    max_visual_tokens: options.MaxVisualTokens = None,
     config: options.Config = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8000,
@@ -99,7 +100,7 @@ def serve(
     from covist.serve.keys import Keys
     from covist.serve.spec import ServiceSpec
 
-    chosen = options.setup(config, strategy, method, budget, min_coverage)
+    chosen = options.setup(config, strategy, method, budget, min_coverage, max_visual_tokens)
     keys = None if api_key_file is None else Keys.read(api_key_file)
     front = {"tls": Tls.read(ssl_certfile, ssl_keyfile), "origins": checked_origins(allow_origin or ())}
     bound = bind(host, port)

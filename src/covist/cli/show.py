@@ -30,6 +30,7 @@ def show(
     strategy: options.StrategyOption = None,
     method: options.MethodOption = None,
     min_coverage: options.MinCoverage = None,
+    max_visual_tokens: options.MaxVisualTokens = None,
     config: options.Config = None,
     which: Annotated[int, typer.Option("--which", min=1, help="Number of the image or video to draw.")] = 1,
     theme: Annotated[
@@ -57,7 +58,8 @@ def show(
     from covist.request.answer import ask
     from covist.viz.files import writable_drawing
 
-    chosen = options.setup(config, strategy, method, budget, min_coverage)
+    chosen = options.setup(config, strategy, method, budget, min_coverage, max_visual_tokens)
+    options.refuse_ages(chosen)
     asked = question(image, prompt, Films(video or (), frames, fps), model)
     writable_drawing(destination)
     loaded = load(model, clip, loading, chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, ClassVar, Literal
@@ -19,6 +19,7 @@ from covist.contract.views import BlockView, DecoderView, ImageContext
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable
 from covist.formulas.concentration import ConcentrationTracker
+from covist.formulas.content import ContentCoverage
 from covist.reduction import Reduction
 from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
@@ -167,6 +168,13 @@ class Method(ABC):
     def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
         """The smallest number of tokens from `least` to `most` whose coverage reaches `level`; `most` if none does."""
         raise TypeError(f"{self.name} does not measure coverage")
+
+    def coverage_gains(self, image: ImageContext) -> Iterator[float]:
+        """What each further token adds to the coverage of an image, best first; a prompt's images share a total by it.
+
+        By the features of the encoder, whatever is asked: the shares of a prompt are then the same for all methods.
+        """
+        return (gain for _, gain in ContentCoverage.of(image.signals.hidden).growth())
 
     def begin(self, image: ImageContext, count: int) -> Reduction:
         """The state that enters the decoder, reduced to `count` tokens."""

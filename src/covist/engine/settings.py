@@ -66,6 +66,7 @@ class CompressionSettings:
     text_tower: TextSpace | None
     budget: Budget
     min_coverage: float | None = None  # an image whose first reduction covers less runs uncompressed
+    max_visual_tokens: int | None = None  # most visual tokens of a prompt in any layer
     preprocessing: Preprocessing = Preprocessing()  # of the images, if the processor is known
     finished: Callable[[Prefill], None] | None = None  # called after every prefill with images
 

@@ -15,7 +15,7 @@ from covist import __version__
 from covist.api.handle import Compression
 from covist.api.origin import check_origin
 from covist.api.setup import Setup
-from covist.budget import Budget, Coverage
+from covist.budget import Budget
 from covist.config import CovistConfig
 from covist.eval.records import ItemAnswers, Records, Run
 from covist.eval.subject import Subject
@@ -45,6 +45,7 @@ def answers_identity(
         "seed": seed,
         "concentration": setup.concentration,
         "min_coverage": setup.min_coverage,
+        "max_visual_tokens": setup.max_visual_tokens,
         "calibration": None if setup.calibration is None else setup.calibration.to_dict(),
     }
 
@@ -56,6 +57,7 @@ def setup_from(settings: Mapping[str, Any]) -> Setup:
         concentration=settings.get("concentration"),
         constants=CovistConfig.from_dict(constants) if isinstance(constants, dict) else None,
         min_coverage=settings.get("min_coverage"),
+        max_visual_tokens=settings.get("max_visual_tokens"),
         calibration=None if calibration is None else Calibration.from_dict(calibration),
     )
 
@@ -130,5 +132,5 @@ class SuiteAnswerer:
 
 
 def _target(budget: Budget, image: ImageReport) -> int:
-    """The tokens that a budget allows an image or a video; an adaptive budget has reported them itself."""
-    return image.budget if isinstance(budget, Coverage) else budget.count_for(image.tokens, image.frames)
+    """The tokens that a budget allows an image or a video; one that looks at more than their size has reported them."""
+    return budget.count_for(image.tokens, image.frames) if budget.says_count else image.budget

@@ -10,7 +10,7 @@ from typing import Any
 from covist.api.compress import compress
 from covist.api.origin import tuned_on
 from covist.api.setup import Setup
-from covist.budget import Budget, Written
+from covist.budget import Budget, Written, refuse_of_prompt
 from covist.environment import versions
 from covist.errors import CovistError
 from covist.eval.answering import Progress
@@ -125,6 +125,8 @@ def check_calibration(method: str, budgets: str | Iterable[Budget | Written] | N
     if not wanted:
         raise CovistError("no budget given; name at least one, for example 64")
     check_runs([name], wanted)
+    for budget in wanted:
+        refuse_of_prompt(budget, "a calibration is fitted to single images")
     return name, wanted
 
 

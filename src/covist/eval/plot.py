@@ -128,7 +128,9 @@ def _lines(scores: Sequence[Score]) -> list[_Line]:
 
 def _line_of(score: Score) -> str:
     """The line that a score belongs to: adaptive budgets have their own."""
-    return score.method if not isinstance(score.budget, Coverage) else f"{score.method} auto"
+    if score.budget.says_count:
+        return score.method
+    return f"{score.method} {'auto' if isinstance(score.budget, Coverage) else 'total'}"
 
 
 def _draw(axes: Axes, line: _Line) -> None:
@@ -156,7 +158,7 @@ def _places(lines: Sequence[_Line]) -> dict[Budget, float]:
     """The position of each budget on the axis: its count, or the mean tokens that a share or a count per frame gave."""
     places: dict[Budget, float] = {}
     for score in (score for line in lines for score in line.scores):
-        if not isinstance(score.budget, Coverage):  # adaptive budgets have no fixed position
+        if score.budget.says_count:  # adaptive budgets have no fixed position
             places.setdefault(score.budget, score.target)
     return dict(sorted(places.items(), key=lambda place: place[1]))
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from covist.api.choose import check_setup
 from covist.api.setup import Setup
-from covist.budget import Budget, Count, Coverage, Written
+from covist.budget import Ages, Budget, Count, Written, refuse_of_prompt
 from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.eval.answering import Progress, SuiteAnswerer, answers_identity
@@ -173,10 +173,8 @@ def method_names(methods: str | Iterable[str]) -> list[str]:
 
 def planned_runs(names: list[str], budgets: Iterable[Budget], tokens: int, one_size: bool) -> list[Run]:
     """Vanilla once, as the reference, then every other method at every budget."""
-    # For images of one size a share is a count; adaptive budgets are not changed.
-    sizes = dict.fromkeys(
-        Count(one.count_for(tokens)) if one_size and not isinstance(one, Coverage) else one for one in budgets
-    )
+    # For images of one size a share is a count; budgets that look at more than the size are not changed.
+    sizes = dict.fromkeys(Count(one.count_for(tokens)) if one_size and one.says_count else one for one in budgets)
     others = [name for name in names if name != VANILLA]
     if others and not sizes:
         raise CovistError("no budget given; name at least one, for example 64")
@@ -197,4 +195,5 @@ def read_budgets(budgets: str | Iterable[Budget | Written]) -> list[Budget]:
 def check_runs(names: Iterable[str], budgets: Iterable[Budget]) -> None:
     """Refuse budgets that one of the methods does not support."""
     for name, budget in product(names, budgets):
+        refuse_of_prompt(budget, "ages are those of turns, and each question here is one turn", Ages)
         check_setup(Setup(name, budget))

@@ -259,7 +259,7 @@ class _Sampler:
 
     def tokens(self, run: Run, count: int) -> float:
         """The mean number of tokens that a run's budget came to on the first `count` items."""
-        if not isinstance(run.budget, Coverage):
+        if run.budget.says_count:
             return run.budget.count_for(self._tokens)
         answered = self.answering.records.of(run)
         return mean(answered[item.number].cached_tokens for item in self.items[:count])

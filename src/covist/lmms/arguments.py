@@ -8,13 +8,14 @@ from typing import Any
 
 from covist.api.choose import CallSettings, check_budget_of
 from covist.api.setup import DEFAULT, Setup
+from covist.budget import Ages, refuse_of_prompt
 from covist.errors import CovistError
 from covist.loading import AS_STORED, Loading
 from covist.request.videos import FRAMES
 
 RUNNING = "running"
 """The paper's concentration reference: a running mean over the images in the order of the task."""
-_OF_SETUP = ("budget", "strategy", "method", "config", "min_coverage", "concentration")
+_OF_SETUP = ("budget", "strategy", "method", "config", "min_coverage", "max_visual_tokens", "concentration")
 _COUNTS = {"batch_size", "frames"}
 _OTHER_NAMES = {"attn_implementation": "attention"}
 
@@ -29,6 +30,7 @@ class Arguments:
     config:              a file of `covist tune` or `covist calibrate`, or one with constants of CoViST; other arguments
                          override it
     min_coverage:        an image of which the budget would cover less runs uncompressed
+    max_visual_tokens:   most visual tokens of a prompt in any layer
     concentration:       CoViST's frozen reference, or "running"; by default every task measures its own
 
     and these the model:
@@ -79,7 +81,7 @@ def _setup(given: Mapping[str, Any]) -> Setup:
     reference = given.get("concentration")
     if isinstance(reference, str) and reference != RUNNING:
         raise CovistError(f"concentration must be a number in [0, 1] or {RUNNING!r}, got {reference!r}")
-    is_running = reference == RUNNING
+    is_running, cap = reference == RUNNING, given.get("max_visual_tokens")
     method = None if given.get("method") is None else str(given["method"]).replace(";", ",")
     call = CallSettings.of(
         given.get("strategy"),
@@ -88,10 +90,13 @@ def _setup(given: Mapping[str, Any]) -> Setup:
         given.get("config"),
         None if is_running else reference,
         given.get("min_coverage"),
+        max_visual_tokens=None if cap is None else _count("max_visual_tokens", cap),
     )
     setup = call.over(DEFAULT)
     if is_running:
         setup = replace(setup, concentration=None)
+    if setup.budget is not None:
+        refuse_of_prompt(setup.budget, "ages are those of turns, and each question of a task is one turn", Ages)
     if not setup.is_plain:
         check_budget_of(call.build_method(setup), setup)
     return setup

@@ -18,30 +18,28 @@ Two settings exist for engines that offer less: `features=embeddings` and `weigh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from covist.checks import require_affordable, require_finite
 from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method, MethodInfo, plain_rule
 from covist.contract.views import ImageContext, PerImage
 from covist.errors import CovistError
 from covist.formulas.adaptive import greedy_order, smallest_prefix
 from covist.formulas.composition import correspondence
+from covist.formulas.content import ContentCoverage
 from covist.formulas.coverage import coverage_share
 from covist.formulas.greedy import greedy_coverage
-from covist.formulas.ops import gram, mass_norm, partition, unit_rows
+from covist.formulas.ops import partition
 from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means
 from covist.reduction import Reduction
 from covist.state import VisualState
 
 Features = Literal["encoder", "embeddings"]
-ROUNDING = 1e-4
-"""Added to D, so that an image whose tokens differ only by rounding counts as uniform."""
 
 
 @register_method
@@ -82,63 +80,50 @@ class CovistMax(Method):
         if not isinstance(weights, bool):
             raise CovistError(f"weights={weights!r}: choose on or off")
         self.features, self.weights = features, weights
-        self._known: PerImage[CoverageInputs] = PerImage()
+        self._coverages: PerImage[ContentCoverage] = PerImage()
+        self._orders: PerImage[list[int]] = PerImage()  # the first tokens of greedy coverage, as far as it was followed
 
     @property
     def needs(self) -> tuple[str, ...]:
         return ("embeddings",) if self.features == "embeddings" else super().needs
 
     def count_for(self, image: ImageContext, level: float, least: int, most: int) -> int:
-        inputs = self._inputs(image)
-        inputs.order = smallest_prefix(greedy_order(inputs.affinity, inputs.omega), level, least, most)
-        return len(inputs.order)
+        coverage = self._coverage(image)
+        self._orders[image] = smallest_prefix(greedy_order(coverage.affinity, coverage.omega), level, least, most)
+        return len(self._orders[image])
+
+    def coverage_gains(self, image: ImageContext) -> Iterator[float]:
+        order = self._orders[image] = []
+        for token, gain in self._coverage(image).growth():
+            order.append(token)
+            yield gain
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
-        inputs = self._inputs(image)
-        if len(inputs.order) == count:
-            kept = torch.tensor(sorted(inputs.order), device=inputs.omega.device)
+        coverage, order = self._coverage(image), self._orders.get(image, [])
+        if len(order) >= count:
+            kept = torch.tensor(sorted(order[:count]), device=coverage.omega.device)
         else:
-            nothing = torch.empty(0, dtype=torch.long, device=inputs.omega.device)
-            _, kept = partition(greedy_coverage(inputs.affinity, inputs.omega, nothing, count), count)
-        composed, assignment = represent(state, kept, inputs.affinity.index_select(1, kept))
+            nothing = torch.empty(0, dtype=torch.long, device=coverage.omega.device)
+            _, kept = partition(greedy_coverage(coverage.affinity, coverage.omega, nothing, count), count)
+        composed, assignment = represent(state, kept, coverage.affinity.index_select(1, kept))
         return Reduction(
             composed,
-            coverage=float(coverage_share(inputs.affinity, inputs.omega, kept)),
+            coverage=float(coverage_share(coverage.affinity, coverage.omega, kept)),
             assignment=assignment,
-            maps={"distinctiveness": inputs.omega},
+            maps={"distinctiveness": coverage.omega},
             captions={"distinctiveness": "bright: unlike\nthe rest of the image"},
         )
 
-    def _inputs(self, image: ImageContext) -> CoverageInputs:
-        if image not in self._known:
+    def _coverage(self, image: ImageContext) -> ContentCoverage:
+        if image not in self._coverages:
             signals = image.signals
-            self._known[image] = coverage_inputs(
+            self._coverages[image] = ContentCoverage.of(
                 signals.embeddings if self.features == "embeddings" else signals.hidden
             )
-        return self._known[image]
+        return self._coverages[image]
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule | None:
         return plain_rule(decoder.layers, decoder.heads) if self.weights else None
-
-
-@dataclass(eq=False)
-class CoverageInputs:
-    """What the coverage of an image depends on: s [N, N] and omega [N], with sum one."""
-
-    affinity: Tensor
-    omega: Tensor
-    order: list[int] = field(default_factory=list)  # the tokens that a required coverage needs, best first
-
-
-def coverage_inputs(hidden: Tensor) -> CoverageInputs:
-    """Affinity and coverage weights from encoder features [N, v]."""
-    require_affordable("covist-max", hidden.shape[0])
-    require_finite("covist-max", hidden=hidden)
-    distances = gram(unit_rows(hidden)).neg_().add_(1).clamp_(min=0)  # [N, N]
-    farthest = distances.amax(1).mean() + ROUNDING  # D, []
-    affinity = distances.mul_(-2 / farthest).exp_()
-    affinity.fill_diagonal_(1)  # exact, despite rounding
-    return CoverageInputs(affinity, mass_norm(1 / torch.einsum("ij,ij->i", affinity, affinity)))
 
 
 def represent(state: VisualState, kept: Tensor, affinity: Tensor) -> tuple[VisualState, Tensor]:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from covist.api.setup import Setup
+from covist.budget import require_room
 from covist.errors import CovistError
 from covist.request.messages import Medium
 from covist.serve.capacity import Capacity
@@ -126,9 +127,11 @@ class Admission:
             raise Refusal(400, "invalid_request", message, param="top_logprobs")
         try:
             setup = self._settings(wanted.covist)
+            media = self._prompts.check(wanted.messages, offered(wanted))
+            require_room(len(media), setup.budget, setup.max_visual_tokens)
         except CovistError as error:
             raise Refusal(400, "bad_setting", f"covist: {error}", param="covist") from None
-        return setup, self._prompts.check(wanted.messages, offered(wanted))
+        return setup, media
 
     async def _compiled(self, wanted: ChatRequest) -> Any:
         """What the answer must look like, ready for the model; None if it may be any text."""
@@ -159,7 +162,12 @@ class Admission:
             check()
             shown.append(self._images.decoded(medium, check))
         budget = setup.budget if setup.min_coverage is None else None  # images may run uncompressed
-        return self._prompts.make(wanted.messages, shown, budget, offered(wanted))
+        cap = setup.max_visual_tokens
+        prompt = self._prompts.make(wanted.messages, shown, budget, offered(wanted), cap)
+        if setup.is_plain and cap is not None and prompt.visual_tokens > cap:
+            problem = f"{prompt.visual_tokens:,} visual tokens, and without compression {cap:,} are allowed"
+            raise Refusal(400, "prompt_too_long", f"the prompt has {problem}", param="covist")
+        return prompt
 
     def _answer_tokens(self, wanted: ChatRequest, prompt: ChatPrompt) -> int:
         asked = wanted.max_completion_tokens or wanted.max_tokens

@@ -81,8 +81,9 @@ class PromptMaker:
         shown: Sequence[Image.Image | Video],
         budget: Budget | None = None,
         tools: Sequence[Tool] = (),
+        max_visual_tokens: int | None = None,
     ) -> ChatPrompt:
-        """The prompt of checked messages, whose images and videos have been read; `budget` is that of each of them."""
+        """The prompt of checked messages, whose images and videos have been read; no budget leaves them as they are."""
         turns = [self._turn(message, f"messages.{index}")[0] for index, message in enumerate(messages)]
         videos = [one for one in shown if isinstance(one, Video)]
         images = [one for one in shown if not isinstance(one, Video)]
@@ -92,7 +93,9 @@ class PromptMaker:
             except CovistError as error:
                 raise Refusal(400, "bad_image", str(error)) from None
         visual = int(self._family.image_mask(request.prompts["input_ids"], None).sum()) if shown else 0
-        return ChatPrompt(request, visual, request.length - visual + _kept(visual, shown, budget))
+        kept = _kept(visual, shown, budget)
+        most = kept if max_visual_tokens is None else min(kept, max_visual_tokens)
+        return ChatPrompt(request, visual, request.length - visual + most)
 
     def collate(self, prompts: Sequence[ChatPrompt]) -> dict[str, Tensor]:
         """Inputs of `generate` for a batch."""
@@ -151,7 +154,7 @@ def _kept(visual: int, shown: Sequence[Image.Image | Video], budget: Budget | No
     if budget is None or not shown:
         return visual
     frames = [len(one.frames) if isinstance(one, Video) else 1 for one in shown]
-    return sum(budget.count_for(visual * own // sum(frames), own) for own in frames)
+    return budget.sum_for([(visual * own // sum(frames), own) for own in frames])
 
 
 @contextmanager

@@ -195,10 +195,11 @@ class NamedTool(_Strict):
 class CompressionChoice(_Strict):
     """How one request is compressed; fields that are left out have the server's defaults."""
 
-    budget: int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=32)] | None = None
+    budget: int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=64)] | None = None
     strategy: Annotated[str, Field(max_length=32)] | None = None
     method: Annotated[str, Field(max_length=64)] | None = None
     min_coverage: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_visual_tokens: Annotated[int, Field(ge=1)] | None = None
 
 
 class ChatRequest(_Strict):

@@ -20,7 +20,14 @@ def setup_of(handle: Compression, choice: CompressionChoice | None) -> Setup:
     if choice.method is not None and parse_name(choice.method).settings:
         # Methods are remembered by name, so clients may choose only from finitely many.
         raise CovistError("method: a request cannot give settings after a colon; they are set when the server starts")
-    call = CallSettings.of(choice.strategy, choice.method, choice.budget, min_coverage=choice.min_coverage)
+    caps = [one for one in (choice.max_visual_tokens, handle.setup.max_visual_tokens) if one is not None]
+    call = CallSettings.of(
+        choice.strategy,
+        choice.method,
+        choice.budget,
+        min_coverage=choice.min_coverage,
+        max_visual_tokens=min(caps, default=None),  # a client may lower the server's cap, not raise it
+    )
     setup = call.over(handle.setup).resolved()
     with handle.using(config=setup):
         pass  # builds the method, once for each name, and refuses impossible settings

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from covist.api.setup import DEFAULT_METHOD, VERSION, VERSION_KEY, Setup
-from covist.budget import Budget, Coverage, Plain, refusal
+from covist.budget import Budget, Plain, refusal
 from covist.contract.method import AttentionRule, Method
 from covist.errors import CovistError
 from covist.methods.combined import Combined
@@ -83,10 +83,11 @@ class Serving:
         setup = Setup.from_dict({VERSION_KEY: VERSION} | {name: values[name] for name in values if name not in own})
         if setup.budget is None:
             raise CovistError('vLLM: "covist" has no budget; give the visual tokens per image, such as "budget": 64')
-        if setup.min_coverage is not None:
-            raise CovistError(
-                "vLLM: min_coverage is not possible: the prompt's length is fixed before the image is seen"
-            )
+        for unknown in ("min_coverage", "max_visual_tokens"):
+            if getattr(setup, unknown) is not None:
+                raise CovistError(
+                    f"vLLM: {unknown} is not possible: the prompt's length is fixed before the image is seen"
+                )
         check_served_budget(setup.budget)
         name = setup.method or DEFAULT_METHOD
         method = create_method(name, **setup.options_for(name))
@@ -110,7 +111,7 @@ def check_served_budget(budget: Budget) -> None:
     """Refuse a budget whose count depends on the image."""
     if isinstance(budget, Plain):
         raise CovistError(refusal(str(budget)))
-    if isinstance(budget, Coverage):
+    if not budget.says_count:
         raise CovistError(
             f"budget={str(budget)!r}: vLLM fixes the prompt's length before the image is seen; give a count or a share"
         )

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.masking_utils import find_packed_sequence_indices
 
-from covist.budget import Coverage
+from covist.budget import Budget
 from covist.contract.instruction import Instruction
 from covist.contract.reading import readable_schedule
 from covist.contract.signals import ImageSignals, KnownPrompt, PlacedSignals
 from covist.contract.views import ImageContext
+from covist.engine.allotment import Allotment, ages, token_count
 from covist.engine.sequence.images import ImageInPrompt, Sample
 from covist.engine.settings import CompressionSettings
 from covist.errors import CovistError
@@ -83,6 +84,16 @@ def packed_prompts(kwargs: dict[str, Any]) -> Tensor | None:
 
 
 @dataclass(frozen=True)
+class _Found:
+    """An image of a prompt before its first reduction."""
+
+    placed: PlacedSignals
+    context: ImageContext
+    rows: Tensor  # [N] prompt rows of the content tokens that the mask shows
+    markers: Tensor  # prompt rows of its markers
+
+
+@dataclass(frozen=True)
 class _Begun:
     """An image before the first layer; beams and repeated prompts share it."""
 
@@ -97,6 +108,7 @@ class ImageFinder:
 
     def __init__(self, settings: CompressionSettings, prompt: PromptBatch, signals: Sequence[ImageSignals]):
         self._settings, self._prompt = settings, prompt
+        self._allotment = Allotment(settings)
         self._begun: dict[Any, list[tuple[Tensor, _Begun]]] = {}
         self._masked: dict[Any, ImageSignals] = {}
         self._pieces = _placed(prompt, signals)
@@ -122,16 +134,21 @@ class ImageFinder:
             is_text[image.start : image.end] = False
         turns = reader.turns(ids, is_text)
         instructions: dict[int, Instruction] = {}  # by the row after which the question begins
+        found: list[_Found] = []
         for number, image in enumerate(images):
             if not bool(seen[image.rows[image.signals.content_rows]].any()):
                 continue  # a fully masked image is ignored
             after = images[turns.first_of_turn(images, number)].end
             if after not in instructions:
                 instructions[after] = reader.read(ids, is_text, after, prompt.embeddings[row], turns)
-            sample.images.append(self._image(row, image, seen, instructions[after]))
+            found.append(self._found(row, image, seen, instructions[after]))
+        shown = [one.placed for one in found]
+        budgets = self._allotment.budgets([one.context for one in found], partial(ages, turns, shown))
+        while found:  # what a method knows about an image goes with its context
+            sample.images.append(self._image(found.pop(0), budgets.pop(0)))
         return sample
 
-    def _image(self, row: int, placed: PlacedSignals, seen: Tensor, instruction: Instruction) -> ImageInPrompt:
+    def _found(self, row: int, placed: PlacedSignals, seen: Tensor, instruction: Instruction) -> _Found:
         """`seen` [n] bool: which tokens of the prompt the attention mask shows."""
         signals = placed.signals
         tokens = placed.rows[signals.content_rows.to(placed.rows.device)]  # [N]
@@ -144,20 +161,24 @@ class ImageFinder:
         rows = tokens[visible]
         settings, positions = self._settings, self._prompt.positions[row][rows]
         context = ImageContext(signals, positions, instruction, settings.decoder, settings.text_tower)
-        begun = self._beginning(context)
+        return _Found(placed, context, rows, is_marker.nonzero()[:, 0])
+
+    def _image(self, found: _Found, budget: Budget) -> ImageInPrompt:
+        context, placed = found.context, found.placed
+        begun = self._beginning(context, budget)
         # Later stages read the rows; a copy of the embeddings would occupy memory until the prefill ends.
-        instruction = replace(instruction, embeddings=instruction.embeddings.new_empty(0, 0))
+        instruction = replace(context.instruction, embeddings=context.instruction.embeddings.new_empty(0, 0))
         image = ImageInPrompt(
-            signals,
+            context.signals,
             instruction,
             begun.schedule,
             begun.budget,
             placed.start,
             placed.end,
-            rows,
-            markers=is_marker.nonzero()[:, 0],
+            found.rows,
+            markers=found.markers,
             missed=begun.missed,
-            memory=settings.method.memory(context),
+            memory=self._settings.method.memory(context),
         )
         image.reductions.append((0, begun.outcome))
         return image
@@ -171,20 +192,20 @@ class ImageFinder:
 
     # -- the first reduction -------------------------------------------------------------------------------------------
 
-    def _beginning(self, image: ImageContext) -> _Begun:
-        """Begin once per image and instruction: beams and repeated prompts share the state."""
+    def _beginning(self, image: ImageContext, budget: Budget) -> _Begun:
+        """Begin once per image, instruction and budget: beams and repeated prompts share the state."""
         asked = image.instruction
-        key = (id(image.signals), asked.text, tuple(image.positions[0].reshape(-1).tolist()))
+        key = (id(image.signals), asked.text, tuple(image.positions[0].reshape(-1).tolist()), budget)
         for embeddings, begun in self._begun.get(key, []):
             if embeddings.shape == asked.embeddings.shape and torch.equal(embeddings, asked.embeddings):
                 return begun
-        begun = self._begin(image)
+        begun = self._begin(image, budget)
         self._begun.setdefault(key, []).append((asked.embeddings, begun))
         return begun
 
-    def _begin(self, image: ImageContext) -> _Begun:
+    def _begin(self, image: ImageContext, budget: Budget) -> _Begun:
         """Reduce an image to its budget, or keep all tokens if their coverage would be too low."""
-        begun = self._reduced(image, self._count(image))
+        begun = self._reduced(image, token_count(self._settings, image, budget))
         coverage, least = begun.outcome.coverage, self._settings.min_coverage
         if least is None or coverage is None or coverage >= least:
             return begun
@@ -195,19 +216,6 @@ class ImageFinder:
         schedule = readable_schedule(method, self._settings.decoder, budget, image.grid.size)
         outcome = method.begin(image, schedule.tokens_per_layer[0])
         return _Begun(budget, schedule, outcome, None)
-
-    def _count(self, image: ImageContext) -> int:
-        """The token count of the budget for an image."""
-        tokens, frames, settings = image.grid.size, image.grid.frames, self._settings
-        needed = settings.budget
-        if not isinstance(needed, Coverage):
-            return needed.count_for(tokens, frames)
-        # Keeping a few more tokens is better than running uncompressed because a little coverage is missing.
-        level = max(needed.level, settings.min_coverage or 0.0)
-        started = perf_counter()
-        count = settings.method.count_for(image, level, *needed.bounds(tokens, frames))
-        image.seconds = perf_counter() - started
-        return count
 
 
 # -- which image stands where ------------------------------------------------------------------------------------------
