@@ -91,10 +91,14 @@ def _only_eager(decoder: Any) -> str:
     """Why a step over a static cache cannot be compiled, if it cannot."""
     backend = backend_of(decoder)
     if takes_no_mask(backend):
-        return f"{backend} takes no mask, so its bias is computed from the keys of each step; load the model with 'sdpa'"
+        return (
+            f"{backend} takes no mask, so its bias is computed from the keys of each step; load the model with 'sdpa'"
+        )
     types = {str(getattr(part, "rope_type", "")) for part in decoder.modules()}
     if any(changing in one for one in types for changing in ("dynamic", "longrope")):
         return "the decoder changes its rotary frequencies as it goes"
+    if "chunked_attention" in (getattr(decoder.config, "layer_types", None) or ()):
+        return "the chunks of the decoder begin where the padding of each prompt ends"
     return ""
 
 

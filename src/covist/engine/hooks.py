@@ -134,7 +134,7 @@ class Hooks:
             return prepare(*args, **kwargs)
         with prepares_no_mask(cache):
             inputs = prepare(*args, **kwargs)
-        if book is not None and _tokens(inputs) == 1:
+        if book is not None and _takes_step(book, inputs):
             inputs.pop("attention_mask", None)
         return inputs
 
@@ -310,10 +310,14 @@ def _tokens(given: dict[str, Any]) -> int:
 
 def _continuation(settings: CompressionSettings, book: Book, given: dict[str, Any]) -> Continuation | FixedStep:
     """Text after a compressed prompt. A static cache takes single tokens as a compiled call does."""
-    if book.fixed is None or book.fixed.only_eager or _tokens(given) > 1:
+    if book.fixed is None or not _takes_step(book, given):
         return Continuation(settings)
     check_rule(book, settings.rule)
     return FixedStep(book.fixed, settings.family)
+
+
+def _takes_step(book: Book, given: dict[str, Any]) -> bool:
+    return book.fixed is not None and not book.fixed.only_eager and _tokens(given) == 1
 
 
 @torch.compiler.disable(reason=EAGER_PREFILL)

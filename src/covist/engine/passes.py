@@ -261,7 +261,7 @@ class Pass(ABC):
             return arguments
         self.cache = adopt(cache, module)
         self.layers, self.book = compressed_layers(self.cache), book_of(self.cache)
-        self.room = room_of(self.layers.values())
+        self.room = room_of(self.layers.values(), module.config)
         if self.book is None:
             self.seen = int(self.cache.get_seq_length()) if self.layers else 0
         else:

@@ -14,7 +14,7 @@ from covist.backends import Attended
 from covist.contract.decoder import Rotary
 from covist.contract.signals import ImageSignals
 from covist.contract.views import BlockView, DecoderView
-from covist.engine.attention.interface import AttentionCall
+from covist.engine.attention.interface import AttentionCall, distance_biases
 from covist.engine.attention.mask import StageAttention
 from covist.engine.passes import Pass, Stage, along_tokens, handed, without_autocast
 from covist.engine.sequence.cache import Book, quantised_classes
@@ -93,19 +93,27 @@ class Prefill(Pass):
 
     def _check_cache(self) -> None:
         """Refuse what a cache of this kind cannot do, before anything is written into it."""
-        kind, keys, name = type(self.cache).__name__, self.seen + self.batch.width, self.settings.method.name
-        if self.room is not None and self.depths:
-            raise CovistError(
-                f"{name} reduces images inside the decoder, so its layers hold different numbers of keys, which a {kind} "
-                "cannot do; omit `cache_implementation`, or choose a method that acts before the decoder, like covist-fixed"
-            )
-        if self.room is not None and self.book is not None:
-            keys = self.book.stages[0].length + self.batch.width
-        if self.room is not None and keys > self.room:
-            raise CovistError(f"the {kind} has room for {self.room} keys, but {keys} are left of the prompt; make it larger")
+        kind, name = type(self.cache).__name__, self.settings.method.name
+        if self.room is not None:
+            self._check_room(kind, name, self.room)
         cuts = any(image.schedule.cache_cut_from is not None for image in self.images)
         if cuts and any(isinstance(layer, quantised_classes()) for layer in self.layers.values()):
             raise CovistError(f"{name} removes keys that a {kind} has already quantised; omit `cache_implementation`")
+
+    def _check_room(self, kind: str, name: str, room: int) -> None:
+        """Refuse what a static cache cannot hold."""
+        if self.depths:
+            raise CovistError(
+                f"{name} reduces images inside the decoder, so its layers hold different numbers of keys, which a {kind} "
+                "cannot do; omit `cache_implementation`, or choose a method that acts before the decoder"
+            )
+        if any(True for layer in self.settings.family.decoder.layers for _ in distance_biases(layer)):
+            raise CovistError(f"layers that count distances between tokens need a dynamic cache, not a {kind}")
+        held = self.seen if self.book is None else self.book.stages[0].length
+        if held + self.batch.width > room:
+            raise CovistError(
+                f"the {kind} has room for {room} keys, but the prompt is left with {held + self.batch.width}; make it larger"
+            )
 
     def _text_before(self, prompt: PromptBatch, mask: Tensor | None) -> Ledger | None:
         """The ledger of a cache that was filled without compression: text tokens before the prompt."""

@@ -235,15 +235,13 @@ def prepares_no_mask(cache: Cache) -> Iterator[None]:
         del first.is_compileable
 
 
-def room_of(layers: Iterable[Any]) -> int | None:
-    """For how many keys the layers of a static cache have room, those with a window left out; None: without a limit."""
+def room_of(layers: Iterable[Any], config: Any) -> int | None:
+    """How many keys a static cache can be given; None: it is not static."""
     static = [layer for layer in layers if isinstance(layer, StaticLayer)]
     if not static:
         return None
     whole = [layer.max_cache_len for layer in static if not layer.is_sliding]
-    if not whole:
-        raise CovistError("every layer of this static cache forgets keys; omit `cache_implementation`")
-    return max(whole)
+    return max(whole) if whole else int(config.max_position_embeddings)  # windows forget, and go on without end
 
 
 def quantised_classes() -> tuple[type, ...]:
