@@ -1,5 +1,7 @@
 """Compiled steps after an uncompiled, compressed prompt: the same tokens, no graph break, no compilation per token."""
 
+import copy
+
 import pytest
 import torch
 from support.cases import first_of
@@ -85,6 +87,17 @@ def test_own_loops_over_a_compiled_model(model, compress, how):
         logits.append(call(input_ids=token.view(1, 1), past_key_values=cache).logits[:, -1])
     torch.testing.assert_close(torch.stack(logits), torch.stack(expected.logits))
     assert compilations() == (2 if how == "layers" else 1)
+
+
+def test_a_text_model_by_itself(model, compress):
+    compress(model, budget=24)
+    cache = StaticCache(config=model.config, max_cache_len=64)
+    model(**ask(PROMPT), past_key_values=cache)
+    twin, token = copy.deepcopy(cache), torch.tensor([[5]])
+    expected = model.model.language_model(input_ids=token, past_key_values=cache).last_hidden_state
+    step = torch.compile(model.model.language_model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(step(input_ids=token, past_key_values=twin).last_hidden_state, expected)
+    assert compilations() == 1
 
 
 def test_a_compiled_text_model(model, compress):

@@ -107,9 +107,10 @@ class Hooks:
     def _refuse_copies(self, module: nn.Module, args: tuple) -> None:
         """Does nothing in a call: whoever copies the model meets this hook before any other, and its refusal."""
 
-    def _follow_backend(self, settings: CompressionSettings) -> None:
+    def _follow_backend(self) -> None:
         """Whoever chose another attention implementation since the last call did not know of covist's."""
-        settings.decoder.check_backend()
+        if self._choice.settings is not None:
+            self._choice.settings.decoder.check_backend()
         self._switch.turn_on()
 
     # -- while images are encoded --------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ class Hooks:
         The text model makes its masks itself. After a compressed prompt they need no padding mask, whose length would
         change from step to step: the cache knows its keys.
         """
-        cache = kwargs.get("past_key_values")
+        cache: Any = kwargs.get("past_key_values")
         book = book_of(cache)
         is_static = cache is not None and cache.is_compileable and self._choice.settings is not None
         if not is_static or book is None and not self._family.brings_images(kwargs):
@@ -157,11 +158,15 @@ class Hooks:
         """The call that sees the prompt: it decides which form of pass this is."""
         given = _named(forward, args, kwargs)
         if torch.compiler.is_compiling():
-            return self._call_traced(self._call_base, forward, given)
+            if self._is_prompt(given):
+                return _outside(self._call_base, forward, given)
+            with running(_compiled_step(given)):
+                return forward(**given)
         features, brings = self._family.encoded(given), self._family.brings_images(given)
         one = self._pass_for(given, brings)
         if one is not None:
-            self._follow_backend(self._choice.settings)
+            self._follow_backend()
+        if isinstance(one, Pass):
             one.ids, one.mask = given.get("input_ids"), given.get("attention_mask")
         try:
             with self._calls.one(), running(one), self._uncompiled_for(one):
@@ -169,21 +174,6 @@ class Hooks:
         finally:
             if brings:
                 self._encoded.brought(one.signals if isinstance(one, Prefill) else (), features)
-
-    def _call_traced(self, call: Callable[..., Any], forward: Callable[..., Any], given: dict[str, Any]) -> Any:
-        """A call that is being compiled: a step over a static cache, or what is not covist's business.
-
-        A prompt with images leaves the compiled code: its length is known when it has run.
-        """
-        if self._is_prompt(given):
-            return _outside(call, forward, given)
-        book = book_of(given.get("past_key_values"))
-        if book is None:
-            return forward(**given)
-        if book.fixed is None or book.fixed.only_eager:
-            _refuse(EAGER_STEP.format(reason=NOT_STATIC if book.fixed is None else book.fixed.only_eager))
-        with running(FixedStep(book.fixed)):
-            return forward(**given)
 
     def _pass_for(self, given: dict[str, Any], brings_images: bool) -> Pass | FixedStep | None:
         """A prefill if there are images, a continuation after compressed images, else None: the plain model."""
@@ -208,9 +198,13 @@ class Hooks:
         given = _named(forward, args, kwargs)
         one = current()
         if torch.compiler.is_compiling():
+            if one is None and self._is_prompt(given):
+                return _outside(self._call_decoder, forward, given)
+            one = _compiled_step(given) if one is None else one
             if one is None or one.entered:
-                return self._call_traced(self._call_decoder, forward, given) if one is None else forward(**given)
-            return one.leave(forward(**one.enter(self._family.decoder, given)))
+                return forward(**given)
+            with running(one):
+                return one.leave(forward(**one.enter(self._family.decoder, given)))
         if one is not None and (one.entered or one.family is not self._family):
             one = None
         book = book_of(given.get("past_key_values"))
@@ -219,7 +213,7 @@ class Hooks:
             if settings is None:
                 raise CovistError(OTHER_SETTINGS)
             one = _continuation(settings, book, given)
-            self._follow_backend(settings)
+            self._follow_backend()
         with self._calls.one(), running(one), self._uncompiled_for(one):
             if one is None:
                 return forward(*args, **kwargs)
@@ -250,7 +244,7 @@ def _show_keys(
 ) -> tuple[tuple, dict] | None:
     """Give a layer that chooses among its keys the masks of those that it holds."""
     one = current()
-    if one is None or not one.inside:
+    if not isinstance(one, Pass) or not one.inside:
         return None
     hidden = args[0] if args else kwargs["hidden_states"]
     return args, one.show_keys(index, indexer, hidden, kwargs)
@@ -259,7 +253,7 @@ def _show_keys(
 def _count_rows(index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Let a bias of distances count the tokens that the model was given."""
     one = current()
-    if one is None or not one.inside:
+    if not isinstance(one, Pass) or not one.inside:
         return forward(*args, **kwargs)
     return bias_at_rows(forward, one.stage(index).ledger, _named(forward, args, kwargs))
 
@@ -304,8 +298,19 @@ class _Calls:
 
 def _tokens(given: dict[str, Any]) -> int:
     """How many tokens per sample a call of the model brings."""
-    tokens = given.get("input_ids") if given.get("inputs_embeds") is None else given["inputs_embeds"]
+    tokens: Any = given.get("input_ids") if given.get("inputs_embeds") is None else given["inputs_embeds"]
     return int(tokens.shape[1])
+
+
+def _compiled_step(given: dict[str, Any]) -> FixedStep | None:
+    """What a call that is being compiled is: a step over a static cache, or None, the plain model."""
+    book = book_of(given.get("past_key_values"))
+    if book is None:
+        return None
+    if book.fixed is None or book.fixed.only_eager:
+        _refuse(EAGER_STEP.format(reason=NOT_STATIC if book.fixed is None else book.fixed.only_eager))
+    assert book.fixed is not None, "refused above"
+    return FixedStep(book.fixed)
 
 
 def _continuation(settings: CompressionSettings, book: Book, given: dict[str, Any]) -> Continuation | FixedStep:

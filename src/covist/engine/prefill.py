@@ -104,7 +104,7 @@ class Prefill(Pass):
         """Refuse what a static cache cannot hold."""
         if self.depths:
             raise CovistError(
-                f"{name} reduces images inside the decoder, so its layers hold different numbers of keys, which a {kind} "
+                f"{name} reduces images inside the decoder, so layers hold different numbers of keys, which a {kind} "
                 "cannot do; omit `cache_implementation`, or choose a method that acts before the decoder"
             )
         if any(True for layer in self.settings.family.decoder.layers for _ in distance_biases(layer)):
@@ -112,7 +112,8 @@ class Prefill(Pass):
         held = self.seen if self.book is None else self.book.stages[0].length
         if held + self.batch.width > room:
             raise CovistError(
-                f"the {kind} has room for {room} keys, but the prompt is left with {held + self.batch.width}; make it larger"
+                f"the {kind} has room for {room} keys, but the prompt is left with {held + self.batch.width}; "
+                "make it larger"
             )
 
     def _text_before(self, prompt: PromptBatch, mask: Tensor | None) -> Ledger | None:

@@ -217,7 +217,7 @@ def recounted(call: AttentionCall, ledger: Ledger) -> AttentionCall:
 
 
 def grown_to(call: AttentionCall, rows: Tensor, columns: Tensor) -> AttentionCall:
-    """The call of a layer that took its queries for the tokens `columns` [queries]; they are `rows` [batch, queries]."""
+    """The call of a layer that took its queries for tokens `columns` [queries]; they are `rows` [batch, queries]."""
     growth = growth_of(call.module)
     if growth is None:
         return call
