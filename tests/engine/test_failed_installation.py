@@ -266,11 +266,3 @@ def test_refused_attention_implementation(own_model, compress):
         assert fingerprint(own_model) == marked
     finally:
         config._attn_implementation = {"": before}
-
-
-def test_compiled_model(own_model, compress):
-    own_model.model.language_model.layers[1].compile()
-    before = fingerprint(own_model)
-    with pytest.raises(CovistError, match=r"torch\.compile"):
-        compress(own_model, budget=24)
-    assert fingerprint(own_model) == before and covist.Compression.of(own_model) is None

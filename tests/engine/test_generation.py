@@ -240,11 +240,6 @@ def test_pipeline(multi_head, strategy, compress):
 
 
 REFUSALS = {
-    "static": (
-        {"cache_implementation": "static"},
-        "needs a dynamic cache, got StaticCache.*omit `cache_implementation`",
-    ),
-    "offloaded": ({"cache_implementation": "offloaded"}, "not an offloaded one"),
     "chunks": ({"prefill_chunk_size": 50}, "chunked prefill cannot be compressed"),
     "other encoder layer": ({"vision_feature_layer": -1}, "vision_feature_layer=-1: .* the model's own setting, -2"),
     "one chunk": ({"prefill_chunk_size": 500}, "chunked prefill cannot be compressed"),
@@ -255,41 +250,12 @@ REFUSALS = {
 def test_unsupported_generation_options_are_refused_and_leave_the_model_usable(
     multi_head, strategy, compress, options, reason
 ):
-    if options.get("cache_implementation") == "offloaded" and torch.version.cuda and not torch.cuda.is_available():
-        pytest.skip("transformers opens a CUDA stream for it, which a CUDA build of torch cannot without a GPU")
     inputs = ask(LONGER)
     compress(multi_head, budget=24, strategy=strategy)
     expected = greedy(multi_head, inputs, 2)
     with pytest.raises(ValueError, match=reason):
         greedy(multi_head, inputs, 2, **options)
     assert_same(greedy(multi_head, inputs, 2), expected, 0)
-
-
-COMPILED = "torch.compile does not support a prompt whose length changes between layers"
-
-
-def test_compiled_model_is_refused(compress):
-    model = build_llava(layers=1)
-    model.model.language_model.compile(backend="eager")
-    with pytest.raises(ValueError, match=COMPILED):
-        compress(model, budget=24)
-
-
-@pytest.mark.own_rounding
-@pytest.mark.parametrize("called_before", [False, True])
-def test_compiled_call_of_a_compressed_model_is_refused(compress, called_before):
-    """torch puts the error of a traced hook into one of its own, with our line first."""
-    model, inputs = build_llava(layers=1), ask(PROMPT)
-    call = torch.compile(lambda: model(**inputs, use_cache=False).logits, backend="eager")
-    if called_before:
-        call()
-    handle = compress(model, budget=24)
-    expected = model(**inputs, use_cache=False).logits
-    with pytest.raises(Exception, match=COMPILED):
-        call()
-    assert torch.equal(model(**inputs, use_cache=False).logits, expected)
-    handle.remove()
-    torch.compiler.reset()
 
 
 def test_one_encoding_serves_prompts_of_different_lengths(multi_head, compress):

@@ -23,7 +23,7 @@ class Continuation(Pass):
     def prepare(self, module: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         embeddings, positions = arguments["inputs_embeds"], self.positions(arguments)
         self._positions = positions
-        self._backend = backend_of(module)
+        self._module, self._backend = module, backend_of(module)
         rule = self.settings.rule
         explicit = rule is not None and not takes_no_mask(self._backend)
         self._ledgers: dict[int, Ledger] = {}
@@ -71,6 +71,7 @@ class Continuation(Pass):
         book.rule = self.settings.rule  # dynamic frequencies change it from call to call
         if self._step is not None:
             book.prepared = self._step.prepared
+        self._write_down(book, self._module)
         return output
 
     def _not_yet(self, call: Any) -> Any:

@@ -5,31 +5,35 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from covist.compiled import is_compiled, uncompiled
 from covist.contract.encoder import EncoderRequest
 from covist.contract.family import Removable
 from covist.contract.method import Method
 from covist.engine.attention.interface import AttentionSwitch, Indexer, bias_at_rows, distance_biases
 from covist.engine.continuation import Continuation
+from covist.engine.fixed_step import FixedStep
 from covist.engine.passes import Pass
 from covist.engine.prefill import Prefill
 from covist.engine.running import current, running
-from covist.engine.sequence.cache import book_of
+from covist.engine.sequence.cache import Book, book_of, check_rule, prepares_no_mask
 from covist.engine.sequence.encoded import EncodedImages
 from covist.engine.settings import CompressionSettings, ThreadSettings
 from covist.errors import CovistError
 from covist.undo import ReplacedMethod, all_or_nothing
 
-COMPILED = (
-    "torch.compile does not support a prompt whose length changes between layers: compress a model that is not "
-    "compiled, and call it without torch.compile"
+EAGER_PREFILL = (
+    "covist compresses a prompt in an uncompiled call: compile the model without fullgraph=True, or assign "
+    "`model.forward = torch.compile(model.forward, ...)`"
 )
+EAGER_STEP = "under compression, torch.compile supports steps of one token over a static cache: {reason}"
+NOT_STATIC = "pass cache_implementation='static' or a StaticCache"
 CHUNKED = "image tokens came without their features: a chunked prefill cannot be compressed; omit `prefill_chunk_size`"
 OTHER_SETTINGS = "this cache holds compressed images; continue it with the settings that filled it"
 
@@ -40,8 +44,6 @@ class Hooks:
     def __init__(self, settings: CompressionSettings, encoder_requests: Sequence[EncoderRequest]):
         """`encoder_requests` is all that methods may request besides the encoder layer that feeds the projector."""
         family = settings.family
-        if any(module._compiled_call_impl is not None for module in family.model.modules()):
-            raise CovistError(COMPILED)
         self._family, self._choice = family, ThreadSettings(settings)
         self._encoded, self._drafting = EncodedImages(), threading.local()
         self._calls = _Calls()
@@ -66,6 +68,8 @@ class Hooks:
         yield family.model.register_forward_pre_hook(self._refuse_copies)
         yield from family.capture(self._encoded.add, encoder_requests, self._requested)
         yield DraftWatch(family.model, self._note_draft)
+        yield ReplacedMethod(family.model, "prepare_inputs_for_generation", partial(partial, self._prepare_inputs))
+        yield ReplacedMethod(family.model, "_call_impl", partial(partial, self._call_model))
         yield ReplacedMethod(family.base, "forward", partial(partial, self._call_base))
         yield ReplacedMethod(decoder, "forward", partial(partial, self._call_decoder))
         for name, module in decoder.named_children():
@@ -103,9 +107,10 @@ class Hooks:
     def _refuse_copies(self, module: nn.Module, args: tuple) -> None:
         """Does nothing in a call: whoever copies the model meets this hook before any other, and its refusal."""
 
-    def _follow_backend(self, settings: CompressionSettings) -> None:
+    def _follow_backend(self) -> None:
         """Whoever chose another attention implementation since the last call did not know of covist's."""
-        settings.decoder.check_backend()
+        if self._choice.settings is not None:
+            self._choice.settings.decoder.check_backend()
         self._switch.turn_on()
 
     # -- while images are encoded --------------------------------------------------------------------------------------
@@ -117,26 +122,60 @@ class Hooks:
     def _note_draft(self, drafting: bool) -> None:
         self._drafting.now = drafting
 
+    def _prepare_inputs(self, prepare: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What `generate` gives the next call. For a static cache it would prepare a mask of the tokens without covist.
+
+        The text model makes its masks itself. After a compressed prompt they need no padding mask, whose length would
+        change from step to step: the cache knows its keys.
+        """
+        cache: Any = kwargs.get("past_key_values")
+        book = book_of(cache)
+        is_static = cache is not None and cache.is_compileable and self._choice.settings is not None
+        if not is_static or book is None and not self._family.brings_images(kwargs):
+            return prepare(*args, **kwargs)
+        with prepares_no_mask(cache):
+            inputs = prepare(*args, **kwargs)
+        if book is not None and _takes_step(book, inputs):
+            inputs.pop("attention_mask", None)
+        return inputs
+
     # -- forward calls, from the outside to the inside -----------------------------------------------------------------
+
+    def _call_model(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The outermost call: a compiled `model.forward` takes steps, but runs prompts uncompiled."""
+        model = self._family.model
+        if torch.compiler.is_compiling() or not is_compiled(model) or self._choice.settings is None:
+            return call(*args, **kwargs)
+        with uncompiled(model) if self._is_prompt(_named(model.forward, args, kwargs)) else nullcontext():
+            return call(*args, **kwargs)
+
+    def _is_prompt(self, given: dict[str, Any]) -> bool:
+        """Whether a call brings images, or several tokens after compressed ones."""
+        continues = book_of(given.get("past_key_values")) is not None
+        return self._family.brings_images(given) or continues and _tokens(given) > 1
 
     def _call_base(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The call that sees the prompt: it decides which form of pass this is."""
-        if torch.compiler.is_compiling():
-            _refuse_compilation()
         given = _named(forward, args, kwargs)
+        if torch.compiler.is_compiling():
+            if self._is_prompt(given):
+                return _outside(self._call_base, forward, given)
+            with running(_compiled_step(given)):
+                return forward(**given)
         features, brings = self._family.encoded(given), self._family.brings_images(given)
         one = self._pass_for(given, brings)
         if one is not None:
-            self._follow_backend(one.settings)
+            self._follow_backend()
+        if isinstance(one, Pass):
             one.ids, one.mask = given.get("input_ids"), given.get("attention_mask")
         try:
-            with self._calls.one(), running(one):
+            with self._calls.one(), running(one), self._uncompiled_for(one):
                 return forward(*args, **kwargs)
         finally:
             if brings:
                 self._encoded.brought(one.signals if isinstance(one, Prefill) else (), features)
 
-    def _pass_for(self, given: dict[str, Any], brings_images: bool) -> Pass | None:
+    def _pass_for(self, given: dict[str, Any], brings_images: bool) -> Pass | FixedStep | None:
         """A prefill if there are images, a continuation after compressed images, else None: the plain model."""
         settings, book = self._choice.settings, book_of(given.get("past_key_values"))
         if settings is None:
@@ -152,29 +191,40 @@ class Hooks:
                 if not brings_images:
                     raise CovistError(CHUNKED)
                 return Prefill(settings, is_image)
-        return None if book is None else Continuation(settings)
+        return None if book is None else _continuation(settings, book, given)
 
     def _call_decoder(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The call of the text model, with the tokens that are left."""
-        if torch.compiler.is_compiling():
-            _refuse_compilation()
         given = _named(forward, args, kwargs)
         one = current()
-        if one is not None and (one.entered or one.settings.family is not self._family):
+        if torch.compiler.is_compiling():
+            if one is None and self._is_prompt(given):
+                return _outside(self._call_decoder, forward, given)
+            one = _compiled_step(given) if one is None else one
+            if one is None or one.entered:
+                return forward(**given)
+            with running(one):
+                return one.leave(forward(**one.enter(self._family.decoder, given)))
+        if one is not None and (one.entered or one.family is not self._family):
             one = None
-        if one is None and book_of(given.get("past_key_values")) is not None:  # the text model was called by itself
+        book = book_of(given.get("past_key_values"))
+        if one is None and book is not None:  # the text model was called by itself
             settings = self._choice.settings
             if settings is None:
                 raise CovistError(OTHER_SETTINGS)
-            one = Continuation(settings)
-            self._follow_backend(settings)
-        with self._calls.one(), running(one):
+            one = _continuation(settings, book, given)
+            self._follow_backend()
+        with self._calls.one(), running(one), self._uncompiled_for(one):
             if one is None:
                 return forward(*args, **kwargs)
             if isinstance(one, Prefill):
                 one.signals = self._encoded.all()
             output = forward(**one.enter(self._family.decoder, given))
             return one.leave(output)
+
+    def _uncompiled_for(self, one: Pass | FixedStep | None) -> AbstractContextManager[None]:
+        """A pass over tokens whose number changes on the way, or from call to call, is not compiled."""
+        return uncompiled(self._family.base) if isinstance(one, Pass) else nullcontext()
 
     def _enter_layer(
         self, index: int, module: nn.Module, args: tuple, kwargs: dict[str, Any]
@@ -194,7 +244,7 @@ def _show_keys(
 ) -> tuple[tuple, dict] | None:
     """Give a layer that chooses among its keys the masks of those that it holds."""
     one = current()
-    if one is None or not one.inside:
+    if not isinstance(one, Pass) or not one.inside:
         return None
     hidden = args[0] if args else kwargs["hidden_states"]
     return args, one.show_keys(index, indexer, hidden, kwargs)
@@ -203,7 +253,7 @@ def _show_keys(
 def _count_rows(index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Let a bias of distances count the tokens that the model was given."""
     one = current()
-    if one is None or not one.inside:
+    if not isinstance(one, Pass) or not one.inside:
         return forward(*args, **kwargs)
     return bias_at_rows(forward, one.stage(index).ledger, _named(forward, args, kwargs))
 
@@ -246,10 +296,44 @@ class _Calls:
             self._none.wait_for(lambda: not self._running)
 
 
+def _tokens(given: dict[str, Any]) -> int:
+    """How many tokens per sample a call of the model brings."""
+    tokens: Any = given.get("input_ids") if given.get("inputs_embeds") is None else given["inputs_embeds"]
+    return int(tokens.shape[1])
+
+
+def _compiled_step(given: dict[str, Any]) -> FixedStep | None:
+    """What a call that is being compiled is: a step over a static cache, or None, the plain model."""
+    book = book_of(given.get("past_key_values"))
+    if book is None:
+        return None
+    if book.fixed is None or book.fixed.only_eager:
+        _refuse(EAGER_STEP.format(reason=NOT_STATIC if book.fixed is None else book.fixed.only_eager))
+    assert book.fixed is not None, "refused above"
+    return FixedStep(book.fixed)
+
+
+def _continuation(settings: CompressionSettings, book: Book, given: dict[str, Any]) -> Continuation | FixedStep:
+    """Text after a compressed prompt. A static cache takes single tokens as a compiled call does."""
+    if book.fixed is None or not _takes_step(book, given):
+        return Continuation(settings)
+    check_rule(book, settings.rule)
+    return FixedStep(book.fixed, settings.family)
+
+
+def _takes_step(book: Book, given: dict[str, Any]) -> bool:
+    return book.fixed is not None and not book.fixed.only_eager and _tokens(given) == 1
+
+
+@torch.compiler.disable(reason=EAGER_PREFILL)
+def _outside(call: Callable[..., Any], forward: Callable[..., Any], given: dict[str, Any]) -> Any:
+    return call(forward, **given)
+
+
 @torch.compiler.assume_constant_result
-def _refuse_compilation() -> None:
+def _refuse(line: str) -> None:
     """Runs while a call is traced: an error raised by the traced code itself would only make it run uncompiled."""
-    raise CovistError(COMPILED)
+    raise CovistError(line)
 
 
 class DraftWatch(ReplacedMethod):

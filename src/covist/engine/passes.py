@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from covist.backends import Attended
 from covist.contract.decoder import Rotary
+from covist.contract.family import Family
 from covist.engine.attention.interface import EARLIER, AttentionCall, Indexer, MaskRule, recounted
 from covist.engine.attention.mask import visible
 from covist.engine.capture import cos_and_sin
-from covist.engine.sequence.cache import Book, adopt, book_of, check_rule, compressed_layers
+from covist.engine.fixed_step import hold_fixed
+from covist.engine.sequence.cache import Book, adopt, book_of, check_rule, compressed_layers, room_of
 from covist.engine.sequence.ledger import Ledger
 from covist.engine.settings import CompressionSettings
 from covist.errors import CovistError
@@ -128,12 +130,17 @@ class Pass(ABC):
         self.book: Book | None = None
         self.cache: Any = None
         self.layers: dict[int, Any] = {}  # of the cache, those that hold keys
+        self.room: int | None = None  # keys that a static cache can hold
         self.seen = 0  # tokens of earlier calls in the cache
         self.stages: dict[int, Stage] = {}  # first layer -> what the layers from there on receive
         self.rotations: list[RotaryCall] = []
         self.width = torch.Size()  # batch and tokens that entered the decoder
         self.ids: Tensor | None = None  # [batch, n] tokens of the call, if they are known
         self.mask: Any = None  # the padding mask of the call, as the model was given it
+
+    @property
+    def family(self) -> Family:
+        return self.settings.family
 
     # -- what the hooks call, in this order ----------------------------------------------------------------------------
 
@@ -197,6 +204,9 @@ class Pass(ABC):
     def attend(self, call: AttentionCall) -> Attended:
         """The attention of a layer."""
         stage = self.stage(call.layer)
+        if self.room is not None:  # keys of a static cache come with its free room after them
+            held = slice(stage.ledger.length)
+            call = call._replace(key=call.key[:, :, held], value=call.value[:, :, held])
         return stage.attend(recounted(call, stage.ledger))
 
     def leave(self, output: Any) -> Any:
@@ -251,12 +261,24 @@ class Pass(ABC):
             return arguments
         self.cache = adopt(cache, module)
         self.layers, self.book = compressed_layers(self.cache), book_of(self.cache)
-        self.seen = self.cache.get_seq_length() if self.layers else 0
-        if self.book is not None:
+        self.room = room_of(self.layers.values(), module.config)
+        if self.book is None:
+            self.seen = int(self.cache.get_seq_length()) if self.layers else 0
+        else:
+            self.book.catch_up()
+            self.seen = self.book.given
             check_rule(self.book, self.settings.rule)
             if self.book.right_padded:  # `generate` gives tokens after the padding wrong positions
                 raise CovistError("a prompt was padded on the right; set tokenizer.padding_side = 'left' to generate")
         return {**arguments, "past_key_values": self.cache}
+
+    def _write_down(self, book: Book, decoder: Any) -> None:
+        """Let the cache know what it holds."""
+        if self.room is not None:
+            lead = next(iter(self.layers.values()))
+            book.fixed = hold_fixed(book.stages[0], self.room, self.settings.rule, decoder, lead.fixed)
+        for layer in self.layers.values():
+            layer.write(book)
 
 
 def handed(positions: Tensor) -> Tensor:

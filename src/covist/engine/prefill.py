@@ -14,14 +14,15 @@ from covist.backends import Attended
 from covist.contract.decoder import Rotary
 from covist.contract.signals import ImageSignals
 from covist.contract.views import BlockView, DecoderView
-from covist.engine.attention.interface import AttentionCall
+from covist.engine.attention.interface import AttentionCall, distance_biases
 from covist.engine.attention.mask import StageAttention
 from covist.engine.passes import Pass, Stage, along_tokens, handed, without_autocast
-from covist.engine.sequence.cache import Book
+from covist.engine.sequence.cache import Book, quantised_classes
 from covist.engine.sequence.finder import ImageFinder, PromptBatch, packed_prompts
 from covist.engine.sequence.images import Batch, ImageInPrompt, Sample
 from covist.engine.sequence.ledger import Ledger
 from covist.engine.settings import CompressionSettings
+from covist.errors import CovistError
 
 NOT_GATHERED = ("inputs_embeds", "input_ids", "attention_mask", "position_ids", "past_key_values")
 """Arguments of the text model that are not simply cut to the tokens that are left."""
@@ -52,6 +53,7 @@ class Prefill(Pass):
         started = perf_counter()
         with torch.no_grad(), without_autocast(prompt.embeddings):
             self._reduce_images(prompt)
+        self._check_cache()
         left = [prompt.embeddings[sample.source][sample.rows] for sample in self.batch.samples]
         embeddings = self.batch.write_states(0, left)
         self.seconds = perf_counter() - started
@@ -88,6 +90,31 @@ class Prefill(Pass):
         self.batch = Batch(ImageFinder(self.settings, prompt, self.signals).samples())
         for sample in self.batch.samples:
             sample.drop_removed()
+
+    def _check_cache(self) -> None:
+        """Refuse what a cache of this kind cannot do, before anything is written into it."""
+        kind, name = type(self.cache).__name__, self.settings.method.name
+        if self.room is not None:
+            self._check_room(kind, name, self.room)
+        cuts = any(image.schedule.cache_cut_from is not None for image in self.images)
+        if cuts and any(isinstance(layer, quantised_classes()) for layer in self.layers.values()):
+            raise CovistError(f"{name} removes keys that a {kind} has already quantised; omit `cache_implementation`")
+
+    def _check_room(self, kind: str, name: str, room: int) -> None:
+        """Refuse what a static cache cannot hold."""
+        if self.depths:
+            raise CovistError(
+                f"{name} reduces images inside the decoder, so layers hold different numbers of keys, which a {kind} "
+                "cannot do; omit `cache_implementation`, or choose a method that acts before the decoder"
+            )
+        if any(True for layer in self.settings.family.decoder.layers for _ in distance_biases(layer)):
+            raise CovistError(f"layers that count distances between tokens need a dynamic cache, not a {kind}")
+        held = self.seen if self.book is None else self.book.stages[0].length
+        if held + self.batch.width > room:
+            raise CovistError(
+                f"the {kind} has room for {room} keys, but the prompt is left with {held + self.batch.width}; "
+                "make it larger"
+            )
 
     def _text_before(self, prompt: PromptBatch, mask: Tensor | None) -> Ledger | None:
         """The ledger of a cache that was filled without compression: text tokens before the prompt."""
@@ -268,8 +295,7 @@ class Prefill(Pass):
         if self.layers:
             self._cut_caches()
             book = Book(self._ledgers, self.seen + self._length, self.settings.rule, self.right_padded)
-            for layer in self.layers.values():
-                layer.book = book
+            self._write_down(book, self.settings.family.decoder)
         output.last_hidden_state = self.batch.restore_rows(output.last_hidden_state, self._length)
         if self.images and self.settings.finished is not None:
             self.settings.finished(self)

@@ -11,19 +11,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from covist.engine.fixed_step import FixedStep
     from covist.engine.passes import Pass
 
 
 class _Passes(threading.local):
     def __init__(self) -> None:
-        self.entered: list[Pass | None] = []
+        self.entered: list[Pass | FixedStep | None] = []
 
 
 _PASSES = _Passes()
 
 
 @contextmanager
-def running(one: Pass | None) -> Iterator[None]:
+def running(one: Pass | FixedStep | None) -> Iterator[None]:
     """Calls of this thread belong to a pass inside the `with` block; None: to the plain model."""
     entered = _PASSES.entered
     depth = len(entered)
@@ -34,7 +35,7 @@ def running(one: Pass | None) -> Iterator[None]:
         del entered[depth:]
 
 
-def current() -> Pass | None:
+def current() -> Pass | FixedStep | None:
     """The pass that this thread runs, if it is compressed."""
     entered = _PASSES.entered
     return entered[-1] if entered else None

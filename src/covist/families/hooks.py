@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from covist.compiled import uncompiled
 from covist.errors import CovistError
 from covist.undo import ReplacedMethod
 
@@ -67,7 +68,8 @@ class WrappedMethod(ReplacedMethod):
                     before()
                 running.calls += 1
                 try:
-                    output = original(*args, **kwargs)
+                    with uncompiled(owner):  # hooks that read along do not fit into a compiled tower
+                        output = original(*args, **kwargs)
                 finally:
                     running.calls -= 1
                 if not running.calls:

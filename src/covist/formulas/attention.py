@@ -34,22 +34,31 @@ class DistanceTable:
         Positions that count in fractions (time, in omni models) are taken at the nearest whole distance.
         limit: a bound on the distances, if the caller knows one; otherwise it is computed from the positions.
         """
-        if self.multidimensional:
-            distances = (query_positions[..., :, None, :] - key_positions[..., None, :, :]).abs().unbind(-1)
-        else:
-            distances = ((query_positions[..., :, None] - key_positions[..., None, :]).abs(),)
-        if query_positions.is_floating_point():
-            distances = tuple(distance.round().long() for distance in distances)
         if limit is None:
+            distances = self._distances(query_positions, key_positions)
             limit = max(int(distance.max()) for distance in distances) if distances[0].numel() else 0
-        tables = self._covering(limit, query_positions.device)
+        return self.log_factor_in(self.covering(limit, query_positions.device), query_positions, key_positions)
+
+    def log_factor_in(self, tables: Tensor, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """`log_factor` by tables [axes, size] that are known to be large enough; nothing is read from the device."""
+        distances = self._distances(query_positions, key_positions)
         if not self.multidimensional:
             return tables[0][distances[0]]
         # The last axes of a short head may have no frequency left.
         shares = [table[distance] for table, distance in zip(tables, distances, strict=False)]
         return torch.log(2 - torch.stack(shares).sum(0))
 
-    def _covering(self, limit: int, device: torch.device) -> Tensor:
+    def _distances(self, query_positions: Tensor, key_positions: Tensor) -> tuple[Tensor, ...]:
+        """Whole distances on each axis, [..., q, k] each."""
+        if self.multidimensional:
+            distances = (query_positions[..., :, None, :] - key_positions[..., None, :, :]).abs().unbind(-1)
+        else:
+            distances = ((query_positions[..., :, None] - key_positions[..., None, :]).abs(),)
+        if query_positions.is_floating_point():
+            return tuple(distance.round().long() for distance in distances)
+        return distances
+
+    def covering(self, limit: int, device: torch.device) -> Tensor:
         """[axes, size]: the share of each axis in D, or log(2 - D) itself if there is only one axis."""
         table = self._tables.get(device)
         if table is None or table.shape[1] <= limit:

@@ -210,11 +210,17 @@ def bias_at_rows(forward: Callable[..., Tensor], ledger: Ledger, given: dict[str
 
 def recounted(call: AttentionCall, ledger: Ledger) -> AttentionCall:
     """The call of a layer whose queries grow with their number, as if no token had been removed."""
+    if growth_of(call.module) is None:
+        return call
+    rows = ledger.last(call.query.shape[2])[0].to(call.query.device)
+    return grown_to(call, rows, torch.arange(ledger.length - rows.shape[1], ledger.length, device=rows.device))
+
+
+def grown_to(call: AttentionCall, rows: Tensor, columns: Tensor) -> AttentionCall:
+    """The call of a layer that took its queries for tokens `columns` [queries]; they are `rows` [batch, queries]."""
     growth = growth_of(call.module)
     if growth is None:
         return call
-    rows = ledger.last(call.query.shape[2])[0].to(call.query.device)
-    columns = torch.arange(ledger.length - rows.shape[1], ledger.length, device=rows.device)
     factor = (growth(rows) / growth(columns))[:, None, :, None]  # [batch, 1, queries, 1], 1 where all tokens are left
     options, bias = call.options, call.options.get("position_bias")
     if bias is not None:

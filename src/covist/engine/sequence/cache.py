@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache as cached
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import torch
 import transformers.cache_utils as classes
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, StaticLayer
 
 from covist.contract.method import AttentionRule
 from covist.engine.running import current, inside_layers
+from covist.engine.sequence.fixed import FixedKeys
 from covist.engine.sequence.ledger import Ledger
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable
@@ -26,6 +28,15 @@ GROWING = (
     "LinearAttentionAndSlidingWindowAttentionLayer",
 )
 """Classes of transformers whose keys are the last of those that a layer was given; older releases lack some."""
+STATIC = (
+    "StaticLayer",
+    "StaticSlidingWindowLayer",
+    "LinearAttentionAndStaticFullAttentionLayer",
+    "LinearAttentionAndStaticSlidingWindowAttentionLayer",
+)
+"""Classes with room for a number of keys: all of those that a layer was given, or the last of them."""
+QUANTISED = ("BaseQuantizedLayer", "QuantizedLayer")
+"""Classes whose subclasses hold all keys that a layer was given, in fewer bits."""
 RECURRENT = ("LinearAttentionLayer", "DummyLayer")
 """Classes without keys: removed tokens never enter their states, so there is nothing to know about them."""
 STATES = {
@@ -45,14 +56,24 @@ class Book:
     rule: AttentionRule | None = None  # under which the cache was filled
     right_padded: bool = False  # whether a prompt ended in padding
     prepared: Any = None  # what decoding steps keep for the next one, as long as the stages stay
+    fixed: FixedKeys | None = None  # of a static cache, whose steps leave the rest of the book behind
 
     def ledger(self, layer: int) -> Ledger:
         return self.stages[max(first for first in self.stages if first <= layer)]
 
     def change(self, step: Callable[[Ledger], Ledger]) -> None:
         """Change all ledgers, as their cache was changed."""
+        self.catch_up()
         self.stages = {first: step(ledger) for first, ledger in self.stages.items()}
         self.prepared = None  # its rows are no longer those of the cache
+        if self.fixed is not None:
+            self.fixed.write(self.stages[0])
+
+    def catch_up(self) -> None:
+        """Write down the steps that a static cache has taken since it was last written to."""
+        if self.fixed is not None:
+            self.stages = {0: self.fixed.ledger(self.stages[0])}
+            self.given = self.stages[0].given
 
     @property
     def reduced(self) -> bool:
@@ -74,15 +95,18 @@ class CompressedLayer:
 
     book: Book | None
     leads: bool  # whether it is the first layer with keys, which changes the book for all
+    fixed: FixedKeys | None  # of the last book of a static cache, whose addresses the next one takes over
 
-    def get_seq_length(self) -> int:
-        return self.held if self.book is None or inside_layers() else self.book.given
+    def get_seq_length(self) -> int | Tensor:
+        if self.book is None or inside_layers():
+            length: int | Tensor = super().get_seq_length()  # type: ignore[misc]
+            return length
+        return self.book.given if self.book.fixed is None else self.book.fixed.given
 
     @property
     def held(self) -> int:
         """Keys that the layer was given, padding included; a sliding window may have forgotten the first of them."""
-        length: int = super().get_seq_length()  # type: ignore[misc]
-        return length
+        return int(super().get_seq_length())  # type: ignore[misc]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         if self.book is None or inside_layers():
@@ -90,7 +114,8 @@ class CompressedLayer:
             return sizes
         if current() is None:  # an uncompressed model: its mask would not fit the keys, and the weights would be lost
             raise CovistError("this cache was filled under compression; compress the model again to continue with it")
-        return self.book.given + query_length, 0  # rules are evaluated at any of the tokens that were given
+        # Rules are evaluated at any of the tokens that were given; the number only must not change from step to step.
+        return self.book.given + query_length if self.book.fixed is None else self.book.fixed.room, 0
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self._changed("reorder_cache", beam_idx, lambda ledger: ledger.select(beam_idx))
@@ -123,6 +148,9 @@ class CompressedLayer:
     def reset(self) -> None:
         super().reset()  # type: ignore[misc]
         self.book = None
+
+    def write(self, book: Book) -> None:
+        self.book, self.fixed = book, book.fixed
 
     def take(self: Any, columns: Tensor) -> None:
         """Keep only these [batch, kept] of the keys that each sample was given.
@@ -174,30 +202,54 @@ def compressed_layers(cache: Cache) -> dict[int, Any]:
     return {number: layer for number, layer in enumerate(cache.layers) if isinstance(layer, CompressedLayer)}
 
 
-def adopt(cache: Cache | None, decoder: Any) -> DynamicCache:
+def adopt(cache: Cache | None, decoder: Any) -> Cache:
     """Let every layer of `cache` that holds keys know them (cached keys stay); create a cache if there is none."""
-    if book_of(cache) is not None:
-        assert isinstance(cache, DynamicCache), "no other was adopted"
+    if cache is not None and book_of(cache) is not None:
         return cache
     cache = DynamicCache(config=decoder.config) if cache is None else cache
-    for layer in cache.layers:
-        if not isinstance(layer, CompressedLayer) and not _grows(layer) and type(layer) not in _named(RECURRENT):
-            raise CovistError(
-                f"compression needs a dynamic cache, got {type(cache).__name__} with {type(layer).__name__}: "
-                "the layers hold different numbers of keys, which static (compiled) and quantised caches cannot do; "
-                "omit `cache_implementation`"
-            )
-    if not isinstance(cache, DynamicCache) or cache.offloading:
-        kind = "an offloaded one" if isinstance(cache, DynamicCache) else f"a {type(cache).__name__}"
-        raise CovistError(f"compression needs a plain DynamicCache, not {kind}; omit `cache_implementation`")
     if cache.layer_class_to_replicate is not None:  # made without the decoder's configuration: layers come with use
-        cache.layers += [DynamicLayer() for _ in range(len(decoder.layers) - len(cache.layers))]
+        cache.layers += [cache.layer_class_to_replicate() for _ in range(len(decoder.layers) - len(cache.layers))]
+    for layer in cache.layers:
+        if not isinstance(layer, CompressedLayer) and not _holds_keys(layer) and type(layer) not in _named(RECURRENT):
+            raise CovistError(
+                f"compression does not know which keys a {type(layer).__name__} of {type(cache).__name__} holds; omit "
+                "`cache_implementation` and `past_key_values`, or pass a DynamicCache"
+            )
     for number, layer in enumerate(cache.layers):
-        if not isinstance(layer, CompressedLayer) and _grows(layer):
-            cache.layers[number] = _restored(type(layer), {**layer.__dict__, "book": None, "leads": False})
+        if not isinstance(layer, CompressedLayer) and _holds_keys(layer):
+            unknown = {"book": None, "leads": False, "fixed": None}
+            cache.layers[number] = _restored(type(layer), {**layer.__dict__, **unknown})
     for place, layer in enumerate(compressed_layers(cache).values()):
         layer.leads = place == 0
     return cache
+
+
+@contextmanager
+def prepares_no_mask(cache: Cache) -> Iterator[None]:
+    """Let `generate` take a cache for one that does not need its masks prepared."""
+    first: Any = cache.layers[0]
+    first.is_compileable = False  # of this layer, in front of its class's
+    try:
+        yield
+    finally:
+        del first.is_compileable
+
+
+def room_of(layers: Iterable[Any], config: Any) -> int | None:
+    """How many keys a static cache can be given; None: it is not static."""
+    static = [layer for layer in layers if isinstance(layer, StaticLayer)]
+    if not static:
+        return None
+    whole = [layer.max_cache_len for layer in static if not layer.is_sliding]
+    return max(whole) if whole else int(config.max_position_embeddings)  # windows forget, and go on without end
+
+
+def quantised_classes() -> tuple[type, ...]:
+    return tuple(_named(QUANTISED))
+
+
+def _holds_keys(layer: Any) -> bool:
+    return _grows(layer) or type(layer) in _named(STATIC) or isinstance(layer, quantised_classes())
 
 
 def _grows(layer: Any) -> bool:
