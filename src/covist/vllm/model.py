@@ -60,7 +60,7 @@ class CompressedModel:
         self._tower: ReadTower | None = None
         self._decoder: Any = ANY_DECODER
         if not self.serving.reads_embeddings:
-            self._read_tower(vllm_config.model_config, device)
+            self._read_tower(vllm_config)
         self._compressor = ImageCompressor(self.serving.method, self._decoder, self._embed_text)
         if self.serving.clip is not None:
             home = Home(device, vllm_config.model_config.dtype)
@@ -69,9 +69,9 @@ class CompressedModel:
         if self.serving.axes == 1 and hasattr(self, "model_config"):
             self.model_config = _WithOneAxis(self.model_config)  # the Transformers backend asks it in every step
 
-    def _read_tower(self, model_config: Any, device: Any) -> None:
+    def _read_tower(self, vllm_config: VllmConfig) -> None:
         """Let transformers' vision tower take the place of vLLM's."""
-        self._tower = ReadTower(model_config, self.serving.method.encoder_requests, device)
+        self._tower = ReadTower(vllm_config, self.serving.method.encoder_requests)
         rotary = self._tower.family.decoder.rotary_emb
         self._decoder = ServedDecoder(self.language_model.model, rotary, _gather_heads)
         for name in self._tower_model_names:  # so that vLLM does not load its weights

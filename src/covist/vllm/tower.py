@@ -37,10 +37,11 @@ def family_read(config: Any, architecture: str) -> type[Family] | None:
 class ReadTower:
     """The encoder of a checkpoint, from images to embeddings, which keeps what methods read of it."""
 
-    def __init__(self, model_config: Any, requests: Sequence[EncoderRequest], device: torch.device):
-        """`model_config`: vLLM's."""
+    def __init__(self, vllm_config: Any, requests: Sequence[EncoderRequest]):
+        given, device = vllm_config.model_config, vllm_config.device_config.device
+        random = vllm_config.load_config.load_format == "dummy"
         with torch.device("cpu"):
-            model = load_encoder(model_config.model, Loading(revision=model_config.revision), model_config.dtype)
+            model = load_encoder(given.model, Loading(revision=given.revision), given.dtype, random)
         self.family = family_for(model.to(device))
         self._encoded: list[ImageSignals] = []
         self.family.capture(self._encoded.extend, requests)
