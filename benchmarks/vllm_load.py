@@ -1,6 +1,6 @@
 """vLLM's CPU engine under load: `vllm_serving.py --in-flight 1,8,32`.
 
-Two workloads on random weights: images on LLaVA-1.5's geometry, and videos on Qwen2.5-VL's class. A certain number of
+Two workloads on random weights: images on LLaVA-1.5's geometry, and videos on Qwen3-VL's class. A certain number of
 requests is always in flight; when one ends, the next begins. Every engine runs in its own process, and all of them
 serve the same requests with new images. Figures are processor time per request, and processor time until a request's
 first token: on a busy machine, only they mean something. A CPU has no idle units that a larger batch could fill, so
@@ -25,7 +25,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLProcessor, Qwen2VLImageProcessor, Qwen2VLVideoProcessor
+from transformers import Qwen2VLImageProcessor, Qwen3VLConfig, Qwen3VLProcessor, Qwen3VLVideoProcessor
 from vllm_serving import ARCHITECTURE, ENGINE, shown, words, write_model
 
 from covist.tiny.text import build_tokenizer
@@ -140,19 +140,20 @@ def calls_in_a_step(engine: Any, prompts: Sequence[dict[str, Any]]) -> int:
 
 
 def write_video_model(folder: Path) -> None:
-    """A checkpoint folder of Qwen2.5-VL without weights: 8 layers, heads of 128."""
+    """A checkpoint folder of Qwen3-VL without weights: 8 layers, heads of 128."""
     tokenizer = build_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": list(MARKS)})
     start, video, end, image = tokenizer.convert_tokens_to_ids(MARKS)
-    sections = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
+    sections = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
     text = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 4}
-    text |= {"num_key_value_heads": 2, "vocab_size": len(tokenizer), "rope_parameters": sections}
+    text |= {"num_key_value_heads": 2, "head_dim": 128, "vocab_size": len(tokenizer), "rope_parameters": sections}
     vision = {"depth": 4, "hidden_size": 256, "intermediate_size": 512, "num_heads": 4, "out_hidden_size": 512}
     ids = {"image_token_id": image, "video_token_id": video, "vision_start_token_id": start, "vision_end_token_id": end}
-    config = Qwen2_5_VLConfig(text_config=text, vision_config={**vision, "fullatt_block_indexes": [1, 3]}, **ids)
-    config.architectures = ["Qwen2_5_VLForConditionalGeneration"]
+    config = Qwen3VLConfig(text_config=text, vision_config={**vision, "deepstack_visual_indexes": [1, 2]}, **ids)
+    config.architectures = ["Qwen3VLForConditionalGeneration"]
     config.save_pretrained(folder)
-    Qwen2_5_VLProcessor(Qwen2VLImageProcessor(), tokenizer, Qwen2VLVideoProcessor()).save_pretrained(folder)
+    images, films = Qwen2VLImageProcessor(patch_size=16), Qwen3VLVideoProcessor()
+    Qwen3VLProcessor(images, tokenizer, films).save_pretrained(folder)
 
 
 def film(seed: int, text: int, ids: tuple[int, int, int]) -> dict[str, Any]:
@@ -171,13 +172,14 @@ def film(seed: int, text: int, ids: tuple[int, int, int]) -> dict[str, Any]:
 def engines_for(workload: str, folder: str, budget: int) -> dict[str, dict[str, Any]]:
     """Name -> options of the engines that serve a workload."""
     settings = {"method": BY_EMBEDDINGS, "budget": budget if workload == "images" else SHARE}
-    name = ARCHITECTURE if workload == "images" else "CovistQwen2_5_VLForConditionalGeneration"
+    name = ARCHITECTURE if workload == "images" else "CovistQwen3VLForConditionalGeneration"
     engines: dict[str, dict[str, Any]] = {
         "plain": {"model": folder},
         "covist": {"model": folder, "hf_overrides": {"architectures": [name], "covist": settings}},
     }
     if workload == "videos":
-        engines["vLLM's EVS"] = {"model": folder, "video_pruning_rate": 1 - SHARE}
+        for name, method in (("vLLM's EVS", "evs"), ("VidCom2", "vidcom2")):
+            engines[name] = {"model": folder, "video_pruning_rate": 1 - SHARE, "video_pruning_method": method}
     return engines
 
 

@@ -4,8 +4,8 @@ import json
 import shlex
 
 import pytest
+import transformers
 from support.cases import first_of
-from transformers import VipLlavaConfig
 
 from covist import tiny
 from covist.api.setup import Setup
@@ -69,18 +69,33 @@ def test_a_method_without_a_reference_needs_none(covist, model_folder):
     assert ran.stderr == "" and parsed(ran.stdout)[1]["covist"] == {"method": "divprune", "budget": 64}
 
 
-@pytest.mark.parametrize(
-    ("family", "architecture"),
-    [
-        ("llava-next", "CovistLlavaNextForConditionalGeneration"),
-        ("qwen2.5-vl", "CovistQwen2_5_VLForConditionalGeneration"),
-        ("qwen3-vl", "CovistQwen3VLForConditionalGeneration"),
-    ],
-)
-def test_the_architecture_follows_from_the_checkpoint(covist, tmp_path, family, architecture):
-    first_of(family).model.config.save_pretrained(tmp_path)
+CLASSES = {
+    "LlavaConfig": "LlavaForConditionalGeneration",
+    "LlavaNextConfig": "LlavaNextForConditionalGeneration",
+    "LlavaOnevisionConfig": "LlavaOnevisionForConditionalGeneration",
+    "InternVLConfig": "InternVLForConditionalGeneration",
+    "Qwen2VLConfig": "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLConfig": "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLConfig": "Qwen3VLForConditionalGeneration",
+    "Qwen3_5Config": "Qwen3_5ForConditionalGeneration",  # linear attention
+    "Glm4vConfig": "Glm4vForConditionalGeneration",
+    "Idefics3Config": "Idefics3ForConditionalGeneration",
+    "SmolVLMConfig": "SmolVLMForConditionalGeneration",
+    "Mistral3Config": "Mistral3ForConditionalGeneration",
+    "DeepseekVLV2ForCausalLM": "DeepseekVLV2ForCausalLM",  # latent attention; transformers has no class for it
+    "VipLlavaConfig": "TransformersMultiModalForCausalLM",  # vLLM has no class for it
+}
+
+
+@pytest.mark.parametrize(("config", "architecture"), CLASSES.items())
+def test_the_architecture_follows_from_the_checkpoint(covist, tmp_path, config, architecture):
+    if hasattr(transformers, config):
+        made = config.replace("Config", "ForConditionalGeneration")
+        getattr(transformers, config)(architectures=[made]).save_pretrained(tmp_path)
+    else:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "architectures": [config]}))
     ran = covist("vllm-args", "--model", tmp_path)
-    assert parsed(ran.stdout)[1]["architectures"] == [architecture]
+    assert ran.code == 0 and parsed(ran.stdout)[1]["architectures"] == [f"Covist{architecture}"]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +120,7 @@ def test_settings_the_engine_would_refuse_are_refused_in_one_line(covist, given,
     assert ran.stderr.startswith("covist: ") and ran.stderr.count("\n") == 1 and words in ran.stderr
 
 
-@pytest.mark.parametrize("family", ["internvl", "pixtral", "qwen3-vl"])
+@pytest.mark.parametrize("family", ["internvl", "pixtral"])
 def test_models_whose_tower_is_not_read_get_a_method_that_reads_embeddings(covist, tmp_path, family):
     """Pixtral's checkpoints have the class of LLaVA."""
     case = first_of(family)
@@ -119,10 +134,13 @@ def test_models_whose_tower_is_not_read_get_a_method_that_reads_embeddings(covis
     assert f"not in {case.model_class}; use covist-max:features=embeddings" in refused.stderr
 
 
-def test_a_class_that_vllm_has_no_file_for_runs_in_its_transformers_backend(covist, tmp_path):
-    VipLlavaConfig(architectures=["VipLlavaForConditionalGeneration"]).save_pretrained(tmp_path)
-    overrides = parsed(covist("vllm-args", "--model", tmp_path).stdout)[1]
-    assert overrides["architectures"] == ["CovistTransformersMultiModalForCausalLM"]
+@pytest.mark.parametrize("family", ["qwen2.5-vl", "qwen3-vl"])
+def test_of_qwen_the_tower_is_read_if_a_method_asks_for_it(covist, tmp_path, family):
+    first_of(family).model.config.save_pretrained(tmp_path)
+    usual = parsed(covist("vllm-args", "--model", tmp_path).stdout)[1]
+    assert usual["covist"]["method"] == "covist-max:features=embeddings"
+    asked = covist("vllm-args", "--model", tmp_path, "--method", "covist-fixed", "--instruction")
+    assert parsed(asked.stdout)[1]["covist"] == {"method": "covist-fixed", "budget": "20%", "instruction": True}
 
 
 def test_a_checkpoint_that_brings_its_code_is_known_by_its_class(covist, tmp_path):

@@ -26,6 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
     "pixtral": {},  # LLaVA's class with another tower
     "internvl over qwen2": {},  # tiles in one run
     "idefics3": {},  # marks between tiles
+    "smolvlm": {},
     "mistral3": {},  # a mark after every row
     "qwen2-vl grouped-query": {},
     "qwen2.5-vl grouped-query": {},  # positions on a grid

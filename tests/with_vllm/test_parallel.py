@@ -14,7 +14,10 @@ pytestmark = pytest.mark.vllm
 
 CASES = {
     "llava-next grouped-query": {"columns": 24},
-    "qwen2.5-vl grouped-query": {"settings": {"method": BY_EMBEDDINGS, "budget": 10}},
+    "qwen2.5-vl grouped-query": {
+        "settings": {"method": BY_EMBEDDINGS, "budget": 10},
+        "mm_encoder_tp_mode": "data",  # every rank encodes other images
+    },
 }
 
 

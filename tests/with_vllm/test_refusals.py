@@ -40,15 +40,9 @@ def test_is_refused(engine, embedded, settings, options, reason):
         engine.serve(embedded[2], ARCHITECTURE, {"budget": 64, **settings}, **options)
 
 
-def test_a_tower_that_is_data_parallel_is_refused(engine, tmp_path):
-    parallel = {"mm_encoder_tp_mode": "data", "tensor_parallel_size": 2}
-    with pytest.raises(EngineError, match="the encoder must not be data parallel"):
-        serve(engine, first_of("qwen2.5-vl"), tmp_path, {"method": BY_EMBEDDINGS, "budget": 10}, **parallel)
-
-
 def test_a_method_that_reads_the_tower_is_refused_where_it_is_not_read(engine, tmp_path):
     with pytest.raises(EngineError, match="covist-fixed reads the vision tower, .* use covist-max:features=embeddings"):
-        serve(engine, first_of("qwen2.5-vl"), tmp_path, {"method": "covist-fixed", "budget": 10})
+        serve(engine, first_of("internvl"), tmp_path, {"method": "covist-fixed", "budget": 10})
 
 
 def test_latent_attention_is_refused_a_bias_with_what_leaving_it_out_costs(engine, tmp_path):

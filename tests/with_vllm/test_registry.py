@@ -29,7 +29,7 @@ def test_nothing_that_the_classes_build_on_has_moved():
     from covist.vllm.seams import SEAMS, moved_seams
 
     assert moved_seams() == [] and len(SEAMS) > 20
-    altered = {"vllm.multimodal.inputs:PlaceholderRange": ("offset",), "vllm.multimodal:Nothing": None}
+    altered = {"vllm.multimodal.inputs:PlaceholderRange": ["offset"], "vllm.multimodal:Nothing": None}
     assert moved_seams(altered) == [
         "vllm.multimodal.inputs:PlaceholderRange takes offset, length, is_embed",
         "vllm.multimodal:Nothing is missing",

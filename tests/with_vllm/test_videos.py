@@ -20,21 +20,27 @@ pytestmark = pytest.mark.vllm
 EXACT = 1e-4
 FRAMES = 6
 CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
-CASES: dict[str, dict[str, Any]] = {
+VIDEO: dict[str, dict[str, Any]] = {
     "qwen2.5-vl grouped-query": {},  # one run, positions in time
     "qwen3-vl grouped-query": {"patch_size": 16, **CLIP},  # the time and marks before every frame
     "llava-onevision": {},  # pooled frames, a newline after the last
 }
+COLUMNS = 16
+"""For the distance factor of covist-fixed, in heads of 16."""
+CASES = [*((name, BY_EMBEDDINGS) for name in VIDEO), ("qwen3-vl grouped-query", "covist-fixed")]
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=CASES, ids=" ".join)
 def served(request, engine, tmp_path_factory) -> Served:
-    case, video = MODELS[request.param], dict(CASES[request.param])
+    name, method = request.param
+    case, video = MODELS[name], dict(VIDEO[name])
     if case.family == "llava-onevision":
         side = case.model.config.vision_config.image_size
         video["size"] = {"height": side, "width": side}
-    settings = {"method": BY_EMBEDDINGS, "budget": "25%"}
+    settings: dict[str, Any] = {"method": method, "budget": "25%"}
     options = {**NARROW, "max_num_batched_tokens": 512, "limit_mm_per_prompt": {"video": 2}}
+    if method != BY_EMBEDDINGS:
+        settings["concentration"], options["columns"] = 0.05, COLUMNS
     return serve(engine, case, tmp_path_factory.mktemp("model"), settings, video=video, **options)
 
 

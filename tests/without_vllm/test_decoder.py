@@ -85,14 +85,14 @@ def served(model, projection=Fused) -> ServedDecoder:
         )
         for layer in model.layers
     ]
-    return ServedDecoder(SimpleNamespace(layers=layers, norm=model.norm), config, lambda own, heads: own)
+    return ServedDecoder(SimpleNamespace(layers=layers), model.rotary_emb, lambda own, heads: own)
 
 
 def test_shape_and_frequencies_are_those_of_the_model(model):
     ours, engine = served(model), FrozenDecoder(model)
     for name in ("layers", "heads", "head_width", "hidden"):
         assert getattr(ours, name) == getattr(engine, name)
-    assert torch.equal(ours.frequencies(0), engine.frequencies(0))
+    assert torch.equal(ours.frequencies, engine.frequencies(0))
     assert ours.scale(0) == engine.scale(0)
 
 
@@ -110,18 +110,13 @@ def test_before_the_weights_are_there_every_gain_is_one(model):
 
 
 @torch.no_grad()
-def test_queries_keys_and_values_are_those_of_the_engine(model):
+def test_queries_and_keys_are_those_of_the_engine(model):
     ours, engine, hidden = served(model), FrozenDecoder(model), torch.randn(5, 32)
-    for read in ("queries", "keys", "values"):
+    for read in ("queries", "keys"):
         torch.testing.assert_close(getattr(ours, read)(1, hidden), getattr(engine, read)(1, hidden))
 
 
-def test_a_layer_of_another_form_is_refused():
-    odd = SimpleNamespace(layers=[SimpleNamespace(self_attn=SimpleNamespace(qkv_proj=None))], norm=None)
+def test_a_layer_of_another_form_is_refused(model):
+    odd = SimpleNamespace(layers=[SimpleNamespace(self_attn=SimpleNamespace(qkv_proj=None))])
     with pytest.raises(CovistError, match="layer 0 has no self_attn with attn, total_num_heads"):
-        ServedDecoder(odd, LlamaConfig(**SIZES), lambda own, heads: own)
-
-
-def test_nothing_is_rotated(model):
-    with pytest.raises(TypeError, match="rotate nothing"):
-        served(model).queries(0, torch.randn(2, 32), (torch.ones(2, 16), torch.zeros(2, 16)))
+        ServedDecoder(odd, model.rotary_emb, lambda own, heads: own)

@@ -21,7 +21,7 @@ from covist.request.loading import LoadedModel, load_model
 from covist.request.tokens import encoded_images
 from covist.vllm.images import ImageCompressor, embedding_signals, split_evenly
 from covist.vllm.item import ImageRequest
-from covist.vllm.rows import Place, Side, side_columns
+from covist.vllm.rows import Side, side_columns
 from covist.vllm.settings import Serving
 
 AXES = {"qwen2.5-vl": 3}
@@ -101,8 +101,8 @@ def test_the_rows_are_what_enters_the_decoder(name, method):
     hidden, positions, stage = entered(loaded, request, budget=12, method=method, instruction="", **reference)
     signals = encoded_images(loaded, request)[0].signals
     settings = {"budget": 12, "method": method, **reference}
-    place = Place(offsets=grid_of(signals)) if name in AXES else Place()
-    embeddings, side = split(compressor(loaded, settings).rows(signals, 12, place=place), AXES.get(name, 1))
+    grid = grid_of(signals) if name in AXES else None
+    embeddings, side = split(compressor(loaded, settings).rows(signals, 12, grid=grid), AXES.get(name, 1))
     count = len(embeddings)
     assert count == 12 + int((~signals.content).sum())
     torch.testing.assert_close(embeddings, hidden[:count])

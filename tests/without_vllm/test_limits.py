@@ -13,17 +13,13 @@ def engine(**changes):
     config = Config(
         parallel_config=Config(pipeline_parallel_size=1),
         cache_config=Config(cache_dtype="auto"),
-        model_config=Config(
-            multimodal_config=Config(mm_encoder_tp_mode="weights", enable_mm_embeds=False, video_pruning_rate=None)
-        ),
+        model_config=Config(multimodal_config=Config(enable_mm_embeds=False, video_pruning_rate=None)),
         speculative_config=None,
-        compilation_config=Config(compile_mm_encoder=False),
     )
     places = {
         "parallel": config.parallel_config,
         "cache": config.cache_config,
         "multimodal": config.model_config.multimodal_config,
-        "compilation": config.compilation_config,
     }
     for name, value in changes.items():
         part, _, field = name.partition("__")
@@ -53,10 +49,8 @@ def test_drafts_from_the_text_are_served(method):
         ({"cache__cache_dtype": "int8_per_token_head"}, "--kv-cache-dtype auto"),
         ({"speculative__method": "eagle3"}, "eagle3"),
         ({"speculative__method": "draft_model"}, "draft_model"),
-        ({"multimodal__mm_encoder_tp_mode": "data"}, "--mm-encoder-tp-mode"),
         ({"multimodal__enable_mm_embeds": True}, "--enable-mm-embeds"),
         ({"multimodal__video_pruning_rate": 0.5}, "--video-pruning-rate"),
-        ({"compilation__compile_mm_encoder": True}, "compile_mm_encoder"),
     ],
 )
 def test_incompatible_engine_options_are_named_in_one_sentence(change, words):

@@ -4,8 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covist.vllm.item import Item, Part, runs_of
-from covist.vllm.positions import remaining_positions
+from covist.vllm.item import Item, Part, remaining_positions, runs_of
 
 IMAGE, MARK = 1, 7
 

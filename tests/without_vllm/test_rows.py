@@ -12,7 +12,7 @@ from covist.contract.signals import ImageSignals
 from covist.grid import Grid
 from covist.methods.create import create_method
 from covist.state import VisualState
-from covist.vllm.rows import LARGEST_OFFSET, Place, Side, image_rows, occupied_positions, side_columns, whole_rows
+from covist.vllm.rows import LARGEST_OFFSET, Side, image_rows, occupied_positions, side_columns, whole_rows
 
 ERRORS = {torch.float32: (0.0, 0.0), torch.bfloat16: (2**-17, 0.0), torch.float16: (2**-17, 2**-24)}
 """How far log m may be off: relatively, and absolutely where a dtype runs out of exponents."""
@@ -119,20 +119,20 @@ def test_positions_on_several_axes_stay_on_the_grid_whatever_the_rule_is():
     grid = torch.tensor([[0, row, column] for row in range(2) for column in range(3)])
     whole = VisualState.initial(signals.embeddings, grid, None, signals.grid)
     for name in ("covist-fixed", "divprune:positions=reindex"):
-        rows = image_rows(signals, whole.restrict(torch.tensor([2, 4])), create_method(name), 2, Place(offsets=grid))
+        rows = image_rows(signals, whole.restrict(torch.tensor([2, 4])), create_method(name), 2, grid=grid)
         assert Side.unpack(rows[:, 2:]).offsets.tolist() == [[0, 0, 2], [0, 1, 1]]
 
 
 def test_markers_stand_on_the_grid_too():
     signals, grid = newline_signals(), torch.arange(24).view(8, 3)
     whole = VisualState.initial(signals.embeddings, grid[signals.content_rows], None, signals.grid)
-    rows = image_rows(signals, whole.restrict(torch.tensor([1])), create_method("covist-max"), 1, Place(offsets=grid))
+    rows = image_rows(signals, whole.restrict(torch.tensor([1])), create_method("covist-max"), 1, grid=grid)
     assert Side.unpack(rows[:, 2:]).offsets.tolist() == grid[[1, *NEWLINES]].tolist()
 
 
 def test_later_frames_stand_after_the_earlier_ones():
     state, method = kept_state([1, 3, 5], [1.0] * 3), create_method("covist-fixed")
-    _, side = unpacked(image_rows(newline_signals(), state, method, 3, Place(before=100)))
+    _, side = unpacked(image_rows(newline_signals(), state, method, 3, before=100))
     assert side.offsets[:, 0].tolist() == [101, 103, 104, 106, 107]
 
 

@@ -72,7 +72,8 @@ def columns_for(attentions: Sequence[Any], wanted: int | None) -> int:
     choices = range(COLUMNS, MOST_COLUMNS + 1, COLUMNS) if wanted is None else [wanted]
     refusing: Any = None
     for columns in choices:
-        refusing = next((one for one in attentions if not _supports(one, columns)), None)
+        fits = [one.attn_backend.supports_head_size(one.head_size + columns) for one in attentions]
+        refusing = next((one for one, fit in zip(attentions, fits, strict=True) if not fit), None)
         if refusing is None:
             return columns
     width, backend = refusing.head_size, refusing.attn_backend
@@ -81,10 +82,6 @@ def columns_for(attentions: Sequence[Any], wanted: int | None) -> int:
         f"vLLM: {backend.get_name()} does not support head size {width + choices[0]} ({width} and the bias), only "
         f"{sizes}; set columns accordingly, or use {WITHOUT_WEIGHTS}, which leaves out the weights, {COST}"
     )
-
-
-def _supports(attention: Any, columns: int) -> bool:
-    return attention.attn_backend.supports_head_size(attention.head_size + columns)
 
 
 def extend_rotary(rotary: Any, positions: int) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from covist.api.origin import check_origin
 from covist.api.setup import DEFAULT_METHOD, VERSION_KEY, Setup
-from covist.budget import Budget
 from covist.config import CovistConfig
 from covist.contract.family import Family
 from covist.errors import CovistError
@@ -19,7 +18,7 @@ from covist.request.checkpoints import EMBEDDED, served
 from covist.request.concentration import MEASURED
 from covist.vllm.limits import UNFIT, require_fit
 from covist.vllm.settings import BY_EMBEDDINGS, PREFIX, Serving, require_readable
-from covist.vllm.towers import reader_for
+from covist.vllm.tower import family_read
 
 MODELS: dict[str, list[str]] = json.loads(files("covist.vllm").joinpath("models.json").read_text(encoding="utf-8"))
 """vLLM's model classes that can be compressed, and what they take; `tools/vllm_models.py` writes the file."""
@@ -56,53 +55,36 @@ def serve_command(
     columns: int | None = None,
 ) -> ServeCommand:
     """The command for a model and a setup; what vLLM would refuse at its start is refused here."""
-    found = _checkpoint(model)
-    setup = setup.over(Setup(budget=found.budget))
+    architecture, family, config = _class_in_vllm(model)
+    tower_is_read = config is not None and family_read(config, architecture) is not None
+    usual = DEFAULT_METHOD if tower_is_read and family.needs_clip_text else BY_EMBEDDINGS
+    setup = setup.over(Setup(method=usual, budget=family.default_budget))
     own = {"instruction": instruction or None, "clip": clip, "columns": columns}
-    if setup.method is None:
-        setup = replace(setup, method=DEFAULT_METHOD if found.tower_is_read else BY_EMBEDDINGS)
-    settings = _given({**_values(setup), **own})
+    settings = {name: value for name, value in {**_values(setup), **own}.items() if value is not None}
     serving = Serving.read(settings)
-    if found.config is not None:
-        check_origin(setup, found.config, serving.method)
-    require_readable(serving, found.architecture, found.tower_is_read)
+    if config is not None:
+        check_origin(setup, config, serving.method)
+    require_readable(serving, architecture, tower_is_read)
     tracker = serving.method.tracker
     if tracker is None:
         settings.pop("concentration", None)
     elif setup.concentration is None and model in MEASURED:
         settings["concentration"] = MEASURED[model]
-    overrides = {"architectures": [f"{PREFIX}{found.architecture}"], "covist": settings}
+    overrides = {"architectures": [f"{PREFIX}{architecture}"], "covist": settings}
     needs_reference = tracker is not None and "concentration" not in settings
     return ServeCommand(str(EMBEDDED.get(model, model)), overrides, needs_reference)
 
 
-@dataclass(frozen=True)
-class _Checkpoint:
-    """What vLLM makes of a checkpoint.
-
-    architecture: vLLM's model class
-    tower_is_read: whether covist reads its vision tower
-    config: None if transformers does not know the checkpoint
-    """
-
-    architecture: str
-    tower_is_read: bool
-    budget: Budget
-    config: Any
-
-
-def _checkpoint(model: str) -> _Checkpoint:
+def _class_in_vllm(model: str) -> tuple[str, type[Family], Any]:
+    """vLLM's class for a checkpoint, its family and its configuration, which is None if transformers cannot read it."""
     try:
         name, family, config = served(model)
-        budget = family.default_budget
     except CovistError:
         if (own := _own_class(model)) is None:
             raise
-        name, budget, config = own, Family.default_budget, None
+        name, family, config = own, Family, None
     require_fit(name)
-    if name not in MODELS:
-        return _Checkpoint(BACKEND, False, budget, config)
-    return _Checkpoint(name, reader_for(config, name) is not None, budget, config)
+    return name if name in MODELS else BACKEND, family, config
 
 
 def _own_class(model: str) -> str | None:
@@ -121,7 +103,3 @@ def _values(setup: Setup) -> dict[str, Any]:
         usual, own = CovistConfig().to_dict(), values["constants"]
         values["constants"] = {name: own[name] for name in own if own[name] != usual[name]} or None
     return values
-
-
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

@@ -16,7 +16,7 @@ from covist.errors import CovistError
 from covist.grid import Grid
 from covist.state import VisualState
 from covist.vllm.item import NOTHING_ASKED, ImageRequest
-from covist.vllm.rows import WHERE_IT_WAS, Place, image_rows
+from covist.vllm.rows import image_rows
 
 
 class ImageCompressor:
@@ -27,17 +27,21 @@ class ImageCompressor:
         self.text_tower: TextSpace | None = None
 
     def rows(
-        self, signals: ImageSignals, count: int, request: ImageRequest = NOTHING_ASKED, place: Place = WHERE_IT_WAS
+        self,
+        signals: ImageSignals,
+        count: int,
+        request: ImageRequest = NOTHING_ASKED,
+        before: int = 0,
+        grid: Tensor | None = None,
     ) -> Tensor:
-        """[count and markers, d + side columns]."""
-        rows, offsets = signals.content_rows, place.offsets
-        positions = rows if offsets is None else offsets[rows]
+        """[count and markers, d + side columns]; `before` and `grid` as for `image_rows`."""
+        positions = signals.content_rows if grid is None else grid[signals.content_rows]
         context = ImageContext(signals, positions, self._read(request, signals), self._decoder)
         context.text_tower = self.text_tower
         state = self._method.begin(context, count).state
         if state.count < count:
             state = _filled(state, context, count)
-        made = image_rows(signals, state, self._method, count, place)
+        made = image_rows(signals, state, self._method, count, before, grid)
         expected = count + int((~signals.content).sum())
         if len(made) != expected:  # vLLM would silently truncate it
             raise CovistError(f"{self._method.name} kept {len(made)} rows of an image, but the prompt has {expected}")

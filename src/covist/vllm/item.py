@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
@@ -36,8 +36,7 @@ class ImageRequest:
         """The cache key of an image, from its key without such a request."""
         if self == NOTHING_ASKED:
             return image
-        fields = None if self.budget is None else str(self.budget), self.text, self.tokens, self.pieces
-        return hashlib.blake2b(f"{image}{fields}".encode(), digest_size=32).hexdigest()
+        return hashlib.blake2b(f"{image}{self}".encode(), digest_size=32).hexdigest()
 
 
 NOTHING_ASKED = ImageRequest()
@@ -154,6 +153,27 @@ class Item:
         rows = torch.zeros(len(ids), dtype=torch.bool)
         rows[self.inside.start : self.inside.start + self.rows] = True
         return rows
+
+
+def remaining_positions(
+    whole: Tensor, delta: int, placed: Iterable[tuple[int, Item]], one_axis: bool
+) -> tuple[Tensor, int]:
+    """Positions [axes, n] of a compressed prompt, and what to add to the index of a generated token to get its own.
+
+    whole, delta: the same of the uncompressed prompt
+    placed: where the tokens of each item begin in it, in order
+    Every row of an item gets the position of its first embedding. Text keeps its own; on one axis it moves up if the
+    method lets items take fewer positions.
+    """
+    parts, place, closed = [], 0, 0
+    for start, item in placed:
+        first = start + item.inside.start
+        parts.append(whole[:, place:first] - closed)
+        parts.append((whole[:, first : first + 1] - closed).expand(-1, item.rows))
+        place = start + item.inside.stop
+        closed += item.length - item.positions if one_axis else 0
+    positions = torch.cat([*parts, whole[:, place:] - closed], dim=1)
+    return positions, whole.shape[1] + delta - closed - positions.shape[1]
 
 
 def argument_of(arguments: Mapping[str, Any], items: Sequence[Item], part: slice) -> dict[str, Any]:

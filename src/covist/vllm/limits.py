@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
 from covist.errors import CovistError
 from covist.vllm.settings import COST, WITHOUT_WEIGHTS
 
-OLDEST, NEWEST = "0.32", "0.33"
-"""The range of tested vLLM versions, the upper end excluded: its internals change between versions."""
+SERIES = "0.32."
+"""The tested versions of vLLM: its internals change between series."""
 _RAW_IDS = "it reads the ids of image tokens, of which some are removed"
 UNFIT = {
     "DeepseekV41ForCausalLM": _RAW_IDS,
@@ -27,12 +25,8 @@ FURTHER = 4
 
 def require_tested(version: str) -> None:
     """Refuse a version of vLLM whose internals may differ."""
-    try:
-        tested = Version(OLDEST) <= Version(version) < Version(NEWEST)
-    except InvalidVersion:
-        tested = False
-    if not tested:
-        raise CovistError(f"covist: vLLM {version} is not supported; install vllm>={OLDEST},<{NEWEST}")
+    if not version.startswith(SERIES):
+        raise CovistError(f"covist: vLLM {version} is not supported; install vllm>=0.32,<0.33")
 
 
 def require_fit(architecture: str) -> None:
@@ -64,7 +58,6 @@ def refusals(vllm_config: Any, biases: bool = True) -> list[str]:
     parallel, cache = vllm_config.parallel_config, vllm_config.cache_config
     multimodal = vllm_config.model_config.multimodal_config
     speculative = vllm_config.speculative_config
-    compilation = vllm_config.compilation_config
     found = []
     if parallel.pipeline_parallel_size > 1:
         found.append(
@@ -80,12 +73,8 @@ def refusals(vllm_config: Any, biases: bool = True) -> list[str]:
         found.append(
             f"draft models ({speculative.method!r}) read image embeddings, which have extra columns; use ngram or none"
         )
-    if getattr(multimodal, "mm_encoder_tp_mode", "weights") == "data":
-        found.append("the encoder must not be data parallel; leave --mm-encoder-tp-mode at weights")
     if getattr(multimodal, "enable_mm_embeds", False):
         found.append("embeddings of images cannot be compressed; omit --enable-mm-embeds")
     if getattr(multimodal, "video_pruning_rate", None):
         found.append("vLLM's own pruning of videos cannot be combined with compression; omit --video-pruning-rate")
-    if getattr(compilation, "compile_mm_encoder", False):
-        found.append("the encoder must not be compiled, because its attention is read; leave compile_mm_encoder off")
     return found

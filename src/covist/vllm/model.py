@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from vllm.distributed import (
     get_tensor_model_parallel_world_size,
     tensor_model_parallel_all_gather,
 )
+from vllm.model_executor.models.utils import StageMissingLayer
 from vllm.multimodal.inputs import (
     MultiModalBatchedField,
     MultiModalFeatureSpec,
@@ -24,18 +25,17 @@ from vllm.multimodal.inputs import (
     PlaceholderRange,
 )
 
+from covist.contract.signals import ImageSignals
 from covist.errors import CovistError
 from covist.families.text_tower import Home, TextTower
 from covist.vllm.attention import StepColumns, columns_for, extend_rotary
-from covist.vllm.clip_layers import attach_further_layers, with_all_of_the_tower
 from covist.vllm.decoder import ServedDecoder
 from covist.vllm.images import ImageCompressor, embedding_signals, split_evenly
-from covist.vllm.item import ImageRequest, Item, argument_of
+from covist.vllm.item import ImageRequest, Item, argument_of, remaining_positions
 from covist.vllm.limits import position_room
-from covist.vllm.positions import remaining_positions
-from covist.vllm.rows import Place, Side, side_columns, whole_rows
+from covist.vllm.rows import Side, side_columns, whole_rows
 from covist.vllm.settings import ANY_DECODER, ITEM, Serving, require_served_rule
-from covist.vllm.towers import reader_for
+from covist.vllm.tower import ReadTower, embeddings_of
 from covist.vllm.wide_attention import biasable_layers, recorded_arguments, widen_layer
 
 TOWER = re.compile(r"^(model\.)?vision_tower\.(?!vision_model\.)")
@@ -57,11 +57,10 @@ class CompressedModel:
         self._width = vllm_config.model_config.get_hidden_size()
         columns = side_columns(self.serving.axes)
         self._side = torch.zeros(self._tokens_at_once, columns, dtype=torch.float32, device=device)
-        self._family = self._bind_family(vllm_config)
+        self._tower: ReadTower | None = None
         self._decoder: Any = ANY_DECODER
-        if self._family is not None:
-            text = config.get_text_config()
-            self._decoder = ServedDecoder(self.language_model.model, text, _gather_heads)
+        if not self.serving.reads_embeddings:
+            self._read_tower(vllm_config)
         self._compressor = ImageCompressor(self.serving.method, self._decoder, self._embed_text)
         if self.serving.clip is not None:
             home = Home(device, vllm_config.model_config.dtype)
@@ -70,17 +69,13 @@ class CompressedModel:
         if self.serving.axes == 1 and hasattr(self, "model_config"):
             self.model_config = _WithOneAxis(self.model_config)  # the Transformers backend asks it in every step
 
-    def _bind_family(self, vllm_config: VllmConfig) -> Any:
-        """What reads the vision tower, if the method reads more than embeddings."""
-        reader = reader_for(vllm_config.model_config.hf_config)
-        if reader is None or self.serving.reads_embeddings:
-            return None
-        requests = self.serving.method.encoder_requests
-        attach_further_layers(self, reader, requests, vllm_config)
-        family = reader(self)
-        family.gather = tensor_model_parallel_all_gather
-        family.watch(requests)
-        return family
+    def _read_tower(self, vllm_config: VllmConfig) -> None:
+        """Let transformers' vision tower take the place of vLLM's."""
+        self._tower = ReadTower(vllm_config, self.serving.method.encoder_requests)
+        rotary = self._tower.family.decoder.rotary_emb
+        self._decoder = ServedDecoder(self.language_model.model, rotary, _gather_heads)
+        for name in self._tower_model_names:  # so that vLLM does not load its weights
+            setattr(self, name, StageMissingLayer("vision tower", getattr(self, name).to("meta")))
 
     def _prepare_attention(self, arguments: dict[int, Any], vllm_config: VllmConfig, device: Any) -> None:
         """Give the decoder positions that reach far enough, and the wide heads that the method's bias needs."""
@@ -104,16 +99,11 @@ class CompressedModel:
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
+        """With the part of the tower's name that transformers 5.22 and later omit when saving."""
         parent: Any = super()
-        if self._family is not None:
-            weights = with_all_of_the_tower(self, self._family, weights)
-        return parent.load_weights(self._renamed(weights))
-
-    def _renamed(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """transformers 5.22 and later omit a part of the tower's name when saving."""
-        omitted = hasattr(getattr(self, "vision_tower", None), "vision_model")
-        for name, tensor in weights:
-            yield TOWER.sub(r"\1vision_tower.vision_model.", name) if omitted else name, tensor
+        if hasattr(getattr(self, "vision_tower", None), "vision_model"):
+            weights = ((TOWER.sub(r"\1vision_tower.vision_model.", name), tensor) for name, tensor in weights)
+        return parent.load_weights(weights)
 
     def _read_weights(self) -> None:
         """Set the gains of all heads, once the weights are loaded."""
@@ -135,14 +125,19 @@ class CompressedModel:
         items, rows = [Item.unpack(packed) for packed in kwargs.pop(ITEM)], list[Tensor]()
         for part in split_evenly([int(item.embeds.sum()) for item in items], self._tokens_at_once):
             arguments, own = argument_of(kwargs, items, part), items[part]
-            spans = [span.detach() for span in parent.embed_multimodal(**arguments)]
-            signals = [None] * len(own)
-            if self._family is not None and own[0].modality == "image":
-                signals = self._family.read(arguments, spans)
-            for index, (item, span) in enumerate(zip(own, spans, strict=True)):
+            for index, (item, (span, signals)) in enumerate(zip(own, self._encoded(own, arguments), strict=True)):
                 offsets = self._offsets(item, arguments, index)
-                rows.append(self._rows(item, self._with_structure(item, span), offsets, signals[index]))
+                rows.append(self._rows(item, self._with_structure(item, span), offsets, signals))
         return rows
+
+    def _encoded(self, items: Sequence[Item], arguments: dict[str, Any]) -> list[tuple[Tensor, list[ImageSignals]]]:
+        """The embeddings of each item [n, d], and the signals of its parts if the tower is read."""
+        if self._tower is None:
+            parent: Any = super()
+            return [(span.detach(), []) for span in parent.embed_multimodal(**arguments)]
+        signals = iter(self._tower.encode(items[0].modality, arguments))
+        of_items = [[next(signals) for _ in item.parts] for item in items]
+        return [(embeddings_of(own), own) for own in of_items]
 
     def _with_structure(self, item: Item, span: Tensor) -> Tensor:
         """All rows of an item [n, d], from its embeddings: text between them has embeddings of its own."""
@@ -157,8 +152,8 @@ class CompressedModel:
         rows[embeds], rows[~embeds, : texts.shape[1]] = span, texts
         return rows
 
-    def _rows(self, item: Item, span: Tensor, offsets: Tensor, signals: Any) -> Tensor:
-        """The rows of an item: `span` [n, d] at `offsets` [n, axes], with signals of its tower, if that is read."""
+    def _rows(self, item: Item, span: Tensor, offsets: Tensor, signals: list[ImageSignals]) -> Tensor:
+        """The rows of an item: `span` [n, d] at `offsets` [n, axes], with the signals of its parts if there are any."""
         if item.is_whole:
             return whole_rows(span, offsets)
         content = item.embeds[item.inside].to(span.device)
@@ -168,10 +163,12 @@ class CompressedModel:
         made, before, request = list[Tensor](), 0, ImageRequest(**item.question)
         lengths = [part.length for part in item.parts]
         pieces = zip(item.parts, span.split(lengths), content.split(lengths), offsets.split(lengths), strict=True)
-        for part, rows, is_content, own_offsets in pieces:
-            own = signals or embedding_signals(rows, is_content, self._width)
-            place = Place(before) if self.serving.axes == 1 else Place(offsets=own_offsets)
-            made.append(self._compressor.rows(own, part.count, request, place))
+        for number, (part, rows, is_content, own_offsets) in enumerate(pieces):
+            own = embedding_signals(rows, is_content, self._width)
+            if signals:
+                own = replace(signals[number], span=own.span, content=is_content)
+            grid = own_offsets if self.serving.axes > 1 else None
+            made.append(self._compressor.rows(own, part.count, request, before, grid))
             before += part.positions
         return torch.cat(made)
 
@@ -219,7 +216,7 @@ class CompressedModel:
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        if self._wide and self._family is not None:  # the first call after weights were loaded
+        if self._wide and self._tower is not None:  # the first call after weights were loaded
             self._read_weights()
         parent: Any = super()
         side = Side.unpack(self._side[: positions.shape[-1]])

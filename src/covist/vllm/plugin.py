@@ -14,7 +14,7 @@ from covist.errors import CovistError
 from covist.vllm.limits import refusals, require_fit, require_tested
 from covist.vllm.seams import require_seams
 from covist.vllm.settings import AXES, PREFIX, Serving, require_readable
-from covist.vllm.towers import reader_for
+from covist.vllm.tower import family_read
 
 ARCHITECTURES = {**_MULTIMODAL_MODELS, **_TRANSFORMERS_BACKEND_MODELS}
 
@@ -44,7 +44,7 @@ class CompressedConfig(VerifyAndUpdateConfig):
         serving = Serving.read(getattr(config, "covist", None))
         name = model_config.architecture.removeprefix(PREFIX)
         require_fit(name)
-        require_readable(serving, name, reader_for(config) is not None)
+        require_readable(serving, name, family_read(config, name) is not None)
         if not hasattr(config, AXES):
             setattr(config, AXES, mrope_num_dims(config) or 1)
         if getattr(config, AXES) == 1:
@@ -58,3 +58,5 @@ class CompressedConfig(VerifyAndUpdateConfig):
         serving = Serving.of(vllm_config.model_config.hf_config)
         for reason in refusals(vllm_config, serving.biases):
             raise CovistError(f"covist: {reason}")
+        if not serving.reads_embeddings:  # transformers' tower expects pixels that the processor has normalised
+            vllm_config.model_config.multimodal_config.mm_device_do_normalize = False

@@ -21,16 +21,15 @@ from vllm.multimodal.inputs import (
 )
 from vllm.multimodal.processing import PromptUpdateDetails
 
-from covist.budget import Share
 from covist.checks import require_affordable
-from covist.engine.question import InstructionReader, Turns
+from covist.engine.question import InstructionReader
 from covist.errors import CovistError
 from covist.families.video import segments
 from covist.vllm.item import ImageRequest, Item, Part, part_lengths, runs_of
 from covist.vllm.limits import require_room
 from covist.vllm.rows import occupied_positions
 from covist.vllm.settings import BUDGET, ITEM, MODALITIES, REQUESTS, UNCOMPRESSED, Serving, read_budget
-from covist.vllm.towers import reader_for
+from covist.vllm.tower import family_read
 
 IMAGE, VIDEO = "image", "video"
 PIXELS, GRIDS = "pixel_values_videos", ("image_grid_thw", "video_grid_thw")
@@ -83,20 +82,16 @@ class CompressedProcessor:
         spans = [_Span(row, row + 1) for row in is_image.nonzero()[:, 0].tolist()]
         if len(spans) != count:  # vLLM refuses such prompts with a better message
             return [ImageRequest()] * count
-        turns = self._reader.turns(ids, ~is_image)
-        firsts = [spans[turns.first_of_turn(spans, number)].end for number in range(count)]
-        requests = {end: self._asked_after(ids, ~is_image, end, turns) for end in dict.fromkeys(firsts)}
-        return [requests[end] for end in firsts]
-
-    def _asked_after(self, ids: Tensor, is_text: Tensor, end: int, turns: Turns) -> ImageRequest:
-        """The question about the images of a turn whose first one ends before row `end`."""
-        instruction = self._reader.read(ids, is_text, end, torch.empty(len(ids), 0), turns)
-        tokens, pieces = ids[instruction.rows].tolist(), instruction.pieces
-        return ImageRequest(text=instruction.text, tokens=tokens, pieces=pieces)
+        reader, turns = self._reader, self._reader.turns(ids, ~is_image)
+        ends = [spans[turns.first_of_turn(spans, number)].end for number in range(count)]
+        nothing = torch.empty(len(ids), 0)
+        by_turn = {end: reader.read(ids, ~is_image, end, nothing, turns) for end in dict.fromkeys(ends)}
+        asked = [by_turn[end] for end in ends]
+        return [ImageRequest(text=one.text, tokens=ids[one.rows].tolist(), pieces=one.pieces) for one in asked]
 
     @cached_property
     def _reader(self) -> InstructionReader:
-        family = reader_for(self._config)
+        family = family_read(self._config, self._config.architectures[0])
         assert family is not None, "`require_readable` refuses the instruction for other models"
         return InstructionReader(family, self.info.get_hf_processor(), override=None)
 
@@ -171,8 +166,6 @@ class CompressedProcessor:
         method, content = self._serving.method, int(embeds.sum()) - newlines
         frames = _frames(prepared, content) if modality == VIDEO else 1
         budget = request.budget or self._serving.budget
-        if modality == VIDEO and not self._serving.reads_embeddings:
-            budget = Share(1)
         films = segments(frames, content // frames)
         tokens = [len(film) * content // frames for film in films]
         parts = []

@@ -68,27 +68,14 @@ def whole_rows(span: Tensor, offsets: Tensor) -> Tensor:
     return torch.cat([span, Side(nothing.bool(), nothing, offsets).pack(span)], -1)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where the rows of an image stand, relative to the first embedding.
-
-    before: positions that earlier frames of the same video take
-    offsets: of all rows, [n, axes], if positions have several axes
-    """
-
-    before: int = 0
-    offsets: Tensor | None = None
-
-
-WHERE_IT_WAS = Place()
-
-
 def image_rows(
-    signals: ImageSignals, state: VisualState, method: Method, budget: int, place: Place = WHERE_IT_WAS
+    signals: ImageSignals, state: VisualState, method: Method, budget: int, before: int = 0, grid: Tensor | None = None
 ) -> Tensor:
     """The remaining rows of an image, markers included, in the order of the prompt, [rows, d + columns].
 
     Features that are added before later layers are between the embeddings and the columns.
+    before: positions that earlier frames of the same video take
+    grid: offsets of all rows, [n, axes], if positions have several axes
     """
     contents = signals.content_rows[state.indices]  # in the span
     markers = (~signals.content).nonzero()[:, 0]
@@ -99,11 +86,11 @@ def image_rows(
     reduced = state.count < signals.grid.size
     visual = torch.cat([torch.full_like(contents, reduced), torch.zeros_like(markers)])[order].bool()
     log_weight = torch.cat([state.weights.float().log(), torch.zeros_like(markers, dtype=torch.float32)])[order]
-    if place.offsets is None:
+    if grid is None:
         original = torch.cat([state.positions, markers])[order]
-        offsets = place.before + _offsets(original, len(signals.content), method, budget)[:, None]
-    else:  # multidimensional positions keep their grid: renumbering would destroy it
-        offsets = torch.cat([state.positions, place.offsets[markers]])[order]
+        offsets = before + _offsets(original, len(signals.content), method, budget)[:, None]
+    else:  # renumbering would destroy it
+        offsets = torch.cat([state.positions, grid[markers]])[order]
     return torch.cat([features, Side(visual, log_weight * visual, offsets).pack(features)], -1)
 
 

@@ -34,12 +34,8 @@ BY_EMBEDDINGS = "covist-max:features=embeddings"
 WITHOUT_WEIGHTS = "covist-max:features=embeddings,weights=off"
 """The method for engines that cannot add a bias to attention."""
 COST = "which cost 5 to 8 points on our scenes (`covist eval` measures yours)"
-SHAPE = {"layers": 32, "budget": 64, "tokens": 576}
-"""An example model and image whose schedule shows where a method acts."""
 AXES = "covist_axes"
 """The attribute of a configuration for `Serving.axes`, which the plugin sets."""
-BY_LAYOUT = ("uniform",)
-"""Methods that read no signal, but where tokens lie in the image."""
 ANY_DECODER: Any = SimpleNamespace(
     layers=1,
     heads=1,
@@ -99,7 +95,7 @@ class Serving:
     @property
     def reads_embeddings(self) -> bool:
         """Whether the method reads nothing of an image but its embeddings, which every model has."""
-        plain = not isinstance(self.method, Combined) and self.method.name not in BY_LAYOUT
+        plain = not isinstance(self.method, Combined) and self.method.name != "uniform"  # which reads where tokens lie
         return plain and not self.method.encoder_requests and {*self.method.needs} <= {"embeddings"}
 
     @property
@@ -152,13 +148,13 @@ def require_readable(serving: Serving, model: str, tower_is_read: bool) -> None:
         raise CovistError(f"vLLM: in {model} the question cannot take part in the selection; omit the instruction")
     if not (tower_is_read or serving.reads_embeddings):
         raise CovistError(
-            f"vLLM: {serving.method.name} reads the vision tower, possible in LLaVA-1.5 and LLaVA-NeXT with CLIP, not "
-            f"in {model}; use {BY_EMBEDDINGS}, divprune or tome"
+            f"vLLM: {serving.method.name} reads the vision tower, possible in LLaVA-1.5, LLaVA-NeXT, Qwen2-VL, "
+            f"Qwen2.5-VL and Qwen3-VL, not in {model}; use {BY_EMBEDDINGS}, divprune or tome"
         )
 
 
 def _require_before_the_decoder(method: Method) -> None:
-    schedule = method.schedule(**SHAPE)
+    schedule = method.schedule(layers=32, budget=64, tokens=576)  # of an example: where a method acts shows in any
     if len(schedule.stages) > 1 or schedule.cache_cut_from is not None:
         raise CovistError(
             f"{method.name} removes tokens inside the decoder, but vLLM has one block table for all layers; use "
