@@ -38,7 +38,7 @@ SHAPE = {"layers": 32, "budget": 64, "tokens": 576}
 """An example model and image whose schedule shows where a method acts."""
 AXES = "covist_axes"
 """The attribute of a configuration for `Serving.axes`, which the plugin sets."""
-BY_LAYOUT = ("uniform",)
+BY_LAYOUT = ("frames", "uniform")
 """Methods that read no signal, but where tokens lie in the image."""
 ANY_DECODER: Any = SimpleNamespace(
     layers=1,
