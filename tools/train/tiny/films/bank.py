@@ -70,7 +70,7 @@ def to_patches(frames: np.ndarray) -> np.ndarray:
 
 def scaled(patches: np.ndarray) -> Tensor:
     """Patches scaled as by the processor."""
-    return torch.from_numpy(patches).float().div_(255).sub_(0.5).div_(0.25)
+    return torch.tensor(patches).float().div_(255).sub_(0.5).div_(0.25)
 
 
 def token_shows(owners: np.ndarray) -> np.ndarray:
