@@ -43,9 +43,9 @@ class FilmPhase:
 
 
 FILM_PHASES = (
-    FilmPhase("72 tokens", 0.45, films=12, sampled=72),
-    FilmPhase("144 tokens", 0.15, films=12, sampled=144),
-    FilmPhase("all tokens", 0.40, films=10),
+    FilmPhase("72 tokens", 0.55, films=6, sampled=72),
+    FilmPhase("144 tokens", 0.10, films=6, sampled=144),
+    FilmPhase("all tokens", 0.35, films=6),
 )
 
 

@@ -42,7 +42,7 @@ class FilmRecipe:
         parts = _decoder_parts(trainer)
         hidden = (parts["projector"], parts["decoder"])
         readouts = (parts["words"], parts["newline"], parts["pointer"], parts["chronicle"])
-        optimiser = Optimiser(hidden, matrix_lr=0.006, other_lr=2e-3, readouts=readouts)
+        optimiser = Optimiser(hidden, matrix_lr=0.01, other_lr=3e-3, readouts=readouts, warmup_steps=40)
         validate = FilmValidator(trainer, self.out) if validated else None
         return Stage("decoder", optimiser, parts, budget, self.out).run(phases, trainer.step, validate)
 
