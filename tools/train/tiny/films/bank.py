@@ -19,6 +19,7 @@ from covist.tiny.films.scenes import (
 )
 from covist.tiny.glyphs import DIGITS
 from covist.tiny.scenes import COLORS, SHAPES, Layout, Scene, Thing, render
+from train.tiny.data import memory_maps
 from train.tiny.films.model import GRID, PATCH, PATCHES, SIDE, TOKENS
 from train.tiny.owners import patch_owners
 
@@ -123,18 +124,10 @@ class FilmBank:
             "owners": ((count, FRAMES, PATCHES), np.uint8),
             "tables": ((count, FRAMES, ACTORS + 1, len(COLUMNS)), np.int16),
         }
-        folder = folder / f"{self.name}-{first_seed}-{count}"
-        complete = folder / "complete"
-        mode = "r" if complete.exists() else "w+"
-        folder.mkdir(parents=True, exist_ok=True)
-        maps = {
-            name: np.lib.format.open_memmap(folder / f"{name}.npy", mode, dtype=dtype, shape=shape)
-            for name, (shape, dtype) in shapes.items()
-        }
-        self.patches, self.owners, self.tables = maps["patches"], maps["owners"], maps["tables"]
-        if not complete.exists():
-            self._render()
-            complete.touch()
+        with memory_maps(folder / f"{self.name}-{first_seed}-{count}", shapes) as (maps, empty):
+            self.patches, self.owners, self.tables = maps["patches"], maps["owners"], maps["tables"]
+            if empty:
+                self._render()
 
     def __len__(self) -> int:
         return len(self.seeds)

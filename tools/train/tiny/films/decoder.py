@@ -3,7 +3,6 @@
 The curriculum widens what the decoder sees: it begins with about one token per actor and frame and ends with all.
 """
 
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from covist.tiny.films.scenes import FRAMES
 from covist.tiny.questions import Question
 from covist.tiny.scenes import VALIDATION_SEEDS
 from train.standardise import Standardise
-from train.tiny.decoder import choose_places, family_accuracy
+from train.tiny.decoder import choose_places, family_accuracy, stored_features
 from train.tiny.films.bank import ACTORS, FilmBank, token_shows
 from train.tiny.films.model import PATCHES, SIDE, TOKEN_ID, TOKENS, VIDEO_TOKENS, build_video_tokenizer
 from train.tiny.films.pointing import Chronicle, FilmPointer, dominant, film_targets
@@ -54,11 +53,8 @@ class FilmFeatures:
 
     def __init__(self, tower: SiglipVisionModel, bank: FilmBank, out: Path):
         self.tower, self.bank = tower, bank
-        # the name includes a hash of the weights, so that features of other weights are never used
-        weights = b"".join(value.numpy().tobytes() for value in tower.state_dict().values())
-        path = out / f"{bank.name}-features-{bank.seeds.start}-{len(bank)}-{zlib.crc32(weights):08x}.npy"
-        shape, mode = (len(bank), FRAMES, PATCHES, tower.config.hidden_size), "r+" if path.exists() else "w+"
-        self.features = np.lib.format.open_memmap(path, mode, dtype=np.float16, shape=shape)
+        name = f"{bank.name}-features-{bank.seeds.start}"
+        self.features = stored_features(tower, out, name, (len(bank), FRAMES, PATCHES))
 
     @torch.no_grad()
     def __call__(self, indices: np.ndarray) -> Tensor:
