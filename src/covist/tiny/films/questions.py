@@ -146,6 +146,14 @@ def _duration(film: Film, rng: np.random.Generator) -> Asked:
     return f"for how many frames is the {_name(one, rng)} there?", str(length), [_whole(one)]
 
 
+def _look(film: Film, rng: np.random.Generator) -> Asked:
+    """For training only: a question that any frame with the object answers."""
+    one = pick(rng, [one for one in film.objects if not one.later_color])
+    if rng.integers(2):
+        return f"what color is the {one.shape}?", one.color, [_whole(one)]
+    return f"what shape is the {one.color} object?", one.shape, [_whole(one)]
+
+
 def _counting(film: Film, rng: np.random.Generator) -> Asked:
     verb = pick(rng, ["appear", "disappear"])
     actors = [one for _, one in film.events(verb)]
@@ -168,15 +176,18 @@ FILM_FAMILIES: dict[str, FilmFamily] = {
     "counting": _counting,
 }
 
+LESSONS: dict[str, FilmFamily] = {**FILM_FAMILIES, "look": _look}
+
 
 def film_questions_for(film: Film, seed: int = 0, per_family: int | Mapping[str, int] = 1) -> list[Question]:
     """Ask up to `per_family` different questions of every family about a film.
 
-    per_family: a number, or a mapping from family to number
+    per_family: a number, or a mapping from family to number, which may also name "look", what an object looks like
     seed: the same film and seed give the same questions
 
     >>> film = covist.tiny.films.sample_film(covist.tiny.HELD_OUT_SEEDS[0])
     >>> covist.tiny.films.film_questions_for(film, per_family={"digit": 1})[0].family
     'digit'
     """
-    return ask(film, FILM_FAMILIES, seed, per_family)
+    wanted = dict.fromkeys(FILM_FAMILIES, per_family) if isinstance(per_family, int) else per_family
+    return ask(film, LESSONS, seed, wanted)

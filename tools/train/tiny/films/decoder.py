@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlavaOnevisionForConditionalGeneration, SiglipVisionModel
 
-from covist.tiny.films.questions import FILM_FAMILIES, film_questions_for
+from covist.tiny.films.questions import LESSONS, film_questions_for
 from covist.tiny.films.scenes import FRAMES
 from covist.tiny.questions import Question
 from covist.tiny.scenes import VALIDATION_SEEDS
@@ -28,7 +28,7 @@ POINTING_WEIGHT = CHRONICLE_WEIGHT = 0.3
 # more questions for families that compare several moments
 QUESTIONS = {
     "direction": 2, "place": 2, "event": 2, "change": 2, "digit": 2, "order": 5, "before": 3, "duration": 3,
-    "counting": 3,
+    "counting": 3, "look": 6,
 }  # fmt: skip
 _TOKENIZER = build_video_tokenizer()
 
@@ -140,7 +140,7 @@ class FilmValidator:
 
     @torch.no_grad()
     def __call__(self) -> str:
-        right: dict[str, list[float]] = {family: [] for family in FILM_FAMILIES}
+        right: dict[str, list[float]] = {family: [] for family in LESSONS}
         for rows in np.array_split(np.arange(len(self.bank)), max(1, len(self.bank) // 8)):
             asked = [film_questions_for(self.bank.film(int(index)), 0, QUESTIONS) for index in rows]
             packed, visual = pack_film_questions(asked), self.trainer.visual(self.cache(rows))
