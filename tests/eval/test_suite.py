@@ -4,12 +4,14 @@ from covist.eval.suite import (
     CROWDED,
     CROWDED_EVERY,
     CROWDED_SEEDS,
+    FILM_SEEDS,
     HD_SEEDS,
     ORDINARY_SEEDS,
     crowded_scenes,
     load_suite,
 )
 from covist.tiny import DENSE_FAMILY, FAMILIES, HELD_OUT_SEEDS, questions_for, sample_scene, scene_image
+from covist.tiny.films import FILM_FAMILIES
 from covist.tiny.hd import HD_FAMILIES
 
 
@@ -39,7 +41,7 @@ def test_the_ordinary_scenes_come_in_order_and_each_once():
 
 
 def test_every_item_asks_something():
-    for name in ("scenes", "scenes-hd"):
+    for name in ("scenes", "scenes-hd", "films"):
         assert all(item.questions for item in load_suite(name).items())
 
 
@@ -51,9 +53,16 @@ def test_scenes_hd_asks_eight_families_of_every_image():
     assert {item.image.size for item in items[:4]} == {(128, 128)}
 
 
-@pytest.mark.parametrize("seeds", [ORDINARY_SEEDS, CROWDED_SEEDS, HD_SEEDS])
+@pytest.mark.parametrize("seeds", [ORDINARY_SEEDS, CROWDED_SEEDS, HD_SEEDS, FILM_SEEDS])
 def test_scenes_are_unseen_in_training(seeds):
     assert set(seeds) <= set(HELD_OUT_SEEDS)
+
+
+def test_films_ask_every_family_often_enough():
+    items = load_suite("films").items()
+    families = [question.family for item in items for question in item.questions]
+    assert len(items) == 400 and len(items[0].shown[0].frames) == 16
+    assert min(families.count(family) for family in FILM_FAMILIES) >= 100
 
 
 def test_crowded_scenes_have_seeds_of_their_own():

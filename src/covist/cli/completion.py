@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from configparser import ConfigParser
 from pathlib import Path
 
-OWN_METHODS = ("covist-fixed", "covist-max", "covist-pro", "downsample", "random", "uniform")
-SUITES = ("scenes", "scenes-hd", "photos")
+OWN_METHODS = ("covist-fixed", "covist-max", "covist-pro", "downsample", "frames", "random", "uniform")
+SUITES = ("scenes", "scenes-hd", "films", "photos")
 MODELS = ("tiny", "tiny-next")
 PACKAGE = Path(__file__).parent.parent
 

@@ -152,7 +152,7 @@ Suite = Annotated[
     str | None,
     typer.Option(
         "--suite",
-        help="Bundled images and questions: scenes or scenes-hd.",
+        help="Bundled images and questions: scenes, scenes-hd or films.",
         show_default="scenes",
         autocompletion=completion.a_suite,
     ),

@@ -1,6 +1,6 @@
 """Suites: images with questions about them.
 
-`scenes` and `scenes-hd` are fixed held-out sets, one for each embedded model: their images and questions come from
+`scenes`, `scenes-hd` and `films` are fixed held-out sets, one for each test bed: what they show and ask comes from
 seeds that training never uses. Every fifth image of `scenes` is a crowded one, so that the first images of the suite
 are a fair sample of the whole.
 """
@@ -29,12 +29,14 @@ from covist.tiny import (
     sample_scene,
     scene_image,
 )
+from covist.tiny.films import FILM_FAMILIES, film_frames, film_questions_for, sample_film
 from covist.tiny.hd import HD_FAMILIES, hd_questions_for, sample_hd_scene
 
 ORDINARY_SEEDS = HELD_OUT_SEEDS[:320]  # with one question per family that the scene allows: 2,522 questions
 CROWDED, CROWDED_EVERY = 80, 5  # crowded scenes, one in so many images; about five questions each
 CROWDED_SEEDS = HELD_OUT_SEEDS[10_000:11_000]  # more than needed: some allow no question
 HD_SEEDS = HELD_OUT_SEEDS[:200]  # 1,600 questions
+FILM_SEEDS = HELD_OUT_SEEDS[:400]
 FREE_ANSWER = 64  # tokens of an answer that may be longer than the right one
 HALVES = ("even", "odd")
 """Halves of a suite by the numbers of its images: one to choose on, one to verify the choice."""
@@ -168,14 +170,23 @@ def _hd_item(number: int) -> Item:
     return Item(number, tuple(hd_questions_for(scene)), lambda: scene_image(scene))
 
 
+def _film_item(number: int) -> Item:
+    film = sample_film(FILM_SEEDS[number])
+    return Item(number, tuple(film_questions_for(film)), lambda: Video.of(film_frames(film)))
+
+
 SUITES = {
     "scenes": Suite("scenes", (*FAMILIES, DENSE_FAMILY), len(ORDINARY_SEEDS) + CROWDED, _scene_item),
     "scenes-hd": Suite("scenes-hd", tuple(HD_FAMILIES), len(HD_SEEDS), _hd_item, model="tiny-next"),
+    # A count of tokens is one per frame, so a share stays a share.
+    "films": Suite(
+        "films", tuple(FILM_FAMILIES), len(FILM_SEEDS), _film_item, model="tiny-video", one_size=False, unit="video"
+    ),
 }
 
 
 def load_suite(name: str | Suite) -> Suite:
-    """A bundled suite by name ("scenes", "scenes-hd"); a `Suite` object is returned as it is.
+    """A bundled suite by name ("scenes", "scenes-hd", "films"); a `Suite` object is returned as it is.
 
     >>> covist.eval.load_suite("scenes").size
     400

@@ -6,7 +6,7 @@ The questions are about coloured objects: the grey decoys of the same shapes are
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,16 +21,16 @@ QUADRANTS = ("top-left", "top-right", "bottom-left", "bottom-right")
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a scene, with its exact answer.
+    """A question about a scene or a film, with its exact answer.
 
     family: the kind of question, such as "counting"
-    about: the things on which the answer depends
+    about: the things on which the answer depends; of a film, glimpses of its actors
     """
 
     family: str
     question: str
     answer: str
-    about: tuple[Thing, ...] = ()
+    about: tuple[Any, ...] = ()
 
     metric = "exact"
     choices = ()
@@ -40,8 +40,16 @@ class Question:
         return (self.answer,)
 
 
+class Drawn(Protocol):
+    """Something to ask about that follows from a seed: a scene or a film."""
+
+    @property
+    def seed(self) -> int: ...
+
+
 Option = TypeVar("Option")
-Asked = tuple[str, str, Sequence[Thing]] | None  # question, answer, things it is about; None if there is nothing to ask
+Shown = TypeVar("Shown", bound=Drawn)
+Asked = tuple[str, str, Sequence[Any]] | None  # question, answer, what it is about; None if there is nothing to ask
 
 Family = Callable[[Scene, np.random.Generator], Asked]
 
@@ -192,7 +200,12 @@ def questions_for(scene: Scene, seed: int = 0, per_family: int | Mapping[str, in
     return ask(scene, FAMILIES, seed, per_family)
 
 
-def ask(scene: Scene, families: Mapping[str, Family], seed: int, per_family: int | Mapping[str, int]) -> list[Question]:
+def ask(
+    scene: Shown,
+    families: Mapping[str, Callable[[Shown, np.random.Generator], Asked]],
+    seed: int,
+    per_family: int | Mapping[str, int],
+) -> list[Question]:
     """Questions of the given families; otherwise like `questions_for`."""
     wanted = dict.fromkeys(families, per_family) if isinstance(per_family, int) else per_family
     if unknown := set(wanted) - set(families):

@@ -175,7 +175,7 @@ def cover_of(thing: Thing, look: Look) -> tuple[slice, slice, np.ndarray]:
     )
 
 
-def _background(rng: np.random.Generator, side: int) -> np.ndarray:
+def background(rng: np.random.Generator, side: int) -> np.ndarray:
     """A dark, slightly tinted, blotchy and striped background with pixel noise, [side, side, 3]."""
     blotch = 16
     cells = side // blotch + 1
@@ -209,13 +209,17 @@ def render(scene: Scene) -> np.ndarray:
     (96, 96, 3)
     """
     rng = np.random.default_rng([scene.seed, 1])
-    image = _background(rng, scene.look.side)
+    image = background(rng, scene.look.side)
     for thing in scene.things:
-        rows, columns, cover = cover_of(thing, scene.look)
-        window = image[rows, columns]
-        # a little noise shines through
-        window += cover[..., None] * (_paint(thing, rng).astype(np.float32) - window) * 0.94
+        put(thing, image, scene.look, _paint(thing, rng))
     return np.clip(image + 0.5, 0, 255).astype(np.uint8)
+
+
+def put(thing: Thing, image: np.ndarray, look: Look, color: np.ndarray) -> None:
+    """Draw a thing into an image [side, side, 3]; a little of what was there shines through."""
+    rows, columns, cover = cover_of(thing, look)
+    window = image[rows, columns]
+    window += cover[..., None] * (color.astype(np.float32) - window) * 0.94
 
 
 def scene_image(scene: Scene) -> Image.Image:

@@ -1,5 +1,7 @@
 """The word-level vocabulary, its tokenizer, and the processor, all in Hugging Face format."""
 
+from collections.abc import Mapping
+
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import LlavaProcessor, PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
@@ -51,13 +53,14 @@ def prompt_for(question: str) -> str:
     return f"USER: {IMAGE}\n{question} ASSISTANT:"
 
 
-def _tokenizer(template: str) -> PreTrainedTokenizerFast:
-    backend = Tokenizer(models.WordLevel(TOKEN_ID, unk_token=UNKNOWN))
+def word_tokenizer(template: str, token_id: Mapping[str, int], **visual: str) -> PreTrainedTokenizerFast:
+    """A tokenizer of whole words; `visual` names the placeholders of images and videos among them."""
+    backend = Tokenizer(models.WordLevel(dict(token_id), unk_token=UNKNOWN))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex(r"[?,.]"), behavior="isolated")]
     )
     backend.post_processor = processors.TemplateProcessing(
-        single=template, special_tokens=[(token, TOKEN_ID[token]) for token in (START, END)]
+        single=template, special_tokens=[(token, token_id[token]) for token in (START, END)]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -65,19 +68,19 @@ def _tokenizer(template: str) -> PreTrainedTokenizerFast:
         eos_token=END,
         unk_token=UNKNOWN,
         pad_token=PAD,
-        extra_special_tokens={"image_token": IMAGE},
+        extra_special_tokens=visual,
         padding_side="left",
         clean_up_tokenization_spaces=True,
     )
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    return _tokenizer(f"{START} $A")
+    return word_tokenizer(f"{START} $A", TOKEN_ID, image_token=IMAGE)
 
 
 def build_caption_tokenizer() -> PreTrainedTokenizerFast:
     """The same words for the CLIP text tower, which reads the feature at the end token."""
-    tokenizer = _tokenizer(f"{START} $A {END}")
+    tokenizer = word_tokenizer(f"{START} $A {END}", TOKEN_ID, image_token=IMAGE)
     tokenizer.padding_side, tokenizer.model_max_length = "right", CAPTION_LENGTH
     return tokenizer
 

@@ -95,8 +95,10 @@ class Serving:
     @property
     def reads_embeddings(self) -> bool:
         """Whether the method reads nothing of an image but its embeddings, which every model has."""
-        plain = not isinstance(self.method, Combined) and self.method.name != "uniform"  # which reads where tokens lie
-        return plain and not self.method.encoder_requests and {*self.method.needs} <= {"embeddings"}
+        if isinstance(self.method, Combined) or self.method.encoder_requests:
+            return False
+        reads_layout = self.method.name == "uniform" or self.method.info.made_for == "video"
+        return not reads_layout and {*self.method.needs} <= {"embeddings"}
 
     @property
     def biases(self) -> bool:

@@ -1,5 +1,7 @@
 """Rendered scenes, kept on disk as memory maps so that training does not wait for the renderer."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +43,24 @@ def to_patches(pixels: np.ndarray) -> np.ndarray:
     return cells.transpose(0, 2, 4, 1, 3).reshape(grid * grid, PATCH_VALUES)
 
 
+@contextmanager
+def memory_maps(
+    folder: Path, shapes: dict[str, tuple[tuple[int, ...], type]]
+) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
+    """Arrays of some shapes and types in a folder, by name, and whether they are to be filled in this context."""
+    complete = folder / "complete"
+    empty = not complete.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    yield (
+        {
+            name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+" if empty else "r", dtype=dtype, shape=shape)
+            for name, (shape, dtype) in shapes.items()
+        },
+        empty,
+    )
+    complete.touch()
+
+
 class SceneBank:
     """`count` scenes from consecutive seeds; rendered on first use, then read from `folder`.
 
@@ -58,18 +78,10 @@ class SceneBank:
             "owners": ((count, self.views * self.view_patches), np.uint8),
             "tables": ((count, self.most_things + 1, len(COLUMNS)), np.int16),
         }
-        folder = folder / f"{self.name}-{first_seed}-{count}"
-        complete = folder / "complete"
-        mode = "r" if complete.exists() else "w+"
-        folder.mkdir(parents=True, exist_ok=True)
-        maps = {
-            name: np.lib.format.open_memmap(folder / f"{name}.npy", mode, dtype=dtype, shape=shape)
-            for name, (shape, dtype) in shapes.items()
-        }
-        self.patches, self.owners, self.tables = maps["patches"], maps["owners"], maps["tables"]
-        if not complete.exists():
-            self._render()
-            complete.touch()
+        with memory_maps(folder / f"{self.name}-{first_seed}-{count}", shapes) as (maps, empty):
+            self.patches, self.owners, self.tables = maps["patches"], maps["owners"], maps["tables"]
+            if empty:
+                self._render()
 
     def __len__(self) -> int:
         return len(self.seeds)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import CLIPVisionModel, LlavaForConditionalGeneration
+from transformers import CLIPVisionModel, LlavaForConditionalGeneration, PreTrainedModel
 
 from covist.tiny.questions import FAMILIES, Question, questions_for
 from covist.tiny.scenes import VALIDATION_SEEDS
@@ -53,17 +53,22 @@ DECODER_PHASES = (
 )
 
 
+def stored_features(tower: PreTrainedModel, out: Path, name: str, shape: tuple[int, ...]) -> np.memmap:
+    """A file in `out` for features of a tower in fp16, [*shape, width]; zero where none has been computed."""
+    # the name includes a hash of the weights, so that features of other weights are never used
+    weights = b"".join(value.numpy().tobytes() for value in tower.state_dict().values())
+    path = out / f"{name}-{shape[0]}-{zlib.crc32(weights):08x}.npy"
+    mode = "r+" if path.exists() else "w+"
+    return np.lib.format.open_memmap(path, mode, dtype=np.float16, shape=(*shape, tower.config.hidden_size))
+
+
 class FeatureCache:
     """Tower features of the scenes in fp16 on disk, computed when a scene is first used."""
 
     def __init__(self, tower: CLIPVisionModel, bank: SceneBank, out: Path):
         self.tower, self.bank = tower, bank
-        # the name includes a hash of the weights, so that features of other weights are never used
-        weights = b"".join(value.numpy().tobytes() for value in tower.state_dict().values())
-        path = out / f"{bank.name}-features-{bank.seeds.start}-{len(bank)}-{zlib.crc32(weights):08x}.npy"
-        tokens = bank.views * bank.view_patches
-        shape, mode = (len(bank), tokens, tower.config.hidden_size), "r+" if path.exists() else "w+"
-        self.features = np.lib.format.open_memmap(path, mode, dtype=np.float16, shape=shape)
+        name = f"{bank.name}-features-{bank.seeds.start}"
+        self.features = stored_features(tower, out, name, (len(bank), bank.views * bank.view_patches))
 
     @torch.no_grad()
     def __call__(self, indices: np.ndarray) -> Tensor:

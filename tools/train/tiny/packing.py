@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedTokenizerFast
 
 from covist.tiny.questions import Question
 from covist.tiny.scenes import GRID
@@ -45,7 +45,10 @@ class Packed:
         return torch.cat([torch.ones(n, s, prefix, dtype=torch.bool), own], dim=2)[:, None]
 
 
-def pack(questions: list[list[Question]], image_tokens: int = PATCHES) -> Packed:
+def pack(
+    questions: list[list[Question]], image_tokens: int = PATCHES, tokenizer: PreTrainedTokenizerFast = _TOKENIZER
+) -> Packed:
+    """Pack the questions about each image; a tokenizer of another vocabulary shares the special tokens of the first."""
     rows, begin = [], len(PREFIX) + image_tokens
     for asked in questions:
         ids: list[int] = []
@@ -53,8 +56,8 @@ def pack(questions: list[list[Question]], image_tokens: int = PATCHES) -> Packed
         blocks: list[int] = []
         labels: list[int] = []
         for block, item in enumerate(asked):
-            text = _TOKENIZER(f"{item.question} ASSISTANT:", add_special_tokens=False).input_ids
-            answer = [TOKEN_ID[word] for word in item.answer.split()]
+            text = tokenizer(f"{item.question} ASSISTANT:", add_special_tokens=False).input_ids
+            answer = tokenizer(item.answer, add_special_tokens=False).input_ids
             ids += text + answer
             labels += [IGNORED] * (len(text) - 1) + answer + [TOKEN_ID[END]]
             positions += range(begin, begin + len(text) + len(answer))

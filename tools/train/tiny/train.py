@@ -2,9 +2,11 @@
 
     PYTHONPATH=tools python -m train.tiny.train --out runs/tiny
     PYTHONPATH=tools python -m train.tiny.train --bed next --out runs/next
+    PYTHONPATH=tools python -m train.tiny.train --bed video --out runs/video
 
 Stages of `tiny`: the tower, then the decoder on the frozen tower (sampled patches first, all patches last), then the
-export. `next` begins with the tower of `tiny`; `train.tiny.hd.recipe` describes its stages.
+export. `next` begins with the tower of `tiny`; `train.tiny.hd.recipe` describes its stages, `train.tiny.films.recipe`
+those of `video`.
 A run that was stopped continues where it left off; a stage whose time is used up is skipped.
 """
 
@@ -22,10 +24,15 @@ from train.optim import Optimiser
 from train.runner import Budget, Stage, restore
 from train.tiny.data import SceneBank
 from train.tiny.decoder import DECODER_PHASES, DecoderTrainer, Validator
+from train.tiny.films import recipe as film_recipe
 from train.tiny.hd import recipe
 from train.tiny.vision import VISION_PHASES, VisionTrainer
 
-MINUTES = {"tiny": {"vision": 30.0, "decoder": 40.0}, "next": recipe.MINUTES}  # by bed and stage
+MINUTES = {  # by bed and stage
+    "tiny": {"vision": 30.0, "decoder": 40.0},
+    "next": recipe.MINUTES,
+    "video": film_recipe.MINUTES,
+}
 EXPORT = "export"
 SCENES = 16_000
 
@@ -37,7 +44,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     described = "; ".join(f"{bed}: " + ", ".join(f"{s} {m:g}" for s, m in own.items()) for bed, own in MINUTES.items())
     parser.add_argument("--minutes", type=float, nargs="+", help=f"training time of every stage ({described})")
     parser.add_argument("--stages", nargs="+", help="only these, from the checkpoints; the last one is export")
-    parser.add_argument("--scenes", type=int, help="training scenes to render")
+    parser.add_argument("--scenes", type=int, help="training scenes or films to render")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     stages = MINUTES[options.bed]
@@ -102,7 +109,14 @@ def train_tiny(options: argparse.Namespace) -> None:
 
 
 def train_next(options: argparse.Namespace) -> None:
-    stages = recipe.NextRecipe(options.out, options.seed, options.scenes or recipe.SCENES)
+    _follow(recipe.NextRecipe(options.out, options.seed, options.scenes or recipe.SCENES), options)
+
+
+def train_video(options: argparse.Namespace) -> None:
+    _follow(film_recipe.FilmRecipe(options.out, options.seed, options.scenes or film_recipe.FILMS), options)
+
+
+def _follow(stages: recipe.NextRecipe | film_recipe.FilmRecipe, options: argparse.Namespace) -> None:
     for name, minutes in options.minutes.items():
         if name in options.stages:
             getattr(stages, name)(Budget(minutes=minutes))
@@ -114,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     parallel.join()
-    (train_next if options.bed == "next" else train_tiny)(options)
+    {"tiny": train_tiny, "next": train_next, "video": train_video}[options.bed](options)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""The recipe of the embedded video model, `covist.load_model("tiny-video")`."""
