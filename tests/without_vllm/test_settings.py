@@ -110,7 +110,7 @@ def test_methods_that_read_embeddings_alone_serve_every_model():
             served.append(name)
         except CovistError as error:
             assert "\n" not in str(error)
-    assert served == ["divprune", "random", "tome", BY_EMBEDDINGS, WITHOUT_WEIGHTS]
+    assert served == ["divprune", "g-prune", "otprune", "random", "tome", BY_EMBEDDINGS, WITHOUT_WEIGHTS]
 
 
 def test_a_method_of_ones_own_that_reads_layers_of_the_tower_is_refused_where_none_is_read():
