@@ -17,6 +17,13 @@ def test_the_page_is_up_to_date(tool):
     assert tool.PAGE.read_text(encoding="utf-8") == tool.page(), f"run {tool.COMMAND}"
 
 
+def test_the_table_of_methods_made_for_videos_is_up_to_date(tool):
+    text = tool.VIDEO_PAGE.read_text(encoding="utf-8")
+    assert text == tool.video_page(text), f"run {tool.COMMAND}"
+    for name, method in available_methods().items():
+        assert (f"](methods.md#{name})" in text) == (method.info.made_for == "video")
+
+
 def test_every_method_has_a_section_and_every_missing_system_a_line(tool):
     lines = tool.page().splitlines()
     built_in = [name for name, method in available_methods().items() if method.__module__.startswith("covist.")]

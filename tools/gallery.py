@@ -1,4 +1,4 @@
-"""Write the pages of the gallery: what every method keeps of four images, what is kept in every family, and of a film.
+"""Write the pages of the gallery: what methods keep of four images, what is kept in every family, and of a film.
 
     python tools/gallery.py                       write the pages and all figures, also of the front pages
     python tools/gallery.py --methods divprune    only these methods, to look at them quickly
@@ -20,6 +20,7 @@ from PIL.Image import Resampling
 from transformers.utils import logging
 
 from covist.methods.catalogue import WHERE
+from covist.methods.create import create_method
 from covist.methods.registry import available_methods
 from covist.viz.theme import THEMES, Theme
 from plates import families, film, images, methods, show
@@ -33,7 +34,7 @@ WRITTEN = "<!-- Written by `python tools/gallery.py`. -->"
 INTRODUCTION = """\
 # Gallery
 
-What every method keeps of the same four images, what covist keeps in every family, and what it keeps of a film. Each
+What methods keep of the same four images, what covist keeps in every family, and what methods keep of a film. Each
 disc is a token that was kept. Its size and colour show its weight, which is how much it counts in attention. Lines
 lead to the tokens that it stands for. `covist show --method NAME` draws the same for your own image, with the evidence
 for it.
@@ -68,7 +69,10 @@ Six frames in which only the ball moves. The weights are those of the embedded m
 which has the same layers and averages 2 x 2 patches of a frame. The model was not trained on videos, so the strips show
 what is kept, not how well it answers. A video is one state over all frames: a token that was kept in one frame may
 stand for tokens of the others. Lines are drawn only within a frame. A token is on the ball if the ball covers half of
-it; at a *still place* this never happens."""
+it; at a *still place* this never happens. Methods that also remove tokens inside the decoder are drawn at their last
+stage."""
+FOR_VIDEOS = """\
+These methods were made for videos: they compare frames, or share the budget between them."""
 
 
 class Page(NamedTuple):
@@ -85,7 +89,9 @@ def write(names: Sequence[str], docs: Path = DOCS) -> None:
     for folder in ("gallery", "front"):
         (docs / folder).mkdir(exist_ok=True)
     stills = images.stills()
-    pages = [*_methods(names, stills, docs), _families(docs), _film(docs)]
+    for_videos = [name for name in names if create_method(name).info.made_for == "video"]
+    for_images = [name for name in names if name not in for_videos]
+    pages = [*_methods(for_images, stills, docs), _families(docs), _film(for_videos, docs)]
     for page in pages:
         _write(docs / f"{page.name}.md", [f"# {page.title}", *page.parts])
     # The headings are those that the whole gallery had when it was one page: links to them stay alive.
@@ -109,7 +115,7 @@ def _methods(names: Sequence[str], stills: dict[str, images.Still], docs: Path) 
             draw = partial(methods.draw, still, reports, groups)
             plate = _save(f"gallery/{name}-{place}", f"{still.caption}: what methods keep {WHERE[place]}", draw, docs)
             parts += [f"## {still.caption}", plate]
-        summary = f"{sum(map(len, groups.values()))} methods that act {WHERE[place]}, on four images."
+        summary = f"{sum(map(len, groups.values()))} methods made for images that act {WHERE[place]}, on four of them."
         yield Page(f"gallery-{place}", WHERE[place].capitalize(), summary, parts)
 
 
@@ -122,14 +128,22 @@ def _families(docs: Path) -> Page:
     return Page("gallery-families", "Every family", summary, [FAMILIES, plate, listed])
 
 
-def _film(docs: Path) -> Page:
+def _film(for_videos: Sequence[str], docs: Path) -> Page:
+    parts = [FILM, *_strips("gallery/film", film.METHODS, docs)]
+    if for_videos:
+        parts += ["## Methods made for videos", FOR_VIDEOS, *_strips("gallery/film-videos", for_videos, docs)]
+    summary = f"What {len(film.METHODS) + len(for_videos)} methods keep of six frames in which a ball moves."
+    return Page("gallery-film", "A film", summary, parts)
+
+
+def _strips(name: str, shown: Sequence[str], docs: Path) -> list[str]:
+    """A figure with a strip of the film for each method, and what they keep of it."""
     frames, moves = images.film()
-    reports = film.kept_by(film.METHODS, frames)
+    reports = film.kept_by(shown, frames)
     facts = {method: film.describe(report, moves) for method, report in reports.items()}
+    draw = partial(film.draw, frames, reports, facts)
     listed = "\n".join(f"- `{method}` {said}." for method, said in facts.items())
-    plate = _save("gallery/film", "What methods keep of each frame", partial(film.draw, frames, reports, facts), docs)
-    summary = f"What {len(reports)} methods keep of six frames in which a ball moves."
-    return Page("gallery-film", "A film", summary, [FILM, plate, listed])
+    return [_save(name, "What methods keep of each frame", draw, docs), listed]
 
 
 def _front(stills: dict[str, images.Still], docs: Path) -> str:

@@ -113,7 +113,7 @@ def test_tokens_that_stand_for_others_leave_last_and_the_most_salient_fill_up():
 def test_counts_are_fitted_where_they_differ_most(total):
     wanted = [0.4, 3.6, 4.0, 1.5, 0.6]
     counts = [max(1, round(own)) for own in wanted]
-    assert fit_counts(counts, wanted, total, most=4) == literal.vidcom2_counts(wanted, total, most=4)
+    assert fit_counts(counts, wanted, total, most=4) == literal.fitted(counts, wanted, total, most=4)
 
 
 @pytest.mark.parametrize("count", [1, 8, 9, 10, 30, 44])

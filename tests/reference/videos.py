@@ -1,5 +1,7 @@
 """Literal versions of the methods for videos, where they do not follow the authors' code: token by token."""
 
+import math
+
 import numpy as np
 
 from reference.ops import unit
@@ -44,36 +46,35 @@ def changed_pixels(frames, rows, columns):
 
 
 def dycoke(tokens, count):
-    """Frames 0 of every four stay whole; with fewer tokens than these have, they are a video of their own."""
+    """Of every four frames the first stays whole; with less than 3/10 of it for each other, all shrink."""
     frames, places = len(tokens), len(tokens[0])
-    if frames == 1:
-        mean = np.mean(tokens[0], axis=0)
-        return sorted(sorted(range(places), key=lambda i: (cosine(tokens[0][i], mean), i))[:count])
     partner = {}
     for f in range(1, frames, 2):
         partner[f] = f - 1
     for f in range(0, frames - 3, 4):
         partner[f + 2] = f
     whole = [f for f in range(frames) if f not in partner]
-    if count < len(whole) * places:
-        inner = dycoke([tokens[f] for f in whole], count)
-        return [whole[index // places] * places + index % places for index in inner]
-    each = (count - len(whole) * places) // len(partner)
-    kept = [f * places + i for f in whole for i in range(places)]
-    rest = []
-    for f, other in partner.items():
-        order = sorted(range(places), key=lambda i: (cosine(tokens[f][i], tokens[other][i]), i))
-        kept += [f * places + i for i in order[:each]]
-        rest += [(cosine(tokens[f][i], tokens[other][i]), f * places + i) for i in order[each:]]
-    return sorted(kept + [index for _, index in sorted(rest)[: count - len(kept)]])
+    least = int(0.3 * places) / places
+    if partner and (count - len(whole) * places) / len(partner) >= least * places:
+        share = {f: (count - len(whole) * places) / len(partner) if f in partner else places for f in range(frames)}
+    else:
+        shrunk = count / (len(whole) + least * len(partner))
+        share = {f: least * shrunk if f in partner else shrunk for f in range(frames)}
+    counts = fitted([math.floor(share[f] + 1e-9) for f in range(frames)], share, count, places)
+    kept = []
+    for f in range(frames):
+        before = [partner[f]] if f in partner else [other for other in whole if other < f]
+        other = tokens[before[-1]] if before else [np.mean(tokens[f], axis=0)] * places
+        order = sorted(range(places), key=lambda i: (cosine(tokens[f][i], other[i]), i))
+        kept += [f * places + i for i in order[: counts[f]]]
+    return sorted(kept)
 
 
-def vidcom2_counts(wanted, total, most):
-    """Rounded counts, of which the one farthest from what was wanted changes until they add up."""
-    counts = [max(1, round(own)) for own in wanted]
+def fitted(counts, wanted, total, most):
+    """Counts of which the one farthest from what was wanted changes until they add up."""
+    counts, least = list(counts), 1 if total >= len(counts) else 0
     while sum(counts) != total:
         step = 1 if sum(counts) < total else -1
-        least = 1 if total >= len(counts) else 0
         able = [f for f in range(len(counts)) if least <= counts[f] + step <= most]
         best = max(step * (wanted[f] - counts[f]) for f in able)
         counts[next(f for f in able if step * (wanted[f] - counts[f]) == best)] += step

@@ -9,8 +9,11 @@ from torch import Tensor
 
 from covist.contract.method import Method
 from covist.contract.views import ImageContext
-from covist.methods.frames import by_frame, fit_tokens, largest_by_frame, same_place_cosines
+from covist.methods.frames import by_frame, fit_counts, largest_by_frame, same_place_cosines
 from covist.methods.published import register_published
+
+DROPPED = 0.7
+"""The published share of the tokens that frames lose which do not stay whole."""
 
 
 @register_published
@@ -19,24 +22,24 @@ class DyCoke(Method):
     default_positions = "reindex"
 
     def select(self, image: ImageContext, count: int) -> Tensor:
-        return choose(by_frame(image.signals.embeddings.float(), image.grid), count)
+        tokens = by_frame(image.signals.embeddings.float(), image.grid)
+        compared, places = compared_frames(len(tokens)), tokens.shape[1]
+        wanted = wanted_counts(compared, places, count)
+        counts = fit_counts([int(own + 1e-9) for own in wanted], wanted, count, most=places)
+        return largest_by_frame(-similarity(tokens, compared), counts)
 
 
-def choose(tokens: Tensor, count: int) -> Tensor:
-    """The tokens [count] of [F, n, d] to keep, increasing."""
-    frames, places = tokens.shape[:2]
-    if frames == 1:
-        return fit_tokens(tokens.new_empty(0, dtype=torch.long), count, -similarity(tokens, [None]).flatten())
-    compared = compared_frames(frames)
-    whole = [number for number, other in enumerate(compared) if other is None]
-    left = count - len(whole) * places
-    if left < 0:
-        chosen = choose(tokens[whole], count)
-        return torch.tensor(whole, device=tokens.device)[chosen // places] * places + chosen % places
-    each = left // (frames - len(whole))
-    scores = -similarity(tokens, compared)
-    kept = largest_by_frame(scores, [places if other is None else each for other in compared])
-    return fit_tokens(kept, count, scores.flatten())
+def wanted_counts(compared: Sequence[int | None], places: int, count: int) -> list[float]:
+    """Tokens of each frame, `count` together: all of a whole frame and equally many of every other one.
+
+    If these would be fewer than the published share of a whole frame, both shrink together.
+    """
+    whole = compared.count(None)
+    rest = len(compared) - whole
+    least = int((1 - DROPPED) * places) / places
+    shrunk = count / (whole + least * rest)
+    part = max((count - whole * places) / max(1, rest), least * shrunk)
+    return [min(places, shrunk) if other is None else part for other in compared]
 
 
 def compared_frames(frames: int) -> list[int | None]:
@@ -53,7 +56,12 @@ def compared_frames(frames: int) -> list[int | None]:
 
 
 def similarity(tokens: Tensor, compared: Sequence[int | None]) -> Tensor:
-    """Cosines of tokens [F, n, d] with those of the compared frames; of whole frames with their mean -> [F, n]."""
-    means = tokens.mean(1, keepdim=True).expand_as(tokens)
-    references = [means[number] if other is None else tokens[other] for number, other in enumerate(compared)]
+    """Cosines of tokens [F, n, d] with those of the compared frames -> [F, n].
+
+    A whole frame is compared with the whole frame before it, and the first one with its mean.
+    """
+    references, before = [], tokens[0].mean(0).expand_as(tokens[0])
+    for number, other in enumerate(compared):
+        references.append(before if other is None else tokens[other])
+        before = tokens[number] if other is None else before
     return same_place_cosines(torch.stack(references), tokens)
