@@ -34,10 +34,7 @@ class StepByStep(CovistMax):
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         affinity = self._coverage(image).affinity
         steps = [*(age for age in self.ages if count < age < state.count), count]
-        kept = [
-            torch.arange(state.count),
-            *(super(StepByStep, self).enter(image, state, k).state.indices for k in steps),
-        ]
+        kept = [torch.arange(state.count), *(CovistMax.enter(self, image, state, k).state.indices for k in steps)]
         owner = kept[0]
         for before, after in pairwise(kept):
             places = torch.searchsorted(before, after)
