@@ -169,8 +169,11 @@ def test_ages_without_turns_are_refused_in_one_line(multi_head, compress, option
 # -- a cap -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("budget", [64, "50%", "auto:0.9:4:72", "total:200", "ages:64,8", "100%"])
-@pytest.mark.parametrize("method", ["covist-fixed", "covist-pro", "covist-max"])
+@pytest.mark.parametrize(
+    ("method", "budget"),
+    [("covist-fixed", 64), ("covist-fixed", "auto:0.9:4:72"), ("covist-pro", "50%"), ("covist-pro", "ages:64,8")]
+    + [("covist-max", "total:200"), ("divprune", "100%")],
+)
 def test_no_layer_has_more_visual_tokens_than_the_cap(multi_head, compress, method, budget):
     handle = compress(multi_head, method=method, concentration=None, budget=budget, max_visual_tokens=36)
     greedy(multi_head, ask(THREE), 1)

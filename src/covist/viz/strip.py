@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from covist.grid import evenly
 from covist.report.stages import ImageReport
 from covist.units import counted, number
-from covist.viz.layout import View, owners
+from covist.viz.layout import View
 from covist.viz.panels import show_representatives
 from covist.viz.sheet import GAP, LEGEND, MARGIN, TITLE, WIDTH, Sheet, add_legend, disc
 from covist.viz.theme import LIGHT, Theme
@@ -58,7 +58,7 @@ def draw_strip(
         cell = 72 * width / max(view.rows, view.columns)  # points
         kept, weights = image.kept.numpy(), image.weights.float().numpy()
         heading = f"{which + 1}: {number(image.mean_tokens)} of {image.tokens}"
-        show_representatives(axes, view, kept, weights, owners(image, -1), scale, cell, heading, theme)
+        show_representatives(axes, view, kept, weights, None, scale, cell, heading, theme)  # too small for threads
     _draw_chart(sheet, below + CHART_GAP, images)
     add_legend(sheet, scale, [disc(weight, scale, cell, theme) for weight in scale.examples])
     return sheet.figure
