@@ -1,10 +1,14 @@
 """Budgets of a prompt: a total that all images share, budgets by age, and a cap."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from support.llava import TOKENS, ask
 from support.requests import assert_same, greedy, kept_keys, sample_of, step_logits
 
+from covist.budget import Total
+from covist.engine.allotment import Allotment
 from covist.errors import CovistError
 
 THREE = "USER: <image> and <image> and <image> what color is this ? ASSISTANT:"
@@ -108,6 +112,19 @@ def test_the_cache_holds_the_total(multi_head, compress):
     question = ask(THREE)
     output = greedy(multi_head, question, 1)
     assert kept_keys(output.past_key_values) == [question["input_ids"].shape[1] - 3 * TOKENS + 60] * 8
+
+
+def test_every_frame_of_a_video_counts_as_an_image():
+    """The gains are the same for all: what differs is how many frames they stand for."""
+    method = SimpleNamespace(coverage_gains=lambda image: iter(image.signals))
+    settings = SimpleNamespace(budget=Total(30), max_visual_tokens=None, method=method)
+    images = [
+        SimpleNamespace(grid=SimpleNamespace(size=24, frames=frames), signals=[1 / 2**k for k in range(24)])
+        for frames in (1, 8, 1)
+    ]
+    assert Allotment(settings).budgets(images, list) == [Total(10)] * 3  # not enough for 16 tokens each
+    settings.budget = Total(30, floor=1)
+    assert Allotment(settings).budgets(images, list) == [Total(9), Total(12), Total(9)]  # 8 is three halvings
 
 
 # -- budgets by age ----------------------------------------------------------------------------------------------------
