@@ -16,6 +16,7 @@ from covist.viz.theme import LIGHT, Theme
 from covist.viz.weights import WeightScale
 
 MOST, COLUMNS = 64, 8  # images of a strip, of which more are sampled evenly; images beside each other
+SIDE = (WIDTH - 2 * MARGIN - (COLUMNS - 1) * GAP) / COLUMNS  # inches of an image
 HEADING, CHART, CHART_GAP, SCALE = 0.3, 1.0, 0.45, 0.5  # inches above an image, of the chart, above it, left of it
 
 
@@ -45,23 +46,29 @@ def draw_strip(
     '1: 3 of 8'
     """
     shown = evenly(len(images), MOST)
-    width = (WIDTH - 2 * MARGIN - (COLUMNS - 1) * GAP) / COLUMNS
-    lines = -(-len(shown) // COLUMNS)
-    below = TITLE + lines * (HEADING + width)
+    below = TITLE + -(-len(shown) // COLUMNS) * (HEADING + SIDE)
     sheet = Sheet(below + CHART_GAP + CHART + 0.3 + LEGEND, title, subtitle, theme)
     scale = WeightScale(max(float(image.weights.max()) for image in images), theme)
-    cell = 0.0
     for place, which in enumerate(shown):
-        line, column = divmod(place, COLUMNS)
-        image, view = images[which], views[which][0]
-        axes = sheet.axes(MARGIN + column * (width + GAP), TITLE + HEADING + line * (HEADING + width), width, width)
-        cell = 72 * width / max(view.rows, view.columns)  # points
-        kept, weights = image.kept.numpy(), image.weights.float().numpy()
-        heading = f"{which + 1}: {number(image.mean_tokens)} of {image.tokens}"
-        show_representatives(axes, view, kept, weights, None, scale, cell, heading, theme)  # too small for threads
+        heading = f"{which + 1}: {number(images[which].mean_tokens)} of {images[which].tokens}"
+        _draw_image(sheet, place, images[which], views[which][0], scale, heading)
     _draw_chart(sheet, below + CHART_GAP, images)
+    cell = _cell(views[shown[0]][0])
     add_legend(sheet, scale, [disc(weight, scale, cell, theme) for weight in scale.examples])
     return sheet.figure
+
+
+def _draw_image(sheet: Sheet, place: int, image: ImageReport, view: View, scale: WeightScale, heading: str) -> None:
+    """An image at a place of the strip, without threads, for which it is too small."""
+    line, column = divmod(place, COLUMNS)
+    axes = sheet.axes(MARGIN + column * (SIDE + GAP), TITLE + HEADING + line * (HEADING + SIDE), SIDE, SIDE)
+    kept, weights = image.kept.numpy(), image.weights.float().numpy()
+    show_representatives(axes, view, kept, weights, None, scale, _cell(view), heading, sheet.theme)
+
+
+def _cell(view: View) -> float:
+    """Points of a token's cell."""
+    return 72 * SIDE / max(view.rows, view.columns)
 
 
 def _draw_chart(sheet: Sheet, top: float, images: Sequence[ImageReport]) -> None:
