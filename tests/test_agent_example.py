@@ -21,14 +21,14 @@ def agent():
 
 def test_forty_screenshots_share_4096_tokens(agent):
     shots = agent.rendered(40)
-    _, report = agent.answer(build_llava(), processor(), shots, new_tokens=1, budget="total:4096")
+    _, report = agent.answer(build_llava(layers=2), processor(), shots, new_tokens=1, budget="total:4096")
     assert len(report.images) == 40 and 40 * TOKENS > 4096
     assert sum(image.budget for image in report.images) == 4096
     assert all(16 <= len(image.kept) <= TOKENS for image in report.images)
 
 
 def test_screenshots_fade_with_their_age_and_keep_to_a_cap(agent):
-    shots, model = agent.rendered(8), build_llava()
+    shots, model = agent.rendered(8), build_llava(layers=2)
     _, report = agent.answer(model, processor(), shots, new_tokens=1, budget="ages:64,32,8")
     assert [image.budget for image in report.images] == [8] * 6 + [32, 64]
     _, report = agent.answer(model, processor(), shots, new_tokens=1, budget="ages:64,32,8", max_visual_tokens=96)

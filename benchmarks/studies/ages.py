@@ -24,7 +24,6 @@ from covist.state import VisualState
 from covist.units import interval, percent
 
 
-@register_method
 class StepByStep(CovistMax):
     """CoViST-Max through every larger age before the count that is asked for."""
 
@@ -34,10 +33,7 @@ class StepByStep(CovistMax):
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         affinity = self._coverage(image).affinity
         steps = [*(age for age in self.ages if count < age < state.count), count]
-        kept = [
-            torch.arange(state.count),
-            *(super(StepByStep, self).enter(image, state, k).state.indices for k in steps),
-        ]
+        kept = [torch.arange(state.count), *(CovistMax.enter(self, image, state, k).state.indices for k in steps)]
         owner = kept[0]
         for before, after in pairwise(kept):
             places = torch.searchsorted(before, after)
@@ -53,6 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
     options.add_argument("--limit", type=int, default=60, help="images of the first test bed, its odd half")
     given = options.parse_args(arguments)
     StepByStep.ages = tuple(int(age) for age in given.ages.split(","))
+    register_method(StepByStep)
     methods = f"{CovistMax.name},{StepByStep.name}"
     results = evaluate(methods, given.ages, half="odd", limit=given.limit)
     rows = [

@@ -197,7 +197,7 @@ class Ages(Budget):
         steps = [_fixed(part) for part in text.partition(":")[2].split(",")]
         counts = tuple(one for one in steps if isinstance(one, Count))
         shares = tuple(one for one in steps if isinstance(one, Share))
-        sizes = [one.tokens for one in counts] or [one.share for one in shares]
+        sizes: list[float] = [one.tokens for one in counts] or [one.share for one in shares]
         if len(sizes) != len(steps) or sizes != sorted(sizes, reverse=True):
             return None
         return cls(counts or shares)

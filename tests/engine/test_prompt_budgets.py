@@ -1,10 +1,14 @@
 """Budgets of a prompt: a total that all images share, budgets by age, and a cap."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from support.llava import TOKENS, ask
 from support.requests import assert_same, greedy, kept_keys, sample_of, step_logits
 
+from covist.budget import Total
+from covist.engine.allotment import Allotment
 from covist.errors import CovistError
 
 THREE = "USER: <image> and <image> and <image> what color is this ? ASSISTANT:"
@@ -110,6 +114,19 @@ def test_the_cache_holds_the_total(multi_head, compress):
     assert kept_keys(output.past_key_values) == [question["input_ids"].shape[1] - 3 * TOKENS + 60] * 8
 
 
+def test_every_frame_of_a_video_counts_as_an_image():
+    """The gains are the same for all: what differs is how many frames they stand for."""
+    method = SimpleNamespace(coverage_gains=lambda image: iter(image.signals))
+    settings = SimpleNamespace(budget=Total(30), max_visual_tokens=None, method=method)
+    images = [
+        SimpleNamespace(grid=SimpleNamespace(size=24, frames=frames), signals=[1 / 2**k for k in range(24)])
+        for frames in (1, 8, 1)
+    ]
+    assert Allotment(settings).budgets(images, list) == [Total(10)] * 3  # not enough for 16 tokens each
+    settings.budget = Total(30, floor=1)
+    assert Allotment(settings).budgets(images, list) == [Total(9), Total(12), Total(9)]  # 8 is three halvings
+
+
 # -- budgets by age ----------------------------------------------------------------------------------------------------
 
 
@@ -169,8 +186,11 @@ def test_ages_without_turns_are_refused_in_one_line(multi_head, compress, option
 # -- a cap -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("budget", [64, "50%", "auto:0.9:4:72", "total:200", "ages:64,8", "100%"])
-@pytest.mark.parametrize("method", ["covist-fixed", "covist-pro", "covist-max"])
+@pytest.mark.parametrize(
+    ("method", "budget"),
+    [("covist-fixed", 64), ("covist-fixed", "auto:0.9:4:72"), ("covist-pro", "50%"), ("covist-pro", "ages:64,8")]
+    + [("covist-max", "total:200"), ("divprune", "100%")],
+)
 def test_no_layer_has_more_visual_tokens_than_the_cap(multi_head, compress, method, budget):
     handle = compress(multi_head, method=method, concentration=None, budget=budget, max_visual_tokens=36)
     greedy(multi_head, ask(THREE), 1)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 
+from covist.budget import Count
 from covist.eval import plot
 from covist.eval.plot import COLOURS, plot_retention, spread
 from covist.viz.theme import LIGHT
@@ -18,7 +19,7 @@ def score(method, budget, retention):
     interval = (retention - 1.0, retention + 1.5)
     return SimpleNamespace(
         method=method,
-        budget=budget,
+        budget=Count(budget),
         counted_tokens=budget,
         target=budget,
         retention=retention,

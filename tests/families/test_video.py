@@ -93,6 +93,17 @@ def test_segments_share_the_budget_by_their_frames(case, compress, short_segment
     assert [part.tokens_per_layer[0] for part in handle.report.images] == [count, 2 * count, 2 * count]
 
 
+def test_an_image_and_the_segments_of_a_video_share_a_total_and_keep_to_a_cap(case, compress, short_segments):
+    handle = compress(case, budget="total:11:2")
+    case.model(**ask_about(case, "image", 4))
+    assert [part.grid.frames for part in handle.report.images] == [1, 2, 2]
+    assert sum(part.budget for part in handle.report.images) == 11
+    with handle.using(budget=1.0, max_visual_tokens=7) as run:
+        case.model(**ask_about(case, "image", 4))
+    assert sum(part.tokens_per_layer[0] for part in run.report.images) == 7
+    assert min(len(part.kept) for part in run.report.images) >= 2
+
+
 def test_words_between_frames_and_segments_stay_and_are_not_read_as_instruction(
     case, compress, short_segments, monkeypatch
 ):

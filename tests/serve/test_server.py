@@ -158,3 +158,21 @@ def test_a_request_may_ask_for_a_least_coverage(server):
     own = server.ask(content, extra_body={"covist": {"budget": 16, "min_coverage": 0.99}}).model_extra["covist"]
     assert own["visual_tokens"] == {"before": 576, "after": 576}
     assert own["certificates"][0]["missed"] < 0.99
+
+
+@pytest.mark.parametrize(
+    ("choice", "kept"),
+    [
+        ({"budget": "total:100"}, 100),
+        ({"budget": "ages:64,16"}, 64 + 16),
+        ({"budget": 64, "max_visual_tokens": 40}, 40),
+    ],
+)
+def test_a_request_may_give_all_its_images_a_budget(server, choice, kept):
+    turn = {"role": "user", "content": [shown(IMAGE), said(QUESTION)]}
+    messages = [turn, {"role": "assistant", "content": "left"}, turn]
+    body = {"model": "tiny", "messages": messages, "max_tokens": 1, "covist": {"method": "covist-max", **choice}}
+    answer = server.post(body).json()["covist"]
+    total = sum(certificate["kept"] for certificate in answer["certificates"])
+    assert total == kept and len(answer["certificates"]) == 2
+    assert answer["visual_tokens"] == {"before": 2 * 576, "after": kept}

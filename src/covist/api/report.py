@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -123,14 +123,15 @@ class Report:
         self,
         path: str | Path,
         image: Image.Image | Sequence[Original] | None = None,
-        which: int = 0,
+        which: int | Literal["all"] = 0,
         title: str = "",
         theme: Theme | None = None,
     ) -> None:
         """Write a drawing of what was kept and why; the file name's ending chooses the format.
 
         .html is a self-contained page: pointing at a representative highlights the tokens that it represents.
-        .png, .svg and .pdf are the figure of `covist show`, for image or video number `which`, counted from 0.
+        .png, .svg and .pdf are the figure of `covist show`, for image or video number `which`, counted from 0; "all"
+        draws a strip of all of them, each with the tokens that it has, for prompts of many images.
 
         image: the original image, or one for each image of the report, for sharper drawings; by default they show what
             the encoder saw. A video is a list of its frames.
@@ -159,6 +160,11 @@ class Report:
                 self.visuals, views, heading, {**facts, **self._facts()}, evidence=True, theme=theme or viz.LIGHT
             )
             viz.save_page(drawn, path, heading, theme)
+            return
+        if which == "all":
+            views = [viz.seen_views(*pair) for pair in zip(self.visuals, given, strict=True)]
+            strip = viz.draw_strip(self.visuals, views, title or self.method, self.summary, theme or viz.LIGHT)
+            viz.save_figure(strip, path)
             return
         if not 0 <= which < len(self.visuals):
             raise CovistError(f"which={which}: the report has {self._shown}, counted from 0")

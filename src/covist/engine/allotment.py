@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -39,21 +39,25 @@ class Allotment:
     def _shared(
         self, images: Sequence[ImageContext], most: list[int], total: int, floor: int | None = None
     ) -> list[int]:
-        """At most `total` tokens, shared by what they add to the coverage of images; each frame of a video is one."""
-        key = (tuple(id(image.signals) for image in images), tuple(most), total, floor)
+        """At most `total` tokens, shared by what they add to the coverage of images; `most` if that is enough."""
         if sum(most) <= total:
             return most
+        key = (tuple(id(image.signals) for image in images), tuple(most), total, floor)
         if key not in self._known:
-            gains = [
-                (image.grid.frames * gain for gain in self._settings.method.coverage_gains(image)) for image in images
-            ]
-            self._known[key] = allocate(gains, most, total, floor or USUAL_FLOOR)
+            self._known[key] = allocate([*map(self._gains, images)], most, total, floor or USUAL_FLOOR)
         return self._known[key]
+
+    def _gains(self, image: ImageContext) -> Iterator[float]:
+        """What each further token adds; every frame of a video counts as an image."""
+        for gain in self._settings.method.coverage_gains(image):
+            yield image.grid.frames * gain
 
     def _capped(self, images: Sequence[ImageContext], budgets: Sequence[Budget], cap: int) -> list[Budget]:
         """The budgets, smaller ones where all images together would have more tokens in a layer than the cap."""
         counts = [token_count(self._settings, image, own) for image, own in zip(images, budgets, strict=True)]
         peaks = [self._peak(image, count) for image, count in zip(images, counts, strict=True)]
+        if sum(peaks) <= cap:
+            return [Total(count) for count in counts]
         allowed = self._shared(images, peaks, cap)
         return [Total(self._fitting(*one)) for one in zip(images, counts, allowed, strict=True)]
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from covist.viz.answers import draw_answer
     from covist.viz.figure import draw_overlay, draw_report
     from covist.viz.film import draw_film
+    from covist.viz.strip import draw_strip
 
 __all__ = [
     "DARK",
@@ -25,13 +26,20 @@ __all__ = [
     "draw_maps",
     "draw_overlay",
     "draw_report",
+    "draw_strip",
     "save_figure",
     "save_page",
     "seen_views",
 ]
 
 # Looked up on first use, because matplotlib is slow to import, and an extra.
-_FIGURES = {"draw_answer": "answers", "draw_film": "film", "draw_overlay": "figure", "draw_report": "figure"}
+_FIGURES = {
+    "draw_answer": "answers",
+    "draw_film": "film",
+    "draw_overlay": "figure",
+    "draw_report": "figure",
+    "draw_strip": "strip",
+}
 
 
 def __getattr__(name: str) -> Any:
