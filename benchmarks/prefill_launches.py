@@ -18,6 +18,7 @@ from launches import Counter, counted, path, row
 
 import covist
 from covist.bench.random_models import RandomModel, build_random
+from covist.bench.recipes import recipe_for
 
 SCALE, TEXT, DEPTHS = 0.04, 20, (8, 16)
 METHODS = ("covist-max", "covist-fixed", "covist-pro")
@@ -41,7 +42,7 @@ PROMPTS = (
     Prompt("576 / 64", "llava-1.5-7b", 64),
     Prompt("8 x 576 / 64", "llava-1.5-7b", 64, batch=8),
     Prompt("2880 / 160", "llava-next-7b", 160),
-    Prompt("16 frames, 2304 / 256", "llava-next-video-7b", 256),
+    Prompt("16 frames, 4096 / 128", "qwen3-vl-8b-video", 128),
 )
 
 
@@ -58,9 +59,8 @@ def added(prompt: Prompt, method: str) -> Added:
     """What `method` adds to the prefill of a prompt."""
     found: list[tuple[Counter, Counter]] = []
     for depth in DEPTHS:
-        random = build_random(
-            prompt.geometry, SCALE, decoder={"num_hidden_layers": depth}, vision={"num_hidden_layers": 3}
-        )
+        shallow = recipe_for(prompt.geometry)[1].shallow
+        random = build_random(prompt.geometry, SCALE, decoder={"num_hidden_layers": depth}, vision=shallow)
         inputs = prompt.inputs(random)
 
         def prefill(random: RandomModel = random, inputs: dict[str, torch.Tensor] = inputs) -> None:
