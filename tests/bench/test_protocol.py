@@ -1,6 +1,8 @@
 """The protocol: what is run, in which order, and how it is summed up."""
 
 import pytest
+import torch
+from torch._dynamo.utils import counters
 
 from covist import tiny
 from covist.api.setup import Setup
@@ -10,6 +12,7 @@ from covist.bench.recipes import buildable
 from covist.bench.workloads import Volume, geometry_workload, image_workload, scene_workload
 from covist.families.registry import geometry_named
 from covist.plan import make_plan
+from covist.request.decoding import static_cache
 from covist.request.inputs import Request
 from covist.request.loading import LoadedModel
 from covist.request.tokens import visual_tokens
@@ -130,3 +133,20 @@ def test_a_video_is_compressed_by_frames(shallow):
     bench.run()
     vanilla, random = bench.results()["results"]
     assert (vanilla["mean_tokens"], random["mean_tokens"]) == (16 * 256, 16 * 32)
+
+
+@pytest.mark.own_rounding
+def test_a_static_cache_with_compiled_steps(loaded):
+    """Compilation happens once for vanilla and once for the method, in the warm-up."""
+    torch.compiler.reset()
+    counters.clear()
+    workload = scene_workload(loaded, Volume(prompts=1, warmup=1, max_new_tokens=3))
+    decoding = static_cache(compiled=True)
+    decoding["compile_config"].backend, decoding["compile_config"].mode = "eager", None
+    bench = Bench(workload, configurations(["covist-max"], [32]), repetitions=1, decoding=decoding)
+    bench.run()
+    assert counters["stats"]["unique_graphs"] == 2 and not counters["graph_break"]
+    results = bench.results()
+    assert (results["protocol"]["cache"], results["protocol"]["compiled"]) == ("static", True)
+    assert all(row["requests"] == 1 and row["generation_ms"] for row in results["results"])
+    torch.compiler.reset()

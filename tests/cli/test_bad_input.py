@@ -235,6 +235,7 @@ def test_strategy_and_method_together(covist):
         (("bench", "--geometry", "gpt"), "unknown geometry 'gpt'"),
         (("bench", "--geometry", "llava-1.5-7b", "--scale", "0"), "scale"),
         (("bench", "--prompts", "0"), "--prompts"),
+        (("bench", "--compile"), "--compile needs --cache static"),
         (("eval", "--suite", "mme"), "unknown suite 'mme'"),
         (("eval", "--budgets", "64,abc"), "'abc'"),
         (("eval", "--budgets", ","), "--budgets is empty"),

@@ -50,6 +50,19 @@ def test_beams(grouped_query, compress):
     assert torch.equal(found.sequences, greedy(grouped_query, inputs, 5, num_beams=3).sequences)
 
 
+def test_samples_in_another_order(grouped_query, compress):
+    """As beam search takes them, with weights that are not those of the same image."""
+    inputs, order, token = ask(PROMPT, "<image> what"), torch.tensor([1, 0]), torch.tensor([[5], [6]])
+    compress(grouped_query, budget=24)
+    found = []
+    for cache in (room(grouped_query, 60), DynamicCache()):
+        grouped_query(**inputs, past_key_values=cache)
+        grouped_query(input_ids=token, past_key_values=cache)
+        cache.reorder_cache(order)
+        found.append(grouped_query(input_ids=token, past_key_values=cache).logits)
+    torch.testing.assert_close(*found)
+
+
 def room(model, size):
     return StaticCache(config=model.config, max_cache_len=size)
 

@@ -7,7 +7,7 @@ busy machine has outliers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import mean, median
@@ -64,10 +64,13 @@ def default_budgets(geometry: str | None) -> list[Budget | None]:
 class Bench:
     """A benchmark run; `results()` summarises what is finished, also after an interruption."""
 
-    def __init__(self, workload: Workload, plan: Sequence[Setup], repetitions: int = 3):
+    def __init__(
+        self, workload: Workload, plan: Sequence[Setup], repetitions: int = 3, decoding: Mapping[str, Any] | None = None
+    ):
+        """`decoding`: further arguments of `generate`, such as those of a cache."""
         if repetitions < 1 or not workload.requests:
             raise CovistError("a benchmark needs at least one prompt and one repetition")
-        self.workload, self.repetitions = workload, repetitions
+        self.workload, self.repetitions, self._decoding = workload, repetitions, decoding or {}
         self.plan = [setup.over(workload.loaded.defaults) for setup in plan]
         self.records = {setup: Record() for setup in self.plan}
         self._layers = len(family_for(workload.loaded.model).decoder.layers)
@@ -95,7 +98,8 @@ class Bench:
         torch.manual_seed(0)
         with compressed(self.workload.loaded, setup, instruction=self.workload.instruction) as handle:
             for request in requests:
-                record.requests.append(measure(self.workload.loaded.model, request, self.workload.max_new_tokens))
+                model, most = self.workload.loaded.model, self.workload.max_new_tokens
+                record.requests.append(measure(model, request, most, **self._decoding))
                 record.prompt_length = request.length
                 if handle is not None and handle.report is not None:
                     record.reports.append(handle.report)
@@ -127,6 +131,8 @@ class Bench:
                 "warmup": len(workload.warmup),
                 "repetitions": self.repetitions,
                 "max_new_tokens": workload.max_new_tokens,
+                "cache": self._decoding.get("cache_implementation", "dynamic"),
+                "compiled": "compile_config" in self._decoding,
                 "dtype": workload.loaded.dtype,
                 "attention": workload.loaded.attention,
             },

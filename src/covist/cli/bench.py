@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +20,11 @@ from covist.units import counted, number, operations
 
 if TYPE_CHECKING:
     from covist.bench.protocol import Bench
+
+
+class Cache(str, Enum):
+    dynamic = "dynamic"
+    static = "static"
 
 
 @options.with_loading
@@ -52,6 +58,12 @@ def bench(
     warmup: Annotated[int, typer.Option(min=0, help="Untimed requests before the timed ones (paper: 10).")] = 2,
     repetitions: Annotated[int, typer.Option(min=1, help="How often the timed requests are repeated.")] = 3,
     text: Annotated[int, typer.Option(min=2, help="Text tokens per request to a random-weight model.")] = 62,
+    cache: Annotated[
+        Cache, typer.Option(help="Keys in a cache that grows, or in one of fixed size (methods before the decoder).")
+    ] = Cache.dynamic,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile the decoding steps over a static cache, during the warm-up.")
+    ] = False,
     destination: Annotated[
         Path | None, typer.Option("--out", help="Directory for bench.json.", show_default=False)
     ] = None,
@@ -77,9 +89,12 @@ def bench(
     from covist.methods.registry import available_methods
     from covist.outputs import writable_directory, write_json
     from covist.request.budgets import distinct_notes
+    from covist.request.decoding import static_cache
 
     setup = Setup.of(config)
-    names = methods or setup.method or "covist-fixed,covist-pro"
+    if compiled and (cache is Cache.dynamic or not warmup):
+        raise CovistError("--compile needs --cache static, and a warm-up in which to compile")
+    names = methods or setup.method or ("covist-fixed,covist-pro" if cache is Cache.dynamic else "covist-fixed")
     own = default_budgets(geometry) if setup.budget is None else [setup.budget]
     wanted = own if budgets is None else options.split(budgets, "--budgets")
     plan = configurations(split_names(names, list(available_methods())), wanted, setup)
@@ -98,7 +113,7 @@ def bench(
     else:
         asked = question(image, prompt, Films(video or (), frames, fps), model)
         workload = image_workload(load(model, clip, loading, setup), asked.images, asked.prompt, volume, asked.videos)
-    run = Bench(workload, plan, repetitions)
+    run = Bench(workload, plan, repetitions, static_cache(compiled) if cache is Cache.static else None)
     print_notes(distinct_notes(run.reaches()))
     interrupted = _run_with_progress(run)
     results = {**run.results(), "complete": not interrupted}
@@ -128,7 +143,8 @@ def _print(results: dict[str, Any]) -> None:
     protocol, machine = results["protocol"], results["machine"]
     console.print(
         f"\n[bold]{escape(results['workload'])}[/]  [dim]{counted(protocol['prompts'], 'prompt')} x "
-        f"{protocol['repetitions']}, {protocol['warmup']} warm-up, {protocol['dtype']}, {protocol['attention']}[/]"
+        f"{protocol['repetitions']}, {protocol['warmup']} warm-up, {protocol['dtype']}, {protocol['attention']}, "
+        f"{protocol['cache']} cache{', compiled steps' if protocol['compiled'] else ''}[/]"
     )
     console.print(
         f"[dim]{machine['processor']}, {machine['threads']} threads, {machine['accelerator'] or 'no accelerator'}[/]"

@@ -25,7 +25,7 @@ class FixedTerms:
     """What layers with equal terms of Eq. 9 add to their logits, before their gains."""
 
     def __init__(self, terms: Terms, keys: Keys, reach: int):
-        self._distance = terms.distance
+        self._terms = terms
         self.log_weights = terms.log_weights(keys).clone()  # [batch, room]
         self.takes = terms.takes_distance(keys).clone()  # [batch, room] bool
         self.table = None if terms.distance is None else terms.distance.covering(reach, keys.rows.device).clone()
@@ -34,12 +34,16 @@ class FixedTerms:
     def tensors(self) -> list[Tensor]:
         return [self.log_weights, self.takes, *([] if self.table is None else [self.table])]
 
+    def write(self, keys: Keys) -> None:
+        self.log_weights.copy_(self._terms.log_weights(keys))
+        self.takes.copy_(self._terms.takes_distance(keys))
+
     def bias(self, query: Tensor, positions: Tensor) -> Tensor:
         """[batch, 1, 1, room] for queries at [batch, 1(, axes)] and keys at [batch, room(, axes)]."""
-        weights = self.log_weights[:, None, None]
-        if self._distance is None or self.table is None:
+        weights, distance = self.log_weights[:, None, None], self._terms.distance
+        if distance is None or self.table is None:
             return weights
-        factor = self._distance.log_factor_in(self.table, query, positions)[:, None]
+        factor = distance.log_factor_in(self.table, query, positions)[:, None]
         return weights + factor.masked_fill(~self.takes[:, None, None], 0.0)
 
 
@@ -57,6 +61,11 @@ class FixedRule:
     @property
     def tensors(self) -> list[Tensor]:
         return [self.scale, *(tensor for group in self.groups for tensor in group.tensors)]
+
+    def write(self, keys: Keys) -> None:
+        """Follow keys that have changed."""
+        for group in self.groups:
+            group.write(keys)
 
     def at_the_addresses_of(self, other: object) -> FixedRule:
         """The same rule in the tensors of an earlier one, if they are alike; else at addresses of its own."""
@@ -76,14 +85,12 @@ def hold_fixed(
 ) -> FixedKeys:
     """The keys of a ledger for the steps of a static cache, at the addresses of an earlier one where possible."""
     keys = before if before is not None and before.fits(ledger, room) else FixedKeys(ledger, room)
+    earlier, keys.rule, keys.only_eager = keys.rule, None, _only_eager(decoder)
     keys.write(ledger)
-    keys.only_eager = _only_eager(decoder)
-    if rule is None or keys.only_eager:
-        keys.rule = None
-    else:
+    if rule is not None and not keys.only_eager:
         # Rounded up, so that tables of different prompts have the same size.
         reach = 1 << (max(ledger.reach, ledger.given) + room).bit_length()
-        keys.rule = FixedRule(rule.while_decoding, keys, reach).at_the_addresses_of(keys.rule)
+        keys.rule = FixedRule(rule.while_decoding, keys, reach).at_the_addresses_of(earlier)
     return keys
 
 
@@ -91,9 +98,7 @@ def _only_eager(decoder: Any) -> str:
     """Why a step over a static cache cannot be compiled, if it cannot."""
     backend = backend_of(decoder)
     if takes_no_mask(backend):
-        return (
-            f"{backend} takes no mask, so its bias is computed from the keys of each step; load the model with 'sdpa'"
-        )
+        return f"{backend} takes no mask, so the bias of a step depends on its length; load the model with 'sdpa'"
     types = {str(getattr(part, "rope_type", "")) for part in decoder.modules()}
     if any(changing in one for one in types for changing in ("dynamic", "longrope")):
         return "the decoder changes its rotary frequencies as it goes"

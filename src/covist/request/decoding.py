@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import CompileConfig
 
 from covist.engine.capture import execution_device
 
@@ -45,6 +46,15 @@ def greedy(max_new_tokens: int, **explicit: Any) -> dict[str, Any]:
     (1.0, 1.05)
     """
     return {**_GREEDY, "max_new_tokens": max_new_tokens, **explicit}
+
+
+def static_cache(compiled: bool) -> dict[str, Any]:
+    """Arguments of `generate` for a cache of fixed size, with steps that are compiled on any device, or on none."""
+    if not compiled:
+        return {"cache_implementation": "static", "disable_compile": True}
+    config = CompileConfig(fullgraph=True)
+    config._compile_all_devices = True
+    return {"cache_implementation": "static", "compile_config": config}
 
 
 @torch.no_grad()

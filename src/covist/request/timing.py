@@ -52,7 +52,8 @@ class _Marks(BaseStreamer):
         self.kv_bytes = 0
 
     def mark(self, name: str) -> None:
-        if name not in self.times:
+        # What is marked is the prompt's, which is never compiled.
+        if not torch.compiler.is_compiling() and name not in self.times:
             synchronise(self._device)
             self.times[name] = perf_counter()
 
@@ -75,13 +76,13 @@ class _Marks(BaseStreamer):
 
 
 @torch.no_grad()
-def measure(model: Any, request: Request, max_new_tokens: int = 128) -> Measurement:
-    """Answer one prompt and measure the times."""
+def measure(model: Any, request: Request, max_new_tokens: int = 128, **explicit: Any) -> Measurement:
+    """Answer one prompt and measure the times; `explicit` goes to `generate`."""
     device = execution_device(model)
     with _marked(model, device) as marks, _peak_memory(device) as peak:
         synchronise(device)
         started = perf_counter()
-        output = generate(model, request.inputs(model), max_new_tokens, streamer=marks)
+        output = generate(model, request.inputs(model), max_new_tokens, streamer=marks, **explicit)
         synchronise(device)
         ended = perf_counter()
     times = marks.times

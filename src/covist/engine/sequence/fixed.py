@@ -49,6 +49,8 @@ class FixedKeys:
         self.shift.copy_(ledger.shift)
         self.held.fill_(ledger.length)
         self.removed.fill_(ledger.given - ledger.length)
+        if self.rule is not None:
+            self.rule.write(self.keys)
 
     def ledger(self, last: Ledger) -> Ledger:
         """What the ledger that was written `last` has become by the steps since; reads one number from the device."""
