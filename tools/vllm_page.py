@@ -29,6 +29,7 @@ RUN = {
     "Qwen2_5_VLForConditionalGeneration",
     "Qwen3VLForConditionalGeneration",
     "Qwen3_5ForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",
 }
 """Classes of which `make test-vllm` compares a small model with transformers."""
 HYBRID = "in the attention layers; linear layers see every kept token once"

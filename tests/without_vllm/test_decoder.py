@@ -93,7 +93,7 @@ def test_shape_and_frequencies_are_those_of_the_model(model):
     for name in ("layers", "heads", "head_width", "hidden"):
         assert getattr(ours, name) == getattr(engine, name)
     assert torch.equal(ours.frequencies, engine.frequencies(0))
-    assert ours.scale(0) == engine.scale(0)
+    assert ours.scale(0) == engine.scale(0) and ours.reads(0)
 
 
 @pytest.mark.parametrize("projection", [Fused, Packed])

@@ -82,7 +82,7 @@ def _class_in_vllm(model: str) -> tuple[str, type[Family], Any]:
     except CovistError:
         if (own := _own_class(model)) is None:
             raise
-        name, family, config = own, Family, None
+        name, family, config = own, Family, None  # type: ignore[type-abstract]
     require_fit(name)
     return name if name in MODELS else BACKEND, family, config
 

@@ -20,10 +20,7 @@ NEEDED = ("qkv_proj", "attn", "total_num_heads", "total_num_kv_heads", "head_dim
 
 
 class ServedDecoder:
-    """The part of a `Decoder` that is read before it runs.
-
-    Its layers have `self_attn` with a fused `qkv_proj` and call `self.attn(q, k, v)`.
-    """
+    """The part of a `Decoder` that is read before it runs; its layers have `self_attn` with a fused `qkv_proj`."""
 
     def __init__(self, module: Any, rotary: Any, gather_heads: GatherHeads):
         """`rotary`: transformers' module for the positions of this decoder."""
@@ -49,6 +46,9 @@ class ServedDecoder:
                 "methods that read the vision tower need text models like Llama, Mistral, Qwen2 and Qwen3"
             )
         return attention
+
+    def reads(self, layer: int) -> bool:
+        return True  # `attention_of` refuses other models
 
     @cached_property
     def distances(self) -> tuple[DistanceTable, ...]:

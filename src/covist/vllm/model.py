@@ -46,6 +46,7 @@ class CompressedModel:
 
     model_config: Any
     language_model: Any
+    _tower_model_names: list[str]
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):
         parent: Any = super()
