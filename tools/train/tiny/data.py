@@ -1,6 +1,6 @@
 """Rendered scenes, kept on disk as memory maps so that training does not wait for the renderer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def to_patches(pixels: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def memory_maps(
-    folder: Path, shapes: dict[str, tuple[tuple[int, ...], type]]
+    folder: Path, shapes: Mapping[str, tuple[tuple[int, ...], type]]
 ) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
     """Arrays of some shapes and types in a folder, by name, and whether they are to be filled in this context."""
     complete = folder / "complete"

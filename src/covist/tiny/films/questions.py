@@ -149,7 +149,10 @@ def _duration(film: Film, rng: np.random.Generator) -> Asked:
 def _look(film: Film, rng: np.random.Generator) -> Asked:
     """For training only: a question that any frame with the object answers."""
     one = pick(rng, [one for one in film.objects if not one.later_color])
-    if rng.integers(2):
+    way, spot = int(rng.integers(3)), one.path[one.frames[0]]
+    if way == 0 and spot and not one.direction and (where := quadrant(spot)):
+        return f"where is the {_name(one, rng)}?", where, [_whole(one)]
+    if way == 1:
         return f"what color is the {one.shape}?", one.color, [_whole(one)]
     return f"what shape is the {one.color} object?", one.shape, [_whole(one)]
 
@@ -182,7 +185,7 @@ LESSONS: dict[str, FilmFamily] = {**FILM_FAMILIES, "look": _look}
 def film_questions_for(film: Film, seed: int = 0, per_family: int | Mapping[str, int] = 1) -> list[Question]:
     """Ask up to `per_family` different questions of every family about a film.
 
-    per_family: a number, or a mapping from family to number, which may also name "look", what an object looks like
+    per_family: a number, or a mapping from family to number, which may also name "look": how and where an object is
     seed: the same film and seed give the same questions
 
     >>> film = covist.tiny.films.sample_film(covist.tiny.HELD_OUT_SEEDS[0])

@@ -107,7 +107,7 @@ def _place(layout: Layout, half_width: float, half_height: float) -> Spot:
     return spot
 
 
-def _walk(layout: Layout, rng: np.random.Generator) -> tuple[str, tuple[Spot, ...]]:
+def _walk(layout: Layout, rng: np.random.Generator) -> tuple[str, tuple[Spot | None, ...]]:
     """A direction and an even straight path in it, of which nothing else touches any part."""
     direction = str(rng.choice(list(DIRECTIONS)))
     across, down = DIRECTIONS[direction]

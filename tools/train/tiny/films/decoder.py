@@ -27,8 +27,8 @@ from train.tiny.packing import IGNORED, PACKED_ATTENTION, PREFIX, Packed, pack
 POINTING_WEIGHT = CHRONICLE_WEIGHT = 0.3
 # more questions for families that compare several moments
 QUESTIONS = {
-    "direction": 2, "place": 2, "event": 2, "change": 2, "digit": 2, "order": 5, "before": 3, "duration": 3,
-    "counting": 3, "look": 6,
+    "direction": 1, "place": 2, "event": 4, "change": 1, "digit": 1, "order": 6, "before": 4, "duration": 1,
+    "counting": 5, "look": 2,
 }  # fmt: skip
 _TOKENIZER = build_video_tokenizer()
 
@@ -42,9 +42,8 @@ class FilmPhase:
 
 
 FILM_PHASES = (
-    FilmPhase("72 tokens", 0.55, films=6, sampled=72),
-    FilmPhase("144 tokens", 0.10, films=6, sampled=144),
-    FilmPhase("all tokens", 0.35, films=6),
+    FilmPhase("72 tokens", 0.78, films=6, sampled=72),
+    FilmPhase("all tokens", 0.22, films=6),
 )
 
 

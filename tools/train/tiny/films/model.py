@@ -45,7 +45,9 @@ _PIXELS: dict[str, Any] = {
 
 
 def video_config(size: Size) -> LlavaOnevisionConfig:
-    tower = SiglipVisionConfig(
+    # Any: the pooling head is switched off by a field that the class does not declare, as in published checkpoints
+    make_tower: Any = SiglipVisionConfig
+    tower = make_tower(
         hidden_size=size.width,
         intermediate_size=4 * size.width,
         num_hidden_layers=size.vision_layers,
