@@ -160,7 +160,7 @@ def assert_merged(state, expected):
 @pytest.mark.parametrize("shape", [(1, 3, 5), (2, 3, 4), (9, 2, 3)], ids=str)
 def test_what_stays_and_what_it_contains(name, shape):
     """Counts between the published ones, few frames, and large shares, for which there are no golden vectors."""
-    tokens, attention = moving(*shape, seed=3)
+    tokens, attention = moving(*shape, seed=4)
     reference = getattr(merging, name.partition(":")[0])
     options = {"mean": True} if "mean" in name else {"columns": shape[2]} if name == "tango" else {}
     method = create_method(name)
