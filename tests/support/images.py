@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -47,8 +47,9 @@ class FakeText:
         return features.float() @ self._weight.T
 
 
+@cache
 def decoder(kv_heads: int = HEADS, seed: int = 0) -> FrozenDecoder:
-    torch.manual_seed(seed)
+    """A random decoder; always the same one, because building it takes longer than most tests."""
     config = LlamaConfig(
         vocab_size=8,
         hidden_size=WIDTH,
@@ -59,7 +60,9 @@ def decoder(kv_heads: int = HEADS, seed: int = 0) -> FrozenDecoder:
         initializer_range=0.4,
         attn_implementation="eager",
     )
-    return FrozenDecoder(LlamaModel(config).eval())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return FrozenDecoder(LlamaModel(config).eval())
 
 
 def image(

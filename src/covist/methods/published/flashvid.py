@@ -141,7 +141,6 @@ def cluster(trees: Trees, free: Tensor, counts: list[int]) -> Iterator[tuple[Ten
     places = free.shape[1]
     for frame, count in enumerate(counts):
         roots = (trees.is_root[frame] & free[frame]).nonzero()[:, 0]
-        centres, *merged = merge_by_density(
-            trees.contents[frame][roots], trees.sizes[frame][roots], count, min(NEIGHBOURS, count)
-        )
-        yield frame * places + roots[centres], *merged
+        points, own_sizes = trees.contents[frame][roots], trees.sizes[frame][roots]
+        centres, means, sizes = merge_by_density(points, own_sizes, count, min(NEIGHBOURS, count))
+        yield frame * places + roots[centres], means, sizes

@@ -107,8 +107,8 @@ class Sets:
         sets += [(frame, moving, self.tokens[frame, moving], 1, counts[frame]) for frame in window]
         made = []
         for frame, members, points, size, count in sets:
-            centres, *merged = merge_by_density(points, torch.full_like(points[:, 0], size), count, NEIGHBOURS)
-            made.append((frame * places + members[centres], *merged))
+            centres, means, sizes = merge_by_density(points, torch.full_like(points[:, 0], size), count, NEIGHBOURS)
+            made.append((frame * places + members[centres], means, sizes))
         return made
 
 

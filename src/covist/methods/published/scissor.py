@@ -60,6 +60,8 @@ def most_components(tokens: Tensor, count: int) -> Components:
     low, high = -1.0, 1.0
     best = connected_twice(tokens, low - 1)  # a single one
     for _ in range(STEPS):
+        if len(best.places) == count:
+            break
         middle = (low + high) / 2
         found = connected_twice(tokens, middle)
         if len(found.places) <= count:

@@ -97,7 +97,8 @@ def choose(tokens: Tensor, points: Tensor, attention: Tensor, ratio: float) -> K
     each = math.ceil(ratio * places - 1e-9)  # a product that should be whole may be just above it
     salient = int(SALIENT_SHARE * each)
     starts = places * torch.arange(frames, device=tokens.device)
-    plain = torch.cat([start + diverse(*own, salient) for start, *own in zip(starts, points, attention, strict=True)])
+    chosen = [diverse(own, score, salient) for own, score in zip(points, attention, strict=True)]
+    plain = torch.cat([start + own for start, own in zip(starts, chosen, strict=True)])
     rest = without(plain, frames * places)
     merged = merge(tokens.flatten(0, 1)[rest], points.flatten(0, 1)[rest], frames * (each - salient))
     return Kept(plain, rest[merged[0]], *merged[1:])

@@ -10,8 +10,13 @@ from covist.contract.method import Method
 from covist.contract.views import ImageContext
 from covist.methods.frames import by_frame, largest_by_frame
 from covist.methods.published import register_published
+from covist.methods.shared import largest
 
 TEMPERATURE, EPSILON = 0.7, 1e-6
+STILL = 1e-5
+"""Length of a step between unit vectors that may come from rounding."""
+COUNTS_ALIKE = 1e-4
+"""Parts of a token by which equal counts of frames may differ, because of rounding."""
 
 
 @register_published
@@ -27,6 +32,7 @@ class VCast(Method):
 def curvature(tokens: Tensor) -> Tensor:
     """How much the path of the mean tokens turns at each frame of [F, n, d] -> [F]; 1 at both ends."""
     steps = normalize(tokens.mean(1), dim=-1, eps=EPSILON).diff(dim=0)
+    steps = steps * (steps.norm(dim=-1, keepdim=True) > STILL)
     turns = 1 - cosine_similarity(steps[:-1], steps[1:], dim=-1, eps=EPSILON)
     ends = tokens.new_ones(min(2, len(tokens)))
     return torch.cat([ends[:1], turns, ends[1:]])
@@ -39,9 +45,10 @@ def allocate(weights: Tensor, total: int, most: int) -> list[int]:
     """
     least = int(total >= len(weights))
     wanted = weights / weights.sum() * (total - least * len(weights))
-    counts = [least + min(whole, most - least) for whole in wanted.floor().long().tolist()]
+    whole = (wanted + COUNTS_ALIKE).floor()
+    counts = [least + min(own, most - least) for own in whole.long().tolist()]
     left = total - sum(counts)
-    for number in (wanted - wanted.floor()).argsort(descending=True, stable=True).tolist():
+    for number in largest(((wanted - whole) / COUNTS_ALIKE).round(), len(counts)).tolist():
         gift = min(left, most - counts[number])
         counts[number], left = counts[number] + gift, left - gift
     return counts
