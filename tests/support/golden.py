@@ -51,12 +51,8 @@ def cases(file: str) -> list[Case]:
 
 @cache
 def named_case(file: str, name: str) -> dict[str, Tensor]:
-    """The arrays of one case of a file about videos, whose names begin with the name of their case."""
-    with np.load(FOLDER / f"{file}.npz") as stored:
-        arrays = {key: torch.tensor(stored[key]) for key in stored.files if key.startswith(f"{name}_")}
-    return {
-        key.removeprefix(f"{name}_"): own.long() if own.dtype == torch.int32 else own for key, own in arrays.items()
-    }
+    """The arrays of one case of a file of named cases."""
+    return _beginning_with(f"{name}_", stored(file))
 
 
 def _of_case(name: str, array: np.ndarray, number: int) -> Tensor:

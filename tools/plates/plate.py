@@ -48,7 +48,7 @@ class Representatives:
         self._theme, self._owner = sheet.theme, owners(report, last)
         self._kept: np.ndarray = report.kept.numpy()
         self._weights = report.weights.float().numpy()
-        self._scale = WeightScale(float(self._weights.max()), sheet.theme)
+        self._scale = WeightScale(float(self._weights.max(initial=1.0)), sheet.theme)
         self._sheet = sheet
 
     def show(self, view: View, left: float, top: float, width: float) -> None:

@@ -98,8 +98,8 @@ class Method(ABC):
     - Selecting before the decoder: `select` returns the tokens to keep. It reads the vision tower's signals of the
       image, further ones that `encoder_requests` lists, and the question.
     - Merging: `enter` returns a state whose tokens have other content, weights and positions.
-    - Inside the decoder: `schedule` says before which layers an image shrinks, and to how many tokens; `reduce` does
-      it, and reads the states that entered `observed_layer`.
+    - Inside the decoder: `schedule` says before which layers an image shrinks, and to how many tokens (none, if it
+      says 0); `reduce` does it, and reads the states that entered `observed_layer`.
     - Attention: `attention_rule` says what is added to the logits of which layers, in prompts and in later text.
     - Memory: `memory` makes an object for each image of a prompt, which `reduce` and `see_block` may read and change.
     - Watching: with `watches_blocks`, `see_block` is shown what the blocks of every layer make of the image.
