@@ -171,7 +171,7 @@ def test_a_growing_cache_is_refused(model, compress):
 
 def test_a_prompt_in_a_full_graph_is_refused(model, compress):
     compress(model, budget=24)
-    with pytest.raises(Exception, match="covist compresses a prompt in an uncompiled call"):
+    with pytest.raises(Exception, match="a prompt is compressed in an uncompiled call"):
         torch.compile(model, backend="eager", fullgraph=True)(**ask(PROMPT))
 
 
