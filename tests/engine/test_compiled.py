@@ -118,7 +118,7 @@ def test_positions_with_axes(compress):
     assert compilations() == 1
 
 
-@pytest.mark.parametrize("how", ["compile", "forward"])
+@pytest.mark.parametrize("how", ["compile", pytest.param("forward", marks=pytest.mark.slow)])
 def test_a_compiled_vision_tower_is_read(model, compress, how):
     """While its attention is read, it runs uncompiled; afterwards it is what it was."""
     inputs, tower = ask(PROMPT), model.model.vision_tower
