@@ -118,7 +118,7 @@ def test_positions_with_axes(compress):
     assert compilations() == 1
 
 
-@pytest.mark.parametrize("how", ["compile", "forward"])
+@pytest.mark.parametrize("how", ["compile", pytest.param("forward", marks=pytest.mark.slow)])
 def test_a_compiled_vision_tower_is_read(model, compress, how):
     """While its attention is read, it runs uncompiled; afterwards it is what it was."""
     inputs, tower = ask(PROMPT), model.model.vision_tower
@@ -171,7 +171,7 @@ def test_a_growing_cache_is_refused(model, compress):
 
 def test_a_prompt_in_a_full_graph_is_refused(model, compress):
     compress(model, budget=24)
-    with pytest.raises(Exception, match="covist compresses a prompt in an uncompiled call"):
+    with pytest.raises(Exception, match="a prompt is compressed in an uncompiled call"):
         torch.compile(model, backend="eager", fullgraph=True)(**ask(PROMPT))
 
 

@@ -33,7 +33,11 @@ def test_a_static_cache_gives_what_a_dynamic_one_gives(grouped_query, compress, 
     assert_same(greedy(grouped_query, inputs, 6, **STATIC), greedy(grouped_query, inputs, 6))
 
 
-@pytest.mark.parametrize("kind", ["sliding", "sliding, two rotary tables", "sliding, shared keys", "linear", "chunked"])
+FEW = ["sliding", "sliding, two rotary tables", "chunked"]
+MORE = ["sliding, shared keys", "linear", "convolution", "mamba", "latent keys"]
+
+
+@pytest.mark.parametrize("kind", [*FEW, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE)])
 def test_windows_and_hybrid_caches(compress, kind):
     """24 tokens of an image exceed a window, and so does what is generated after a shorter prompt."""
     model, inputs = model_of(kind), ask(PROMPT, "<image> what")

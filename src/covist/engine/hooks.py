@@ -29,7 +29,7 @@ from covist.errors import CovistError
 from covist.undo import ReplacedMethod, all_or_nothing
 
 EAGER_PREFILL = (
-    "covist compresses a prompt in an uncompiled call: compile the model without fullgraph=True, or assign "
+    "a prompt is compressed in an uncompiled call: compile the model without fullgraph=True, or assign "
     "`model.forward = torch.compile(model.forward, ...)`"
 )
 EAGER_STEP = "under compression, torch.compile supports steps of one token over a static cache: {reason}"

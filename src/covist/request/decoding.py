@@ -52,7 +52,7 @@ def static_cache(compiled: bool) -> dict[str, Any]:
     """Arguments of `generate` for a cache of fixed size, with steps that are compiled on any device, or on none."""
     if not compiled:
         return {"cache_implementation": "static", "disable_compile": True}
-    config = CompileConfig(fullgraph=True)
+    config: Any = CompileConfig(fullgraph=True)
     config._compile_all_devices = True
     return {"cache_implementation": "static", "compile_config": config}
 
