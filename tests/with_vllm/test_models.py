@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,7 +81,8 @@ def first_differences(completions: list[Any], references: list[Any]) -> list[flo
 def test_linear_attention_agrees_as_far_as_half_precision_goes(engine, tmp_path):
     """Most layers of Qwen3.5; their kernel on CPUs takes bfloat16 only, so float32 is compared with both engines.
 
-    bfloat16 may also change which token is chosen, in either engine: that is why medians are compared.
+    bfloat16 sometimes changes which tokens are chosen, in either engine and not for the same images. So the ranges are
+    compared: the smallest differences have the same choice, the largest another one.
     """
     settings = {"method": BY_EMBEDDINGS, "budget": 10}
     served = serve(engine, MODELS["qwen3.5"], tmp_path, settings, **NARROW, dtype="bfloat16")
@@ -94,7 +94,8 @@ def test_linear_attention_agrees_as_far_as_half_precision_goes(engine, tmp_path)
         found["vLLM"] += first_differences(served.generate(asks), exact)
         theirs = [SimpleNamespace(log_probs=log_probs) for _, log_probs in rounded]
         found["transformers"] += first_differences(theirs, exact)
-    assert median(found["vLLM"]) < 3 * median(found["transformers"])
+    assert max(found["vLLM"]) < 3 * max(found["transformers"])
+    assert min(found["vLLM"]) < 5 * min(found["transformers"])
 
 
 def test_latent_attention_agrees_as_far_as_it_does_on_text(engine, tmp_path):
@@ -107,9 +108,5 @@ def test_latent_attention_agrees_as_far_as_it_does_on_text(engine, tmp_path):
     texts, few = [served.ask(one) for one in said], [served.ask(QUESTION, index) for index in range(3)]
     whole = [replace(ask, options={"covist_budget": "100%"}) for ask in few]
     without = first_differences(served.generate(texts), served.plain(texts))
-    completions = served.generate(few)
-    assert max(first_differences(served.generate(whole), served.plain(whole))) < 2 * max(without)
-    assert max(first_differences(completions, served.compressed(few))) < 2 * max(without)
-    # a mistake of the plugin would show: the same tokens at other positions are further away
-    moved = served.compressed(few, method=f"{WITHOUT_WEIGHTS},positions=reindex")
-    assert min(first_differences(completions, moved)) > max(without)
+    assert max(first_differences(served.generate(whole), served.plain(whole))) < 1.5 * max(without)
+    assert max(first_differences(served.generate(few), served.compressed(few))) < 1.5 * max(without)
