@@ -30,7 +30,8 @@ models TYPE` describes one type, and `covist doctor --model DIR` says what a che
 method or family](extending.md) explains when a file is worth it.
 
 *Presets* are published sizes for `covist plan --preset` and `covist bench --geometry`, with decoder layers and visual
-tokens. The embedded models need no download: `tiny` is a LLaVA-1.5, `tiny-next` a LLaVA-NeXT.
+tokens. The embedded models need no download: `tiny` is a LLaVA-1.5, `tiny-next` a LLaVA-NeXT, `tiny-video` a
+LLaVA-OneVision.
 
 *Evidence* is whose attention weighs the tokens of an image:
 

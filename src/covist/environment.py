@@ -90,10 +90,12 @@ def _declared(name: str) -> SpecifierSet:
 
 def _embedded_models() -> list[Check]:
     from covist.tiny import NEXT_WEIGHTS, WEIGHTS
+    from covist.tiny.films import VIDEO_WEIGHTS
 
     return [
         _embedded_model("embedded model tiny", WEIGHTS),
         _embedded_model("embedded model tiny-next", NEXT_WEIGHTS),
+        _embedded_model("embedded model tiny-video", VIDEO_WEIGHTS),
     ]
 
 

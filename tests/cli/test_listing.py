@@ -166,13 +166,14 @@ def test_doctor_finds_what_is_installed(covist, monkeypatch):
     assert "torch" in covist("doctor").stdout
 
 
-def test_doctor_looks_at_both_embedded_models(covist, monkeypatch, tmp_path):
+def test_doctor_looks_at_the_embedded_models(covist, monkeypatch, tmp_path):
     def found():
         return {check["name"]: check for check in covist("doctor", "--json").json["checks"] if "model" in check["name"]}
 
     assert {name: check["status"] for name, check in found().items()} == {
         "embedded model tiny": "ok",
         "embedded model tiny-next": "ok",
+        "embedded model tiny-video": "ok",
     }
     damaged = tmp_path / "model.safetensors"
     monkeypatch.setattr("covist.tiny.WEIGHTS", tmp_path)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 OWN_METHODS = ("covist-fixed", "covist-max", "covist-pro", "downsample", "frames", "random", "uniform")
 SUITES = ("scenes", "scenes-hd", "films", "photos")
-MODELS = ("tiny", "tiny-next")
+MODELS = ("tiny", "tiny-next", "tiny-video")
 PACKAGE = Path(__file__).parent.parent
 
 

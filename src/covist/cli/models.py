@@ -78,11 +78,13 @@ def question(
 ) -> UserQuestion:
     """The user's images, videos and question, or the bundled example if none is given.
 
-    An embedded model can be asked anything about the bundled image; with another one, an image was probably forgotten.
+    An embedded model can be asked anything about its own example; with another one, an image was probably forgotten.
     """
     from covist import tiny
     from covist.request.checkpoints import EMBEDDED
     from covist.request.images import load_image
+    from covist.request.videos import Video
+    from covist.tiny.films import film_demo
 
     if prompt is not None and not prompt.strip():
         raise CovistError("--prompt is empty")
@@ -91,6 +93,9 @@ def question(
             raise CovistError(
                 "--prompt needs an --image or --video to ask about; give none of them for the bundled example"
             )
+        if model == "tiny-video":
+            frames, asked, _ = film_demo()
+            return UserQuestion(prompt or asked, [], [Video.of(frames)])
         image, asked, _ = tiny.demo("next" if model == "tiny-next" else "tiny")
         return UserQuestion(prompt or asked, [image])
     if prompt is None:

@@ -49,7 +49,7 @@ Quiet = Annotated[
     typer.Option("--quiet", "-q", callback=be_quiet, help="Print no progress and no notes, only results and errors."),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")]
-MODEL_HELP = "`tiny` or `tiny-next` (embedded, nothing to download), a folder, or a Hugging Face id."
+MODEL_HELP = "`tiny`, `tiny-next` or `tiny-video` (embedded, nothing to download), a folder, or a Hugging Face id."
 Model = Annotated[str, typer.Option("--model", help=MODEL_HELP, autocompletion=completion.a_model)]
 Clip = Annotated[
     str | None, typer.Option("--clip", help="CLIP checkpoint that the vision tower comes from, if it is a CLIP tower.")

@@ -68,7 +68,8 @@ def _print_all(entries: list[ModelType]) -> None:
     console.print(f"presets for [bold]covist plan[/] and [bold]covist bench[/]: [dim]{presets}[/]\n")
     console.print(f"{len(running)} of {len(entries)} model types run. [bold]covist models TYPE[/] describes one,")
     console.print("[bold]covist doctor --model DIR[/] a checkpoint of yours.")
-    console.print("The embedded models need no download: [bold]tiny[/] is a llava, [bold]tiny-next[/] a llava_next.")
+    console.print("The embedded models need no download: [bold]tiny[/] is a llava, [bold]tiny-next[/] a llava_next,")
+    console.print("[bold]tiny-video[/] a llava_onevision.")
 
 
 def _left(listed: Table) -> Table:

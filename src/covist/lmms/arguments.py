@@ -35,7 +35,7 @@ class Arguments:
 
     and these the model:
 
-    pretrained:          "tiny", "tiny-next", a folder or a hub id
+    pretrained:          "tiny", "tiny-next", "tiny-video", a folder or a hub id
     clip:                the CLIP checkpoint of the model's vision tower
     dtype, attention, device_map, quantization, adapter, revision, trust_remote_code:
                          how it is loaded, as in `covist.Loading`; attn_implementation is another name of attention

@@ -63,7 +63,7 @@ def fitting_examples(service: Service, budget: Budget, folder: Path) -> tuple[li
 
 def write_examples(model: str, folder: Path, scale: int = 1) -> list[Example]:
     """Write the examples of a model to `folder`, enlarged; a model that is not embedded gets those of `tiny`."""
-    suite = next((suite for suite in SUITES.values() if suite.model == model), load_suite("scenes"))
+    suite = next((one for one in SUITES.values() if one.model == model and one.unit == "image"), load_suite("scenes"))
     shown = [demo("next" if suite.model == "tiny-next" else "tiny")[:2]]
     for number, item in enumerate(suite.items(SCENES)[1:], start=1):
         shown.append((item.image, item.questions[number % len(item.questions)].question))

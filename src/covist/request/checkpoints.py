@@ -20,8 +20,9 @@ from covist.families.registry import find_family, served_classes
 from covist.files import parse_json
 from covist.loading import AS_STORED, Loading
 from covist.request.weights import first_line, hub_options
+from covist.tiny.films import VIDEO_WEIGHTS
 
-EMBEDDED = {"tiny": tiny.WEIGHTS, "tiny-next": tiny.NEXT_WEIGHTS}
+EMBEDDED = {"tiny": tiny.WEIGHTS, "tiny-next": tiny.NEXT_WEIGHTS, "tiny-video": VIDEO_WEIGHTS}
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _NO_ANSWER = "the Hugging Face hub did not provide it"
 _AUTO_CLASSES = ("AutoModelForImageTextToText", "AutoModelForCausalLM", "AutoModel")

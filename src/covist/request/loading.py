@@ -60,7 +60,7 @@ def load_model(
 ) -> LoadedModel:
     """Load a model with its processor: everything that `covist.compress` needs.
 
-    name: "tiny" or "tiny-next" (embedded), a folder, or an id of the Hugging Face hub
+    name: "tiny", "tiny-next" or "tiny-video" (embedded), a folder, or an id of the Hugging Face hub
     clip: the CLIP checkpoint that the vision tower comes from, if it is a CLIP tower
     loading: precision, attention backend, places, quantisation, adapter, revision and trust
     options: single fields of `covist.Loading`, which take precedence
