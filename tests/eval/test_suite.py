@@ -72,7 +72,7 @@ def test_crowded_scenes_have_seeds_of_their_own():
 
 
 def test_the_suite_is_the_one_that_published_figures_were_measured_on():
-    # A new value here means that every figure in docs/results-tables.md, docs/video.md and the model cards has to be measured again.
+    # A new value here means that every figure in docs/results-tables.md, docs/video.md and model cards is out of date.
     assert load_suite("scenes").fingerprint() == "2dcaca65"
     assert load_suite("scenes-hd").fingerprint() == "50a019d3"
     assert load_suite("films").fingerprint() == "7f130d8c"
