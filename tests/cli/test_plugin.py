@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from support.batches import answers_of, write_rows
+from support.own_method import CODE
 
 from covist import CovistError, tiny
 from covist.api.setup import Setup
@@ -21,17 +22,6 @@ from covist.methods.registry import available_methods
 from covist.plugins import Plugin
 from covist.serve.spec import ServiceSpec
 
-CODE = """
-import covist
-
-
-@covist.register_method
-class Foremost(covist.Method):
-    name = "foremost-of-all"
-
-    def select(self, image, count):
-        return list(range(count))
-"""
 ELSEWHERE = {"reproduce", "vllm-args"}
 """Their methods run in other programs, or are those of the paper."""
 

@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from support.own_method import CODE
 
 import covist
 from covist.api.setup import Setup
@@ -104,26 +105,13 @@ def test_the_summary_covers_what_earlier_calls_have_finished(untrained, tmp_path
     assert "| random |" in (tmp_path / "results.md").read_text()
 
 
-PLUGIN = """
-import covist
-
-
-@covist.register_method
-class Foremost(covist.Method):
-    name = "foremost-of-all"
-
-    def select(self, image, count):
-        return list(range(count))
-"""
-
-
 def test_answers_of_a_method_whose_file_was_changed_are_not_mixed_with_new_ones(untrained, tmp_path):
     file, out = tmp_path / "mine.py", tmp_path / "out"
-    file.write_text(PLUGIN)
+    file.write_text(CODE)
     Plugin.of(str(file)).load()
     for limit in (1, 2):
         evaluate("foremost-of-all", "24", limit=limit, model=untrained, out=out)
-    file.write_text(PLUGIN.replace("range(count)", "range(1, count + 1)"))
+    file.write_text(CODE.replace("range(count)", "range(1, count + 1)"))
     Plugin.of(str(file)).load()
     with pytest.raises(CovistError, match="of foremost-of-all from before its code was changed") as refused:
         evaluate("random,foremost-of-all", "24", limit=3, model=untrained, out=out)

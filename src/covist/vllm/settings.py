@@ -95,10 +95,9 @@ class Serving:
     @property
     def reads_embeddings(self) -> bool:
         """Whether the method reads nothing of an image but its embeddings, which every model has."""
-        if isinstance(self.method, Combined) or self.method.encoder_requests:
-            return False
+        plain = not isinstance(self.method, Combined) and not self.method.encoder_requests
         reads_layout = self.method.name == "uniform" or self.method.info.made_for == "video"
-        return not reads_layout and {*self.method.needs} <= {"embeddings"}
+        return plain and not reads_layout and {*self.method.needs} <= {"embeddings"}
 
     @property
     def biases(self) -> bool:
