@@ -169,7 +169,7 @@ class Hooks:
         if isinstance(one, Pass):
             one.ids, one.mask = given.get("input_ids"), given.get("attention_mask")
         try:
-            with self._calls.one(), running(one), self._uncompiled_for(one):
+            with self._calls.one(), self._uncompiled_for(one), running(one):
                 return forward(*args, **kwargs)
         finally:
             if brings:
@@ -214,7 +214,7 @@ class Hooks:
                 raise CovistError(OTHER_SETTINGS)
             one = _continuation(settings, book, given)
             self._follow_backend()
-        with self._calls.one(), running(one), self._uncompiled_for(one):
+        with self._calls.one(), self._uncompiled_for(one), running(one):
             if one is None:
                 return forward(*args, **kwargs)
             if isinstance(one, Prefill):
@@ -223,8 +223,12 @@ class Hooks:
             return one.leave(output)
 
     def _uncompiled_for(self, one: Pass | FixedStep | None) -> AbstractContextManager[None]:
-        """A pass over tokens whose number changes on the way, or from call to call, is not compiled."""
-        return uncompiled(self._family.base) if isinstance(one, Pass) else nullcontext()
+        """A pass over tokens whose number changes on the way, or from call to call, is not compiled.
+
+        One that is running already began so, and looking through all modules once more would take its time.
+        """
+        begins = isinstance(one, Pass) and one is not current()
+        return uncompiled(self._family.base) if begins else nullcontext()
 
     def _enter_layer(
         self, index: int, module: nn.Module, args: tuple, kwargs: dict[str, Any]

@@ -76,8 +76,9 @@ class SuiteAnswerer:
         return all(item.number in self.records.of(run) for item in self.items)
 
     def answer(self, runs: Sequence[Run], progress: Progress | None = None) -> None:
-        for run in runs:
-            self.records.require_same_code(run, foreign_code(run.method))
+        codes = {run: foreign_code(run.method) for run in runs}  # the files are read once
+        for run, code in codes.items():
+            self.records.require_same_code(run, code)
         open_items = {run: [item for item in self.items if item.number not in self.records.of(run)] for run in runs}
         total = len(runs) * len(self.items)
         done = total - sum(map(len, open_items.values()))
@@ -86,7 +87,7 @@ class SuiteAnswerer:
                 for item in items:
                     if progress:
                         progress(done, total, str(run))
-                    self.records.add(run, self._answer(item, run, handle))
+                    self.records.add(run, self._answer(item, run, handle, codes[run]))
                     done += 1
         if progress:
             progress(done, total, "finished")
@@ -105,7 +106,7 @@ class SuiteAnswerer:
             self.records.store_setting("concentration", self.subject.concentration(self.suite))
         return self.records.settings["concentration"]
 
-    def _answer(self, item: Item, run: Run, handle: Compression | None) -> ItemAnswers:
+    def _answer(self, item: Item, run: Run, handle: Compression | None, code: str | None) -> ItemAnswers:
         # Seeded per image, so that an interrupted run draws the same numbers as an uninterrupted one.
         torch.manual_seed(self.seed * self.suite.size + item.number)
         ready = self.subject.requests(item)
@@ -127,7 +128,7 @@ class SuiteAnswerer:
             capped=report is not None and any(is_capped(run.budget, image) for image in report.visuals),
             written=said.tokens,
             losses=said.losses,
-            code=foreign_code(run.method),
+            code=code,
         )
 
 
