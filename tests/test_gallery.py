@@ -14,7 +14,7 @@ from support.tools import tool
 
 from covist.families.registry import families
 from covist.grid import Grid
-from covist.methods.registry import available_methods
+from covist.methods.registry import methods_for_any_model
 from covist.viz.theme import DARK, LIGHT
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -42,7 +42,7 @@ def text_of(*pages: str) -> str:
 
 def test_the_pages_name_every_method_and_every_family():
     page = text_of(*PAGES)
-    names = [name for name, method in available_methods().items() if of_this_package(method)]
+    names = [name for name, method in methods_for_any_model().items() if of_this_package(method)]
     names += [family.name for family in families() if of_this_package(family) and family.presets]
     assert [name for name in names if f"`{name}`" not in page] == [], "run python tools/gallery.py"
 

@@ -33,6 +33,9 @@ method or family](extending.md) explains when a file is worth it.
 tokens. The embedded models need no download: `tiny` is a LLaVA-1.5, `tiny-next` a LLaVA-NeXT, `tiny-video` a
 LLaVA-OneVision.
 
+A vision tower that takes images as rows of patches can be given a part of an image, which `pixelprune` does: those of
+Qwen2-VL to Qwen3.5, Qwen Omni, GLM-4V and GLM-OCR, and others that reuse them. `covist.compress` refuses it elsewhere.
+
 *Evidence* is whose attention weighs the tokens of an image:
 
 {evidence}

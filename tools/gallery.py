@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from covist.methods.catalogue import WHERE
 from covist.methods.create import create_method
-from covist.methods.registry import available_methods
+from covist.methods.registry import methods_for_any_model
 from covist.viz.theme import THEMES, Theme
 from plates import families, film, images, methods, show
 
@@ -172,7 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", help="names with commas; by default every method of this package")
     named = parser.parse_args().methods
-    ours = [name for name, method in available_methods().items() if method.__module__.startswith("covist.")]
+    ours = [name for name, method in methods_for_any_model().items() if method.__module__.startswith("covist.")]
     logging.disable_progress_bar()
     write(named.split(",") if named else ours)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from covist.contract.encoder import EncoderRead
     from covist.contract.method import Method, MethodInfo
     from covist.contract.signals import ImageSignals
-    from covist.contract.views import BlockView, DecoderView, ImageContext
+    from covist.contract.views import BlockView, DecoderView, ImageContext, PixelView
     from covist.errors import CovistError
     from covist.families.registry import available_families, register_family
     from covist.formulas.concentration import ConcentrationTracker
@@ -44,6 +44,7 @@ __all__ = [
     "Loading",
     "Method",
     "MethodInfo",
+    "PixelView",
     "Reduction",
     "Report",
     "Schedule",
@@ -78,6 +79,7 @@ _MODULES = {
     "Loading": "covist.loading",
     "Method": "covist.contract.method",
     "MethodInfo": "covist.contract.method",
+    "PixelView": "covist.contract.views",
     "Reduction": "covist.reduction",
     "Report": "covist.api.report",
     "Schedule": "covist.schedule",

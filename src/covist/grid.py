@@ -145,9 +145,9 @@ def _add_pairs(layers: Tensor, window: tuple[int, int], padding: tuple[int, int]
 
 @dataclass(frozen=True)
 class PartialGrid(Grid):
-    """A grid of which some tokens are masked. The remaining tokens form one row but keep their coordinates.
+    """A grid of which some tokens are masked, or were not encoded. The others form one row but keep their coordinates.
 
-    Use `PartialGrid.of(whole, cells)`; `cells` are the indices of the remaining tokens, increasing.
+    Use `PartialGrid.of(whole, cells)`; `cells` are the indices of these, increasing.
     """
 
     whole: Grid = Grid(((1, 1),))
@@ -155,6 +155,8 @@ class PartialGrid(Grid):
 
     @classmethod
     def of(cls, whole: Grid, cells: Sequence[int]) -> "PartialGrid":
+        if isinstance(whole, PartialGrid):
+            return cls.of(whole.whole, [whole.cells[cell] for cell in cells])
         return cls(((1, len(cells)),), whole.relation, whole, tuple(cells))
 
     @property
@@ -170,14 +172,14 @@ class PartialGrid(Grid):
     def smooth(self, values: Tensor, kernel: Kernel | None = None) -> Tensor:
         """The same kernel, renormalised at every missing cell, as the binomial kernel is at borders."""
         require_shape("Grid.smooth", "values", values, (self.size,))
-        sums, shares = (self.whole.smooth(self._spread(part), kernel) for part in (values, torch.ones_like(values)))
+        sums, shares = (self.whole.smooth(self.spread(part), kernel) for part in (values, torch.ones_like(values)))
         return (sums / shares)[self._index(values.device)]
 
     def neighbour_similarity(self, cosines: Tensor) -> Tensor:
         require_shape("Grid.neighbour_similarity", "cosines", cosines, (self.size, self.size))
         index = self._index(cosines.device)
         sums, shares = (
-            self.whole.neighbour_similarity(self._spread(self._spread(part).T).T)[index]
+            self.whole.neighbour_similarity(self.spread(self.spread(part).T).T)[index]
             for part in (cosines, torch.ones_like(cosines))
         )
         return (sums / shares).nan_to_num(nan=1.0)  # no neighbour is left
@@ -188,7 +190,7 @@ class PartialGrid(Grid):
         filled = values.mean(0).repeat(self.whole.size, *[1] * (values.dim() - 1)).index_copy(0, index, values)
         return self.whole.per_view(made, filled)[index]
 
-    def _spread(self, values: Tensor) -> Tensor:
+    def spread(self, values: Tensor) -> Tensor:
         """Put the rows of the remaining tokens [V, ...] into zeros for the whole grid [N, ...]."""
         return values.new_zeros(self.whole.size, *values.shape[1:]).index_copy(0, self._index(values.device), values)
 

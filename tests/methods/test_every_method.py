@@ -13,10 +13,10 @@ from support.requests import assert_same, greedy, kept_keys, sample_of
 
 import covist
 from covist.methods.create import create_method
-from covist.methods.registry import available_methods
+from covist.methods.registry import available_methods, methods_for_any_model
 
 COMBINATIONS = ["divprune+csc+sca", "uniform+csc", "fastv+csc+sca", "pyramiddrop+csc", "tome+sca", "restore-holov+sca"]
-NAMES = [*available_methods(), *COMBINATIONS]
+NAMES = [*methods_for_any_model(), *COMBINATIONS]
 BUDGET = 40  # one uncompressed layer of the eight takes 18 of it
 WITHIN_THE_RANK = 24
 """For CDPruner: beyond the width of the embeddings, 32, its published loop goes on by rounding."""

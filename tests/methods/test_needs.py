@@ -13,7 +13,7 @@ from covist.contract.instruction import Instruction
 from covist.contract.signals import EncoderLayer, ImageSignals
 from covist.contract.views import DecoderView, ImageContext
 from covist.methods.create import create_method
-from covist.methods.registry import available_methods
+from covist.methods.registry import available_methods, methods_for_any_model
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"
 WATCHED = {
@@ -37,7 +37,7 @@ WATCHED = {
         "change": "decoder",
     },
 }
-BUILT_IN = [name for name, method in available_methods().items() if method.__module__.startswith("covist.")]
+BUILT_IN = [name for name, method in methods_for_any_model().items() if method.__module__.startswith("covist.")]
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,8 @@ def test_every_method_is_served_or_refused_with_a_reason():
             refused[name] = str(error)
     assert {"covist-pro", "fastv", "sparsevlm", "pyramiddrop", "restore-divprune"} <= set(refused)
     assert {"covist-fixed", "covist-max", "divprune", "visionzip", "tome"} & set(refused) == set()
-    assert all("inside the decoder" in reason or "differently" in reason for reason in refused.values())
+    reasons = ("inside the decoder", "differently", "before the vision tower")
+    assert all(any(reason in line for reason in reasons) for line in refused.values())
 
 
 def test_without_a_reference_every_image_counts_as_average_however_many_were_seen():

@@ -167,6 +167,7 @@ class Compression:
             )
         check_method(method, self.settings.decoder)
         self._hooks.watch_blocks(method)
+        self._hooks.gate_patches(method)
 
     def refresh(self) -> None:
         """Compute head gains and distance tables again after the model's weights have changed.

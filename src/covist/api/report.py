@@ -15,6 +15,7 @@ from covist.engine.decoder import FrozenDecoder
 from covist.engine.prefill import Prefill
 from covist.engine.sequence.images import ImageInPrompt
 from covist.errors import CovistError
+from covist.grid import PartialGrid
 from covist.report.films import whole_videos
 from covist.report.pixels import Preprocessing
 from covist.report.stages import ImageReport, StageReport
@@ -219,11 +220,20 @@ class Report:
         spent = ", ".join(f"{name} {milliseconds(seconds)}" for name, seconds in self.seconds.items())
         return {
             **stages,
+            **self._encoded(),
             **({"evidence": UNIFORM} if any(image.uniform for image in self.visuals) else {}),
             "KV cache": _saved(self.kv_bytes, self.kv_bytes_uncompressed, size),
             "prefill FLOPs": _saved(self.flops, self.flops_uncompressed, operations),
             "time spent": f"{milliseconds(sum(self.seconds.values()))} ({spent})" if spent else "not timed",
         }
+
+    def _encoded(self) -> dict[str, str]:
+        """How much of the images entered the vision tower, if not all of it."""
+        if all(image.encoded is None for image in self.visuals):
+            return {}
+        tokens = sum(image.tokens for image in self.visuals)
+        encoded = sum(image.encoded_tokens for image in self.visuals)
+        return {"vision tower": f"the patches of {encoded} of {tokens} tokens ({share(encoded, tokens)})"}
 
 
 def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
@@ -263,11 +273,13 @@ def _lengths(others: int, images: Sequence[Sequence[int]], layers: int) -> list[
 
 def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessing) -> ImageReport:
     """Refers to small tensors of the states, so that states and signals can be freed."""
-    stages = tuple(StageReport.of(depth, reduction) for depth, reduction in image.reductions)
+    grid = image.signals.grid
+    encoded = grid if image.signals.unseen is not None and isinstance(grid, PartialGrid) else None
+    stages = tuple(StageReport.of(depth, reduction, encoded) for depth, reduction in image.reductions)
     return ImageReport(
         sample,
-        image.signals.grid,
-        len(image.rows),
+        grid if encoded is None else encoded.whole,
+        len(image.rows) if encoded is None else encoded.whole.size,
         len(image.markers),
         image.budget,
         image.actual_schedule.tokens_per_layer,
@@ -278,6 +290,7 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
         image.signals.continues,
         missed=image.missed,
         uniform=image.signals.uniform,
+        encoded=None if encoded is None else encoded.size,
     )
 
 
@@ -312,6 +325,7 @@ def _image_dict(image: ImageReport) -> dict[str, Any]:
         "mean_tokens": image.mean_tokens,
         "mean_cached_tokens": image.mean_cached_tokens,
         "certificate": None if image.certificate is None else image.certificate.to_dict(),
+        "encoded_tokens": image.encoded_tokens,
         "uniform_attention": image.uniform,
         "stages": [
             {

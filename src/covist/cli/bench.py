@@ -86,7 +86,7 @@ def bench(
     from covist.bench.protocol import Bench, configurations, default_budgets
     from covist.bench.workloads import Volume, geometry_workload, image_workload, scene_workload
     from covist.methods.grammar import split_names
-    from covist.methods.registry import available_methods
+    from covist.methods.registry import methods_for_any_model
     from covist.outputs import writable_directory, write_json
     from covist.request.budgets import distinct_notes
     from covist.request.decoding import static_cache
@@ -97,7 +97,7 @@ def bench(
     names = methods or setup.method or ("covist-fixed,covist-pro" if cache is Cache.dynamic else "covist-fixed")
     own = default_budgets(geometry) if setup.budget is None else [setup.budget]
     wanted = own if budgets is None else options.split(budgets, "--budgets")
-    plan = configurations(split_names(names, list(available_methods())), wanted, setup)
+    plan = configurations(split_names(names, list(methods_for_any_model())), wanted, setup)
     if destination is not None:
         writable_directory(destination)
     volume = Volume(prompts, warmup, max_new_tokens)

@@ -12,10 +12,18 @@ from torch import Tensor, nn
 from covist.contract.encoder import EncoderRequest
 from covist.contract.profile import FamilyProfile
 from covist.contract.signals import ImageSignals, PlacedSignals
+from covist.errors import CovistError
 
 SignalSink = Callable[[list[ImageSignals]], None]
 RequestedNow = Callable[[], Collection[EncoderRequest]]
 """Returns what the running method requests from the encoder."""
+PatchRating = Callable[[Tensor], Tensor | None]
+"""The pixels of an image's tokens [frames, rows, columns, 3, values], as the tower receives them -> scores
+[frames, rows, columns], above zero for tokens to encode; None if all are."""
+NOT_PACKED = (
+    "{method} leaves patches out before the vision tower, which needs a tower that takes images as rows of patches, as "
+    "those of Qwen2-VL to Qwen3.5 do; {tower} does not: choose another method"
+)
 
 
 class Removable(Protocol):
@@ -109,6 +117,14 @@ class Family(FamilyProfile, ABC):
         `requests` is all that methods may request from further layers of the tower (`Method.encoder_requests`). A read
         is recorded only while `requested_now` returns it, or always if `requested_now` is None.
         """
+
+    def gate(self, rate: PatchRating, method: str) -> Removable:
+        """Install a removable gate in front of the vision tower, which lets in what `rate` rates above zero.
+
+        Placeholders of the prompt keep their number: other tokens have a row of zeros, and `ImageSignals.patch_scores`
+        tells them apart. Call it after `capture`. `method` is named in the refusal of a tower without such an entrance.
+        """
+        raise CovistError(NOT_PACKED.format(method=method, tower=f"the vision tower of {type(self.model).__name__}"))
 
 
 def unwrap(model: Any) -> nn.Module:

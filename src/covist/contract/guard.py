@@ -20,7 +20,7 @@ from covist.faults import is_broken, is_out_of_memory
 from covist.reduction import Reduction
 
 if TYPE_CHECKING:
-    from covist.contract.views import ImageContext
+    from covist.contract.views import ImageContext, PixelView
 
 _INDICES = "return the indices of the tokens to keep, [count] whole numbers, or a mask, [N] bool"
 
@@ -84,7 +84,19 @@ def sound_reduction(found: Any, *given: Any, **named: Any) -> Reduction:
     return found
 
 
+def patch_scores(found: Any, pixels: PixelView) -> Tensor:
+    """What `Method.rate_patches` returned: a number for every token, above zero for some of every frame."""
+    shape = pixels.cells.shape[:3]
+    if not isinstance(found, Tensor) or found.shape != shape:
+        what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else f"type {type(found).__name__}"
+        raise CovistError(f"it returned scores of {what}; return a tensor [frames, rows, columns], here {list(shape)}")
+    if not bool((found > 0).flatten(1).any(1).all()):
+        raise CovistError("it rated no token of a frame above zero; something of every frame must be encoded")
+    return found
+
+
 _CHECKS: dict[str, Callable[..., Any]] = {
+    "rate_patches": patch_scores,
     "select": chosen_tokens,
     "enter": sound_reduction,
     "begin": sound_reduction,

@@ -15,7 +15,7 @@ from covist.contract.decoder import Decoder
 from covist.contract.encoder import EncoderRequest
 from covist.contract.guard import guard, is_own
 from covist.contract.kinds import check_words
-from covist.contract.views import BlockView, DecoderView, ImageContext
+from covist.contract.views import BlockView, DecoderView, ImageContext, PixelView
 from covist.errors import CovistError
 from covist.formulas.attention import DistanceTable
 from covist.formulas.concentration import ConcentrationTracker
@@ -95,6 +95,8 @@ class Method(ABC):
 
     What a method may ask of the engine:
 
+    - Before the vision tower: with `rates_patches`, `rate_patches` says which tokens are encoded at all. For everything
+      that follows, the image consists of these.
     - Selecting before the decoder: `select` returns the tokens to keep. It reads the vision tower's signals of the
       image, further ones that `encoder_requests` lists, and the question.
     - Merging: `enter` returns a state whose tokens have other content, weights and positions.
@@ -136,6 +138,8 @@ class Method(ABC):
     counts: Counts = "average"
     """How it interprets a budget: "average" is its layer average; "nominal" names published counts, whose layer average
     differs."""
+    rates_patches: bool = False
+    """Whether it has `rate_patches`, which needs hooks inside a vision tower that takes any part of an image."""
     watches_blocks: bool = False
     """Whether it has `see_block`, which needs hooks inside the layers."""
     tracker: ConcentrationTracker | None = None
@@ -175,6 +179,14 @@ class Method(ABC):
         By the features of the encoder, whatever is asked: the shares of a prompt are then the same for all methods.
         """
         return (gain for _, gain in ContentCoverage.of(image.signals.hidden).growth())
+
+    def rate_patches(self, pixels: PixelView) -> Tensor:
+        """A score for every token [frames, rows, columns], of which at least one in each frame is above zero.
+
+        The patches of the others do not enter the vision tower. `select` finds the scores of the tokens that did in
+        `image.signals.patch_scores`.
+        """
+        raise TypeError(f"{self.name} does not choose patches")
 
     def begin(self, image: ImageContext, count: int) -> Reduction:
         """The state that enters the decoder, reduced to `count` tokens."""

@@ -87,6 +87,9 @@ class ImageSignals:
     requested: dict[EncoderRead, Callable[[], list[Tensor]]] = field(default_factory=dict)
     """What else the running method requested, [N, ...] each; see `read`."""
     tower: Tower | None = None  # the encoder itself, if a method requested its entry and it has a class token
+    span_scores: Tensor | None = None
+    """[n] what `Method.rate_patches` said of every token of the span, if it was asked: the vision tower has seen those
+    above zero, and only they are content."""
     companions: dict[int, Tensor] = field(default_factory=dict)
     """Decoder layer -> features [N, d] that are added to the content tokens before that layer, in addition to the
     embeddings with which they enter the decoder (DeepStack)."""
@@ -124,6 +127,22 @@ class ImageSignals:
     def embeddings(self) -> Tensor:
         """Projected embeddings of the content tokens [N, d]."""
         return self.span[self.content_rows]
+
+    @cached_property
+    def unseen(self) -> Tensor | None:
+        """[n] bool: tokens of the span whose patches did not enter the vision tower; None if all did."""
+        left_out = None if self.span_scores is None else self.span_scores <= 0
+        return left_out if left_out is not None and bool(left_out.any()) else None
+
+    @property
+    def patch_scores(self) -> Tensor:
+        """What `Method.rate_patches` said of the content tokens, [N]."""
+        if self.span_scores is None:
+            raise CovistError(
+                "this image was encoded whole, without the method that chooses its patches; encode it in a call that "
+                "runs this method"
+            )
+        return self.span_scores[self.content_rows]
 
     def read(self, request: EncoderRead) -> list[Tensor]:
         """What a method requested from the encoder (`Method.encoder_requests`), in the order of the content tokens."""

@@ -66,6 +66,23 @@ class ImageContext:
         return self.text_tower.encode(self.instruction.text)
 
 
+@dataclass(frozen=True)
+class PixelView:
+    """One image, or one video, on its way into the vision tower, with everything that `Method.rate_patches` may read.
+
+    cells: the pixels that each token shows, [frames, rows, columns, values]; an image is one frame
+    in_range: whether they are between 0 and 1. If the processor is not known, they are as it normalised them
+
+    >>> class NotBlank(covist.Method):
+    ...     name, rates_patches = "not-blank", True
+    ...     def rate_patches(self, pixels: covist.PixelView):
+    ...         return pixels.cells.std(-1)
+    """
+
+    cells: Tensor
+    in_range: bool
+
+
 Known = TypeVar("Known")
 
 

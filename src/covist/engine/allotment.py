@@ -81,7 +81,9 @@ def token_count(settings: CompressionSettings, image: ImageContext, budget: Budg
     """What a budget comes to for an image."""
     tokens, frames = image.grid.size, image.grid.frames
     if not isinstance(budget, Coverage):
-        return budget.count_for(tokens, frames)
+        unseen = image.signals.unseen
+        left_out = 0 if unseen is None else int(unseen.sum())
+        return min(tokens, budget.count_for(tokens + left_out, frames))
     # Keeping a few more tokens is better than running uncompressed because a little coverage is missing.
     level = max(budget.level, settings.min_coverage or 0.0)
     started = perf_counter()

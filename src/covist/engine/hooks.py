@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from covist.compiled import is_compiled, uncompiled
 from covist.contract.encoder import EncoderRequest
 from covist.contract.family import Removable
 from covist.contract.method import Method
+from covist.contract.views import PixelView
 from covist.engine.attention.interface import AttentionSwitch, Indexer, bias_at_rows, distance_biases
 from covist.engine.continuation import Continuation
 from covist.engine.fixed_step import FixedStep
@@ -25,6 +26,7 @@ from covist.engine.running import current, running
 from covist.engine.sequence.cache import Book, book_of, check_rule, prepares_no_mask
 from covist.engine.sequence.encoded import EncodedImages
 from covist.engine.settings import CompressionSettings, ThreadSettings
+from covist.engine.watching import BlockWatch, DraftWatch
 from covist.errors import CovistError
 from covist.undo import ReplacedMethod, all_or_nothing
 
@@ -55,6 +57,7 @@ class Hooks:
                 self.watch_blocks(settings.method)
                 for hook in self._hooks(encoder_requests):
                     self._put_on(hook)
+                self.gate_patches(settings.method)
         except BaseException:
             self._installed.close()
             raise
@@ -88,6 +91,12 @@ class Hooks:
             with all_or_nothing(self._family.decoder):
                 self._blocks = self._put_on(BlockWatch(self._family.decoder.layers, method.name))
 
+    def gate_patches(self, method: Method) -> None:
+        """Put a gate in front of the vision tower once a method needs it."""
+        if method.rates_patches and not hasattr(self, "_gate"):
+            with all_or_nothing(self._family.base):
+                self._gate = self._put_on(self._family.gate(self._rate, method.name))
+
     def using(self, settings: CompressionSettings | None) -> AbstractContextManager[None]:
         """Run this thread's calls with other settings in a `with` block; None leaves them uncompressed."""
         return self._choice.using(settings)
@@ -118,6 +127,16 @@ class Hooks:
     def _requested(self) -> Sequence[EncoderRequest]:
         settings = self._choice.settings
         return () if settings is None else settings.method.encoder_requests
+
+    def _rate(self, cells: Tensor) -> Tensor | None:
+        """What the running method says of an image's tokens [frames, rows, columns, 3, values]; None if nothing."""
+        settings = self._choice.settings
+        if settings is None or not settings.method.rates_patches:
+            return None
+        shown = settings.preprocessing.in_range(cells)
+        return settings.method.rate_patches(
+            PixelView((cells if shown is None else shown).flatten(3), shown is not None)
+        )
 
     def _note_draft(self, drafting: bool) -> None:
         self._drafting.now = drafting
@@ -338,60 +357,3 @@ def _outside(call: Callable[..., Any], forward: Callable[..., Any], given: dict[
 def _refuse(line: str) -> None:
     """Runs while a call is traced: an error raised by the traced code itself would only make it run uncompiled."""
     raise CovistError(line)
-
-
-class DraftWatch(ReplacedMethod):
-    """Calls `drafting(True)` and `drafting(False)` when a drafting call of `model.generate` begins and ends.
-
-    transformers passes the prompt to an assistant without image features, and marks such a call only in its
-    generation settings.
-    """
-
-    def __init__(self, model: Any, drafting: Callable[[bool], None]):
-        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-            def generate(*args: Any, **kwargs: Any) -> Any:
-                if not getattr(kwargs.get("generation_config"), "is_assistant", False):
-                    return original(*args, **kwargs)
-                drafting(True)
-                try:
-                    return original(*args, **kwargs)
-                finally:
-                    drafting(False)
-
-            return generate
-
-        super().__init__(model, "generate", wrapper)
-
-
-class BlockWatch:
-    """Shows every block that runs to the prefill of its thread, from construction until `remove()`."""
-
-    def __init__(self, layers: Iterable[nn.Module], method: str):
-        # All blocks are found before the first hook, so that a refusal leaves nothing on the model.
-        found = [(index, block) for index, layer in enumerate(layers) for block in _blocks(layer, method)]
-        self._hooks = [block.register_forward_hook(partial(_show, index), with_kwargs=True) for index, block in found]
-
-    def remove(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-
-def _blocks(layer: nn.Module, method: str) -> list[nn.Module]:
-    """Whatever their names, blocks are the children with parts of their own; norms and activations have none."""
-    found = [child for child in layer.children() if next(child.children(), None) is not None]
-    if len(found) < 2:
-        raise CovistError(
-            f"{method} watches the attention and the feed-forward block of every layer, but {type(layer).__name__} "
-            "does not have both as modules; choose another method"
-        )
-    return found
-
-
-def _show(layer: int, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-    prefill = current()
-    given = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
-    made = output[0] if isinstance(output, tuple) else output
-    if not isinstance(prefill, Prefill) or given is None or made.shape != given.shape:  # a router, for example
-        return
-    with torch.no_grad(), torch.autocast(made.device.type, enabled=False):
-        prefill.show_block(layer, given, made)

@@ -22,7 +22,7 @@ from covist.eval.suite import Suite, load_suite
 from covist.files import parse_json
 from covist.methods.create import create_method
 from covist.methods.grammar import VANILLA, is_vanilla, split_names
-from covist.methods.registry import available_methods
+from covist.methods.registry import methods_for_any_model
 from covist.outputs import writable_directory
 
 
@@ -164,7 +164,7 @@ def method_names(methods: str | Iterable[str]) -> list[str]:
     >>> covist.eval.method_names("covist-pro,vispruner:important=0.75,positions=keep")
     ['covist-pro', 'vispruner:important=0.75,positions=keep']
     """
-    names = split_names(methods, list(available_methods()))
+    names = split_names(methods, list(methods_for_any_model()))
     for name in names:
         if not is_vanilla(name):
             create_method(name)

@@ -136,7 +136,11 @@ class Encoding:
         """Signals of every image, or of every segment of every video."""
         token = view = 0
         for views in self.views:
-            parts = segments(len(views), views[0][0] * views[0][1]) if self.is_video else [range(len(views))]
+            parts = (
+                segments(len(views), max(rows * columns for rows, columns in views))
+                if self.is_video
+                else [range(len(views))]
+            )
             for part in parts:
                 own = views[part.start : part.stop]
                 tokens = slice(token, token + sum(rows * columns for rows, columns in own))

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from covist.contract.encoder import EncoderRequest
-from covist.contract.family import Family, Removable, RequestedNow, SignalSink
+from covist.contract.family import Family, PatchRating, Removable, RequestedNow, SignalSink
 from covist.contract.signals import ImageSignals, PlacedSignals
 from covist.errors import CovistError
 from covist.families.encoding import Encoding, TowerTaps, encoder_layers
 from covist.families.folding import CallTap, Folding, Known, ModuleCall
+from covist.families.gate import PatchGate, packed_tower
 from covist.families.hooks import Running, WrappedMethod, require_configured_features
 from covist.families.layouts import views_of
 from covist.families.pixels import shown_pixels
@@ -51,6 +52,8 @@ class Generic(Family):
     def __init__(self, model: nn.Module):
         super().__init__(model)
         self._known = Known()
+        self._encoding = Running()
+        self._gate: PatchGate | None = None
         self.check_structure()
 
     def check_structure(self) -> None:
@@ -122,7 +125,7 @@ class Generic(Family):
         outside = [module for module in self.base.modules() if id(module) not in inside]
         towers = self.towers
         layers = {id(part) for tower in towers for layer in tower for part in layer.modules()}
-        running = Running()
+        running = self._encoding
         taps = TowerTaps(towers, self.feeding_state, self.global_layers, requests, requested_now, running)
         around = [one for one in outside if id(one) not in layers and one is not self.base]
         between = CallTap([*around, *taps.feeding], running)
@@ -133,13 +136,16 @@ class Generic(Family):
                 calls = between.take()
                 is_video, spans = modality == "video", self.spans(output, calls)
                 views = views_of(arguments, [len(span) for span in spans], is_video)
-                every = [view for of_image in views for view in of_image]
-                folding = Folding(torch.cat(spans), every, calls, self._known)
+                every, embeddings = [view for of_image in views for view in of_image], torch.cat(spans)
                 seen = taps.take()
                 given = [call.given for call in calls]
                 pixels = shown_pixels(arguments, self.model.config, every, is_video, given)
+                gated = None if self._gate is None else self._gate.passed(views, embeddings, pixels)
+                if gated is not None:
+                    views, embeddings = gated.kept_views, embeddings[gated.kept]
+                folding = Folding(embeddings, [view for one in views for view in one], calls, self._known)
                 made = Encoding(views, folding, *seen, self.placed, pixels, is_video, self.exact_attention)
-                images = list(made.signals())
+                images = list(made.signals() if gated is None else gated.whole(made.signals(), self.placed))
                 for layer, features in self.companions(output).items():
                     _add_companions(images, layer, features)
                 sink(images)
@@ -149,6 +155,8 @@ class Generic(Family):
         def forget() -> None:
             """What an interrupted call has left."""
             between.take(), taps.take()
+            if self._gate is not None:
+                self._gate.forget()
 
         return [
             *taps.handles,
@@ -160,6 +168,14 @@ class Generic(Family):
             ),
             taps.begin(),
         ]
+
+    def gate(self, rate: PatchRating, method: str) -> Removable:
+        towers = self.towers
+        tower = packed_tower(self.base, towers[0]) if len(towers) == 1 else None
+        if tower is None:
+            return super().gate(rate, method)
+        self._gate = PatchGate(tower, self._encoding, rate)
+        return self._gate
 
     @property
     def global_layers(self) -> Sequence[int]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from covist.config import CovistConfig
 from covist.contract.decoder import Decoder
 from covist.contract.method import AttentionRule, Method
-from covist.contract.views import BlockView, DecoderView, ImageContext
+from covist.contract.views import BlockView, DecoderView, ImageContext, PixelView
 from covist.errors import CovistError
 from covist.formulas.composition import compose
 from covist.formulas.coverage import affinity
@@ -53,6 +53,7 @@ class Combined(Method):
         self.uses_clip_text = base.uses_clip_text or "evidence" in parts_read(base, parts)
         self.encoder_requests = base.encoder_requests
         self.counts, self.watches_blocks = base.counts, base.watches_blocks
+        self.rates_patches = base.rates_patches
         if options.get("positions") is None:
             self.positions = "keep" if ATTENTION in parts else base.positions
 
@@ -68,6 +69,9 @@ class Combined(Method):
 
     def is_due(self, count: int, current: int) -> bool:
         return self._base.is_due(count, current)
+
+    def rate_patches(self, pixels: PixelView) -> Tensor:
+        return self._base.rate_patches(pixels)
 
     def see_block(self, memory: Any, block: BlockView) -> None:
         self._base.see_block(memory, block)

@@ -76,6 +76,11 @@ def available_methods() -> dict[str, type[Method]]:
     return dict(sorted(_METHODS.items()))
 
 
+def methods_for_any_model() -> dict[str, type[Method]]:
+    """The registered methods that no vision tower refuses, which "all" stands for."""
+    return {name: method for name, method in available_methods().items() if not method.rates_patches}
+
+
 def option_names(method: type[Method]) -> list[str]:
     """Names of the options that the constructors of a method and of its base classes accept."""
     return list(option_defaults(method))

@@ -43,6 +43,7 @@ def joined(parts: Sequence[ImageReport]) -> ImageReport:
         segments=tuple(part.frames for part in parts),
         missed=_mean([(part.missed, part.tokens) for part in parts]),
         uniform=any(part.uniform for part in parts),
+        encoded=sum(part.encoded_tokens for part in parts) if any(part.encoded is not None for part in parts) else None,
     )
 
 

@@ -35,6 +35,13 @@ class Preprocessing:
             mean, std = (0.0,) * 3, (1.0,) * 3
         return cls(tuple(mean), tuple(std), crop)
 
+    def in_range(self, pixels: Tensor) -> Tensor | None:
+        """Encoder input [..., 3, values] as it was between 0 and 1; None if mean and deviation are unknown."""
+        if self.mean is None or self.std is None:
+            return None
+        std, mean = (torch.tensor(part, device=pixels.device)[:, None] for part in (self.std, self.mean))
+        return pixels.float() * std + mean
+
     def undo(self, pixels: Tensor) -> Tensor:
         """Encoder input [3, h, w] -> [h, w, 3] uint8 on the CPU.
 

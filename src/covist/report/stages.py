@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
-from covist.grid import Grid
+from covist.grid import Grid, PartialGrid
 from covist.reduction import Reduction
 from covist.report.certificate import Certificate
 from covist.report.pixels import Preprocessing
@@ -75,16 +75,24 @@ class StageReport:
     coverage: float | None = None
 
     @classmethod
-    def of(cls, depth: int, reduction: Reduction) -> StageReport:
-        """What a reduction before layer `depth` did, without the features of its state."""
+    def of(cls, depth: int, reduction: Reduction, encoded: PartialGrid | None = None) -> StageReport:
+        """What a reduction before layer `depth` did, without the features of its state.
+
+        If only a part of the image was `encoded`, tokens are numbered as in the whole, whose others are discarded.
+        """
+        kept, assignment, maps = reduction.state.indices, reduction.assignment, reduction.maps
+        if encoded is not None:
+            kept = torch.tensor(encoded.cells, device=kept.device)[kept]
+            if depth == 0:
+                assignment, maps = None, {name: encoded.spread(values) for name, values in maps.items()}
         return cls(
             depth=depth,
             withheld=float(reduction.withheld),
-            kept=reduction.state.indices,
+            kept=kept,
             positions=reduction.state.positions,
             weights=reduction.state.weights,
-            assignment=reduction.assignment,
-            maps=reduction.maps,
+            assignment=assignment,
+            maps=maps,
             captions=reduction.captions,
             coverage=reduction.coverage,
         )
@@ -118,6 +126,12 @@ class ImageReport:
     segments: tuple[int, ...] = ()  # frames of each segment, if the report joins several
     missed: float | None = None  # insufficient coverage, because of which the image runs uncompressed
     uniform: bool = False  # whether attention counted as uniform, because the encoder's cannot be read
+    encoded: int | None = None  # tokens whose patches entered the vision tower, if a method left others out
+
+    @property
+    def encoded_tokens(self) -> int:
+        """Content tokens whose patches entered the vision tower."""
+        return self.tokens if self.encoded is None else self.encoded
 
     @property
     def is_video(self) -> bool:

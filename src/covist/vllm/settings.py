@@ -155,6 +155,11 @@ def require_readable(serving: Serving, model: str, tower_is_read: bool) -> None:
 
 
 def _require_before_the_decoder(method: Method) -> None:
+    if method.rates_patches:
+        raise CovistError(
+            f"{method.name} leaves patches out before the vision tower, which vLLM runs on whole images; use it with "
+            "transformers, or another method here"
+        )
     schedule = method.schedule(layers=32, budget=64, tokens=576)  # of an example: where a method acts shows in any
     if len(schedule.stages) > 1 or schedule.cache_cut_from is not None:
         raise CovistError(

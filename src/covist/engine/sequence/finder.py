@@ -124,6 +124,7 @@ class ImageFinder:
         seen = prompt.valid[row] & member
         ids = None if prompt.ids is None else prompt.ids[row]
         images = self._settings.family.images_in(pieces, ids)
+        seen = _without_unseen(seen, images)
         generated = max((prompt.generated(row, image.signals) for image in images), default=0)
         sample = Sample(
             seen.nonzero().squeeze(1), prompt.positions[row], prompt.embeddings[row], generated=generated, source=row
@@ -218,6 +219,14 @@ class ImageFinder:
         return _Begun(budget, schedule, outcome, None)
 
 
+def _without_unseen(seen: Tensor, images: Sequence[PlacedSignals]) -> Tensor:
+    """Which tokens of a prompt are seen [n] bool, without those whose patches the vision tower has not seen."""
+    unseen = [
+        image.rows[image.signals.unseen.to(image.rows.device)] for image in images if image.signals.unseen is not None
+    ]
+    return seen.index_fill(0, torch.cat(unseen), False) if unseen else seen
+
+
 # -- which image stands where ------------------------------------------------------------------------------------------
 
 
@@ -256,7 +265,7 @@ def _in_order(
             rows = tokens[place : place + len(image.content)]
             if len(rows) < len(image.content):
                 return None
-            probes = _probes(len(rows), rows.device)
+            probes = _probes(image, rows.device)
             here.append(prompt.embeddings[row, rows[probes]])
             ours.append(image.span[probes.to(image.span.device)].to(prompt.embeddings))
             images.append(image)
@@ -285,12 +294,14 @@ def stands_in(image: ImageSignals, embeddings: Tensor, rows: Tensor) -> bool:
     """Whether the rows [n] of a prompt [length, d] hold an image's embeddings (a few of them are compared)."""
     if len(rows) != len(image.content):
         return False
-    probes = _probes(len(rows), rows.device)
+    probes = _probes(image, rows.device)
     return _same(embeddings[rows[probes]], image.span[probes.to(image.span.device)].to(embeddings))
 
 
-def _probes(count: int, device: torch.device) -> Tensor:
-    return torch.linspace(0, count - 1, min(PROBES, count)).long().to(device)
+def _probes(image: ImageSignals, device: torch.device) -> Tensor:
+    """Some places of the span; of an image that was encoded in part, of its content, which alone tells it apart."""
+    places = torch.arange(len(image.content)) if image.unseen is None else image.content_rows
+    return places[torch.linspace(0, len(places) - 1, min(PROBES, len(places))).long()].to(device)
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
