@@ -15,6 +15,10 @@ class CovistError(ValueError):
     """
 
 
+class MethodFailure(CovistError):
+    """A method of another package has failed, which no other input would mend."""
+
+
 def choose_instead(given: str, choices: Iterable[str], otherwise: str = "") -> str:
     """The end of a refusal of an unknown word: the choice that it resembles, or all of them.
 

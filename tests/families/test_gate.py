@@ -319,7 +319,7 @@ def test_a_threshold_needs_the_processor(packed):
 
 @pytest.mark.parametrize("kind", ["qwen3_omni_moe_thinker", "glm4v", "glm_ocr"])
 def test_other_packed_towers_are_found_by_their_structure(kind, monkeypatch):
-    """As if kept patches saw only each other in the whole image; with learned positions, or a convolution at the end."""
+    """As if kept patches saw only each other in the whole image; with learned positions, or a convolution last."""
     model, inputs = animal(kind).model, animal(kind).ask([0], [1])
     family = family_for(model)
     tower = packed_tower(family.base, family.towers[0])

@@ -12,6 +12,7 @@ from support.llava import LAYERS, TOKENS, ask, build_clip, build_llava, processo
 from support.requests import assert_same, greedy, kept_keys, sample_of
 
 import covist
+from covist.errors import CovistError
 from covist.methods.create import create_method
 from covist.methods.registry import available_methods, methods_for_any_model
 
@@ -134,6 +135,22 @@ def test_a_prompt_without_image_is_the_plain_model_in_any_batch(model, name):
         together = greedy(model, inputs, 3)
     for logits, alone in zip(together.logits, expected.logits, strict=True):
         torch.testing.assert_close(logits[1], alone[0], atol=1e-4, rtol=1e-4)
+
+
+def test_a_prompt_of_nothing_but_an_image(model, name):
+    inputs = ask(PROMPT)
+    is_image = inputs["input_ids"][0] == model.config.image_token_id
+    alone = {**inputs, **{key: inputs[key][:, is_image] for key in ("input_ids", "attention_mask")}}
+    with compressed(model, name) as handle:
+        if name == "vtw":
+            with pytest.raises(CovistError, match="the prompt has no text to answer; ask something"):
+                model(**alone)
+            return
+        assert torch.stack(greedy(model, alone, 2).logits).isfinite().all()
+    assert_budget(name, handle.report.images[0])
+    with compressed(model, name, budget=TOKENS):
+        ours = greedy(model, alone, 2)
+    assert_same(ours, greedy(model, alone, 2))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if decodes_as_it_prefills(name)], indirect=True)

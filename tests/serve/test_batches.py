@@ -84,6 +84,19 @@ def test_a_generation_that_breaks_down_fails_alone(serve, small_model):
     assert server.ask(content, max_tokens=4).choices == before
 
 
+def test_what_is_impossible_for_the_images_of_a_request_is_its_own_fault(serve, caplog):
+    """CoViST-Pro sees more tokens in its first layers than such a cap allows, which only the prefill finds out."""
+    server, content = serve(), [shown(tiny.demo()[0]), shown(tiny.demo()[0]), said("where ?")]
+    body = {"model": "small", "messages": [{"role": "user", "content": content}], "max_tokens": 2}
+    refused = server.post({**body, "covist": {"strategy": "pro", "max_visual_tokens": 2}})
+    assert refused.status_code == 400, refused.text
+    told = refused.json()["error"]
+    assert (told["type"], told["code"]) == ("invalid_request_error", "impossible")
+    assert told["message"].startswith("max_visual_tokens=2 is too small for these images")
+    assert "generation failed" not in caplog.text
+    assert server.post({**body, "covist": {"strategy": "pro"}}).status_code == 200
+
+
 POISON = "quo vadis ?"
 
 

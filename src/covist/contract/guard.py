@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from covist.errors import CovistError
+from covist.errors import CovistError, MethodFailure
 from covist.faults import is_broken, is_out_of_memory
 from covist.reduction import Reduction
 
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from covist.contract.views import ImageContext, PixelView
 
 _INDICES = "return the indices of the tokens to keep, [count] whole numbers, or a mask, [N] bool"
-
-
-class _Named(CovistError):
-    """An error that names its method already."""
 
 
 def is_own(kind: type) -> bool:
@@ -110,7 +106,7 @@ def _guarded(function: FunctionType, check: Callable[..., Any] | None) -> Callab
         try:
             found = function(method, *given, **named)
             return found if check is None else check(found, *given, **named)
-        except _Named:
+        except MethodFailure:  # it names its method already
             raise
         except Exception as error:
             if is_out_of_memory(error) or is_broken(error):
@@ -118,7 +114,7 @@ def _guarded(function: FunctionType, check: Callable[..., Any] | None) -> Callab
             kind = "" if isinstance(error, CovistError) else f"{type(error).__name__}: "
             name = getattr(method, "name", type(method).__name__)
             problem = " ".join(f"{kind}{error}".split())
-            raise _Named(f"method {name!r} failed in {_place(function, error)}: {problem}") from error
+            raise MethodFailure(f"method {name!r} failed in {_place(function, error)}: {problem}") from error
 
     return call
 

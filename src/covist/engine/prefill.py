@@ -245,6 +245,11 @@ class Prefill(Pass):
                     image.reductions.append((depth, method.reduce(state, view, count)))
             before = sample.rows
             sample.drop_removed()
+            if len(before) and not len(sample.rows):
+                raise CovistError(
+                    f"{method.name} leaves no visual token from layer {depth} on, and the prompt has no text to answer; "
+                    "ask something, or choose another method"
+                )
             shorter.append(states[torch.searchsorted(before, sample.rows)])
         result = self.batch.write_states(depth, shorter)
         self.seconds += perf_counter() - started
@@ -263,6 +268,7 @@ class Prefill(Pass):
     ) -> DecoderView:
         text = sample.text_after(image)
         prompt = slice(len(hidden) - sample.generated)
+        last = int(sample.places(torch.tensor([image.instruction.last], device=sample.rows.device)))
         return DecoderView(
             depth=depth,
             decoder=self.settings.decoder,
@@ -275,7 +281,7 @@ class Prefill(Pass):
             text=text,
             text_embeddings=sample.embeddings[sample.rows[text]],
             instruction_rows=sample.places(image.instruction.rows),
-            last_instruction_row=int(sample.places(torch.tensor([image.instruction.last], device=sample.rows.device))),
+            last_instruction_row=min(last, len(hidden) - 1),  # without any text, the image's last row, which may be gone
             signals=image.signals,
             memory=image.memory,
         )

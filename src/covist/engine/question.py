@@ -175,7 +175,7 @@ class Turns:
     def _runs(self) -> list[tuple[int, list[int], str]]:
         """(first token, tokens, text) of each run of text without a gap."""
         tokens, places = self._tokens, self._places
-        if tokens is None:
+        if not tokens:  # unknown, or a prompt of nothing but images
             return []
         starts = [at for at, row in enumerate(places) if at == 0 or row != places[at - 1] + 1]
         runs = [tokens[start:end] for start, end in zip(starts, [*starts[1:], len(tokens)], strict=True)]

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from covist.errors import CovistError
+from covist.errors import CovistError, MethodFailure
 from covist.faults import is_broken, is_out_of_memory
 
 Item = TypeVar("Item")
@@ -21,12 +21,13 @@ class Failure:
 
     is_memory: bool
     line: str
+    is_refusal: bool = False  # whether the item asks for what is impossible
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
         if is_out_of_memory(error):
             return cls(True, "out of memory, even in a batch of one row")
-        return cls(False, one_line(error))
+        return cls(False, one_line(error), is_refusal(error))
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,11 @@ def in_halves(
     middle = len(batch) // 2
     yield from in_halves(batch[:middle], run, note)
     yield from in_halves(batch[middle:], run, note)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether an error says what is wrong with what was asked."""
+    return isinstance(error, CovistError) and not isinstance(error, MethodFailure)
 
 
 def one_line(error: Exception) -> str:

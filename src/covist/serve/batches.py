@@ -26,9 +26,9 @@ from covist.api.report import Report
 from covist.report.films import whole_videos
 from covist.request.batches import end_tokens
 from covist.request.decoding import generate
-from covist.request.halving import in_halves
+from covist.request.halving import Failure, in_halves, is_refusal
 from covist.request.loading import LoadedModel
-from covist.serve.errors import broken, draining
+from covist.serve.errors import Refusal, broken, draining
 from covist.serve.limits import Limits
 from covist.serve.prompts import PromptMaker
 from covist.serve.queue import Queue
@@ -120,8 +120,8 @@ class Workers:
             self._running += rows
         try:
             for outcome in in_halves(rows, self._generate, _log_failure):
-                if outcome.error is not None:
-                    outcome.items[0].fail(RuntimeError(outcome.error))
+                if outcome.failure is not None:
+                    outcome.items[0].fail(_told(outcome.failure))
         except Exception as error:
             _log_failure(error, rows)
             self.is_broken = True
@@ -207,7 +207,14 @@ def _cost(handle: Compression, sequence: Sequence, index: int, report: Report | 
     )
 
 
+def _told(failure: Failure) -> Exception:
+    """What a client is told: why its request is impossible, but nothing about errors of the server."""
+    return Refusal(400, "impossible", failure.line) if failure.is_refusal else RuntimeError(failure.line)
+
+
 def _log_failure(error: Exception, rows: Collection[RunningSequence]) -> None:
+    if is_refusal(error):
+        return  # the server is sound
     fields = {"error": type(error).__name__, "where": _where(error), "rows": len(rows)}
     _LOG.error("generation failed", extra={"fields": fields})
 
