@@ -5,6 +5,7 @@ import pytest
 import torch
 from reference.inside import layer_attention, rotated_keys
 from reference.ops import ranking, unit
+from reference.video_mergers import holitom_inside
 from support.cases import first_of
 from support.images import LAYERS, image, inside
 from support.videos import ask_about, frame_tokens
@@ -14,6 +15,7 @@ from covist.errors import CovistError
 from covist.grid import Grid, PartialGrid
 from covist.methods.create import create_method
 from covist.methods.published.framefusion import FrameFusion, fused
+from covist.methods.published.holitom import HoliTom
 from covist.methods.published.sttm import STTM, fitting, grouped, quadtrees
 from covist.methods.published.visiondrop import VisionDrop
 from covist.state import VisualState
@@ -22,6 +24,33 @@ from covist.state import VisualState
 @pytest.fixture(params=[4, 2], ids=["multi-head", "grouped-query"])
 def kv_heads(request):
     return request.param
+
+
+# -- HoliTom ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 4, 17, 34])
+def test_holitom_folds_what_the_last_token_ignores_into_what_it_resembles(kv_heads, count):
+    method = HoliTom()
+    state, view = inside(image(seed=3), 2, method, 1, kv_heads)
+    reduced = method.reduce(state, view, count).state
+    rows = view.visual.tolist()
+    attention = np.mean([[head[-1, row] for row in rows] for head in layer_attention(view)], axis=0)
+    expected, sizes = holitom_inside(view.hidden[view.visual].double().numpy(), attention, count)
+    assert view.observed_layer == view.depth - 1 and reduced.indices.tolist() == sorted(expected)
+    wanted = torch.from_numpy(np.stack([expected[i] for i in sorted(expected)])).float()
+    torch.testing.assert_close(reduced.features, wanted, atol=1e-5, rtol=1e-5)
+    assert reduced.weights.tolist() == [sizes[i] for i in sorted(expected)]
+
+
+def test_holitom_halves_its_tokens_at_the_published_layer_unless_it_is_told_not_to():
+    with_it = HoliTom().schedule(layers=28, budget=460, tokens=4000)
+    first, second = with_it.tokens_per_layer[17:19]
+    assert (len(with_it.stages), with_it.stages[1][0]) == (2, 18) and abs(first - 2 * second) <= 1
+    assert abs(with_it.mean - 460) < 0.5
+    assert HoliTom(inside=False).schedule(28, 460, 4000).tokens_per_layer == (460,) * 28
+    with pytest.raises(CovistError, match="inside='deep': choose True or False"):
+        HoliTom(inside="deep")
 
 
 # -- VisionDrop -------------------------------------------------------------------------------------------------------

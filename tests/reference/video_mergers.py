@@ -115,6 +115,18 @@ def holitom(tokens, attention, count, threshold=0.8):
     return {i: contents.get(i, flat[i]) for i in fit(kept, contents, scores, count)}
 
 
+def holitom_inside(hidden, attention, count):
+    """{token: content} of what stays of [n][d] inside the decoder, and {token: how many it stands for}."""
+    kept = sorted(sorted(range(len(hidden)), key=lambda i: (-attention[i], i))[:count])
+    contents, sizes = {i: hidden[i] for i in kept}, dict.fromkeys(kept, 1)
+    for i in range(len(hidden)):
+        if i not in sizes:
+            nearest = max(kept, key=lambda k: cosine(hidden[i], hidden[k]))
+            contents[nearest] = (contents[nearest] + hidden[i]) / 2
+            sizes[nearest] += 1
+    return contents, sizes
+
+
 def _windows(tokens, threshold):
     """The windows that save most, each with the places that stand still throughout it."""
     frames, places = len(tokens), len(tokens[0])

@@ -247,8 +247,8 @@ class Prefill(Pass):
             sample.drop_removed()
             if len(before) and not len(sample.rows):
                 raise CovistError(
-                    f"{method.name} leaves no visual token from layer {depth} on, and the prompt has no text to answer; "
-                    "ask something, or choose another method"
+                    f"{method.name} leaves no visual token from layer {depth} on, and the prompt has no text: ask "
+                    "something, or choose another method"
                 )
             shorter.append(states[torch.searchsorted(before, sample.rows)])
         result = self.batch.write_states(depth, shorter)
@@ -281,7 +281,7 @@ class Prefill(Pass):
             text=text,
             text_embeddings=sample.embeddings[sample.rows[text]],
             instruction_rows=sample.places(image.instruction.rows),
-            last_instruction_row=min(last, len(hidden) - 1),  # without any text, the image's last row, which may be gone
+            last_instruction_row=min(last, len(hidden) - 1),  # without text, the image's last row, which may be gone
             signals=image.signals,
             memory=image.memory,
         )

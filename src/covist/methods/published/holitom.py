@@ -1,4 +1,4 @@
-"""HoliTom: windows in which most places stand still are found for the whole video; what stands still is merged."""
+"""HoliTom: what stands still in windows of the video is merged before the decoder, and half of the rest inside it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,41 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from covist.contract.method import Method
-from covist.contract.views import ImageContext
+from covist.contract.views import DecoderView, ImageContext
+from covist.errors import CovistError
 from covist.methods.density import density_peaks
 from covist.methods.frames import Kept, by_frame, checked_similarity, ranges_between, same_place_cosines
+from covist.methods.inside import ReduceInside, Stepped, attention_to_image, last_prompt_row
 from covist.methods.published import register_published
-from covist.methods.shared import cluster_means, largest, received_attention
+from covist.methods.shared import cluster_means, cosine, largest, received_attention, rewritten, turns, without
 from covist.reduction import Reduction
+from covist.schedule import Schedule, fixed_schedule
 from covist.state import VisualState
 
 LONGEST_WINDOW, NEIGHBOURS, OWN_SHARE = 1024, 7, 0.6
 
 
 @register_published
-class HoliTom(Method):
+class HoliTom(Stepped, ReduceInside):
     name = "holitom"
     default_positions = "reindex"
     writes_content = True
-    options: ClassVar = {"similarity": "a place stands still if its tokens in two frames have a cosine above this"}
+    cuts = (0, 21)  # layer 18 of 28
+    shape = (1.0, 0.5)
+    reads_preceding_layer = True
+    options: ClassVar = {
+        "similarity": "a place stands still if its tokens in two frames have a cosine above this",
+        "inside": "on: half of the tokens merge into the others inside the decoder; off: all happens before it",
+    }
 
-    def __init__(self, similarity: float = 0.8, **options: Any):
+    def __init__(self, similarity: float = 0.8, inside: bool = True, **options: Any):
         super().__init__(**options)
-        self.similarity = checked_similarity(similarity)
+        if not isinstance(inside, bool):
+            raise CovistError(f"inside={inside!r}: choose True or False")
+        self.similarity, self.inside = checked_similarity(similarity), inside
+
+    def schedule(self, layers: int, budget: int, tokens: int) -> Schedule:
+        return super().schedule(layers, budget, tokens) if self.inside else fixed_schedule(layers, budget, tokens)
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         attention = received_attention(image.signals)
@@ -41,6 +54,26 @@ class HoliTom(Method):
         ratio = min(1.0, count / (state.count - saved))
         kept = Kept.by_segment(windows, partial(compress, ratio=ratio), tokens, salience, pad(still, (0, 0, 0, 1)))
         return kept.fitted(state, count, attention)
+
+    def reduced(self, state: VisualState, view: DecoderView, count: int) -> VisualState:
+        kept = largest(attention_to_image(view, last_prompt_row(view)), count).sort().values
+        return folded(state, kept)
+
+
+def folded(state: VisualState, kept: Tensor) -> VisualState:
+    """The kept tokens [K], into which the others fold: each, in order, makes the most similar one its mean with it.
+
+    So the last of several counts half, the one before it a quarter, and so on.
+    """
+    others = without(kept, state.count)
+    features = state.features.float()
+    nearest = cosine(features[others], features[kept]).argmax(-1)
+    sizes = nearest.bincount(minlength=len(kept))
+    later = sizes[nearest] - turns(torch.arange(len(others), device=others.device), nearest)  # itself included
+    halved = features[others] * 0.5 ** later[:, None]
+    content = (features[kept] * 0.5 ** sizes[:, None]).index_add(0, nearest, halved)
+    weights = state.weights[kept].index_add(0, nearest, state.weights[others])
+    return rewritten(state, kept, content, weights).restrict(kept)
 
 
 def best_windows(still: Tensor) -> tuple[list[range], int]:
