@@ -1,6 +1,7 @@
 """The gate in front of a packed tower: only some patches enter, and the rest of the model sees what was encoded."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -66,6 +67,12 @@ def _joined(level):
     return level if isinstance(level, torch.Tensor) else torch.cat(list(level))
 
 
+def positions_of(case, inputs):
+    """[3, batch, n] of the whole prompt."""
+    given = {name: inputs[name] for name in ("image_grid_thw", "attention_mask")}
+    return case.model.model.get_rope_index(inputs["input_ids"], inputs["mm_token_type_ids"], **given)[0]
+
+
 def literal_logits(case, inputs, kept, chosen=None):
     """Logits of one prompt whose image consists of the kept tokens, or of those `chosen` among them."""
     model, ids = case.model, inputs["input_ids"]
@@ -76,12 +83,7 @@ def literal_logits(case, inputs, kept, chosen=None):
     left = ~is_image
     left[is_image.nonzero()[:, 0][kept if chosen is None else chosen]] = True
     among = slice(None) if chosen is None else torch.isin(kept.nonzero()[:, 0], chosen)
-    positions, _ = model.model.get_rope_index(
-        ids,
-        inputs["mm_token_type_ids"],
-        image_grid_thw=inputs["image_grid_thw"],
-        attention_mask=inputs["attention_mask"],
-    )
+    positions = positions_of(case, inputs)
     deep = {"visual_pos_masks": is_image[left][None], "deepstack_visual_embeds": [level[among] for level in levels]}
     states = model.model.language_model(
         inputs_embeds=embeddings[left][None],
@@ -218,6 +220,44 @@ def test_only_calls_that_the_method_runs_in_leave_patches_out(packed, compress):
         assert torch.equal(features(packed, inputs)[0], plain)
     whole = packed.model.model.visual(inputs["pixel_values"], grid_thw=inputs["image_grid_thw"]).pooler_output
     assert torch.equal(whole, plain)
+
+
+def test_threads_do_not_share_what_they_leave_out(packed, compress):
+    inputs = show(packed, SHAPES[0])
+    handle = compress(packed, budget="50%", method="divprune", concentration=None)
+    whole, _ = features(packed, inputs)
+
+    def encoded(method):
+        with handle.using(method=method):
+            return [features(packed, inputs)[0] for _ in range(4)]
+
+    part = encoded("pixelprune")[0]
+    with ThreadPoolExecutor(2) as threads:
+        parts, wholes = threads.map(encoded, ["pixelprune", "divprune"])
+    assert all(torch.equal(one, part) for one in parts) and all(torch.equal(one, whole) for one in wholes)
+
+
+def test_tokens_that_the_attention_mask_hides_are_left_out_besides(packed, prune):
+    inputs = show(packed, SHAPES[0])
+    kept, hidden = scores_of(packed, inputs), torch.arange(42) % 4 == 3
+    rows = (inputs["input_ids"][0] == packed.model.config.image_token_id).nonzero()[:, 0]
+    positions = positions_of(packed, inputs)  # the plain model does not find them under such a mask
+    inputs["attention_mask"][0, rows[hidden]] = 0
+    handle = prune(packed)
+    assert packed.model(**inputs, position_ids=positions).logits.isfinite().all()
+    (image,) = handle.report.images
+    assert image.kept.tolist() == (kept & ~hidden).nonzero()[:, 0].tolist() and image.tokens == 42
+
+
+@pytest.mark.parametrize("options", [{"budget": "total:12"}, {"max_visual_tokens": 12}], ids=str)
+def test_images_share_what_all_of_them_may_keep(packed, prune, options):
+    inputs = show(packed, *SHAPES[:2], prompts=[PROMPT.replace("{image}", "{image} and {image}")])
+    kept = scores_of(packed, inputs).split([42, 45])
+    handle = prune(packed, **options)
+    packed.model(**inputs)
+    counts = [image.tokens_per_layer[0] for image in handle.report.images]
+    assert sum(counts) == 12 and min(counts) > 0
+    assert all(bool(own[image.kept].all()) for own, image in zip(kept, handle.report.images, strict=True))
 
 
 FILMED = [case for case in PACKED if case in CASES_WITH_VIDEO]

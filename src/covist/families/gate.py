@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from covist.contract.family import PatchRating
 from covist.contract.signals import ImageSignals
@@ -58,20 +59,21 @@ class Passage:
 
     def told(self, name: str, value: Any) -> Any:
         """What a block is told about its rows, for those that enter; all blocks are told the same objects."""
-        if name not in ("cu_seqlens", "max_seqlen", "position_embeddings") or value is None:
-            return value
+        make = {"cu_seqlens": self._ends, "position_embeddings": self._angles}.get(name)
+        if make is None or value is None:
+            return value  # the largest length is an upper bound, which it still is
         if id(value) not in self._cut:
-            self._cut[id(value)] = value, self._told(name, value)
+            self._cut[id(value)] = value, make(value)
         return self._cut[id(value)][1]
 
-    def _told(self, name: str, value: Any) -> Any:
-        if name == "position_embeddings":
-            return tuple(part[self.rows] for part in value)
-        if name == "cu_seqlens":
-            entered = torch.nn.functional.pad(self.kept.cumsum(0), (1, 0)) * self.patches
-            ends = entered[(value // self.patches).long()]
-            return ends.unique_consecutive().to(value.dtype)  # a window of which nothing is left is none
-        return value  # an upper bound of the lengths, which it still is
+    def _ends(self, whole: Tensor) -> Tensor:
+        """Where images, frames or windows end among the rows that enter; one of which nothing enters is left out."""
+        entered = pad(self.kept.cumsum(0), (1, 0)) * self.patches
+        return entered[(whole // self.patches).long()].unique_consecutive().to(whole.dtype)
+
+    def _angles(self, whole: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Cosines and sines."""
+        return tuple(part[self.rows] for part in whole)
 
     def put_back(self, made: Tensor) -> Tensor:
         """Rows of the encoded tokens among rows of zeros for the others."""
