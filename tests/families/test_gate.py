@@ -249,6 +249,23 @@ def test_tokens_that_the_attention_mask_hides_are_left_out_besides(packed, prune
     assert image.kept.tolist() == (kept & ~hidden).nonzero()[:, 0].tolist() and image.tokens == 42
 
 
+def test_features_are_used_again_with_what_is_known_about_them(packed, compress):
+    inputs = show(packed, SHAPES[0])
+    prompt = {name: value for name, value in inputs.items() if name != "pixel_values"}
+
+    def encode():
+        return packed.model.model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
+
+    handle = compress(packed, budget=7, method="divprune", concentration=None)
+    whole = encode()
+    with handle.using(method="pixelprune"):
+        with pytest.raises(CovistError, match="encoded whole, without the method that chooses its patches"):
+            packed.model(**prompt, mm_encoder_outputs={"image": whole})
+        expected, part = packed.model(**inputs).logits, encode()
+        for _ in range(2):
+            assert torch.equal(packed.model(**prompt, mm_encoder_outputs={"image": part}).logits, expected)
+
+
 @pytest.mark.parametrize("options", [{"budget": "total:12"}, {"max_visual_tokens": 12}], ids=str)
 def test_images_share_what_all_of_them_may_keep(packed, prune, options):
     inputs = show(packed, *SHAPES[:2], prompts=[PROMPT.replace("{image}", "{image} and {image}")])
