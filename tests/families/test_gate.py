@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from reference.pixels import pixelprune
 from support.cases import first_of
 from support.requests import assert_same, greedy, step_logits
 from support.screens import PACKED, PROMPT, run_on, show
@@ -34,27 +35,15 @@ def prune(compress):
 
 
 def scores_of(case, inputs):
-    """What is rated above zero [N] bool, by the literal rule: a token differs from the one that foretells it."""
+    """What is encoded [N] bool, by the literal rule."""
     kept, merge = [], case.model.config.vision_config.spatial_merge_size
     parts = inputs["pixel_values"].split(inputs["image_grid_thw"].prod(1).tolist())
     for (_, height, width), patches in zip(inputs["image_grid_thw"].tolist(), parts, strict=True):
-        shown = patches.view(height // merge, width // merge, -1)
-        for row in range(height // merge):
-            for column in range(width // merge):
-                kept.append(_differs(shown, row, column))
-    return torch.tensor(kept)
-
-
-def _differs(shown, row, column):
-    if row == column == 0:
-        return True
-    if row == 0:
-        return not torch.equal(shown[row, column], shown[row, column - 1])
-    if column == 0:
-        return not torch.equal(shown[row, column], shown[row - 1, column])
-    left, above, corner = shown[row, column - 1], shown[row - 1, column], shown[row - 1, column - 1]
-    foretold = above if torch.equal(corner, left) and not torch.equal(corner, above) else left
-    return not torch.equal(shown[row, column], foretold)
+        shown = patches.view(1, height // merge, width // merge, -1).numpy()
+        mask = torch.zeros(shown.shape[:3], dtype=torch.bool)
+        mask[tuple(zip(*pixelprune(shown, 0, "max")[0], strict=True))] = True
+        kept.append(mask.flatten())
+    return torch.cat(kept)
 
 
 def features(case, inputs):

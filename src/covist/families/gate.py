@@ -59,11 +59,11 @@ class Passage:
 
     def told(self, name: str, value: Any) -> Any:
         """What a block is told about its rows, for those that enter; all blocks are told the same objects."""
-        make = {"cu_seqlens": self._ends, "position_embeddings": self._angles}.get(name)
-        if make is None or value is None:
+        makers: dict[str, Callable[[Any], Any]] = {"cu_seqlens": self._ends, "position_embeddings": self._angles}
+        if name not in makers or value is None:
             return value  # the largest length is an upper bound, which it still is
         if id(value) not in self._cut:
-            self._cut[id(value)] = value, make(value)
+            self._cut[id(value)] = value, makers[name](value)
         return self._cut[id(value)][1]
 
     def _ends(self, whole: Tensor) -> Tensor:
