@@ -160,7 +160,7 @@ def test_cached_decoding_equals_a_fresh_prefill(packed, prune):
     torch.testing.assert_close(output.logits[-1][0], fresh, atol=1e-3, rtol=1e-3)
 
 
-def test_an_image_that_nothing_foretells_is_the_plain_model(packed, prune):
+def test_an_image_that_nothing_predicts_is_the_plain_model(packed, prune):
     inputs = packed.ask("{image} what is this ?")
     plain = greedy(packed.model, inputs)
     handle = prune(packed)

@@ -10,9 +10,9 @@ DISTANCES = {
 
 
 def pixelprune(frames, threshold, distance):
-    """Which tokens of frames [F, rows, columns, values] are encoded, and how far each is from what foretells it.
+    """Which tokens of frames [F, rows, columns, values] are encoded, and how far each is from what predicts it.
 
-    A token that is left out is taken to look as it was foretold. One of a later frame is also foretold by the token at
+    A token that is left out is taken to look as predicted. One of a later frame is also predicted by the token at
     its place one frame earlier, if that is nearer. The first token of a frame is always encoded.
     """
     far = DISTANCES[distance]
@@ -33,16 +33,16 @@ def pixelprune(frames, threshold, distance):
                     kept.append((number, row, column))
                     continue
                 if left is None:
-                    foretold = above
+                    predicted = above
                 elif above is None:
-                    foretold = left
+                    predicted = left
                 else:
-                    foretold = above if alike(corner, left) and not alike(corner, above) else left
-                if before is not None and far(own, before[place]) <= far(own, foretold):
-                    foretold = before[place]
-                distances[number, row, column] = far(own, foretold)
-                if alike(own, foretold):
-                    looks[place] = foretold
+                    predicted = above if alike(corner, left) and not alike(corner, above) else left
+                if before is not None and far(own, before[place]) <= far(own, predicted):
+                    predicted = before[place]
+                distances[number, row, column] = far(own, predicted)
+                if alike(own, predicted):
+                    looks[place] = predicted
                 else:
                     looks[place] = own
                     kept.append((number, row, column))

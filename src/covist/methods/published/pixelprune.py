@@ -1,4 +1,4 @@
-"""PixelPrune: patches that their neighbours foretell do not enter the vision tower."""
+"""PixelPrune: patches that their neighbours predict do not enter the vision tower."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PixelPrune(Method):
     name = "pixelprune"
     rates_patches = True
     options: ClassVar = {
-        "threshold": "a token whose pixels, between 0 and 1, are no further from those foretold is not encoded",
+        "threshold": "a token whose pixels, between 0 and 1, are no further from those predicted is not encoded",
         "distance": "max: the largest difference of a pixel; mae: the mean one; rmse: the root of the mean square",
     }
 
@@ -53,9 +53,9 @@ class PixelPrune(Method):
 
 
 def surprise(cells: Tensor, threshold: float, distance: Distance) -> Tensor:
-    """How far the pixels of each token [F, rows, columns, values] are from those foretold -> [F, rows, columns].
+    """How far the pixels of each token [F, rows, columns, values] are from those predicted -> [F, rows, columns].
 
-    Nothing foretells the first token of a frame, which is further away than any other.
+    Nothing predicts the first token of a frame, which is further away than any other.
     """
     found, before = [], None
     for frame in cells:
@@ -69,7 +69,7 @@ def surprise(cells: Tensor, threshold: float, distance: Distance) -> Tensor:
 def _surprise_in_frame(
     cells: Tensor, before: Tensor | None, threshold: float, distance: Distance
 ) -> tuple[Tensor, Tensor]:
-    """The same of one frame [rows, columns, values], and what it looks like if foretold tokens are taken as foretold.
+    """The same of one frame [rows, columns, values], and what it looks like if predicted tokens are taken as predicted.
 
     before: what the frame before looks like; None if there is none
 
@@ -80,19 +80,19 @@ def _surprise_in_frame(
     for diagonal in range(1, rows + columns - 1):
         row = torch.arange(max(0, diagonal - columns + 1), min(diagonal, rows - 1) + 1, device=cells.device)
         column = diagonal - row
-        own, foretold = cells[row, column], _foretold(seen, row, column, threshold, distance)
-        found = distance(own - foretold)
+        own, predicted = cells[row, column], _predicted(seen, row, column, threshold, distance)
+        found = distance(own - predicted)
         if before is not None:
             earlier = before[row, column]
             since = distance(own - earlier)
-            foretold = torch.where((since <= found)[:, None], earlier, foretold)
+            predicted = torch.where((since <= found)[:, None], earlier, predicted)
             found = torch.minimum(since, found)
         far[row, column] = found
-        seen[row, column] = torch.where((found <= threshold)[:, None], foretold, own)
+        seen[row, column] = torch.where((found <= threshold)[:, None], predicted, own)
     return far, seen
 
 
-def _foretold(seen: Tensor, row: Tensor, column: Tensor, threshold: float, distance: Distance) -> Tensor:
+def _predicted(seen: Tensor, row: Tensor, column: Tensor, threshold: float, distance: Distance) -> Tensor:
     """The token above if the one before it resembles the left one but not the one above; otherwise the left one."""
     up, back = (row - 1).clamp(min=0), (column - 1).clamp(min=0)
     left, above, corner = seen[row, back], seen[up, column], seen[up, back]
