@@ -95,6 +95,7 @@ class Stream:
         """Forget all frames."""
         self._state: StreamState | None = None
         self._waiting: list[Image.Image] = []  # for those that the model sees together with them
+        self._filled: StreamState | None = None  # the state with those that wait, once it was asked for
         self._look: _Look | None = None
         self._markers, self._stacked, self._count = torch.empty(0), False, 0
 
@@ -130,7 +131,7 @@ class Stream:
         waiting = [*self._waiting, self._look.fitted(image)]
         if len(waiting) == self._together:
             self._state, waiting = self._extended(waiting), []
-        self._waiting, self._count = waiting, self._count + 1
+        self._waiting, self._filled, self._count = waiting, None, self._count + 1
 
     def _extended(self, frames: Sequence[Image.Image]) -> StreamState:
         """The state with one more moment, no larger than it may be."""
@@ -159,10 +160,13 @@ class Stream:
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
-    def ask(self, question: str, max_new_tokens: int = 128) -> str:
-        """The answer to a question about what is held. The stream stays as it is."""
+    def ask(self, question: str, max_new_tokens: int = 128, **options: Any) -> str:
+        """The answer to a question about what is held. The stream stays as it is.
+
+        options: of the model's `generate`, such as a streamer; answers are greedy unless they say otherwise
+        """
         with self.prompt(question) as inputs:
-            written = generate(self._loaded.model, inputs, max_new_tokens)
+            written = generate(self._loaded.model, inputs, max_new_tokens, **options)
         answer: str = self._loaded.processor.batch_decode(written, skip_special_tokens=True)[0]
         return answer.strip()
 
@@ -179,11 +183,12 @@ class Stream:
 
     def _held(self) -> StreamState:
         """The state, with frames that still wait for others: the model would repeat the last one."""
-        if self._waiting:
-            return self._extended(self._waiting)
-        if self._state is None:
+        if not self._count:
             raise CovistError("the stream has no frame yet; add one before asking")
-        return self._state
+        if self._filled is None:
+            self._filled = self._extended(self._waiting) if self._waiting else self._state
+        assert self._filled is not None, "there is a frame"
+        return self._filled
 
     def _video(self, held: StreamState) -> Video:
         """Blank frames in place of the moments, with the times at which these were in their middle."""
@@ -209,6 +214,11 @@ class Stream:
         layers = (held.count,) * len(family_for(self._loaded.model).decoder.layers)
         size, markers = held.owner.shape[0], len(self._markers)
         return ImageReport(0, held.grid, size, markers, self.budget, layers, layers, (stage,))
+
+    @property
+    def tokens(self) -> int:
+        """Visual tokens that are held, without those of frames that wait for others."""
+        return 0 if self._state is None else self._state.count
 
     @property
     def nbytes(self) -> int:
