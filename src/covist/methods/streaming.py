@@ -97,7 +97,7 @@ class StreamState:
         """At most `count` representatives, chosen by coverage; it counts half as much after `half_life` moments."""
         if self.count <= count:
             return self
-        coverage = ContentCoverage.of(self.contents[HIDDEN], self.weights)
+        coverage = self._coverage
         kept = self.chosen(coverage, count, half_life)
         cluster = joined(coverage.affinity.index_select(1, kept), kept)
         return self._composed(cluster, self.home[kept], cluster[self.owner], self.lengths)
@@ -112,13 +112,19 @@ class StreamState:
     def _merged(self, first: int) -> StreamState:
         """Two moments as one. It shows at each place what the longer one did, or the later of equally long ones."""
         after, lengths, moments = first + 1, self.lengths, self.owner.view(-1, self.cells)
-        # Representatives that come to lie at one place become one.
-        home, cluster = (self.home - self.cells * (self.home >= after * self.cells)).unique(return_inverse=True)
+        homes = self.home - self.cells * (self.home >= after * self.cells)
+        affinity = self._coverage.affinity
+        kept = _one_at_a_place(homes, affinity)
+        cluster, home = joined(affinity.index_select(1, kept), kept), homes[kept]
         shown = first if lengths[first] > lengths[after] else after
         owner = cluster[torch.cat([moments[:first], moments[shown, None], moments[after + 1 :]]).flatten()]
         owner[home] = torch.arange(len(home), device=home.device)
         together = (*lengths[:first], lengths[first] + lengths[after], *lengths[after + 1 :])
         return self._composed(cluster, home, owner, together)
+
+    @property
+    def _coverage(self) -> ContentCoverage:
+        return ContentCoverage.of(self.contents[HIDDEN], self.weights)
 
     def _composed(self, cluster: Tensor, home: Tensor, owner: Tensor, lengths: tuple[int, ...]) -> StreamState:
         """Representatives whose contents are means over the clusters [K] of those before, by their weights."""
@@ -151,6 +157,19 @@ class StreamState:
             companions={layer: self.placed(layer) for layer in self.contents if isinstance(layer, int)},
             owner=self.home[self.owner],
         )
+
+
+def _one_at_a_place(homes: Tensor, affinity: Tensor) -> Tensor:
+    """Of two representatives [K] that have come to one place, the one less like any other, in the order of places.
+
+    Their mean would be like neither: a word on the screen would fade into the wall that was there before and after it.
+    """
+    order = homes.argsort(stable=True)
+    again = (homes[order].diff() == 0).nonzero()[:, 0]
+    earlier, later = order[again], order[again + 1]
+    likeness = affinity.clone().fill_diagonal_(0).amax(1)
+    dropped = torch.where(likeness[earlier] >= likeness[later], earlier, later)
+    return order[~torch.isin(order, dropped)]
 
 
 def shortest_pair(lengths: Sequence[int]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -224,6 +224,14 @@ class Stream:
     def nbytes(self) -> int:
         """Bytes of the tensors that are held between two frames."""
         return 0 if self._state is None else self._state.nbytes + self._markers.nbytes
+
+
+def hold(stream: Stream, frames: Callable[[], Iterable[Image.Image]]) -> list[Image.Image]:
+    """Add all frames, and return those in the middle of the moments, which a second run through `frames` finds."""
+    for frame in frames():
+        stream.add(frame)
+    middles = {span[(len(span) - 1) // 2] for span in stream.spans}
+    return [frame for number, frame in enumerate(frames()) if number in middles]
 
 
 @dataclass(frozen=True)
