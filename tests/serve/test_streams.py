@@ -110,7 +110,8 @@ def test_binary_and_empty_questions_and_late_settings_are_one_line(client):
         show(socket)
         assert "before the first frame" in refused(say(socket, type="settings", budget=64), "bad_setting")
         assert "empty" in refused(say(socket, type="ask", question=" "), "bad_question")
-        assert "more than 20" in refused(say(socket, type="ask", question="what " * 9), "prompt_too_long")
+        assert "more than 20 characters" in refused(say(socket, type="ask", question="what " * 9), "invalid_request")
+        assert "a special token" in refused(say(socket, type="ask", question="<video>"), "special_token")
         assert say(socket, type="ask", question="what?", max_tokens=1)["frames"] == 1
 
 

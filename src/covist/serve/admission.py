@@ -100,9 +100,7 @@ class Admission:
 
     def stream_tokens(self, stream: Stream, question: str, asked: int | None) -> int:
         """The longest answer to a question about a stream; no text has more tokens than characters."""
-        if len(question) > self._limits.prompt_characters:
-            message = f"question: more than {self._limits.prompt_characters:,} characters"
-            raise Refusal(400, "prompt_too_long", message, param="question")
+        self._prompts.check_texts({"question": question}, "question")
         shown = stream.report
         length, kept = (tokens + len(question) for tokens in (shown.tokens, len(shown.kept)))
         return self._capacity.answer_tokens(self._limits, length, kept, asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from time import monotonic
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -20,6 +20,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 
 from covist.api.handle import Compression
 from covist.errors import CovistError
+from covist.request.decoding import generate
 from covist.request.loading import LoadedModel
 from covist.request.stream import MOMENTS, Stream
 from covist.request.videos import FOLDER_RATE
@@ -28,6 +29,7 @@ from covist.serve.batches import log_failure, pass_on
 from covist.serve.errors import Refusal, busy, draining, gone, out_of_time
 from covist.serve.limits import Limits
 from covist.serve.logs import log
+from covist.serve.prompts import PromptMaker
 from covist.serve.room import RoomClaim
 from covist.serve.schema import Strict, parse
 from covist.serve.turns import Turns
@@ -69,8 +71,16 @@ MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminat
 class Streams:
     """The streams of a service, which take turns at the model with its batches."""
 
-    def __init__(self, loaded: LoadedModel, handle: Compression, turns: Turns, admission: Admission, limits: Limits):
-        self._loaded, self._handle, self._turns = loaded, handle, turns
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        handle: Compression,
+        turns: Turns,
+        prompts: PromptMaker,
+        admission: Admission,
+        limits: Limits,
+    ):
+        self._loaded, self._handle, self._turns, self._prompts = loaded, handle, turns, prompts
         self.admission, self.limits, self.open = admission, limits, 0
 
     @contextmanager
@@ -100,10 +110,15 @@ class Streams:
 
     def ask(self, stream: Stream, wanted: AskMessage, left: threading.Event) -> str:
         """An answer; after every token, batches and other streams have their turn."""
-        step = _Step(self._handle, self._turns, left)
-        with self._turns:
+        steps = StoppingCriteriaList([_Step(self._handle, self._turns, left)])
+        with self._turns, ExitStack() as prompt:
             tokens = self.admission.stream_tokens(stream, wanted.question, wanted.max_tokens)
-            return stream.ask(wanted.question, tokens, stopping_criteria=StoppingCriteriaList([step]))
+            with self._prompts.busy:
+                inputs = prompt.enter_context(stream.prompt(wanted.question))
+            written = generate(self._loaded.model, inputs, tokens, stopping_criteria=steps)
+        with self._prompts.busy:
+            answer: str = self._loaded.processor.batch_decode(written, skip_special_tokens=True)[0]
+        return answer.strip()
 
 
 class _Step(StoppingCriteria):
