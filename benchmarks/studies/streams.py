@@ -69,6 +69,8 @@ class RecentShare(StreamState):
 
 
 def _covering(coverage: ContentCoverage, side: Tensor, count: int) -> Tensor:
+    if not count:
+        return side[:0]
     own = coverage.affinity[side][:, side].contiguous()
     return side[greedy_coverage(own, coverage.omega[side], side.new_empty(0), count)]
 

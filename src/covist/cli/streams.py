@@ -28,12 +28,12 @@ def film_path(images: list[str] | None, videos: list[str] | None, model: str) ->
 
 
 def open_stream(loaded: LoadedModel, budget: str | None, method: str | None, rate: float) -> Stream:
+    from covist.methods.covist_max import CovistMax
     from covist.request.stream import Stream
 
     if budget is None:
         raise CovistError("--stream needs a --budget: the visual tokens that are held of all frames together")
-    options = {} if method is None else {"method": method}
-    return Stream(loaded.model, loaded.processor, budget=budget, rate=rate, **options)
+    return Stream(loaded.model, loaded.processor, budget=budget, rate=rate, method=method or CovistMax.name)
 
 
 def draw_stream(

@@ -51,9 +51,10 @@ class StreamState:
     def of(cls, frame: ImageSignals) -> StreamState:
         """One frame, or as many as the model sees as one."""
         places = torch.arange(frame.grid.size, device=frame.span.device)
-        contents = {HIDDEN: frame.hidden, EMBEDDING: frame.embeddings, **frame.companions}
+        contents: list[tuple[str | int, Tensor]] = [(HIDDEN, frame.hidden), (EMBEDDING, frame.embeddings)]
+        contents += frame.companions.items()
         # float32, because the many small steps of a mean would be lost in half precision
-        held = {name: values.detach().float() for name, values in contents.items()}
+        held = {name: values.detach().float() for name, values in contents}
         return cls(held, places, places, (1,), frame.grid.views[0])
 
     @property

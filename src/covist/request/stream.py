@@ -88,7 +88,8 @@ class Stream:
         self.budget, self.moments = _tokens(budget, moments), moments
         self.half_life, self.rate, self.method = half_life, rate, method
         # Some models see two successive frames as one.
-        self._together = int(getattr(unwrap(model).config.vision_config, "temporal_patch_size", 1))
+        vision: Any = family_for(model).model.config.vision_config
+        self._together = int(getattr(vision, "temporal_patch_size", 1))
         self._own: Compression | None = None
         self.reset()
 
@@ -142,7 +143,7 @@ class Stream:
 
     def _encoded(self, frames: Sequence[Image.Image]) -> StreamState:
         """One moment, by the model's own tower."""
-        shown = [*frames, *frames[-1:] * (self._together - len(frames))]
+        shown = [*frames, *[frames[-1]] * (self._together - len(frames))]
         request = Request.of_inputs(_seen(self._loaded.processor, shown))
         with torch.no_grad(), self._compressed().encoding() as signals:
             made = request.to(execution_device(self._loaded.model)).encode(self._loaded.model)["video"]
@@ -269,7 +270,8 @@ def _seen(processor: Any, frames: Sequence[Image.Image]) -> dict[str, Tensor]:
 
 def _features(signals: ImageSignals, stacked: bool) -> BaseModelOutputWithPooling:
     """A video in the form in which the tower returns it: a list of videos, or all of them `stacked`."""
-    made: Any = BaseModelOutputWithPooling(pooler_output=signals.span[None] if stacked else [signals.span])
+    made: Any = BaseModelOutputWithPooling()
+    made.pooler_output = signals.span[None] if stacked else [signals.span]
     made.deepstack_features = [[features] for features in signals.companions.values()]
     return made
 

@@ -18,6 +18,7 @@ from covist.budget import require_room
 from covist.errors import CovistError
 from covist.request.messages import Medium
 from covist.request.stream import Stream
+from covist.request.videos import Video
 from covist.serve.capacity import Capacity
 from covist.serve.constraint import Constraints
 from covist.serve.errors import Refusal, draining, gone, unknown_model
@@ -91,7 +92,7 @@ class Admission:
             left.set()  # for the thread, which cannot be cancelled
             raise
 
-    async def frame(self, url: str) -> Image.Image:
+    async def frame(self, url: str) -> Image.Image | Video:
         """A frame of a stream, from a data URL, within the limits of images."""
         (encoded,) = await self._run(self._images.measured, [Source("image", "frame", url)])
         await self._pixels.wait(encoded.pixels)

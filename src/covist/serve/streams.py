@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import torch
-from PIL import Image
 from pydantic import Field, TypeAdapter
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -89,7 +88,6 @@ class Streams:
         if self.open >= self.limits.streams:
             raise busy("streams")
         session = Session(self)
-        session.configure(SettingsMessage(type="settings"))
         self.open += 1
         try:
             yield session
@@ -104,7 +102,7 @@ class Streams:
         model, processor, _ = self._loaded
         return Stream(model, processor, budget=wanted.budget or most, moments=wanted.moments, rate=wanted.rate)
 
-    def add(self, stream: Stream, frame: Image.Image) -> None:
+    def add(self, stream: Stream, frame: Any) -> None:
         with self._turns:
             stream.add(frame)
 
@@ -137,10 +135,12 @@ class Session:
 
     def __init__(self, streams: Streams):
         self._streams, self.answers = streams, 0
+        with _refusing("bad_setting", "settings"):
+            self.stream = streams.stream(SettingsMessage(type="settings"))
 
     def configure(self, wanted: SettingsMessage) -> dict[str, Any]:
         with _refusing("bad_setting", "settings"):
-            if self.answers or getattr(self, "stream", ()):
+            if len(self.stream):
                 raise CovistError("settings must come before the first frame")
             self.stream = self._streams.stream(wanted)
         return {"type": "settings", "budget": self.stream.budget, "moments": self.stream.moments}
