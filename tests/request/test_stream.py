@@ -12,8 +12,9 @@ from support.videos import STAND_INS, with_videos
 
 import covist
 from covist.errors import CovistError
+from covist.families._pil_videos import LlavaNextVideos
 from covist.request.inputs import prepare
-from covist.request.loading import load_model
+from covist.request.loading import LoadedModel, load_model
 from covist.request.videos import Video
 
 QUESTION = "what is the colour of this ?"
@@ -149,8 +150,25 @@ def test_a_processor_that_shrinks_long_videos_shrinks_every_frame():
         assert stream.report.grid.views[0] == (2, 3)
 
 
-@pytest.mark.parametrize("half_precision", [torch.bfloat16])
-def test_it_runs_in_half_precision(half_precision):
+def test_a_processor_that_enlarges_single_frames_is_one_line():
+    loaded = with_videos("qwen3-vl")
+    loaded.processor.video_processor.size = {"shortest_edge": 4 * 200 * 200, "longest_edge": 10**7}
+    line = "the processor treats single frames differently; give larger"
+    with streamed(loaded, moving_square(4), budget=400, moments=8) as stream, pytest.raises(CovistError, match=line):
+        stream.ask(QUESTION)
+
+
+def test_llava_next_video_answers_as_the_plain_model():
+    case = first_of("llava-next-video")
+    processor, side = case.chatting_processor(), case.model.config.vision_config.image_size
+    crop = {"height": side, "width": side}
+    processor.video_processor = LlavaNextVideos(size={"shortest_edge": side}, crop_size=crop)
+    loaded, frames = LoadedModel(case.name, case.model, processor), moving_square(3)
+    with streamed(loaded, frames, budget=400) as stream:
+        torch.testing.assert_close(logits(loaded, stream), plain(loaded, frames), atol=1e-5, rtol=0)
+
+
+def test_it_runs_in_half_precision():
     model, processor, _ = load_model("tiny-video", dtype="bfloat16")
     frames, question, answer = covist.tiny.films.film_demo()
     with covist.Stream(model, processor, budget=128) as stream:

@@ -106,11 +106,11 @@ class Stream:
         return self._count
 
     def __repr__(self) -> str:
-        if not self._count:
+        state = self._state
+        if state is None:
             return "Stream without a frame yet"
-        held = self.report
-        kept = f"{len(held.kept)} of {held.tokens} visual tokens"
-        return f"Stream of {counted(self._count, 'frame')}: {kept} in {counted(held.frames, 'moment')}"
+        kept = f"{state.count} of {state.grid.size} visual tokens"
+        return f"Stream of {counted(self._count, 'frame')}: {kept} in {counted(len(state.lengths), 'moment')}"
 
     def __enter__(self) -> Stream:
         return self
@@ -149,7 +149,8 @@ class Stream:
             made = request.to(execution_device(self._loaded.model)).encode(self._loaded.model)["video"]
         if [one.grid.frames for one in signals] != [1] or not signals[0].content[: signals[0].grid.size].all():
             raise CovistError(f"{self._loaded.name} does not encode frames one by one, so it cannot stream")
-        self._markers, self._stacked = signals[0].span[signals[0].grid.size :], isinstance(made.pooler_output, Tensor)
+        self._markers = signals[0].span[signals[0].grid.size :].clone()
+        self._stacked = isinstance(made.pooler_output, Tensor)
         return StreamState.of(signals[0])
 
     def _compressed(self) -> Compression:
@@ -175,6 +176,13 @@ class Stream:
         held = self._held()
         signals = held.signals(self._markers)
         request = prepare(self._loaded, [], question, videos=[self._video(held)])
+        shown = int(family_for(self._loaded.model).image_mask(request.prompts["input_ids"], None).sum())
+        if shown != len(signals.span):
+            raise CovistError(
+                f"{counted(len(held.lengths), 'moment')} of a video have {shown} tokens, those of the stream "
+                f"{len(signals.span)}: the processor treats single frames differently; give larger or smaller frames, "
+                "or fewer moments"
+            )
         handle = self._compressed()
         with handle.using(method=self.method, budget=Share(held.count / held.owner.shape[0])):
             handle.expect(signals)
