@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from covist.methods.registry import available_methods, register_method
     from covist.reduction import Reduction
     from covist.request.loading import LoadedModel, load_model
+    from covist.request.stream import Stream
     from covist.schedule import Schedule
     from covist.state import VisualState
 
@@ -49,6 +50,7 @@ __all__ = [
     "Report",
     "Schedule",
     "Setup",
+    "Stream",
     "VisualState",
     "available_families",
     "available_methods",
@@ -84,6 +86,7 @@ _MODULES = {
     "Report": "covist.api.report",
     "Schedule": "covist.schedule",
     "Setup": "covist.api.setup",
+    "Stream": "covist.request.stream",
     "VisualState": "covist.state",
     "available_families": "covist.families.registry",
     "available_methods": "covist.methods.registry",

@@ -64,7 +64,7 @@ def test_large_images_are_asked_in_a_checkerboard_unless_exact_attention_is_requ
     def attention(**options):
         with covist.compress(MODEL, qwen_processor(), budget=8, **options) as handle, torch.no_grad():
             MODEL.get_image_features(inputs.pixel_values, inputs.image_grid_thw, return_dict=True)
-            return handle._hooks._encoded.all()[0].attention[0, 0]
+            return handle._hooks.encoded.all()[0].attention[0, 0]
 
     probabilities, _ = _dense_block(monkeypatch, inputs)  # [heads, patches, patches] in window order
     order = modeling_qwen2_5_vl.get_vision_window_index(inputs.image_grid_thw, 2, 56, 14)[0]

@@ -7,37 +7,27 @@ import torch
 from support.cases import first_of
 from support.families import smooth_image
 from support.films import moving_square
+from support.videos import STAND_INS, with_videos
 from transformers import Qwen2_5_VLProcessor, Qwen2VLProcessor, Qwen3VLProcessor
 
 from covist.api.setup import Setup
 from covist.errors import CovistError
 from covist.families import video
-from covist.families._pil_videos import Qwen2Videos, Qwen3Videos
+from covist.families._pil_videos import Qwen3Videos
 from covist.request.answer import ask, compressed
 from covist.request.decoding import generate
 from covist.request.inputs import prepare
-from covist.request.loading import LoadedModel, load_model
+from covist.request.loading import load_model
 from covist.request.tokens import visual_tokens
 from covist.request.videos import Video
 
-FAMILIES = {"qwen2-vl": Qwen2Videos, "qwen2.5-vl": Qwen2Videos, "qwen3-vl": Qwen3Videos}
 QUESTIONS = ("what is the colour of this ?", "is this that ?")
 FILM = Video(tuple(moving_square(5)), (0, 3, 6, 9, 12), 13, rate=4.0)
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=STAND_INS)
 def loaded(request):
     return with_videos(request.param)
-
-
-def with_videos(family: str) -> LoadedModel:
-    """A small model whose processor stands as `load_processor` leaves it."""
-    case = first_of(family)
-    processor = case.chatting_processor()
-    stand_in = FAMILIES[family]
-    size = {"shortest_edge": 56 * 56, "longest_edge": 10**6}
-    processor.video_processor = stand_in(size=size, patch_size=processor.image_processor.patch_size)
-    return LoadedModel(family, case.model, processor)
 
 
 def test_a_saved_folder_loads_with_its_stand_in(tmp_path):

@@ -51,7 +51,7 @@ def test_a_short_answer_overtakes_a_long_one(serve, small_model):
     def look(module, args, kwargs):
         steps.append(kwargs["input_ids"].shape[1])
         if len(steps) == 3 and max(steps[1:]) == 1:  # only the long one is being written: now the short one comes
-            wait_until(lambda: len(server.service._queue) == 1 and server.service._workers._turns.waiting > 0)
+            wait_until(lambda: len(server.service._queue) == 1 and server.service._workers.turns.waiting > 0)
 
     looking = small_model.model.register_forward_pre_hook(look, with_kwargs=True)
     with ThreadPoolExecutor(2) as clients:

@@ -8,16 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from covist.families._pil_videos import Qwen2Videos, Qwen3Videos
 from covist.families.registry import family_for
 from covist.families.video import segments
+from covist.request.loading import LoadedModel
 from support.captures import captured
 from support.case import Case
-from support.cases import CASES
+from support.cases import CASES, first_of
 from support.families import VOCABULARY, smooth_image
 from support.matrix.llava_onevision import bilinear
 from support.slow_llava import affinity
 
 CASES_WITH_VIDEO = tuple(case for case in CASES if family_for(case.model).video == "compressed")
+STAND_INS = {"qwen2-vl": Qwen2Videos, "qwen2.5-vl": Qwen2Videos, "qwen3-vl": Qwen3Videos}
+"""Processors of videos that work without torchvision."""
 TEXT, IMAGE, VIDEO = 0, 1, 2
 QUESTION = "what is the colour of this ?"
 
@@ -26,6 +30,16 @@ class Inputs(dict):
     """Arguments of a model, which the slow references read as attributes."""
 
     __getattr__ = dict.__getitem__
+
+
+def with_videos(family: str) -> LoadedModel:
+    """A small model whose processor stands as `load_processor` leaves it."""
+    case = first_of(family)
+    processor = case.chatting_processor()
+    stand_in = STAND_INS[family]
+    size = {"shortest_edge": 56 * 56, "longest_edge": 10**6}
+    processor.video_processor = stand_in(size=size, patch_size=processor.image_processor.patch_size)
+    return LoadedModel(family, case.model, processor)
 
 
 def ask_about(case: Case, *parts: Any, question: str = QUESTION) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
@@ -24,6 +24,7 @@ from covist.contract.encoder import EncoderRequest
 from covist.contract.family import Family, unwrap
 from covist.contract.method import Method
 from covist.contract.reading import check_method
+from covist.contract.signals import ImageSignals
 from covist.engine.hooks import Hooks
 from covist.engine.prefill import Prefill
 from covist.engine.settings import CompressionSettings
@@ -168,6 +169,15 @@ class Compression:
         check_method(method, self.settings.decoder)
         self._hooks.watch_blocks(method)
         self._hooks.gate_patches(method)
+
+    def encoding(self) -> AbstractContextManager[list[ImageSignals]]:
+        """What this thread encodes in a `with` block, as signals: states that are made before there is a prompt."""
+        self._require_active()
+        return self._hooks.encoded.apart()
+
+    def expect(self, signals: ImageSignals) -> None:
+        """The next prompt of this thread brings these features already encoded (`mm_encoder_outputs`)."""
+        self._hooks.encoded.add([signals])
 
     def refresh(self) -> None:
         """Compute head gains and distance tables again after the model's weights have changed.

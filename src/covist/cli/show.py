@@ -11,6 +11,7 @@ from rich.markup import escape
 from covist.cli import options
 from covist.cli.console import out, print_json, print_notes
 from covist.cli.models import Films, budget_notes, certificates, draw, load, question, request
+from covist.cli.streams import draw_stream, film_path, open_stream
 from covist.loading import Loading
 
 
@@ -21,6 +22,12 @@ def show(
     video: options.Videos = None,
     frames: options.Frames = 16,
     fps: options.Rate = 2.0,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream", help="Add all frames of the video one by one, as a stream; of a file --fps per second."
+        ),
+    ] = False,
     prompt: options.Prompt = None,
     destination: Annotated[
         Path, typer.Option("--out", help="File for the figure (PNG, SVG, PDF) or interactive page (HTML).")
@@ -53,13 +60,21 @@ def show(
     stands for.
 
     For a video: a film strip with the representatives of every frame, and how
-    they and their weight change over time.
+    they and their weight change over time. With --stream: the same of what a
+    stream holds after the last frame.
     """
     from covist.request.answer import ask
-    from covist.viz.files import writable_drawing
+    from covist.viz.files import FIGURES, writable_drawing
 
     chosen = options.setup(config, strategy, method, budget, min_coverage, max_visual_tokens)
     options.refuse_ages(chosen)
+    if stream:
+        path = film_path(image, video, model)
+        writable_drawing(destination, FIGURES)
+        loaded = load(model, clip, loading, chosen)
+        held = open_stream(loaded, budget, chosen.method if strategy or method else None, fps)
+        draw_stream(loaded, path, held, destination, prompt, max_new_tokens, theme, as_json)
+        return
     asked = question(image, prompt, Films(video or (), frames, fps), model)
     writable_drawing(destination)
     loaded = load(model, clip, loading, chosen)

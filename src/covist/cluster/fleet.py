@@ -35,6 +35,8 @@ POLL_SECONDS = 1.0
 class Fleet:
     """Answers requests with the replicas of one Ray Serve application, from construction until `close()`."""
 
+    streams = None  # a connection could not stay with one replica
+
     def __init__(
         self, spec: ServiceSpec, scaling: Scaling, reservation: Reservation, name: str, keys: Keys | None = None
     ):

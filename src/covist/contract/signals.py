@@ -93,6 +93,9 @@ class ImageSignals:
     companions: dict[int, Tensor] = field(default_factory=dict)
     """Decoder layer -> features [N, d] that are added to the content tokens before that layer, in addition to the
     embeddings with which they enter the decoder (DeepStack)."""
+    owner: Tensor | None = None
+    """If these are the representatives of a state that was made before the prompt: the token that represents each, [N].
+    Tokens that represent none, not even themselves, are places without content, which never enter the decoder."""
     read_pixels: Callable[[], list[Tensor]] | None = None  # -> [3, h, w] per view, as the encoder saw it
     references: WeakKeyDictionary[ConcentrationTracker, float | None] = field(default_factory=WeakKeyDictionary)
     """The concentration reference that this image met first, for every tracker that has counted it. A forward call

@@ -14,6 +14,7 @@ from covist.contract.decoder import Decoder, Rotary
 from covist.contract.instruction import Instruction, TextSpace
 from covist.contract.signals import ImageSignals
 from covist.grid import Grid
+from covist.reduction import Reduction
 from covist.schedule import Schedule
 from covist.state import VisualState
 
@@ -50,6 +51,15 @@ class ImageContext:
         """The uncompressed state: every content token, with weight one."""
         signals = self.signals
         return VisualState.initial(signals.embeddings, self.positions, affinity, self.grid, anchors, signals.companions)
+
+    @property
+    def held(self) -> Reduction | None:
+        """The state that was made before the prompt, if the image is one (`ImageSignals.owner`)."""
+        if self.signals.owner is None:
+            return None
+        kept, assignment = self.signals.owner.unique(return_inverse=True)
+        state = self.initial_state().restrict(kept).replace(weights=assignment.bincount().float())
+        return Reduction(state, assignment)
 
     @cached_property
     def patch_text_features(self) -> Tensor | None:

@@ -47,7 +47,7 @@ class Hooks:
         """`encoder_requests` is all that methods may request besides the encoder layer that feeds the projector."""
         family = settings.family
         self._family, self._choice = family, ThreadSettings(settings)
-        self._encoded, self._drafting = EncodedImages(), threading.local()
+        self.encoded, self._drafting = EncodedImages(), threading.local()
         self._calls = _Calls()
         self._installed = ExitStack()
         settings.decoder.check_backend()
@@ -69,7 +69,7 @@ class Hooks:
     def _hooks(self, encoder_requests: Sequence[EncoderRequest]) -> Iterator[Removable]:
         family, decoder = self._family, self._family.decoder
         yield family.model.register_forward_pre_hook(self._refuse_copies)
-        yield from family.capture(self._encoded.add, encoder_requests, self._requested)
+        yield from family.capture(self.encoded.add, encoder_requests, self._requested)
         yield DraftWatch(family.model, self._note_draft)
         yield ReplacedMethod(family.model, "prepare_inputs_for_generation", partial(partial, self._prepare_inputs))
         yield ReplacedMethod(family.model, "_call_impl", partial(partial, self._call_model))
@@ -105,7 +105,7 @@ class Hooks:
         """Take every hook off, after the calls of other threads have returned; a second call does nothing."""
         self._calls.wait()
         self._installed.close()
-        self._encoded = EncodedImages()
+        self.encoded = EncodedImages()
 
     def __getstate__(self) -> None:
         # A copy of the hooks would still compress the original. Saving only the weights works at any time.
@@ -192,7 +192,7 @@ class Hooks:
                 return forward(*args, **kwargs)
         finally:
             if brings:
-                self._encoded.brought(one.signals if isinstance(one, Prefill) else (), features)
+                self.encoded.brought(one.signals if isinstance(one, Prefill) else (), features)
 
     def _pass_for(self, given: dict[str, Any], brings_images: bool) -> Pass | FixedStep | None:
         """A prefill if there are images, a continuation after compressed images, else None: the plain model."""
@@ -204,7 +204,7 @@ class Hooks:
         # Decoding steps bring no image; not searching for image tokens avoids waiting for the device.
         # In transformers a draft sees no image, so it runs through the plain model.
         drafting = getattr(self._drafting, "now", False)
-        if brings_images or self._encoded.awaited and not drafting:
+        if brings_images or self.encoded.awaited and not drafting:
             is_image = self._family.image_mask(given.get("input_ids"), given.get("inputs_embeds"))
             if bool(is_image.any()):
                 if not brings_images:
@@ -237,7 +237,7 @@ class Hooks:
             if one is None:
                 return forward(*args, **kwargs)
             if isinstance(one, Prefill):
-                one.signals = self._encoded.all()
+                one.signals = self.encoded.all()
             output = forward(**one.enter(self._family.decoder, given))
             return one.leave(output)
 

@@ -26,15 +26,22 @@ class ContentCoverage:
     spread: Tensor
 
     @classmethod
-    def of(cls, features: Tensor) -> "ContentCoverage":
-        """Affinity and coverage weights from features [N, v]."""
+    def of(cls, features: Tensor, sizes: Tensor | None = None) -> "ContentCoverage":
+        """Affinity and coverage weights from features [N, v].
+
+        sizes: how many tokens with these features each of them stands for, [N]; one, if it is not given. Copies of a
+        token and one token of their number have the same coverage.
+        """
         require_affordable("coverage", features.shape[0])
         require_finite("coverage", features=features)
         distances = gram(unit_rows(features)).neg_().add_(1).clamp_(min=0)  # [N, N]
-        farthest = distances.amax(1).mean() + ROUNDING  # D, []
+        reach = distances.amax(1)  # [N]
+        farthest = (reach.mean() if sizes is None else reach @ mass_norm(sizes)) + ROUNDING  # D, []
         affinity = distances.mul_(-2 / farthest).exp_()
         affinity.fill_diagonal_(1)  # exact, despite rounding
-        return cls(affinity, mass_norm(1 / torch.einsum("ij,ij->i", affinity, affinity)), farthest)
+        if sizes is None:
+            return cls(affinity, mass_norm(1 / torch.einsum("ij,ij->i", affinity, affinity)), farthest)
+        return cls(affinity, mass_norm(sizes / (affinity.square() @ sizes)), farthest)
 
     def growth(self) -> Iterator[tuple[int, float]]:
         """Tokens in the order in which greedy coverage takes them, each with what it adds to D times coverage.

@@ -116,11 +116,17 @@ def expand(start: Tensor, distance: Tensor, count: int, saliency: Tensor | None 
     return torch.stack(chosen)
 
 
-def cluster_means(features: Tensor, cluster: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Mean of the features [N, d] of each cluster in float32 -> ([count, d], member counts [count])."""
-    sizes = cluster.bincount(minlength=count).float()
+def cluster_means(
+    features: Tensor, cluster: Tensor, count: int, members: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mean of the features [N, d] of each cluster in float32 -> ([count, d], member counts [count]).
+
+    members: as how many each row counts, [N]; one, if it is not given
+    """
+    sizes = cluster.bincount(members, minlength=count).float()
+    rows = features.float() if members is None else features.float() * members[:, None]
     sums = torch.zeros(count, features.shape[1], dtype=torch.float32, device=features.device).index_add_(
-        0, cluster, features.float()
+        0, cluster, rows
     )
     return sums / sizes.clamp(min=1)[:, None], sizes
 

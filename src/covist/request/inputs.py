@@ -72,6 +72,10 @@ class Request:
             if getattr(features, "deepstack_features", None) is not None:
                 levels = features.deepstack_features
                 features.deepstack_features = [_repeated(level, self.count) for level in levels]
+        return self.bringing(encoded)
+
+    def bringing(self, encoded: dict[str, Any]) -> dict[str, Any]:
+        """Arguments of the model's `generate` with features in place of pixels, as `encode` returns them."""
         repeated = {
             name: torch.cat([values] * self.count)
             for name, values in self.images.items()
@@ -104,7 +108,8 @@ def prepare(loaded: LoadedModel, images: Sequence[Image.Image], *prompts: str, v
         raise CovistError("the prompt is empty")
     if not images and not videos:
         raise CovistError("the prompt has no image: there is nothing to compress")
-    _require_videos(loaded, videos)
+    if videos:
+        require_videos(loaded)
     texts = [chat_prompt(loaded.processor, prompt, len(images), len(videos)) for prompt in prompts]
     single = _encode(loaded, images, videos, texts[:1])
     every = _encode(loaded, images, videos, texts) if len(texts) > 1 else single
@@ -121,14 +126,16 @@ def prepare_conversation(
     tools: Sequence[Tool] = (),
 ) -> Request:
     """A conversation, ready for the model but not on its device; images and videos in the order of its turns."""
-    _require_videos(loaded, videos)
+    if videos:
+        require_videos(loaded)
     text = conversation_prompt(loaded.processor, turns, tools)
     return Request.of_inputs(_encode(loaded, images, videos, [text]))
 
 
-def _require_videos(loaded: LoadedModel, videos: Sequence[Video]) -> None:
+def require_videos(loaded: LoadedModel) -> None:
+    """Refuse a model that takes no videos."""
     family = family_for(loaded.model)
-    if videos and not family.takes_videos():
+    if not family.takes_videos():
         able = ", ".join(other.name for other in families() if other.takes_videos())
         raise CovistError(f"{loaded.name} ({family.name}) takes no videos; these families do: {able}")
 

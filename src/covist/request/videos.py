@@ -81,6 +81,16 @@ def load_video(path: str | Path, frames: int = FRAMES, rate: float = FOLDER_RATE
     return _from_folder(path, frames, rate) if path.is_dir() else _from_file(path, frames)
 
 
+def each_frame(path: str | Path, rate: float = FOLDER_RATE) -> Iterator[Image.Image]:
+    """The frames one by one: all images of a folder, or `rate` frames of each second of a file."""
+    check_video(path)
+    path = Path(path)
+    if path.is_dir():
+        yield from map(load_image, frame_files(path))
+    else:
+        yield from VideoFile(lambda: str(path), f"video {path}").each(rate)
+
+
 def check_video(path: str | Path) -> None:
     """Refuse what cannot be a video, without reading its frames."""
     refuse_url(path, "video")
@@ -153,6 +163,14 @@ class VideoFile:
         if not chosen:
             raise CovistError(f"{self._name} has {counted(0, 'frame')}")
         return Video(tuple(chosen.values()), tuple(chosen), decoded, rate)
+
+    def each(self, rate: float) -> Iterator[Image.Image]:
+        """About `rate` frames of each second, all of them if it has fewer."""
+        with self._opened() as (container, stream):
+            own = float(stream.average_rate or stream.guessed_rate or rate)
+            for number, frame in enumerate(container.decode(stream)):
+                if number == 0 or int(number * rate / own) > int((number - 1) * rate / own):
+                    yield _upright(frame)
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, Any]]:

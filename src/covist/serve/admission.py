@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from PIL import Image
+
 from covist.api.setup import Setup
 from covist.budget import require_room
 from covist.errors import CovistError
 from covist.request.messages import Medium
+from covist.request.stream import Stream
+from covist.request.videos import Video
 from covist.serve.capacity import Capacity
 from covist.serve.constraint import Constraints
 from covist.serve.errors import Refusal, draining, gone, unknown_model
 from covist.serve.fetch import Fetcher
-from covist.serve.images import Encoded, ImageReader, numbered
+from covist.serve.images import Encoded, ImageReader, Source, numbered
 from covist.serve.limits import Limits
 from covist.serve.prompts import ChatPrompt, PromptMaker
 from covist.serve.room import Room, RoomClaim
@@ -87,6 +91,20 @@ class Admission:
         except asyncio.CancelledError:
             left.set()  # for the thread, which cannot be cancelled
             raise
+
+    async def frame(self, url: str) -> Image.Image | Video:
+        """A frame of a stream, from a data URL, within the limits of images."""
+        (encoded,) = await self._run(self._images.measured, [Source("image", "frame", url)])
+        await self._pixels.wait(encoded.pixels)
+        free = partial(self._pixels.free, encoded.pixels)
+        return await self._run(self._images.decoded, encoded, after=free)
+
+    def stream_tokens(self, stream: Stream, question: str, asked: int | None) -> int:
+        """The longest answer to a question about a stream; no text has more tokens than characters."""
+        self._prompts.check_texts({"question": question}, "question")
+        shown = stream.report
+        length, kept = (tokens + len(question) for tokens in (shown.tokens, len(shown.kept)))
+        return self._capacity.answer_tokens(self._limits, length, kept, asked)
 
     def prepare_here(self, wanted: ChatRequest) -> ChatPrompt:
         """The prompt, made in the thread of the caller, of a request whose images are data URLs."""

@@ -30,6 +30,8 @@ from covist.serve.presence import Drain, ended, unless, within
 from covist.serve.room import Room, RoomClaim
 from covist.serve.schema import ChatRequest, parse_chat
 from covist.serve.sequence import Event
+from covist.serve.streams import PATH as STREAM
+from covist.serve.streams import Streams, serve_stream
 
 CHAT = "/v1/chat/completions"
 MODELS = "/v1/models"
@@ -47,6 +49,9 @@ class Answering(Protocol):
     room: Room
     name: str
     is_draining: bool
+
+    @property
+    def streams(self) -> Streams | None: ...
 
     @property
     def is_ready(self) -> bool: ...
@@ -76,7 +81,7 @@ def create_app(service: Answering, origins: Collection[str] = ()) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.service, app.state.drain = service, Drain()
-    app.state.has_told_of_budget = False
+    app.state.has_told_of_budget, app.state.origins = False, frozenset(origins)
     app.add_middleware(_OneLength)
     if origins:
         app.add_middleware(
@@ -91,6 +96,7 @@ def create_app(service: Answering, origins: Collection[str] = ()) -> FastAPI:
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(Exception, _answer_failure)
     app.add_api_route(CHAT, _chat, methods=["POST"], **openapi.CHAT)
+    app.add_api_websocket_route(STREAM, serve_stream)
     app.add_api_route(MODELS, _models, **openapi.MODELS)
     app.add_api_route(MODELS + "/{model:path}", _model, **openapi.MODEL)  # names may contain slashes
     for path, answer, described in (

@@ -56,7 +56,7 @@ class Workers:
         """`seen` is called with the size of every batch."""
         self._model, self._handle, self._prompts, self._queue = loaded.model, handle, prompts, queue
         self._seen = seen
-        self._turns = Turns()
+        self.turns = Turns()
         self._ends = end_tokens(loaded.model)
         self._changed = threading.Condition()
         self._running: list[RunningSequence] = []
@@ -101,7 +101,7 @@ class Workers:
     def _work(self) -> None:
         try:
             while self._queue.wait():
-                with self._turns:
+                with self.turns:
                     batch = self._queue.take()  # only now, so that a batch can grow while the model is busy
                     if batch:
                         self._run(batch)
@@ -147,7 +147,7 @@ class Workers:
                 max(sequence.max_tokens for sequence in sequences),
                 pad_token_id=self._prompts.pad_token,
                 logits_processor=LogitsProcessorList([RowSampler([row.drawing for row in rows])]),
-                stopping_criteria=StoppingCriteriaList([_Step(rows, run, self._handle, self._turns)]),
+                stopping_criteria=StoppingCriteriaList([_Step(rows, run, self._handle, self.turns)]),
             )
 
 
@@ -169,10 +169,15 @@ class _Step(StoppingCriteria):
         rows = zip(self._rows, tokens, self._costs, strict=True)
         done = [row.take(token, cost, self._computed) for row, token, cost in rows]
         if not all(done):
-            with _kept(self._handle):
-                self._turns.pass_on()
+            pass_on(self._turns, self._handle)
         self._turn_began = monotonic()
         return torch.tensor(done, device=input_ids.device)  # [batch]
+
+
+def pass_on(turns: Turns, handle: Compression) -> None:
+    """Let others have their turns at the model."""
+    with _kept(handle):
+        turns.pass_on()
 
 
 @contextmanager
@@ -213,9 +218,13 @@ def _told(failure: Failure) -> Exception:
 
 
 def _log_failure(error: Exception, rows: Collection[RunningSequence]) -> None:
-    if is_refusal(error):
-        return  # the server is sound
-    fields = {"error": type(error).__name__, "where": _where(error), "rows": len(rows)}
+    if not is_refusal(error):  # then the server is sound
+        log_failure(error, len(rows))
+
+
+def log_failure(error: Exception, rows: int) -> None:
+    """Log what went wrong while so many answers were written, without their text."""
+    fields = {"error": type(error).__name__, "where": _where(error), "rows": rows}
     _LOG.error("generation failed", extra={"fields": fields})
 
 

@@ -55,6 +55,9 @@ class Limits:
     )
     batch_milliseconds: float = _limit(10.0, "How long the first answer of a batch waits for others.", 0)
     batches: int = _limit(4, "Batches that take turns at the model, token by token.")
+    streams: int = _limit(8, "Most streams (`/v1/stream`) at once; further ones are refused with 503.", 0)
+    stream_tokens: int = _limit(1024, "Most visual tokens that are held of a stream, and the default.")
+    stream_seconds: float = _limit(60.0, "How long the client of a stream may be silent; then it is closed.", 0)
     connections: int = _limit(1024, "Most open connections; further ones are refused with 503.")
     drain_seconds: float = _limit(60.0, "How long a shutdown (SIGTERM) waits for running requests.", 0)
 

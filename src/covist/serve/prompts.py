@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +53,7 @@ class PromptMaker:
         self._tokenizer = loaded.processor.tokenizer
         self._family = family_for(loaded.model)
         self._special = _special_tokens(loaded.processor)
-        self._busy = threading.Lock()  # tokenizers change their own settings while they work
+        self.busy = threading.Lock()  # tokenizers change their own settings while they work
 
     def check(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[Medium]:
         """Check what the schema cannot and what needs no images; returns images and videos in order."""
@@ -61,10 +61,7 @@ class PromptMaker:
         texts = {f"messages.{index}": _all_text(turn) for index, (turn, _) in enumerate(turns)}
         if tools:
             texts["tools"] = json.dumps(tools, ensure_ascii=False)
-        if sum(map(len, texts.values())) > self._limits.prompt_characters:
-            raise _refusal("messages", f"more than {self._limits.prompt_characters:,} characters of text")
-        for place, text in texts.items():
-            self._refuse_special(text, place)
+        self.check_texts(texts, "messages")
         with _refusing("messages"):
             check_last([turn for turn, _ in turns])
         media = [medium for _, own in turns for medium in own]
@@ -74,6 +71,13 @@ class PromptMaker:
         if tools or any("tool_calls" in turn or turn["role"] == "tool" for turn, _ in turns):
             self._require_tools()
         return media
+
+    def check_texts(self, texts: Mapping[str, str], param: str) -> None:
+        """Refuse texts of a client, by their places, that are too long together or contain special tokens."""
+        if sum(map(len, texts.values())) > self._limits.prompt_characters:
+            raise _refusal(param, f"more than {self._limits.prompt_characters:,} characters of text")
+        for place, text in texts.items():
+            self._refuse_special(text, place)
 
     def make(
         self,
@@ -87,7 +91,7 @@ class PromptMaker:
         turns = [self._turn(message, f"messages.{index}")[0] for index, message in enumerate(messages)]
         videos = [one for one in shown if isinstance(one, Video)]
         images = [one for one in shown if not isinstance(one, Video)]
-        with self._busy:
+        with self.busy:
             try:
                 request = prepare_conversation(self._loaded, turns, images, videos, tools)
             except CovistError as error:
@@ -123,7 +127,7 @@ class PromptMaker:
         for token in self._special:
             if token in text:
                 raise Refusal(400, "special_token", f"{place} contains {token!r}, a special token", param=place)
-        with self._busy:
+        with self.busy:
             found = set(self._tokenizer(text, add_special_tokens=False).input_ids)
         if special := found & {number for number in self._special.values() if number != self._tokenizer.unk_token_id}:
             named = self._tokenizer.convert_ids_to_tokens(min(special))

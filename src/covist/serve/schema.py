@@ -6,7 +6,8 @@ and a field that OpenAI does not have is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -60,11 +61,12 @@ def _few_messages(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 _Shape = TypeVar("_Shape")
+Parsed = TypeVar("Parsed")
 
 
 def _kind(value: Any) -> str:
@@ -75,29 +77,29 @@ _TextOr = Annotated[Annotated[str, Tag("<text>")] | Annotated[_Shape, Tag("<obje
 """Text or a shape. Errors are those of the shape unless it is text: "should be a string" would lead astray."""
 
 
-class TextPart(_Strict):
+class TextPart(Strict):
     type: Literal["text"]
     text: str
 
 
-class InputTextPart(_Strict):
+class InputTextPart(Strict):
     """Text as the Responses API writes it."""
 
     type: Literal["input_text"]
     text: str
 
 
-class ImageURL(_Strict):
+class ImageURL(Strict):
     url: str
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class ImagePart(_Strict):
+class ImagePart(Strict):
     type: Literal["image_url"]
     image_url: _TextOr[ImageURL]
 
 
-class InputImagePart(_Strict):
+class InputImagePart(Strict):
     """An image as the Responses API writes it."""
 
     type: Literal["input_image"]
@@ -105,11 +107,11 @@ class InputImagePart(_Strict):
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class VideoURL(_Strict):
+class VideoURL(Strict):
     url: str
 
 
-class VideoPart(_Strict):
+class VideoPart(Strict):
     type: Literal["video_url"]
     video_url: _TextOr[VideoURL]
 
@@ -120,19 +122,19 @@ Part = Annotated[
 ]
 
 
-class FunctionCall(_Strict):
+class FunctionCall(Strict):
     name: _Label
     arguments: str
     parsed_arguments: Any = None  # as OpenAI's client adds it
 
 
-class ToolCall(_Strict):
+class ToolCall(Strict):
     id: _Label
     type: Literal["function"]
     function: FunctionCall
 
 
-class Message(_Strict):
+class Message(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: _TextOr[Annotated[list[Part], Field(max_length=MOST_PARTS, fail_fast=True)]] | None = None
     name: _Label | None = None
@@ -146,53 +148,53 @@ class Message(_Strict):
     parsed: Any = None  # of its `parse`
 
 
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     include_usage: bool = False
     include_obfuscation: bool | None = None
 
 
-class TextFormat(_Strict):
+class TextFormat(Strict):
     type: Literal["text"]
 
 
-class JsonObjectFormat(_Strict):
+class JsonObjectFormat(Strict):
     type: Literal["json_object"]
 
 
-class JsonSchema(_Strict):
+class JsonSchema(Strict):
     name: _Name
     description: str | None = None
     shape: dict[str, Any] = Field(alias="schema")
     strict: bool | None = None
 
 
-class JsonSchemaFormat(_Strict):
+class JsonSchemaFormat(Strict):
     type: Literal["json_schema"]
     json_schema: JsonSchema
 
 
-class Function(_Strict):
+class Function(Strict):
     name: _Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class Tool(_Strict):
+class Tool(Strict):
     type: Literal["function"]
     function: Function
 
 
-class NamedFunction(_Strict):
+class NamedFunction(Strict):
     name: _Name
 
 
-class NamedTool(_Strict):
+class NamedTool(Strict):
     type: Literal["function"]
     function: NamedFunction
 
 
-class CompressionChoice(_Strict):
+class CompressionChoice(Strict):
     """How one request is compressed; fields that are left out have the server's defaults."""
 
     budget: int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=64)] | None = None
@@ -202,7 +204,7 @@ class CompressionChoice(_Strict):
     max_visual_tokens: Annotated[int, Field(ge=1)] | None = None
 
 
-class ChatRequest(_Strict):
+class ChatRequest(Strict):
     model: _Label
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True), BeforeValidator(_few_messages)]
     max_tokens: int | None = Field(default=None, ge=1)
@@ -249,15 +251,20 @@ class ChatRequest(_Strict):
 
 def parse_chat(body: bytes | bytearray, limits: Limits | None = None) -> ChatRequest:
     """Parse a body; anything wrong with it raises a `Refusal` of one line."""
+    return parse(body, partial(ChatRequest.model_validate, context=limits))
+
+
+def parse(text: bytes | bytearray, validate: Callable[[Any], Parsed], what: str = "the body") -> Parsed:
+    """What a JSON object says; anything wrong with it raises a `Refusal` of one line, which calls it `what`."""
     try:
-        values = from_json(body, allow_inf_nan=False)  # limits the depth of nesting
+        values = from_json(text, allow_inf_nan=False)  # limits the depth of nesting
     except ValueError as error:
-        raise Refusal(400, "invalid_json", f"the body is not valid JSON: {error}") from None
+        raise Refusal(400, "invalid_json", f"{what} is not valid JSON: {error}") from None
     if not isinstance(values, dict):
-        raise Refusal(400, "invalid_json", "the body must be a JSON object")
+        raise Refusal(400, "invalid_json", f"{what} must be a JSON object")
     _refuse_wide(values)
     try:
-        return ChatRequest.model_validate(values, context=limits)
+        return validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         param = ".".join(map(str, _steps(first["loc"], values))) or None

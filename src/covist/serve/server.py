@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from covist.serve.app import Answering, create_app
+from covist.serve.body import FIELDS
 from covist.serve.connections import Tls, timed_protocol
 from covist.serve.logs import write_to_stderr
 from covist.serve.presence import Drain
@@ -47,7 +48,9 @@ def build_server(
     config = uvicorn.Config(
         app,
         http=timed_protocol(limits.body_seconds),
-        ws="none",
+        ws="auto",
+        ws_max_size=4 * limits.image_bytes // 3 + FIELDS,  # a frame in base64, and the message around it
+        ws_per_message_deflate=False,  # images are compressed, and bombs are not welcome
         log_config=None,
         access_log=False,  # our own log has no addresses and no queries
         server_header=False,

@@ -31,6 +31,7 @@ from covist.serve.sampling import Sampling
 from covist.serve.schema import ChatRequest
 from covist.serve.sequence import Event, Sequence
 from covist.serve.settings import setup_of
+from covist.serve.streams import Streams
 
 
 class Service:
@@ -70,6 +71,8 @@ class Service:
         self._queue = Queue(self.limits, capacity.batch_tokens(self.limits))
         note_batch = self.metrics.sizes("covist_batch_size", "Answers per batch.")
         self._workers = Workers(loaded, self._handle, prompts, self._queue, self.limits, note_batch)
+        self.streams = Streams(loaded, self._handle, self._workers.turns, prompts, self._admission, self.limits)
+        self.metrics.watch("covist_streams", "Open streams.", lambda: self.streams.open)
         self.metrics.watch("covist_queue", "Waiting answers.", lambda: len(self._queue))
         self.metrics.watch("covist_running", "Answers being generated.", lambda: self._workers.running)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -26,6 +27,7 @@ class EncodedImages:
         self._lock = threading.RLock()  # a finaliser may run while it is held
         self._fresh: deque[tuple[int, list[ImageSignals]]] = deque(maxlen=KEPT)  # (thread, signals)
         self._held: dict[int, tuple[ReferenceType[Any], list[ImageSignals]]] = {}  # by the identity of features
+        self._apart = threading.local()
 
     @property
     def awaited(self) -> bool:
@@ -35,8 +37,21 @@ class EncodedImages:
 
     def add(self, signals: list[ImageSignals]) -> None:
         """Add the signals of images that were just encoded."""
+        apart: list[ImageSignals] | None = getattr(self._apart, "signals", None)
+        if apart is not None:
+            apart += signals
+            return
         with self._lock:
             self._fresh.append((threading.get_ident(), signals))
+
+    @contextmanager
+    def apart(self) -> Iterator[list[ImageSignals]]:
+        """The signals of what this thread encodes in a `with` block, for which no prompt is coming."""
+        self._apart.signals = signals = list[ImageSignals]()
+        try:
+            yield signals
+        finally:
+            self._apart.signals = None
 
     def all(self) -> list[ImageSignals]:
         """All signals whose features a prompt may bring: this thread's latest first, then those of other threads."""

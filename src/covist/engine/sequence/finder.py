@@ -215,7 +215,7 @@ class ImageFinder:
     def _reduced(self, image: ImageContext, budget: int) -> _Begun:
         method = self._settings.method
         schedule = readable_schedule(method, self._settings.decoder, budget, image.grid.size)
-        outcome = method.begin(image, schedule.tokens_per_layer[0])
+        outcome = image.held or method.begin(image, schedule.tokens_per_layer[0])
         return _Begun(budget, schedule, outcome, None)
 
 
