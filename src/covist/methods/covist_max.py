@@ -12,6 +12,12 @@ It makes four changes to CoViST-Fixed; docs/max.md has the reasons and the measu
    mass of the background is conserved, and a decoder that counts by shares of attention counts correctly.
 4. Its content is the mean of these tokens, instead of Eq. 8.
 
+In a video, time counts like content. With t in units of the whole film (or of its segment), the affinity is
+`s_ij = exp(-2 (d_ij / D + |t_i - t_j|))`, so a representative stands for what is alike and near in time, and its
+position says when. And omega_j is multiplied by `1 - min(s_j-, s_j+)`, where s_j- and s_j+ are the affinities to the
+same place one frame before and after, 0 where the film begins or ends: what stays is said rarely, a change when it
+happens, and the first and the last frame tell what was and what remains. A film of one frame is an image.
+
 The attention adds log m in every layer and head (Eq. 9 without distance factor and head gains, which showed no gain).
 Two settings exist for engines that offer less: `features=embeddings` and `weights=off`.
 """
@@ -34,6 +40,7 @@ from covist.formulas.content import ContentCoverage
 from covist.formulas.coverage import coverage_share
 from covist.formulas.greedy import greedy_coverage
 from covist.formulas.ops import partition
+from covist.methods.frames import by_frame
 from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means
 from covist.reduction import Reduction
@@ -117,9 +124,8 @@ class CovistMax(Method):
     def _coverage(self, image: ImageContext) -> ContentCoverage:
         if image not in self._coverages:
             signals = image.signals
-            self._coverages[image] = ContentCoverage.of(
-                signals.embeddings if self.features == "embeddings" else signals.hidden
-            )
+            features = signals.embeddings if self.features == "embeddings" else signals.hidden
+            self._coverages[image] = ContentCoverage.of(features, len(by_frame(features, image.grid)))
         return self._coverages[image]
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule | None:
