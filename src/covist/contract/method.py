@@ -174,7 +174,8 @@ class Method(ABC):
 
         By the features of the encoder, whatever is asked: the shares of a prompt are then the same for all methods.
         """
-        return (gain for _, gain in ContentCoverage.of(image.signals.hidden).growth())
+        coverage = ContentCoverage.of(image.signals.hidden, image.grid.matching_frames)
+        return (gain for _, gain in coverage.growth())
 
     def begin(self, image: ImageContext, count: int) -> Reduction:
         """The state that enters the decoder, reduced to `count` tokens."""

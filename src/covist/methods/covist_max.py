@@ -40,7 +40,6 @@ from covist.formulas.content import ContentCoverage
 from covist.formulas.coverage import coverage_share
 from covist.formulas.greedy import greedy_coverage
 from covist.formulas.ops import partition
-from covist.methods.frames import by_frame
 from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means
 from covist.reduction import Reduction
@@ -68,7 +67,8 @@ class CovistMax(Method):
         ),
         ours=(
             "The width of the kernel follows from the distances in the image. There is no instruction, no class "
-            "attention, no protected core and no limit on the weights."
+            "attention, no protected core and no limit on the weights. In a video, time joins the distance, and what "
+            "the frames beside repeat weighs less."
         ),
         checked="reference: a slow literal version, in tests/reference",
     )
@@ -125,7 +125,7 @@ class CovistMax(Method):
         if image not in self._coverages:
             signals = image.signals
             features = signals.embeddings if self.features == "embeddings" else signals.hidden
-            self._coverages[image] = ContentCoverage.of(features, len(by_frame(features, image.grid)))
+            self._coverages[image] = ContentCoverage.of(features, image.grid.matching_frames)
         return self._coverages[image]
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule | None:
