@@ -9,18 +9,21 @@ became, and `film-max:time=0,factors=kernel` what it was, when a video was an im
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from math import prod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from covist.budget import Budget
 from covist.contract.method import AttentionRule, plain_rule
 from covist.contract.views import ImageContext
 from covist.eval import evaluate
+from covist.eval.results import Results
+from covist.eval.runner import read_budgets
+from covist.eval.statistics import Estimate
 from covist.eval.suite import HALVES
-from covist.eval.tables import markdown_table
 from covist.formulas.content import ROUNDING, novelty
 from covist.formulas.greedy import greedy_coverage
 from covist.formulas.ops import mass_norm, unit_rows
@@ -31,7 +34,7 @@ from covist.methods.published.evs import EVS
 from covist.methods.registry import register_method
 from covist.reduction import Reduction
 from covist.state import VisualState
-from covist.units import percent
+from studies.variants import table, written
 
 LEAST_CHANGE = 0.1  # in units of D: no weight is zero
 INNER_FRAMES = 0.25  # their weight, if that of the first and the last frame is 1
@@ -55,7 +58,8 @@ def rarity(affinity: Tensor) -> Tensor:
 
 def change(affinity: Tensor, places: int) -> tuple[Tensor, Tensor]:
     """Distances [N], in units of D, to the same place one frame before and one after; 0 where there is none."""
-    return tuple(torch.where(one > 0, -one.log() / 2, 0) for one in beside(affinity, places))  # type: ignore[return-value]
+    before, after = (torch.where(one > 0, -one.log() / 2, 0) for one in beside(affinity, places))
+    return before, after
 
 
 def novelty_squared(affinity: Tensor, places: int) -> Tensor:
@@ -91,7 +95,7 @@ FACTORS: dict[str, Factor] = {  # of the affinity by content c and with time s [
     "change": lambda c, s, n: torch.maximum(*change(c, n)) + LEAST_CHANGE,
     "changed": lambda c, s, n: change(c, n)[0] + LEAST_CHANGE,
     "new": lambda c, s, n: 1 - beside(c, n)[0].square(),
-    "new-or-old": lambda c, s, n: 1 - sum(one.square() for one in beside(c, n)) / 2,
+    "new-or-old": lambda c, s, n: 1 - torch.stack(beside(c, n)).square().mean(0),
     "content-novelty": lambda c, s, n: novelty_squared(c, n),
     "content-novelty-root": lambda c, s, n: novelty_squared(c, n).sqrt(),
     "inner-novelty": lambda c, s, n: inner_novelty(c, n),
@@ -101,8 +105,9 @@ FACTORS: dict[str, Factor] = {  # of the affinity by content c and with time s [
     "shared-novelty": lambda c, s, n: shared(novelty_squared(s, n), s),
     "shared-content-novelty": lambda c, s, n: shared(novelty_squared(c, n), s),
     "half-novelty": lambda c, s, n: rarity(s) + mass_norm(rarity(s) * novelty_squared(c, n)),
-    "half-place": lambda c, s, n: mass_norm(rarity(s) * rarity(same_place(c, n)))
-    + mass_norm(rarity(s) * novelty_squared(c, n)),
+    "half-place": lambda c, s, n: (
+        mass_norm(rarity(s) * rarity(same_place(c, n))) + mass_norm(rarity(s) * novelty_squared(c, n))
+    ),
 }
 
 
@@ -141,7 +146,7 @@ class FilmMax(CovistMax):
         if self.equal:
             kept, allowed = equal_shares(content, places, count)
             return self._represented(state, kept, content * allowed)
-        omega = mass_norm(prod(factor(content, timed, places) for factor in self.factors))
+        omega = mass_norm(torch.stack([factor(content, timed, places) for factor in self.factors]).prod(0))
         kept = covering(timed, omega, count)
         return self._represented(state, kept, timed)
 
@@ -186,14 +191,14 @@ class EVSRuns(EVS):
     name = "evs-runs"
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
-        places = by_frame(state.indices, image.grid).shape[1]
         reduced = state.restrict(self.select(image, count).sort().values)
+        places = image.grid.size // image.grid.matching_frames
         time, place = state.indices // places, state.indices % places
-        own = (place[:, None] == place[reduced.indices]) & (time[:, None] >= time[reduced.indices])  # [N, K]
-        last = torch.where(own, time[reduced.indices], -1).max(1)
-        early = place[:, None] == place[reduced.indices]  # before the first one kept at its place: with that one
-        owner = torch.where(own.any(1), last.indices, early.long().argmax(1))[early.any(1)]
-        return Reduction(reduced.replace(weights=owner.bincount(minlength=count).float()))
+        is_here = place[:, None] == place[reduced.indices]  # [N, K]
+        is_past = is_here & (time[:, None] >= time[reduced.indices])
+        latest = torch.where(is_past, time[reduced.indices], -1).argmax(1)
+        owner = torch.where(is_past.any(1), latest, is_here.long().argmax(1))  # earlier tokens go with the first one
+        return Reduction(reduced.replace(weights=owner[is_here.any(1)].bincount(minlength=count).float()))
 
     def attention_rule(self, decoder: Any) -> AttentionRule:
         return plain_rule(decoder.layers, decoder.heads)
@@ -201,6 +206,32 @@ class EVSRuns(EVS):
 
 for own in (FilmMax, EVSRuns):
     register_method(own)
+
+
+def retentions(results: Results, budgets: Sequence[Budget]) -> str:
+    """A row for each method, with 95 % intervals."""
+    cells = {
+        (score.method, score.budget): written(Estimate(score.retention, score.retention_interval))
+        for score in results.scores[1:]
+        if score.reached
+    }
+    return _table("method", cells, budgets)
+
+
+def differences(results: Results, budgets: Sequence[Budget]) -> str:
+    """The first method minus each of the others; a star where that is clear after Holm's correction."""
+    cells = {
+        (one.method, one.budget): written(Estimate(-one.retention, (-one.interval[1], -one.interval[0])), "+")
+        + " *" * one.is_clear_among_all
+        for one in results.differences
+    }
+    return _table(f"{results.reference} minus", cells, budgets)
+
+
+def _table(head: str, cells: Mapping[tuple[str, Budget], str], budgets: Sequence[Budget]) -> str:
+    methods = dict.fromkeys(method for method, _ in cells)
+    rows = [[method, *(cells.get((method, budget), "not reachable") for budget in budgets)] for method in methods]
+    return table([head, *map(str, budgets)], rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -211,14 +242,10 @@ def main(arguments: list[str] | None = None) -> None:
     options.add_argument("--budgets", default="25%,10%,5%")
     options.add_argument("--out", help="a directory for answers, with which a stopped study continues")
     given = options.parse_args(arguments)
-    results = evaluate(
-        given.methods, given.budgets, suite="films", half=given.half, limit=given.limit, out=given.out
-    )
-    rows: dict[str, list[str]] = {}
-    for score in results.scores[1:]:
-        rows.setdefault(score.method, [score.method]).append(percent(score.retention))
-    budgets = [f"{budget.strip()}" for budget in given.budgets.split(",")]
-    print(markdown_table(["method", *budgets], [*rows.values()]))
+    budgets = read_budgets(given.budgets)
+    results = evaluate(given.methods, budgets, suite="films", half=given.half, limit=given.limit, out=given.out)
+    results = replace(results, reference=given.methods[0])
+    print(retentions(results, budgets), differences(results, budgets), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def weights(s, frames=1):
 
 
 def novelty(s, j, places):
-    """One minus the affinity to the same place of the frame before or after, whichever is less; 1 where there is none."""
+    """One minus the affinity to the same place one frame before or after, the smaller one; 1 at the ends."""
     beside = [s[j][i] if 0 <= i < len(s) else 0 for i in (j - places, j + places)]
     return 1 - min(beside)
 
