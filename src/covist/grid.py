@@ -54,6 +54,18 @@ class Grid:
         """Number of moments of a video; 1 for an image."""
         return len(self.views) if self.relation == "frames" else 1
 
+    @cached_property
+    def matching_frames(self) -> int:
+        """Number of moments of a video whose places can be compared; 1 for an image.
+
+        It is 1, too, for a video in which masks have left different places in different frames.
+        """
+        frames = len(self.view_numbers().unique()) if self.relation == "frames" else 1
+        if self.size % frames:
+            return 1
+        places = self.coordinates()[:, :2].unflatten(0, (frames, -1))  # [F, n, 2]
+        return frames if bool((places == places[0]).all()) else 1
+
     def coordinates(self, device: torch.device | str = "cpu") -> Tensor:
         """Cell centres (x, y) in [0, 1]^2, [N, 2]; for a video (x, y, time), [N, 3].
 

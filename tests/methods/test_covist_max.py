@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,22 +10,43 @@ import reference.covist_max as literal
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.images import image
+from support.images import film, image
 
 from covist.errors import CovistError
 from covist.formulas.content import ContentCoverage
 from covist.formulas.greedy import greedy_coverage
+from covist.grid import Grid
 from covist.methods.covist_max import CovistMax, represent
 from covist.methods.create import create_method
 from covist.state import VisualState
 
 
+def film_of(shape, seed):
+    """A video of (frames, rows, columns), in which about half of the tokens repeat the frame before."""
+    generator = torch.Generator().manual_seed(seed)
+    frames, places = shape[0], shape[1] * shape[2]
+    tokens = torch.randn(frames, places, 16, generator=generator)
+    noise = 0.2 * torch.randn(frames, places, 16, generator=generator)
+    stays = torch.rand(frames, places, 1, generator=generator) < 0.5
+    for number in range(1, frames):
+        tokens[number] = torch.where(stays[number], tokens[number - 1], tokens[number])
+    return film(tokens + noise, shape=shape[1:])
+
+
 @pytest.mark.parametrize("class_token", [True, False], ids=["class token", "no class token"])
 @pytest.mark.parametrize("count", [1, 2, 7, 20, 34])
 def test_it_keeps_weighs_and_merges_as_the_literal_version_does(count, class_token):
-    context = image(seed=3, class_token=class_token)
-    s = literal.affinities(context.signals.hidden)
-    omega = literal.weights(s)
+    assert_literal(image(seed=3, class_token=class_token), count)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 20, 35])
+def test_in_a_video_time_counts_as_the_literal_version_says(count):
+    assert_literal(film_of((4, 3, 3), seed=3), count, frames=4)
+
+
+def assert_literal(context, count, frames=1):
+    s = literal.affinities(context.signals.hidden, frames)
+    omega = literal.weights(s, frames)
     kept = literal.order(s, omega, count)
     outcome = CovistMax().begin(context, count)
     state = outcome.state
@@ -40,8 +62,9 @@ def test_it_keeps_weighs_and_merges_as_the_literal_version_does(count, class_tok
     )
 
 
-def test_smaller_counts_keep_some_of_what_larger_ones_keep():
-    context, method = image(seed=5), CovistMax()
+@pytest.mark.parametrize("context", [image(seed=5), film_of((4, 3, 3), seed=5)], ids=["image", "video"])
+def test_smaller_counts_keep_some_of_what_larger_ones_keep(context):
+    method = CovistMax()
     kept = [set(method.begin(context, count).state.indices.tolist()) for count in range(1, context.grid.size)]
     assert all(fewer < more for fewer, more in zip(kept, kept[1:], strict=False))
 
@@ -123,6 +146,57 @@ def test_cached_image_data_is_dropped_with_its_image_and_not_pickled():
     del context
     gc.collect()
     assert not method._coverages
+
+
+# -- videos ------------------------------------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 20), count=st.integers(1, 36))
+def test_every_token_of_a_video_counts_once(seed, count):
+    outcome = CovistMax().begin(film_of((4, 3, 3), seed), count)
+    assert outcome.state.count == count
+    assert outcome.state.weights.sum() == 36 and outcome.state.weights.min() >= 1
+
+
+def test_a_video_of_one_frame_is_an_image():
+    context = film_of((1, 4, 5), seed=1)
+    plain = replace(context, signals=replace(context.signals, grid=Grid(((4, 5),))))
+    ours, theirs = (CovistMax().begin(one, 6).state for one in (context, plain))
+    for name in ("features", "indices", "weights"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+
+
+def test_in_a_still_video_the_first_and_the_last_frame_weigh_most():
+    still = torch.randn(1, 6, 16, generator=torch.Generator().manual_seed(0)).expand(8, 6, 16)
+    by_frame = ContentCoverage.of(still.flatten(0, 1), frames=8).omega.unflatten(0, (8, 6)).sum(1)
+    torch.testing.assert_close(by_frame, by_frame.flip(0))
+    assert by_frame[0] > 2 * by_frame[1:-1].max()
+
+
+def test_what_happens_for_a_moment_weighs_more_than_what_stays():
+    kinds = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
+    tokens = kinds[:2].expand(8, 2, 16).clone()
+    tokens[4, 1] = kinds[2]
+    omega = ContentCoverage.of(tokens.flatten(0, 1), frames=8).omega.unflatten(0, (8, 2))
+    assert omega[4, 1] > 3 * omega[4, 0]
+    assert omega[3, 1] > omega[2, 1] and omega[5, 1] > omega[6, 1]  # the frames beside it, which it does not repeat
+
+
+def test_representatives_stand_for_what_is_near_in_time():
+    kinds = torch.randn(2, 16, generator=torch.Generator().manual_seed(0))
+    outcome = CovistMax().begin(film(kinds.expand(8, 2, 16).clone()), 4)
+    times, kept = torch.arange(16) // 2, outcome.state.indices // 2
+    farthest = (times - kept[outcome.assignment]).abs().max()
+    assert farthest <= 4 and {*kept.tolist()} >= {0, 7}
+
+
+def test_a_video_with_different_places_in_its_frames_is_compressed_as_an_image():
+    context = film_of((3, 2, 2), seed=2)
+    visible = torch.ones(12, dtype=torch.bool)
+    visible[5] = False
+    partial = replace(context, signals=context.signals.restricted(visible), positions=context.positions[visible])
+    s = literal.affinities(context.signals.hidden[visible])
+    assert CovistMax().begin(partial, 4).state.indices.tolist() == sorted(literal.order(s, literal.weights(s), 4))
 
 
 # -- settings for engines that offer less ------------------------------------------------------------------------------

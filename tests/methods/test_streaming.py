@@ -76,7 +76,7 @@ def test_what_fits_is_held_as_it_came():
 def test_copies_count_as_one_token_of_their_number():
     features, sizes = torch.randn(7, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([1, 4, 2, 1, 9, 1, 3])
     whole = ContentCoverage.of(features.repeat_interleave(sizes, dim=0))
-    short = ContentCoverage.of(features, sizes.float())
+    short = ContentCoverage.of(features, sizes=sizes.float())
     torch.testing.assert_close(whole.spread, short.spread)
     first = sizes.cumsum(0) - sizes  # of the copies of each
     torch.testing.assert_close(whole.affinity[first][:, first], short.affinity)

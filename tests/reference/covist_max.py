@@ -7,18 +7,28 @@ import numpy as np
 from reference.ops import unit
 
 
-def affinities(hidden):
-    """exp(-2 d / D), d the cosine distance, D the mean distance to the farthest token."""
+def affinities(hidden, frames=1):
+    """exp(-2 (d / D + |t - t'|)): d the cosine distance, D the mean distance to the farthest token, t the time."""
     rows = [unit(row) for row in np.asarray(hidden, dtype=np.float64)]
     distance = [[1 - float(a @ b) for b in rows] for a in rows]
     farthest = sum(map(max, distance)) / len(rows)
-    return [[math.exp(-2 * d / (farthest + 1e-4)) for d in row] for row in distance]
+    times = [i * frames // len(rows) / frames for i in range(len(rows))]
+    return [
+        [math.exp(-2 * (d / (farthest + 1e-4) + abs(t - other))) for d, other in zip(row, times, strict=True)]
+        for t, row in zip(times, distance, strict=True)
+    ]
 
 
-def weights(s):
-    """One over the sum of the kernel, with mass one."""
-    inverse = [1 / sum(value**2 for value in row) for row in s]
-    return [value / sum(inverse) for value in inverse]
+def weights(s, frames=1):
+    """One over the sum of the kernel, with mass one; in a video times what a frame beside does not repeat."""
+    raw = [novelty(s, j, len(s) // frames) / sum(value**2 for value in row) for j, row in enumerate(s)]
+    return [value / sum(raw) for value in raw]
+
+
+def novelty(s, j, places):
+    """One minus the affinity to the same place one frame before or after, the smaller one; 1 at the ends."""
+    beside = [s[j][i] if 0 <= i < len(s) else 0 for i in (j - places, j + places)]
+    return 1 - min(beside)
 
 
 def coverage(s, omega, kept):

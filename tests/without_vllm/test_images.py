@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 import torch
 from support.cases import FROZEN, first_of
+from support.images import film
 
 import covist
 from covist import tiny
@@ -22,7 +23,7 @@ from covist.request.tokens import encoded_images
 from covist.vllm.images import ImageCompressor, embedding_signals, split_evenly
 from covist.vllm.item import ImageRequest
 from covist.vllm.rows import Side, side_columns
-from covist.vllm.settings import Serving
+from covist.vllm.settings import BY_EMBEDDINGS, Serving
 
 AXES = {"qwen2.5-vl": 3}
 
@@ -155,6 +156,14 @@ def test_embeddings_are_all_that_some_methods_need(method):
     made, embeddings = compressor(loaded, {"budget": 12, "method": method}), signals.span
     bare = embedding_signals(embeddings, signals.content, embeddings.shape[1])
     assert torch.equal(made.rows(bare, 12), made.rows(signals, 12))
+
+
+def test_embeddings_of_a_video_are_compressed_as_its_frames():
+    (loaded, _), context = embedded("tiny"), film(torch.randn(4, 6, 16, generator=torch.Generator().manual_seed(0)))
+    made, signals = compressor(loaded, {"budget": 5, "method": BY_EMBEDDINGS}), context.signals
+    bare, flat = (embedding_signals(signals.span, signals.content, width=16, frames=frames) for frames in (4, 1))
+    assert torch.equal(made.rows(bare, 5), made.rows(signals, 5))
+    assert not torch.equal(made.rows(bare, 5), made.rows(flat, 5))
 
 
 def test_features_for_later_layers_follow_the_embeddings():

@@ -178,7 +178,8 @@ class Method(ABC):
 
         By the features of the encoder, whatever is asked: the shares of a prompt are then the same for all methods.
         """
-        return (gain for _, gain in ContentCoverage.of(image.signals.hidden).growth())
+        coverage = ContentCoverage.of(image.signals.hidden, image.grid.matching_frames)
+        return (gain for _, gain in coverage.growth())
 
     def rate_patches(self, pixels: PixelView) -> Tensor:
         """A score for every token [frames, rows, columns], of which at least one in each frame is above zero.

@@ -26,22 +26,32 @@ class ContentCoverage:
     spread: Tensor
 
     @classmethod
-    def of(cls, features: Tensor, sizes: Tensor | None = None) -> "ContentCoverage":
+    def of(cls, features: Tensor, frames: int = 1, sizes: Tensor | None = None) -> "ContentCoverage":
         """Affinity and coverage weights from features [N, v].
 
+        frames: of a video, one after the other, all with the same places; an image is a single one
         sizes: how many tokens with these features each of them stands for, [N]; one, if it is not given. Copies of a
-        token and one token of their number have the same coverage.
+            token and one token of their number have the same coverage.
         """
         require_affordable("coverage", features.shape[0])
         require_finite("coverage", features=features)
         distances = gram(unit_rows(features)).neg_().add_(1).clamp_(min=0)  # [N, N]
         reach = distances.amax(1)  # [N]
         farthest = (reach.mean() if sizes is None else reach @ mass_norm(sizes)) + ROUNDING  # D, []
-        affinity = distances.mul_(-2 / farthest).exp_()
+        logarithm = distances.mul_(-2 / farthest)
+        if frames > 1:
+            times = torch.arange(frames, device=features.device) / frames
+            apart = (times[:, None] - times).abs()
+            logarithm.view(frames, -1, frames, len(features) // frames).sub_(2 * apart[:, None, :, None])
+        affinity = logarithm.exp_()
         affinity.fill_diagonal_(1)  # exact, despite rounding
         if sizes is None:
-            return cls(affinity, mass_norm(1 / torch.einsum("ij,ij->i", affinity, affinity)), farthest)
-        return cls(affinity, mass_norm(sizes / (affinity.square() @ sizes)), farthest)
+            omega = 1 / torch.einsum("ij,ij->i", affinity, affinity)
+        else:
+            omega = sizes / (affinity.square() @ sizes)
+        if frames > 1:
+            omega *= novelty(affinity, len(features) // frames)
+        return cls(affinity, mass_norm(omega), farthest)
 
     def growth(self) -> Iterator[tuple[int, float]]:
         """Tokens in the order in which greedy coverage takes them, each with what it adds to D times coverage.
@@ -53,3 +63,14 @@ class ContentCoverage:
         for token, coverage in greedy_order(self.affinity, self.omega):
             yield token, spread * (coverage - before)
             before = coverage
+
+
+def novelty(affinity: Tensor, places: int) -> Tensor:
+    """How much of each token [N] of a video one of the frames beside it does not show at the same place.
+
+    One minus the affinity to the frame before or after, whichever is less like it. Before the first frame and after the
+    last one nothing shows it, so both count in full. affinity: [N, N]; places: tokens of a frame
+    """
+    to_next = affinity.diagonal(places)  # [N - places]
+    nothing = to_next.new_zeros(places)
+    return 1 - torch.minimum(torch.cat([nothing, to_next]), torch.cat([to_next, nothing]))

@@ -12,6 +12,12 @@ It makes four changes to CoViST-Fixed; docs/max.md has the reasons and the measu
    mass of the background is conserved, and a decoder that counts by shares of attention counts correctly.
 4. Its content is the mean of these tokens, instead of Eq. 8.
 
+In a video, time counts like content. With t in units of the whole film (or of its segment), the affinity is
+`s_ij = exp(-2 (d_ij / D + |t_i - t_j|))`, so a representative stands for what is alike and near in time, and its
+position says when. And omega_j is multiplied by `1 - min(s_j-, s_j+)`, where s_j- and s_j+ are the affinities to the
+same place one frame before and after, 0 where the film begins or ends: what stays is said rarely, a change when it
+happens, and the first and the last frame tell what was and what remains. A film of one frame is an image.
+
 The attention adds log m in every layer and head (Eq. 9 without distance factor and head gains, which showed no gain).
 Two settings exist for engines that offer less: `features=embeddings` and `weights=off`.
 """
@@ -61,7 +67,8 @@ class CovistMax(Method):
         ),
         ours=(
             "The width of the kernel follows from the distances in the image. There is no instruction, no class "
-            "attention, no protected core and no limit on the weights."
+            "attention, no protected core and no limit on the weights. In a video, time joins the distance, and what "
+            "the frames beside repeat weighs less."
         ),
         checked="reference: a slow literal version, in tests/reference",
     )
@@ -117,9 +124,8 @@ class CovistMax(Method):
     def _coverage(self, image: ImageContext) -> ContentCoverage:
         if image not in self._coverages:
             signals = image.signals
-            self._coverages[image] = ContentCoverage.of(
-                signals.embeddings if self.features == "embeddings" else signals.hidden
-            )
+            features = signals.embeddings if self.features == "embeddings" else signals.hidden
+            self._coverages[image] = ContentCoverage.of(features, image.grid.matching_frames)
         return self._coverages[image]
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule | None:

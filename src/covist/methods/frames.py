@@ -16,25 +16,17 @@ from torch import Tensor
 from covist.errors import CovistError
 from covist.formulas.ops import unit_rows
 from covist.grid import Grid
-from covist.methods.layout import rows_and_columns
 from covist.methods.shared import TIE, largest, rewritten
 from covist.reduction import Reduction
 from covist.state import VisualState
 
 
 def by_frame(values: Tensor, grid: Grid) -> Tensor:
-    """Values of the tokens [N, ...] by frame and place [F, n, ...].
+    """Values of the tokens [N, ...] by frame and place [F, n, ...]; an image, whatever its views, is one frame.
 
-    An image, whatever its views, is one frame. So is a video in which masks have left different places in different
-    frames, because places can no longer be compared.
+    So is a video whose frames have different places (`Grid.matching_frames`).
     """
-    if grid.relation != "frames":
-        return values[None]
-    frames = len(grid.view_numbers().unique())
-    if grid.size % frames:
-        return values[None]
-    places = rows_and_columns(grid).unflatten(0, (frames, -1))  # [F, n, 2]
-    return values.unflatten(0, (frames, -1)) if bool((places == places[0]).all()) else values[None]
+    return values.unflatten(0, (grid.matching_frames, -1))
 
 
 def same_place_cosines(earlier: Tensor, later: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ class StreamState:
 
     @property
     def _coverage(self) -> ContentCoverage:
-        return ContentCoverage.of(self.contents[HIDDEN], self.weights)
+        return ContentCoverage.of(self.contents[HIDDEN], sizes=self.weights)
 
     def _composed(self, cluster: Tensor, home: Tensor, owner: Tensor, lengths: tuple[int, ...]) -> StreamState:
         """Representatives whose contents are means over the clusters [K] of those before, by their weights."""

@@ -55,25 +55,27 @@ class ImageCompressor:
         )
 
 
-def embedding_signals(span: Tensor, content: Tensor, width: int) -> ImageSignals:
+def embedding_signals(span: Tensor, content: Tensor, width: int, frames: int = 1) -> ImageSignals:
     """What is known of an image without its tower: its rows [n, d] as the prompt receives them.
 
     content: which rows are no markers, [n]
     width: of an embedding; features for later layers follow it in a row
+    frames: of a video, with equally many tokens each
     """
     embeddings, *levels = span.split(width, dim=-1)
+    tokens = int(content.sum())
 
     def refuse(*given: Tensor) -> Tensor:
         raise CovistError("vLLM shows only the embeddings of this image")  # `require_readable` refuses such methods
 
     return ImageSignals(
-        grid=Grid(((1, int(content.sum())),)),
+        grid=Grid(((1, tokens // frames),) * frames, "frames" if frames > 1 else "aligned"),
         span=embeddings,
         content=content,
         read_attention=refuse,
         read_keys=refuse,
         read_hidden=refuse,
-        pack=torch.arange(int(content.sum()), device=span.device),
+        pack=torch.arange(tokens, device=span.device),
         project=refuse,
         companions={level: features[content] for level, features in enumerate(levels, 1)},
     )

@@ -49,12 +49,14 @@ class Part:
     length: its rows; text and newlines after content belong to it
     tokens, count: how many of the rows are content, and how many of these remain
     positions: how many positions the remaining rows take on a single axis
+    frames: how many of a video it has, with equally many tokens each
     """
 
     length: int
     tokens: int
     count: int
     positions: int
+    frames: int = 1
 
 
 Runs = Sequence[tuple[int, int, bool]]

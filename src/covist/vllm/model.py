@@ -165,7 +165,7 @@ class CompressedModel:
         lengths = [part.length for part in item.parts]
         pieces = zip(item.parts, span.split(lengths), content.split(lengths), offsets.split(lengths), strict=True)
         for number, (part, rows, is_content, own_offsets) in enumerate(pieces):
-            own = embedding_signals(rows, is_content, self._width)
+            own = embedding_signals(rows, is_content, self._width, part.frames)
             if signals:
                 own = replace(signals[number], span=own.span, content=is_content)
             grid = own_offsets if self.serving.axes > 1 else None

@@ -174,7 +174,7 @@ class CompressedProcessor:
             if count < own:  # here a request is refused; in a worker it would stop the engine
                 require_affordable(method.name, own)
             positions = occupied_positions(method, length, length - own + count, count)
-            parts.append(Part(length, own, count, positions))
+            parts.append(Part(length, own, count, positions, len(film)))
         return parts
 
     def _maybe_apply_prompt_updates(self, mm_items: Any, mm_res: Any) -> Any:
