@@ -19,7 +19,10 @@ ROUNDING = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class ContentCoverage:
-    """What the coverage of an image depends on: s [N, N], and omega [N] with sum one; and D [], how much it shows."""
+    """What the coverage of an image depends on: s [N, N], and omega [N] with sum one; and D [], how much it shows.
+
+    Of several images with equally many tokens, it holds the same with one more dimension in front.
+    """
 
     affinity: Tensor
     omega: Tensor
@@ -27,14 +30,20 @@ class ContentCoverage:
 
     @classmethod
     def of(cls, features: Tensor) -> "ContentCoverage":
-        """Affinity and coverage weights from features [N, v]."""
-        require_affordable("coverage", features.shape[0])
+        """Affinity and coverage weights from features [..., N, v]."""
+        require_affordable("coverage", features.shape[-2])
         require_finite("coverage", features=features)
-        distances = gram(unit_rows(features)).neg_().add_(1).clamp_(min=0)  # [N, N]
-        farthest = distances.amax(1).mean() + ROUNDING  # D, []
-        affinity = distances.mul_(-2 / farthest).exp_()
-        affinity.fill_diagonal_(1)  # exact, despite rounding
-        return cls(affinity, mass_norm(1 / torch.einsum("ij,ij->i", affinity, affinity)), farthest)
+        distances = gram(unit_rows(features)).neg_().add_(1).clamp_(min=0)  # [..., N, N]
+        farthest = distances.amax(-1).mean(-1) + ROUNDING  # D, [...]
+        affinity = distances.mul_((-2 / farthest)[..., None, None]).exp_()
+        affinity.diagonal(dim1=-2, dim2=-1).fill_(1)  # exact, despite rounding
+        share = torch.einsum("...ij,...ij->...i", affinity, affinity).reciprocal()
+        return cls(affinity, mass_norm(share), farthest)
+
+    @property
+    def of_several(self) -> "ContentCoverage":
+        """The same with a dimension of images in front."""
+        return ContentCoverage(self.affinity[None], self.omega[None], self.spread[None])
 
     def growth(self) -> Iterator[tuple[int, float]]:
         """Tokens in the order in which greedy coverage takes them, each with what it adds to D times coverage.

@@ -118,7 +118,9 @@ def expand(start: Tensor, distance: Tensor, count: int, saliency: Tensor | None 
 
 def cluster_means(features: Tensor, cluster: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Mean of the features [N, d] of each cluster in float32 -> ([count, d], member counts [count])."""
-    sizes = cluster.bincount(minlength=count).float()
+    # not bincount, which waits for the device
+    ones = torch.ones(cluster.shape, dtype=torch.float32, device=features.device)
+    sizes = torch.zeros(count, dtype=torch.float32, device=features.device).index_add_(0, cluster, ones)
     sums = torch.zeros(count, features.shape[1], dtype=torch.float32, device=features.device).index_add_(
         0, cluster, features.float()
     )
