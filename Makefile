@@ -11,6 +11,7 @@
 # make test-peers     transformers' own ways of generating, on compressed models of every family
 # make test-ray       replicas and batch jobs on a real Ray, in its own environment (2 GB)
 # make test-vllm      the plugin in a real vLLM (CPU build), in its own environment (3.5 GB)
+# make test-triton    the kernel of greedy coverage in Triton's interpreter, in its own environment (1.5 GB)
 # make test-lmms      the plugin in the real lmms-eval, in its own environment (2.5 GB)
 PYTHON ?= python3
 VENV ?= .venv
@@ -18,6 +19,7 @@ BIN := $(VENV)/bin
 LMMS := $(VENV)-lmms
 RAY := $(VENV)-ray
 PAGE := $(VENV)-page
+TRITON := $(VENV)-triton
 VLLM := $(VENV)-vllm
 # Only the exact pin of torch resolves to the CPU build; the constraints fix everything else.
 PINNED := -m pip install --quiet --constraint constraints.txt torch==2.13.0
@@ -26,7 +28,7 @@ INSTALL := $(BIN)/python $(PINNED)
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 .PHONY: demo test docs test-slow test-order test-cpus test-versions test-pythons test-families test-page test-peers test-ray \
-  test-vllm test-lmms lint types clean
+  test-triton test-vllm test-lmms lint types clean
 
 demo: $(VENV)/.installed
 	$(BIN)/covist run --compare
@@ -70,6 +72,9 @@ test-peers: $(VENV)/.installed-dev
 test-ray: $(RAY)/.installed
 	OMP_NUM_THREADS=1 $(RAY)/bin/python -m pytest -m ray tests/with_ray
 
+test-triton: $(TRITON)/.installed
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(TRITON)/bin/python -m pytest -m triton tests/with_triton
+
 test-vllm: $(VLLM)/.installed
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/with_vllm
 
@@ -107,6 +112,11 @@ $(RAY)/.installed: pyproject.toml constraints.txt constraints-ray.txt
 	$(RAY)/bin/python $(PINNED) --constraint constraints-ray.txt --editable '.[ray]' httpx hypothesis openai psutil pytest
 	touch $@
 
+$(TRITON)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TRITON)
+	$(TRITON)/bin/python $(PINNED) --editable . triton==3.9.0 hypothesis pytest
+	touch $@
+
 # vLLM has its own constraints, because it needs older versions of many packages. torchaudio and torchcodec do not load with
 # the CPU build of torch and are not needed; torchvision is needed, so tools/torchvision_nms.py makes its import succeed.
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt tools/torchvision_nms.py
@@ -127,4 +137,4 @@ $(PAGE)/.installed: pyproject.toml constraints-page.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LMMS) $(PAGE) $(RAY) $(VLLM) .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LMMS) $(PAGE) $(RAY) $(TRITON) $(VLLM) .versions build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -89,7 +89,7 @@ class Bench:
 
     def compressed(self, handle: covist.Compression, encoded: dict[str, Any]) -> object:
         # Every repetition builds the state again, so cached data about the image is cleared first.
-        for signals in handle._hooks._encoded.all():
+        for signals in handle._hooks.encoded.all():
             signals.references.clear()
             signals.prompts.clear()
             signals.joins.clear()

@@ -23,6 +23,7 @@ from covist.contract.method import Method
 from covist.contract.signals import ImageSignals
 from covist.contract.views import ImageContext
 from covist.formulas import greedy
+from covist.formulas.dense_greedy import grow_on_device
 from covist.grid import Grid
 from covist.methods.create import create_method
 
@@ -140,9 +141,7 @@ def greedy_step() -> bool:
     rows = clustered(PATCHES, 64, generator)
     unit = torch.nn.functional.normalize(rows)
     s, omega = (unit @ unit.T).clamp(0, 1), torch.rand(PATCHES, generator=generator).softmax(0)
-    few, many = (
-        counted(lambda steps=steps: greedy.Search(s, omega, torch.arange(0)).grow_on_device(steps)) for steps in (8, 72)
-    )
+    few, many = (counted(lambda steps=steps: grow_on_device(s, omega, torch.arange(0), steps)) for steps in (8, 72))
     operators, reads = (many.operators - few.operators) / 64, (many.waits - few.waits) / 64
     print(f"\nPer step of the accelerator's greedy loop: {operators:g} operators, {reads:g} host reads")
     return operators <= MOST_PER_STEP and reads == 0

@@ -101,7 +101,7 @@ def build_image(tokens: int, decoder: FrozenDecoder) -> ImageContext:
         tower=build_tower(tiles, generator),
     )
     rows = torch.arange(BEFORE + tokens, BEFORE + tokens + BEHIND)
-    words = Instruction(rows, int(rows[-1]), "what is this ?", torch.randn(BEHIND, WIDTH, generator=generator))
+    words = Instruction(rows, int(rows[-1]), "what is this ?", partial(torch.randn, BEHIND, WIDTH, generator=generator))
     return ImageContext(signals, torch.arange(BEFORE, BEFORE + tokens), words, decoder, ReadyText(generator))
 
 

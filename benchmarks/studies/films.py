@@ -32,6 +32,7 @@ from covist.methods.frames import by_frame
 from covist.methods.layout import allot
 from covist.methods.published.evs import EVS
 from covist.methods.registry import register_method
+from covist.methods.shared import joined
 from covist.reduction import Reduction
 from covist.state import VisualState
 from studies.variants import table, written
@@ -163,7 +164,8 @@ class FilmMax(CovistMax):
         return content, content * (-rate * (times[:, None] - times).abs()).exp()
 
     def _represented(self, state: VisualState, kept: Tensor, affinity: Tensor) -> Reduction:
-        reduced, assignment = represent(state, kept, affinity[:, kept])
+        assignment = joined(affinity[:, kept], kept)
+        (reduced,) = represent([state], kept[None], assignment[None])
         if self.content == "own":
             reduced = reduced.with_features(state.features[kept])
         return Reduction(reduced, assignment=assignment)

@@ -1,6 +1,11 @@
 """Input checks of the public functions: each failure is a `CovistError` of one line that says what is wrong where."""
 
 import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -60,11 +65,56 @@ def require_sound(
     conditions = holds or {}
     sums = [tensor.sum(dtype=torch.float32) for tensor in features.values()]
     ends = [end for tensor in evidence.values() for end in tensor.float().aminmax()]  # lowest, highest
-    found = torch.stack([*(held.float() for held in conditions.values()), *sums, *ends]).tolist()
+    values = [*(held.float() for held in conditions.values()), *sums, *ends]
+    judge = partial(_judge, where, list(conditions), evidence, features)
+    if _SCOPE.later is None or values[0].device.type == "cpu":
+        judge(torch.stack(values).tolist())
+    else:
+        _SCOPE.later.append(_Later(values, judge))
+
+
+def _judge(
+    where: str, conditions: list[str], evidence: dict[str, Tensor], features: dict[str, Tensor], found: list[float]
+) -> None:
+    """Raise what the numbers of `require_sound` say, in their order."""
     for complaint, fulfilled in zip(conditions, found, strict=False):
         require(bool(fulfilled), where, complaint)
     if not all(map(math.isfinite, found)):
         for name, tensor in {**features, **evidence}.items():
             require(bool(tensor.isfinite().all()), where, f"{name} contains NaN or infinite values")
-    for name, low in zip(evidence, found[len(conditions) + len(sums) :: 2], strict=True):
+    for name, low in zip(evidence, found[len(conditions) + len(features) :: 2], strict=True):
         require(low >= 0, where, f"{name} must not be negative, its minimum is {low:.3g}")
+
+
+@dataclass(frozen=True)
+class _Later:
+    """A check whose numbers [] are still on a device."""
+
+    values: list[Tensor]
+    judge: Callable[[list[float]], None]
+
+
+class _Scope(threading.local):
+    later: list[_Later] | None = None
+
+
+_SCOPE = _Scope()
+
+
+@contextmanager
+def checked_together() -> Iterator[None]:
+    """Read what the checks in this block need from a device once, at its end, since every read makes the host wait.
+
+    Whatever else goes wrong in the block, a failed check is the cause.
+    """
+    if _SCOPE.later is not None:
+        yield
+        return
+    later = _SCOPE.later = []
+    try:
+        yield
+    finally:
+        _SCOPE.later = None
+        numbers = iter(torch.stack([value for one in later for value in one.values]).tolist() if later else ())
+        for one in later:
+            one.judge([next(numbers) for _ in one.values])

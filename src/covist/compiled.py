@@ -17,10 +17,26 @@ def is_compiled(module: nn.Module) -> bool:
     return module._compiled_call_impl is not None or hasattr(forward, "_torchdynamo_orig_callable")
 
 
+class Parts:
+    """All modules inside a module, listed once: walking through them takes longer than looking at each."""
+
+    def __init__(self, module: nn.Module):
+        self._attributes = [(part, vars(part)) for part in module.modules()]
+
+    @property
+    def are_compiled(self) -> bool:
+        """Whether any of them is compiled by now; torch writes down on a module what it compiles of it."""
+        return any(
+            is_compiled(part)
+            for part, own in self._attributes
+            if "forward" in own or own.get("_compiled_call_impl") is not None
+        )
+
+
 @contextmanager
-def uncompiled(module: nn.Module) -> Iterator[None]:
-    """Run a module uncompiled in a `with` block, with all its parts."""
-    if torch.compiler.is_compiling() or not any(map(is_compiled, module.modules())):
+def uncompiled(module: nn.Module, parts: Parts | None = None) -> Iterator[None]:
+    """Run a module uncompiled in a `with` block, with all its parts, which the caller may have listed before."""
+    if torch.compiler.is_compiling() or not (parts or Parts(module)).are_compiled:
         yield
         return
     _STANCE.acquire()

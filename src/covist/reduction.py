@@ -31,8 +31,8 @@ class Reduction:
 
     state: VisualState
     assignment: Tensor | None = None
-    withheld: float | Tensor = 0.0  # [] on the device until the method has read it
-    coverage: float | None = None
+    withheld: float | Tensor = 0.0  # [], on the device until somebody reads it
+    coverage: float | Tensor | None = None
     maps: dict[str, Tensor] = field(default_factory=dict)
     captions: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)

@@ -16,7 +16,7 @@ import covist
 from covist.contract.signals import ImageSignals
 from covist.engine.prefill import Prefill
 from covist.engine.running import current
-from covist.engine.sequence.images import Batch
+from covist.engine.sequence.batch import Batch
 from covist.methods.covist import CovistFixed, CovistPro
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"

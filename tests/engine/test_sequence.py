@@ -3,7 +3,8 @@
 import torch
 
 from covist.config import CovistConfig
-from covist.engine.sequence.images import Batch, ImageInPrompt, Sample
+from covist.engine.sequence.batch import Batch
+from covist.engine.sequence.images import ImageInPrompt, Sample
 from covist.engine.sequence.ledger import Keys, Ledger
 from covist.grid import Grid
 from covist.methods.covist import CovistFixed
@@ -93,46 +94,48 @@ def image(start, tokens, kept, markers=(), budget=2):
 
 def sample(length, *images, padding=0, source=0, end=None):
     rows = torch.arange(padding, length if end is None else end)
-    result = Sample(
-        rows, (torch.arange(length) - padding).clamp(min=0), torch.zeros(length, 2), list(images), source=source
-    )
-    result.drop_removed()
-    return result
+    positions = (torch.arange(length) - padding).clamp(min=0)
+    return Sample(rows, positions, torch.zeros(length, 2), list(images), source=source)
+
+
+def keys_of(sequence, method):
+    """The rows of a sequence, its positions, and the shift of later tokens."""
+    made = Batch([sequence], method).ledger()
+    return made.keys.rows[0].tolist(), made.keys.positions[0].tolist(), int(made.shift)
 
 
 def test_markers_survive_and_keep_their_positions():
     sequence = sample(12, image(2, 6, [0, 3], markers=(2, 5)))
-    assert sequence.rows.tolist() == [0, 1, 2, 4, 6, 7, 8, 9, 10, 11]
-    positions, shift = sequence.placed(CovistFixed())
-    assert torch.equal(positions, sequence.rows) and shift == 0
+    rows, positions, shift = keys_of(sequence, CovistFixed())
+    assert rows == positions == [0, 1, 2, 4, 6, 7, 8, 9, 10, 11] and shift == 0
 
 
 def test_shortened_spans_of_images_with_markers():
     """Two images of six rows with a marker each, on three positions each: text moves up by three per image."""
     method = CovistFixed(CovistConfig(position_span=3))
     sequence = sample(16, image(1, 6, [0, 4], markers=(5,)), image(9, 6, [0, 4], markers=(5,)))
-    # rows:                      0  1  5  6  7  8 | 9 13 14 15
-    assert sequence.rows.tolist() == [0, 1, 5, 6, 7, 8, 9, 13, 14, 15]
-    positions, shift = sequence.placed(method)
-    assert positions.tolist() == [0, 1, 3, 3, 4, 5, 6, 8, 8, 9]
+    rows, positions, shift = keys_of(sequence, method)
+    assert rows == [0, 1, 5, 6, 7, 8, 9, 13, 14, 15]
+    assert positions == [0, 1, 3, 3, 4, 5, 6, 8, 8, 9]
     assert shift == 6
 
 
 def test_removed_rows_show_the_row_before_them():
-    batch = Batch([sample(6, image(1, 4, [1, 3])), sample(6, padding=3, source=1)])
-    hidden = batch.pad([torch.tensor([[10.0], [12.0], [14.0], [15.0]]), torch.tensor([[23.0], [24.0], [25.0]])])
+    batch = Batch([sample(6, image(1, 4, [1, 3])), sample(6, padding=3, source=1)], CovistFixed())
+    hidden = torch.tensor([[10.0, 12.0, 14.0, 15.0], [0.0, 23.0, 24.0, 25.0]])[..., None]
     restored = batch.restore_rows(hidden, 6)[..., 0]
     assert restored[0].tolist() == [10, 10, 12, 12, 14, 15]
     assert restored[1].tolist() == [23, 23, 23, 23, 24, 25]
 
 
 def test_packed_prompts_return_to_their_row():
-    batch = Batch([sample(6, image(0, 2, [1]), end=3), sample(6, padding=3)])
-    hidden = batch.pad([torch.tensor([[11.0], [12.0]]), torch.tensor([[23.0], [24.0], [25.0]])])
+    batch = Batch([sample(6, image(0, 2, [1]), end=3), sample(6, padding=3)], CovistFixed())
+    hidden = torch.tensor([[0.0, 11.0, 12.0], [23.0, 24.0, 25.0]])[..., None]
     assert batch.restore_rows(hidden, 6)[..., 0].tolist() == [[11, 11, 12, 23, 24, 25]]
 
 
 def test_text_tail_begins_after_the_last_reduced_image():
     whole = image(6, 2, [0, 1])
-    assert sample(10, image(1, 4, [0, 2]), whole).text_tail == 5  # of 0 1 3 5 6 7 8 9, those after 3
-    assert sample(10, whole).text_tail == 10
+    sequences = Batch([sample(10, image(1, 4, [0, 2]), whole), sample(10, whole)], CovistFixed())
+    assert sequences.text_tail(0) == 5  # of 0 1 3 5 6 7 8 9, those after 3
+    assert sequences.text_tail(1) == 10

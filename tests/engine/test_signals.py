@@ -13,7 +13,7 @@ from support.slow_llava import SlowLlava
 from transformers import LlavaForConditionalGeneration
 
 from covist.contract.signals import ImageSignals
-from covist.engine.sequence.finder import stands_in
+from covist.engine.sequence.prompts import stands_in
 from covist.families.registry import family_for
 
 PROMPT = "USER: <image> what color is this ? ASSISTANT:"

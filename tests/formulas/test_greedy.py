@@ -1,3 +1,8 @@
+import sys
+import warnings
+from types import SimpleNamespace
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import given
@@ -5,9 +10,10 @@ from hypothesis import strategies as st
 from reference import coverage as reference
 from state_building import Launches, naive_greedy
 
-from covist.formulas import greedy
+from covist.formulas import dense_greedy, greedy
 from covist.formulas.coverage import affinity
-from covist.formulas.greedy import Search, fill_reserve, greedy_coverage
+from covist.formulas.dense_greedy import grow_on_device
+from covist.formulas.greedy import fill_reserve, greedy_coverage, greedy_tokens
 from formulas.inputs import STRUCTURED, array, generator
 
 
@@ -18,6 +24,12 @@ def kernel_inputs(size, seed, clusters=4):
     features = centres[torch.randint(clusters, (size,), generator=g)] + 0.4 * torch.randn(size, 6, generator=g)
     omega = torch.rand(size, generator=g)
     return affinity(features, features + 0.1), omega / omega.sum()
+
+
+def covering(s, omega, start, count, dense):
+    """The tokens that one of the loops chooses, [N] bool."""
+    with patch.object(greedy, "DENSE", dense):
+        return greedy_coverage(s, omega, start, count)
 
 
 def indices(chosen):
@@ -35,45 +47,41 @@ def test_greedy_equals_the_literal_loop(size, seed, data):
 
 
 @pytest.mark.parametrize("size, count, start", [(300, 120, 0), (300, 299, 40), (300, 300, 0), (600, 30, 10)])
-@pytest.mark.parametrize("loop", ["grow", "grow_on_device"])
-def test_both_loops_equal_the_naive_loop_on_clustered_features(size, count, start, loop):
+@pytest.mark.parametrize("dense", [False, True])
+def test_both_loops_equal_the_naive_loop_on_clustered_features(size, count, start, dense):
     s, omega = kernel_inputs(size, 1, clusters=12)
-    search = Search(s, omega, torch.arange(start))
-    getattr(search, loop)(count - start)
-    assert torch.equal(search.chosen, naive_greedy(s.double(), omega.double(), torch.arange(start), count))
+    chosen = covering(s, omega, torch.arange(start), count, dense)
+    assert torch.equal(chosen, naive_greedy(s.double(), omega.double(), torch.arange(start), count))
 
 
-@pytest.mark.parametrize("loop", ["grow", "grow_on_device"])
+@pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("name", STRUCTURED)
-def test_both_loops_cover_as_much_as_the_literal_loop(name, loop):
+def test_both_loops_cover_as_much_as_the_literal_loop(name, dense):
     made = STRUCTURED[name]()
     s, omega = affinity(made.keys, made.embeddings), torch.full((made.size,), 1 / made.size)
     for count in {1, (made.size + 1) // 2, made.size}:
-        search = Search(s, omega, torch.arange(0))
-        getattr(search, loop)(count)
-        assert int(search.chosen.sum()) == count
+        chosen = covering(s, omega, torch.arange(0), count, dense)
+        assert int(chosen.sum()) == count
         expected = reference.objective(array(s), array(omega), reference.greedy(array(s), array(omega), [], count))
-        assert reference.objective(array(s), array(omega), indices(search.chosen)) == pytest.approx(expected, abs=1e-6)
+        assert reference.objective(array(s), array(omega), indices(chosen)) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("loop", ["grow", "grow_on_device"])
-def test_ties_go_to_the_lowest_index(loop):
+@pytest.mark.parametrize("dense", [False, True])
+def test_ties_go_to_the_lowest_index(dense):
     """Three copies of the same five tokens, on features whose products are exact."""
     copies = torch.eye(8)[:5].repeat(3, 1)
-    search = Search(affinity(copies, copies), torch.full((15,), 1 / 15), torch.arange(0))
-    getattr(search, loop)(7)
-    assert indices(search.chosen) == [0, 1, 2, 3, 4, 5, 6]
+    chosen = covering(affinity(copies, copies), torch.full((15,), 1 / 15), torch.arange(0), 7, dense)
+    assert indices(chosen) == [0, 1, 2, 3, 4, 5, 6]
 
 
-@given(st.sampled_from(["grow", "grow_on_device"]), st.integers(0, 10_000))
-def test_ties_go_to_the_lowest_index_from_any_start(loop, seed):
+@given(st.booleans(), st.integers(0, 10_000))
+def test_ties_go_to_the_lowest_index_from_any_start(dense, seed):
     """Two copies of ten tokens: once each is covered, nothing is left to gain, and no rounding may say otherwise."""
     g, copies = generator(seed), torch.arange(10).repeat(2)
     s = 0.9 * torch.rand(10, 10, generator=g)
     s = torch.maximum(s, s.T).fill_diagonal_(1)[copies][:, copies].contiguous()
-    search = Search(s, torch.rand(10, generator=g).softmax(0)[copies] / 2, torch.tensor([3, 5]))
-    getattr(search, loop)(13)
-    assert indices(search.chosen) == list(range(15))
+    chosen = covering(s, torch.rand(10, generator=g).softmax(0)[copies] / 2, torch.tensor([3, 5]), 15, dense)
+    assert indices(chosen) == list(range(15))
 
 
 def test_the_reserve_takes_the_largest_gaps():
@@ -91,14 +99,29 @@ def test_the_reserve_never_takes_a_token_twice():
 
 
 @pytest.mark.parametrize("count", [20, 40, 80])
-def test_the_device_loop_waits_for_the_device_a_few_times_not_once_per_step(count):
+def test_the_device_loop_never_waits_for_the_device(count):
     s, omega = kernel_inputs(300, 2, clusters=10)
-    search = Search(s, omega, torch.arange(5))
     with Launches() as launches:
-        search.grow_on_device(count)
-    assert int(search.chosen.sum()) == count + 5
-    assert launches.waits <= 1
-    assert launches.total <= 4 * count + 20
+        chosen = covering(s, omega, torch.arange(5), count + 5, dense=True)
+    assert int(chosen.sum()) == count + 5
+    assert launches.waits == 0
+    assert launches.total <= 6 * count + 25  # four operators per step, and two views, which launch nothing
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_several_images_choose_as_each_alone(dense):
+    images = [kernel_inputs(80, seed) for seed in range(4)]
+    s, omega = (torch.stack(parts) for parts in zip(*images, strict=True))
+    start = torch.tensor([[3, 70], [1, 2], [0, 79], [5, 4]])
+    with patch.object(greedy, "DENSE", dense):
+        together = greedy_tokens(s, omega, start, 30)
+        alone = [greedy_tokens(*one, first, 30) for one, first in zip(images, start, strict=True)]
+    assert torch.equal(together, torch.stack(alone)) and torch.equal(together[:, :2], start)
+
+
+def test_without_weights_the_first_tokens_win():
+    s, omega = kernel_inputs(50, 3)
+    assert indices(covering(s, 0 * omega, torch.arange(1), 12, dense=True)) == list(range(12))
 
 
 def hidden_ties():
@@ -110,43 +133,18 @@ def hidden_ties():
     return profile[torch.minimum(apart, size - apart)].fill_diagonal_(1), torch.full((size,), 1 / size)
 
 
-@pytest.mark.parametrize("loop", ["grow", "grow_on_device"])
+@pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("count", [1, 6, 20])
-def test_ties_that_rounding_hides_go_to_the_lowest_index(loop, count):
+def test_ties_that_rounding_hides_go_to_the_lowest_index(dense, count):
     s, omega = hidden_ties()
-    search = Search(s, omega, torch.arange(0))
-    getattr(search, loop)(count)
-    assert indices(search.chosen) == sorted(reference.greedy(array(s.square()) ** 0.5, array(omega), [], count))
-
-
-def test_the_device_loop_looks_for_ties_step_by_step_only_where_rounding_hid_one(monkeypatch):
-    walks = []
-    walk = Search._walk
-    monkeypatch.setattr(Search, "_walk", lambda *args: walks.append(args) or walk(*args))
-    s, omega = kernel_inputs(100, 4)
-    Search(s, omega, torch.arange(3)).grow_on_device(20)
-    assert len(walks) == 1
-    s, omega = hidden_ties()
-    Search(s, omega, torch.arange(0)).grow_on_device(12)
-    assert len(walks) == 3
-
-
-@pytest.mark.parametrize("dense", [True, False])
-def test_the_switch_decides_which_loop_runs(dense, monkeypatch):
-    monkeypatch.setattr(greedy, "DENSE", dense)
-    ran = []
-    for loop in ("grow", "grow_on_device"):
-        monkeypatch.setattr(Search, loop, lambda self, steps, loop=loop: ran.append(loop))
-    s, omega = kernel_inputs(10, 0)
-    greedy_coverage(s, omega, torch.arange(0), 4)
-    assert ran == ["grow_on_device" if dense else "grow"]
+    chosen = covering(s, omega, torch.arange(0), count, dense)
+    assert indices(chosen) == sorted(reference.greedy(array(s.square()) ** 0.5, array(omega), [], count))
 
 
 def test_the_counter_sees_host_reads():
     s, omega = kernel_inputs(60, 2)
-    search = Search(s, omega, torch.arange(0))
     with Launches() as launches:
-        search.grow(11)
+        covering(s, omega, torch.arange(0), 11, dense=False)
     assert launches.waits >= 10
 
 
@@ -163,3 +161,36 @@ def test_impossible_counts_are_refused(count, start, message):
 def test_a_kernel_of_another_size_is_refused():
     with pytest.raises(ValueError, match=r"affinity must have shape \[5, 5\]"):
         greedy_coverage(torch.rand(4, 4), torch.rand(5), torch.arange(0), 2)
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor of the CPU that says it is on a GPU."""
+
+    is_cuda = True
+
+
+def test_without_triton_or_where_it_cannot_compile_the_loop_runs(monkeypatch):
+    s, omega = kernel_inputs(30, 1)
+    expected = grow_on_device(s, omega, torch.arange(2), 8)
+
+    def fail(*given):
+        raise RuntimeError("failed to find a C compiler")
+
+    for found, warns in ((None, False), (SimpleNamespace(grow_in_kernel=fail), True)):
+        monkeypatch.setattr(dense_greedy, "_KERNEL", dense_greedy._Kernel())
+        monkeypatch.setitem(sys.modules, "covist.formulas.greedy_kernel", found)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                assert torch.equal(grow_on_device(s.as_subclass(Elsewhere), omega, torch.arange(2), 8), expected)
+        assert len(seen) == warns
+        assert not warns or "without its Triton kernel: failed to find" in str(seen[0].message)
+
+
+def test_the_kernel_is_used_where_there_is_one(monkeypatch):
+    chosen = SimpleNamespace(grow_in_kernel=lambda s, units, start, steps: torch.arange(steps))
+    monkeypatch.setitem(sys.modules, "covist.formulas.greedy_kernel", chosen)
+    monkeypatch.setattr(dense_greedy, "_KERNEL", dense_greedy._Kernel())
+    s, omega = kernel_inputs(30, 1)
+    assert grow_on_device(s.as_subclass(Elsewhere), omega, torch.arange(0), 4).tolist() == [0, 1, 2, 3]
+    assert not torch.equal(grow_on_device(s, omega, torch.arange(0), 4), torch.arange(4))

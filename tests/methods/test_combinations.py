@@ -29,7 +29,7 @@ def test_composition_is_covists_own():
     theirs = method.begin(context, 12)
     torch.testing.assert_close(theirs.state.weights, ours.state.weights)
     torch.testing.assert_close(theirs.state.features, ours.state.features)
-    assert theirs.withheld == pytest.approx(ours.withheld, abs=1e-6)
+    torch.testing.assert_close(theirs.withheld, ours.withheld, atol=1e-6, rtol=0)
 
 
 def test_composition_follows_the_config():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.images import film, image
 
 from covist.errors import CovistError
+from covist.formulas import greedy
 from covist.formulas.content import ContentCoverage
 from covist.formulas.greedy import greedy_coverage
 from covist.grid import Grid
@@ -118,7 +119,8 @@ def test_companions_move_with_the_features():
     state = context.initial_state()
     both = state.replace(companions={3: state.features.clone()})
     kept = torch.tensor([0, 5, 9])
-    reduced, _ = represent(both, kept, ContentCoverage.of(context.signals.hidden).affinity[:, kept])
+    assignment = ContentCoverage.of(context.signals.hidden).affinity[:, kept].argmax(1)
+    (reduced,) = represent([both], kept[None], assignment[None])
     assert isinstance(reduced, VisualState) and torch.equal(reduced.companions[3], reduced.features)
 
 
@@ -223,3 +225,26 @@ def test_without_weights_the_same_tokens_stay_and_attention_is_left_alone():
 def test_other_values_of_settings_are_refused(settings):
     with pytest.raises(CovistError, match=settings.partition("=")[0]):
         create_method(f"covist-max:{settings}")
+
+
+@pytest.mark.parametrize("features", ["encoder", "embeddings"])
+@pytest.mark.parametrize("count", [1, 7, 20])
+def test_images_that_are_reduced_together_become_what_each_becomes_alone(features, count, monkeypatch):
+    monkeypatch.setattr(greedy, "DENSE", True)
+    contexts, method = [image(seed=seed) for seed in range(4)], CovistMax(features=features)
+    for context in contexts:
+        context.signals.companions[2] = context.signals.embeddings + 1
+    assert method.images_at_once(contexts[0].grid.size, torch.device("cpu")) >= 4
+    for together, context in zip(method.begin_together(contexts, count), contexts, strict=True):
+        alone = method.begin(context, count)
+        for name in ("indices", "positions", "weights", "anchors"):
+            assert torch.equal(getattr(together.state, name), getattr(alone.state, name)), name
+        assert together.state.grid is context.grid and torch.equal(together.assignment, alone.assignment)
+        torch.testing.assert_close(together.state.features, alone.state.features)
+        torch.testing.assert_close(together.state.companions, alone.state.companions)
+        torch.testing.assert_close(together.coverage, alone.coverage)
+
+
+def test_a_large_image_is_reduced_alone(monkeypatch):
+    monkeypatch.setattr(greedy, "DENSE", True)
+    assert CovistMax().images_at_once(16_384, torch.device("cpu")) == 1

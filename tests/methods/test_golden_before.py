@@ -70,7 +70,7 @@ def image(hidden: Tensor | None = None, projected: Tensor | None = None, **given
         layers=given.get("layers", {}),
     )
     words = given.get("words", torch.empty(0, 1))
-    instruction = Instruction(torch.arange(len(words)), len(words) - 1, "what is it?", words)
+    instruction = Instruction(torch.arange(len(words)), len(words) - 1, "what is it?", lambda: words)
     return ImageContext(signals, torch.arange(TOKENS), instruction, decoder(), given.get("text_space"))
 
 

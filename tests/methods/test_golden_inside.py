@@ -10,7 +10,8 @@ from transformers import LlamaConfig, LlamaModel
 from covist.config import CovistConfig
 from covist.contract.views import DecoderView
 from covist.engine.decoder import FrozenDecoder
-from covist.engine.sequence.images import Batch, ImageInPrompt, Sample
+from covist.engine.sequence.batch import Batch
+from covist.engine.sequence.images import ImageInPrompt, Sample
 from covist.formulas.attention import DistanceTable
 from covist.formulas.internal import coordinate_signals
 from covist.grid import Grid
@@ -72,8 +73,7 @@ def places_of_all(method, kept, start, length):
     image = ImageInPrompt(None, None, None, len(kept), start, start + TOKENS, span, span[:0])
     image.reductions.append((0, SimpleNamespace(state=initial_state(start=start).restrict(kept))))
     sample = Sample(rows, rows, torch.zeros(length, 1), [image])
-    sample.drop_removed()
-    return Batch([sample]).ledger(method).keys.positions[0]
+    return Batch([sample], method).ledger().keys.positions[0]
 
 
 def causal_softmax(case):

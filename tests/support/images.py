@@ -109,7 +109,7 @@ def image(
     )
     words = torch.arange(BEFORE + tokens, BEFORE + tokens + len(QUESTION))
     embeddings = torch.randn(len(QUESTION), WIDTH, generator=generator)
-    instruction = Instruction(words, int(words[-1]), text, embeddings, lambda: QUESTION)
+    instruction = Instruction(words, int(words[-1]), text, lambda: embeddings, lambda: QUESTION)
     tower: Any = FakeText() if clip else None
     return ImageContext(signals, torch.arange(BEFORE, BEFORE + tokens), instruction, decoder(), tower)
 
@@ -134,7 +134,7 @@ def film(
         project=lambda features: features,
         read_pixels=None if pixels is None else lambda: pixels,
     )
-    instruction = Instruction(torch.arange(0), -1, "", torch.empty(0, 1))
+    instruction = Instruction(torch.arange(0), -1, "", lambda: torch.empty(0, 1))
     return ImageContext(signals, torch.arange(frames * places), instruction, decoder())
 
 

@@ -241,11 +241,11 @@ def build_report(prefill: Prefill, decoder: FrozenDecoder) -> Report:
     settings = prefill.settings
     images, texts = [], []
     flops = flops_before = cache = cache_before = 0.0
-    for index, sample in enumerate(prefill.batch.samples):
+    for index, sample in enumerate(prefill.samples):
         images += [_image_report(index, image, settings.preprocessing) for image in sample.images]
-        text = len(sample.rows) - sum(image.state.count + len(image.markers) for image in sample.images)
+        text_and_markers = len(sample.staying)
+        text = text_and_markers - sum(len(image.markers) for image in sample.images)
         texts.append(text)
-        text_and_markers = text + sum(len(image.markers) for image in sample.images)
         schedules = [image.actual_schedule for image in sample.images]
         lengths = _lengths(text_and_markers, [one.tokens_per_layer for one in schedules], decoder.layers)
         cached = _lengths(text_and_markers, [one.cached_tokens_per_layer for one in schedules], decoder.layers)
@@ -295,11 +295,24 @@ def _image_report(sample: int, image: ImageInPrompt, preprocessing: Preprocessin
 
 
 def _copied(read_pixels: Callable[[], list[Tensor]] | None) -> Callable[[], list[Tensor]] | None:
-    """The pixels of one image, precise enough to be shown: the original would hold those of its whole batch."""
+    """The pixels of one image, precise enough to be shown: the original would hold those of its whole batch.
+
+    What a function is given is copied where it is, and read when somebody draws it: reading makes the host wait.
+    """
     if read_pixels is None:
         return None
-    views = [view.detach().to(torch.float16, copy=True) for view in read_pixels()]
-    return partial(list, views)
+    if isinstance(read_pixels, partial) and any(map(_is_image, read_pixels.args)):
+        given = (_half(one) if _is_image(one) else one for one in read_pixels.args)
+        return partial(read_pixels.func, *given, **read_pixels.keywords)
+    return partial(list, [*map(_half, read_pixels())])
+
+
+def _is_image(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _half(pixels: Tensor) -> Tensor:
+    return pixels.detach().to(torch.float16, copy=True)
 
 
 def _seconds(prefill: Prefill) -> dict[str, float]:

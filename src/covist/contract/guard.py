@@ -91,11 +91,20 @@ def patch_scores(found: Any, pixels: PixelView) -> Tensor:
     return found
 
 
+def sound_reductions(found: Any, *given: Any, **named: Any) -> list[Reduction]:
+    """What `Method.begin_together` returned: one for each image."""
+    images = named.get("images", given[0] if given else ())
+    if not isinstance(found, list) or len(found) != len(images):
+        raise CovistError(f"return a list of {len(images)} reductions, one for each image")
+    return [sound_reduction(one, *given, **named) for one in found]
+
+
 _CHECKS: dict[str, Callable[..., Any]] = {
     "rate_patches": patch_scores,
     "select": chosen_tokens,
     "enter": sound_reduction,
     "begin": sound_reduction,
+    "begin_together": sound_reductions,
     "reduce": sound_reduction,
 }
 

@@ -14,15 +14,20 @@ from torch import Tensor
 class Instruction:
     """The instruction that belongs to an image.
 
-    `rows` are its prompt tokens; `last` is the last of them, or the last prompt token if there are none. `text` and
-    `embeddings` are those of an explicit instruction, if one was given to replace the prompt's.
+    `rows` are its prompt tokens, on the host; `last` is the last of them, or the last prompt token if there are none.
+    `text` and `embeddings` are those of an explicit instruction, if one was given to replace the prompt's.
     """
 
     rows: Tensor  # [I] prompt rows
     last: int
     text: str
-    embeddings: Tensor  # [J, d] decoder input embeddings
+    read_embeddings: Callable[[], Tensor]  # -> [J, d]
     read_pieces: Callable[[], list[str]] = list
+
+    @cached_property
+    def embeddings(self) -> Tensor:
+        """Decoder input embeddings of its J tokens, [J, d]."""
+        return self.read_embeddings()
 
     @cached_property
     def pieces(self) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import perf_counter
 from typing import Any, ClassVar, Literal
 
@@ -38,6 +39,31 @@ class AttentionRule:
     distance_keys: Literal["visual", "all"] = "visual"
     mean_weights: frozenset[int] = frozenset()  # layers in which every key of an image has the mean of their weights
     decoding: AttentionRule | None = None  # the rule for later text, if another than this one, which is for prompts
+
+    def gains(self, layer: int, device: torch.device) -> Tensor:
+        """[heads], or [1] if all heads have the same, on a device where they then stay."""
+        placed = self._placed.get(device)
+        if placed is None:
+            placed = self._placed[device] = self.scale.to(device)
+        return placed[layer, :1] if self._same_for_all[layer] else placed[layer]
+
+    @cached_property
+    def is_uniform(self) -> bool:
+        """Whether all layers and heads have the same gain."""
+        return len({gain for layer in self._numbers for gain in layer}) == 1
+
+    @cached_property
+    def _same_for_all(self) -> list[bool]:
+        return [len(set(layer)) == 1 for layer in self._numbers]
+
+    @cached_property
+    def _numbers(self) -> list[list[float]]:
+        numbers: list[list[float]] = self.scale.tolist()
+        return numbers
+
+    @cached_property
+    def _placed(self) -> dict[torch.device, Tensor]:
+        return {}
 
     @property
     def while_decoding(self) -> AttentionRule:
@@ -100,6 +126,8 @@ class Method(ABC):
     - Selecting before the decoder: `select` returns the tokens to keep. It reads the vision tower's signals of the
       image, further ones that `encoder_requests` lists, and the question.
     - Merging: `enter` returns a state whose tokens have other content, weights and positions.
+    - Together: `begin_together` reduces several images of equal size in operators that they share, as many at once as
+      `images_at_once` says. By default they are reduced one by one.
     - Inside the decoder: `schedule` says before which layers an image shrinks, and to how many tokens (none, if it
       says 0); `reduce` does it, and reads the states that entered `observed_layer`.
     - Attention: `attention_rule` says what is added to the logits of which layers, in prompts and in later text.
@@ -197,6 +225,14 @@ class Method(ABC):
         started = perf_counter() - image.seconds
         outcome = self.enter(image, state, count)
         return replace(outcome, seconds={"selection": perf_counter() - started})
+
+    def images_at_once(self, tokens: int, device: torch.device) -> int:
+        """How many images of so many tokens `begin_together` takes; 1 if it would only begin with one after another."""
+        return 1
+
+    def begin_together(self, images: Sequence[ImageContext], count: int) -> list[Reduction]:
+        """`begin` for several images with equally many tokens, in operators that all of them share."""
+        return [self.begin(image, count) for image in images]
 
     def enter(self, image: ImageContext, state: VisualState, count: int) -> Reduction:
         """Reduce the initial state to `count` tokens; a method that merges overrides this."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from covist.contract.encoder import EncoderRead, Tower
+from covist.devices import to_device
 from covist.errors import CovistError
 from covist.formulas.concentration import ConcentrationTracker
 from covist.grid import Grid, PartialGrid
@@ -71,7 +72,7 @@ class ImageSignals:
 
     grid: Grid
     span: Tensor  # [n, d] the image's embeddings exactly as the prompt receives them
-    content: Tensor  # [n] bool, False for markers
+    content: Tensor  # [n] bool, False for markers; on the host, or reading it makes the host wait
     read_attention: Callable[[], Tensor]  # -> [tiles, heads, patches], normalised over the patches of a tile
     read_keys: Callable[[], Tensor]  # -> [N, k] descriptors before any rotary
     read_hidden: Callable[[], Tensor]  # -> [N, v] encoder features that feed the projector
@@ -122,14 +123,20 @@ class ImageSignals:
 
     @cached_property
     def content_rows(self) -> Tensor:
-        """The place of each content token in the span, [N]."""
-        rows = self.content.nonzero()[:, 0]
-        return rows if self.order is None else rows[self.order]
+        """The place of each content token in the span, [N], on the host."""
+        rows = self.content.cpu().nonzero()[:, 0]
+        return rows if self.order is None else rows[self.order.cpu()]
 
     @cached_property
     def embeddings(self) -> Tensor:
         """Projected embeddings of the content tokens [N, d]."""
-        return self.span[self.content_rows]
+        return self.of_content(self.span)
+
+    def of_content(self, per_token: Tensor) -> Tensor:
+        """Values of the content tokens [N, ...], from those of all tokens of the span [n, ...]."""
+        if self.order is None and len(self.content_rows) == len(self.content):
+            return per_token
+        return per_token[to_device(self.content_rows, per_token.device)]
 
     @cached_property
     def unseen(self) -> Tensor | None:
@@ -165,13 +172,13 @@ class ImageSignals:
         return per_patch.flatten()[self.pack]
 
     def restricted(self, visible: Tensor) -> ImageSignals:
-        """The signals of the content tokens `visible` [N] bool only; the others no longer count as content."""
-        kept = visible.nonzero()[:, 0]
-        rows = self.content_rows[kept]
+        """The signals of the content tokens `visible` [N] bool, on the host; the others no longer count as content."""
+        shown = visible.nonzero()[:, 0]
+        rows, kept = self.content_rows[shown], shown.to(self.pack.device)
         return replace(
             self,
-            grid=PartialGrid.of(self.grid, kept.tolist()),
-            content=torch.zeros_like(self.content).index_fill_(0, rows, True),
+            grid=PartialGrid.of(self.grid, shown.tolist()),
+            content=torch.zeros(len(self.content), dtype=torch.bool).index_fill_(0, rows, True),
             order=None if self.order is None else rows.argsort().argsort(),
             read_attention=lambda: self.attention,
             read_keys=lambda: self.keys[kept],
@@ -238,7 +245,7 @@ class PlacedSignals:
     """
 
     signals: ImageSignals
-    rows: Tensor  # [n] prompt rows of the span, increasing
+    rows: Tensor  # [n] prompt rows of the span, increasing, on the host
     start: int
     end: int
 

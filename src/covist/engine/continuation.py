@@ -21,7 +21,8 @@ class Continuation(Pass):
     _step: StepAttention | None = None  # the attention of a single new token
 
     def prepare(self, module: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-        embeddings, positions = arguments["inputs_embeds"], self.positions(arguments)
+        embeddings = arguments["inputs_embeds"]
+        positions = self.positions(arguments.get("position_ids"), embeddings.shape[:2], embeddings.device)
         self._positions = positions
         self._module, self._backend = module, backend_of(module)
         rule = self.settings.rule

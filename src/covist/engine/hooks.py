@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from covist.compiled import is_compiled, uncompiled
+from covist.compiled import Parts, is_compiled, uncompiled
 from covist.contract.encoder import EncoderRequest
 from covist.contract.family import Removable
 from covist.contract.method import Method
@@ -25,6 +25,8 @@ from covist.engine.prefill import Prefill
 from covist.engine.running import current, running
 from covist.engine.sequence.cache import Book, book_of, check_rule, prepares_no_mask
 from covist.engine.sequence.encoded import EncodedImages
+from covist.engine.sequence.host import HostCopies
+from covist.engine.sequence.prompts import padding_mask, tokens_given
 from covist.engine.settings import CompressionSettings, ThreadSettings
 from covist.engine.watching import BlockWatch, DraftWatch
 from covist.errors import CovistError
@@ -48,7 +50,7 @@ class Hooks:
         family = settings.family
         self._family, self._choice = family, ThreadSettings(settings)
         self.encoded, self._drafting = EncodedImages(), threading.local()
-        self._calls = _Calls()
+        self._calls, self._parts = _Calls(), Parts(family.base)
         self._installed = ExitStack()
         settings.decoder.check_backend()
         self._switch = self._put_on(AttentionSwitch(family.decoder))
@@ -171,7 +173,7 @@ class Hooks:
     def _is_prompt(self, given: dict[str, Any]) -> bool:
         """Whether a call brings images, or several tokens after compressed ones."""
         continues = book_of(given.get("past_key_values")) is not None
-        return self._family.brings_images(given) or continues and _tokens(given) > 1
+        return self._family.brings_images(given) or continues and tokens_given(given) > 1
 
     def _call_base(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The call that sees the prompt: it decides which form of pass this is."""
@@ -205,11 +207,13 @@ class Hooks:
         # In transformers a draft sees no image, so it runs through the plain model.
         drafting = getattr(self._drafting, "now", False)
         if brings_images or self.encoded.awaited and not drafting:
-            is_image = self._family.image_mask(given.get("input_ids"), given.get("inputs_embeds"))
+            host = HostCopies()
+            ids, _ = host.read(given.get("input_ids"), padding_mask(given))
+            is_image = self._family.image_mask(ids, given.get("inputs_embeds")).cpu()
             if bool(is_image.any()):
                 if not brings_images:
                     raise CovistError(CHUNKED)
-                return Prefill(settings, is_image)
+                return Prefill(settings, is_image, host)
         return None if book is None else _continuation(settings, book, given)
 
     def _call_decoder(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -244,10 +248,13 @@ class Hooks:
     def _uncompiled_for(self, one: Pass | FixedStep | None) -> AbstractContextManager[None]:
         """A pass over tokens whose number changes on the way, or from call to call, is not compiled.
 
-        One that is running already began so, and looking through all modules once more would take its time.
+        One that is running already began so. The modules are listed anew for every prompt, and not for every step.
         """
-        begins = isinstance(one, Pass) and one is not current()
-        return uncompiled(self._family.base) if begins else nullcontext()
+        if not isinstance(one, Pass) or one is current():
+            return nullcontext()
+        if isinstance(one, Prefill):
+            self._parts = Parts(self._family.base)
+        return uncompiled(self._family.base, self._parts)
 
     def _enter_layer(
         self, index: int, module: nn.Module, args: tuple, kwargs: dict[str, Any]
@@ -319,12 +326,6 @@ class _Calls:
             self._none.wait_for(lambda: not self._running)
 
 
-def _tokens(given: dict[str, Any]) -> int:
-    """How many tokens per sample a call of the model brings."""
-    tokens: Any = given.get("input_ids") if given.get("inputs_embeds") is None else given["inputs_embeds"]
-    return int(tokens.shape[1])
-
-
 def _compiled_step(given: dict[str, Any]) -> FixedStep | None:
     """What a call that is being compiled is: a step over a static cache, or None, the plain model."""
     book = book_of(given.get("past_key_values"))
@@ -345,7 +346,7 @@ def _continuation(settings: CompressionSettings, book: Book, given: dict[str, An
 
 
 def _takes_step(book: Book, given: dict[str, Any]) -> bool:
-    return book.fixed is not None and not book.fixed.only_eager and _tokens(given) == 1
+    return book.fixed is not None and not book.fixed.only_eager and tokens_given(given) == 1
 
 
 @torch.compiler.disable(reason=EAGER_PREFILL)

@@ -17,6 +17,7 @@ from covist.engine.attention.interface import EARLIER, AttentionCall, Indexer, M
 from covist.engine.attention.mask import visible
 from covist.engine.capture import cos_and_sin
 from covist.engine.fixed_step import hold_fixed
+from covist.engine.sequence.batch import along_tokens
 from covist.engine.sequence.cache import Book, adopt, book_of, check_rule, compressed_layers, room_of
 from covist.engine.sequence.ledger import Ledger
 from covist.engine.settings import CompressionSettings
@@ -108,13 +109,6 @@ class Stage:
             return handed(self.positions).to(value.device)
         is_per_token = value.ndim >= 2 and value.shape[:2] == width
         return along_tokens(value, self.columns) if self.columns is not None and is_per_token else value
-
-
-def along_tokens(value: Tensor, columns: Tensor, samples: Tensor | None = None) -> Tensor:
-    """The tokens `columns` [batch, n] of every sample of [batch, tokens, ...]."""
-    columns = columns.to(value.device)
-    rows = torch.arange(len(columns), device=value.device) if samples is None else samples.to(value.device)
-    return value[rows[:, None], columns]
 
 
 class Pass(ABC):
@@ -240,13 +234,12 @@ class Pass(ABC):
         """cos and sin [batch, n, width] of what a layer was given, for the stage that it belongs to now."""
         return cos_and_sin(self.stage(index).fit("position_embeddings", given, self, hidden))
 
-    def positions(self, arguments: dict[str, Any]) -> Tensor:
-        """Uncompressed positions of the call's tokens [batch, n] or [batch, n, axes]."""
-        embeddings, positions = arguments["inputs_embeds"], arguments.get("position_ids")
-        batch, length = embeddings.shape[:2]
-        if positions is None:
-            positions = torch.arange(self.seen, self.seen + length, device=embeddings.device)[None]
-        positions = self.settings.decoder.per_axis(positions).to(embeddings.device)
+    def positions(self, given: Tensor | None, width: torch.Size, device: torch.device) -> Tensor:
+        """Uncompressed positions of the call's tokens [batch, n] or [batch, n, axes], from those it was given."""
+        batch, length = width
+        if given is None:
+            given = torch.arange(self.seen, self.seen + length, device=device)[None]
+        positions = self.settings.decoder.per_axis(given).to(device)
         return positions if len(positions) == batch else positions.expand(batch, *positions.shape[1:])
 
     def padding_mask(self, arguments: dict[str, Any]) -> Tensor | None:

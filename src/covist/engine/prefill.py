@@ -11,16 +11,20 @@ import torch
 from torch import Tensor
 
 from covist.backends import Attended
+from covist.checks import checked_together
 from covist.contract.decoder import Rotary
 from covist.contract.signals import ImageSignals
 from covist.contract.views import BlockView, DecoderView
 from covist.engine.attention.interface import AttentionCall, distance_biases
 from covist.engine.attention.mask import StageAttention
-from covist.engine.passes import Pass, Stage, along_tokens, handed, without_autocast
+from covist.engine.passes import Pass, Stage, handed, without_autocast
+from covist.engine.sequence.batch import Batch
 from covist.engine.sequence.cache import Book, quantised_classes
-from covist.engine.sequence.finder import ImageFinder, PromptBatch, packed_prompts
-from covist.engine.sequence.images import Batch, ImageInPrompt, Sample
+from covist.engine.sequence.finder import ImageFinder
+from covist.engine.sequence.host import HostCopies, upload
+from covist.engine.sequence.images import ImageInPrompt, Sample
 from covist.engine.sequence.ledger import Ledger
+from covist.engine.sequence.prompts import PromptBatch, packed_prompts
 from covist.engine.settings import CompressionSettings
 from covist.errors import CovistError
 
@@ -31,16 +35,18 @@ NOT_GATHERED = ("inputs_embeds", "input_ids", "attention_mask", "position_ids", 
 class Prefill(Pass):
     """A call with images."""
 
-    def __init__(self, settings: CompressionSettings, is_image: Tensor):
-        """`is_image` [batch, n] bool: visual tokens of the call."""
+    batch: Batch  # the current sequences
+
+    def __init__(self, settings: CompressionSettings, is_image: Tensor, host: HostCopies):
+        """`is_image` [batch, n] bool: visual tokens of the call; `host`: what was read of it already."""
         super().__init__(settings)
-        self._is_image = is_image
+        self._is_image, self._host = is_image, host
         self.signals: Sequence[ImageSignals] = ()  # whose features the call may have brought
-        self.batch = Batch([])
+        self.samples: list[Sample] = []
         self.seconds = 0.0
         self.right_padded = False
         self._ledgers: dict[int, Ledger] = {}  # first layer of a stage -> the keys of its cache
-        self._rows: dict[int, list[Tensor]] = {}  # first layer of a stage -> the prompt rows of each sample
+        self._batches: dict[int, Batch] = {}  # first layer of a stage -> the sequences that entered it
         self._observed: dict[int, tuple[Tensor, Rotary | None]] = {}  # what entered a layer that a reduction reads
 
     # -- before the first layer ----------------------------------------------------------------------------------------
@@ -48,14 +54,14 @@ class Prefill(Pass):
     def prepare(self, module: Any, arguments: dict[str, Any]) -> dict[str, Any]:
         prompt = self._prompt(arguments)
         self._length = prompt.embeddings.shape[1]
-        self.right_padded = bool((prompt.valid.any(1) & ~prompt.valid[:, -1]).any())
+        self.right_padded = prompt.right_padded
         self.settings.rules.follow()
         started = perf_counter()
-        with torch.no_grad(), without_autocast(prompt.embeddings):
-            self._reduce_images(prompt)
+        with torch.no_grad(), without_autocast(prompt.embeddings), checked_together():
+            self.samples = ImageFinder(self.settings, prompt, self.signals).samples()
+        self.batch = Batch(self.samples, self.settings.method)
         self._check_cache()
-        left = [prompt.embeddings[sample.source][sample.rows] for sample in self.batch.samples]
-        embeddings = self.batch.write_states(0, left)
+        embeddings = self.batch.enter(prompt.embeddings)
         self.seconds = perf_counter() - started
         text = self._text_before(prompt, self.padding_mask(arguments))
         self._past = {
@@ -68,28 +74,22 @@ class Prefill(Pass):
         entering = {**gathered, "inputs_embeds": embeddings, "position_ids": handed(positions)}
         if self.cache is None and entering.get("attention_mask") is None:
             # Without a mask, transformers would take gaps between positions for borders of packed prompts.
-            entering["attention_mask"] = torch.ones_like(prompt.valid, dtype=torch.long)
+            entering["attention_mask"] = torch.ones(prompt.valid.shape, dtype=torch.long, device=embeddings.device)
         return entering
 
     def _prompt(self, arguments: dict[str, Any]) -> PromptBatch:
-        embeddings, mask = arguments["inputs_embeds"], self.padding_mask(arguments)
-        valid = torch.ones(embeddings.shape[:2], dtype=torch.bool, device=embeddings.device)
-        if mask is not None:
-            valid = mask[:, -embeddings.shape[1] :].to(embeddings.device) != 0
+        embeddings, width = arguments["inputs_embeds"], arguments["inputs_embeds"].shape[:2]
+        given = (self.ids, self.padding_mask(arguments), arguments.get("position_ids"))
+        ids, mask, positions = self._host.read(*given)
+        valid = torch.ones(width, dtype=torch.bool) if mask is None else mask[:, -width[1] :] != 0
         return PromptBatch(
-            ids=self.ids,
-            is_image=self._is_image.to(embeddings.device),
+            ids=ids,
+            is_image=self._is_image,
             embeddings=embeddings,
-            positions=self.positions(arguments),
+            positions=self.positions(positions, width, valid.device),
             valid=valid,
-            blocks=packed_prompts(arguments),
+            blocks=packed_prompts({**arguments, "position_ids": positions}),
         )
-
-    def _reduce_images(self, prompt: PromptBatch) -> None:
-        """Reduce every image before the first layer."""
-        self.batch = Batch(ImageFinder(self.settings, prompt, self.signals).samples())
-        for sample in self.batch.samples:
-            sample.drop_removed()
 
     def _check_cache(self) -> None:
         """Refuse what a cache of this kind cannot do, before anything is written into it."""
@@ -120,7 +120,7 @@ class Prefill(Pass):
         """The ledger of a cache that was filled without compression: text tokens before the prompt."""
         if self.seen == 0:
             return None
-        valid = torch.ones(len(prompt.valid), self.seen, dtype=torch.bool, device=prompt.positions.device)
+        valid = torch.ones(len(prompt.valid), self.seen, dtype=torch.bool, device=prompt.embeddings.device)
         if mask is not None:
             valid = mask[:, : self.seen].to(valid.device) != 0
         positions = (valid.cumsum(1) - 1).clamp(min=0)
@@ -131,7 +131,6 @@ class Prefill(Pass):
     def _gathered(self, arguments: Mapping[str, Any], prompt: PromptBatch, config: Any) -> dict[str, Any]:
         """Arguments that hold something for every token, for the tokens that are left; companions are taken out."""
         width, taken = prompt.embeddings.shape[:2], self.settings.family.companion_arguments
-        rows, samples = self.batch.rows, self.batch.sources
 
         def left(name: str, value: Any) -> Any:
             if name in taken:
@@ -139,7 +138,7 @@ class Prefill(Pass):
             per_token = isinstance(value, Tensor) and value.ndim >= 2 and value.shape[:2] == width
             if not per_token or name in NOT_GATHERED:
                 return value
-            some = along_tokens(value, rows, samples)
+            some = value.flatten(0, 1)[self.batch.flat_rows.clamp(min=0).to(value.device)]
             return self._after_another_text(some, config.eos_token_id) if name.endswith("input_ids") else some
 
         return {name: left(name, value) for name, value in arguments.items()}
@@ -161,7 +160,7 @@ class Prefill(Pass):
 
     @property
     def images(self) -> list[ImageInPrompt]:
-        return [image for sample in self.batch.samples for image in sample.images]
+        return [image for sample in self.samples for image in sample.images]
 
     @property
     def depths(self) -> set[int]:
@@ -185,41 +184,30 @@ class Prefill(Pass):
     def _open_stage(self, depth: int, hidden: Tensor) -> Stage:
         """The layers from `depth` on attend to this prefill's keys, after those that their cache held before."""
         queries = hidden.shape[1]
-        made = self.batch.ledger(self.settings.method, self.seen)
+        made = self.batch.ledger(self.seen)
         past = self._past[depth]
         self._ledgers[depth] = ledger = made if past is None else past.concat(made)
-        self._rows[depth] = [sample.rows for sample in self.batch.samples]
+        self._batches[depth] = self.batch
         stage = self.stages[depth] = Stage(
             self._attention(ledger, queries),
             ledger,
             self.batch.sources,
             positions=ledger.joined.positions[:, ledger.length - queries :],
-            columns=self._places(0, self.width[1]) if depth else None,
+            columns=self.batch.columns_in(self._batches[0]) if depth else None,
             valid=made.joined.valid,
             padded=made.padded,
         )
         return stage
 
-    def _places(self, layer: int, length: int) -> Tensor:
-        """[batch, left]: the tokens that are left, as places among `length` whose last ones entered `layer`."""
-        places = [
-            torch.searchsorted(entered, sample.rows) + length - len(entered)
-            for entered, sample in zip(self._rows[layer], self.batch.samples, strict=True)
-        ]
-        return self.batch.pad(places)
-
     def _add_companions(self, layer: int, hidden: Tensor) -> Tensor:
         """Hidden states [batch, width, d] with the companions that the representatives receive before `layer`."""
         if not any(layer in image.state.companions for image in self.images):
             return hidden
-        hidden = hidden.clone()
-        for index, sample in enumerate(self.batch.samples):
-            states = self.batch.unpad(hidden, index)
-            for image in sample.images:
-                if layer in image.state.companions:
-                    places = sample.places(image.kept_rows).to(states.device)
-                    states[places] += image.state.companions[layer].to(states)
-        return hidden
+        due = [image for image in self.images if layer in image.state.companions]
+        places = torch.cat([self.batch.places(image) for image in due])
+        companions = torch.cat([image.state.companions[layer] for image in due])
+        added = hidden.flatten(0, 1).index_add(0, places.to(hidden.device), companions.to(hidden))
+        return added.view_as(hidden)
 
     def _reduce(self, depth: int, hidden: Tensor, rotary: Rotary | None) -> Tensor:
         """Reduce the images that are due before layer `depth`; returns the shorter hidden states."""
@@ -231,8 +219,8 @@ class Prefill(Pass):
         home, device = positions.device, hidden.device  # the decoder may be spread over devices
         hidden, observed = hidden.to(home), observed.to(home)
         turned = None if turned is None else (turned[0].to(home), turned[1].to(home))
-        shorter = []
-        for index, sample in enumerate(self.batch.samples):
+        before = self.batch
+        for index, sample in enumerate(self.samples):
             states, seen, places = (self.batch.unpad(one, index) for one in (hidden, observed, positions))
             angles = (
                 None if turned is None else (self.batch.unpad(turned[0], index), self.batch.unpad(turned[1], index))
@@ -240,18 +228,16 @@ class Prefill(Pass):
             for image in sample.images:
                 count = dict(image.schedule.stages).get(depth, image.state.count)
                 if method.is_due(count, image.state.count):
-                    view = self._view(depth, layer, sample, image, states, seen, places, angles)
+                    view = self._view(depth, layer, index, image, states, seen, places, angles)
                     state = image.state.entering(depth, states[view.visual])
                     image.reductions.append((depth, method.reduce(state, view, count)))
-            before = sample.rows
-            sample.drop_removed()
-            if len(before) and not len(sample.rows):
-                raise CovistError(
-                    f"{method.name} leaves no visual token from layer {depth} on, and the prompt has no text: ask "
-                    "something, or choose another method"
-                )
-            shorter.append(states[torch.searchsorted(before, sample.rows)])
-        result = self.batch.write_states(depth, shorter)
+        self.batch = Batch(self.samples, method)
+        if any(was and not left for was, left in zip(before.lengths, self.batch.lengths, strict=True)):
+            raise CovistError(
+                f"{method.name} leaves no visual token from layer {depth} on, and the prompt has no text: ask "
+                "something, or choose another method"
+            )
+        result = self.batch.shorten(depth, before, hidden)
         self.seconds += perf_counter() - started
         return result.to(device)
 
@@ -259,16 +245,19 @@ class Prefill(Pass):
         self,
         depth: int,
         layer: int,
-        sample: Sample,
+        index: int,
         image: ImageInPrompt,
         hidden: Tensor,
         observed: Tensor,
         positions: Tensor,
         rotary: Rotary | None,
     ) -> DecoderView:
-        text = sample.text_after(image)
+        sample = self.samples[index]
         prompt = slice(len(hidden) - sample.generated)
-        last = int(sample.places(torch.tensor([image.instruction.last], device=sample.rows.device)))
+        after, asked = sample.text_after(image), image.instruction
+        rows, text, instruction = upload(
+            [after, self.batch.before(index, after), self.batch.before(index, asked.rows)], hidden.device
+        )
         return DecoderView(
             depth=depth,
             decoder=self.settings.decoder,
@@ -277,11 +266,11 @@ class Prefill(Pass):
             observed_layer=layer,
             positions=positions[prompt],
             rotary=None if rotary is None else (rotary[0][prompt], rotary[1][prompt]),
-            visual=sample.places(image.kept_rows),
+            visual=self.batch.columns(index, image),
             text=text,
-            text_embeddings=sample.embeddings[sample.rows[text]],
-            instruction_rows=sample.places(image.instruction.rows),
-            last_instruction_row=min(last, len(hidden) - 1),  # without text, the image's last row, which may be gone
+            text_embeddings=sample.embeddings[rows],
+            instruction_rows=instruction,
+            last_instruction_row=max(0, int(self.batch.before(index, torch.tensor(asked.last + 1))) - 1),
             signals=image.signals,
             memory=image.memory,
         )
@@ -289,11 +278,10 @@ class Prefill(Pass):
     def show_block(self, layer: int, given: Tensor, made: Tensor) -> None:
         """Show a method that watches blocks what one was given and made, [batch, width, d] each."""
         method = self.settings.method
-        for index, sample in enumerate(self.batch.samples if method.watches_blocks else ()):
-            for image in sample.images:
-                rows = sample.places(image.kept_rows).to(given.device)
-                states = [self.batch.unpad(one, index)[rows] for one in (given, made)]
-                method.see_block(image.memory, BlockView(layer, image.schedule, image.state.indices, *states))
+        for image in self.images if method.watches_blocks else ():
+            rows = self.batch.places(image).to(given.device)
+            states = [one.flatten(0, 1)[rows] for one in (given, made)]
+            method.see_block(image.memory, BlockView(layer, image.schedule, image.state.indices, *states))
 
     # -- after the last layer ------------------------------------------------------------------------------------------
 
@@ -315,16 +303,15 @@ class Prefill(Pass):
         if first >= last:
             return
         opened = max(depth for depth in self._ledgers if depth <= first)
-        self._ledgers[first], self._rows[first] = self._ledgers[opened], self._rows[opened]
+        self._ledgers[first], self._batches[first] = self._ledgers[opened], self._batches[opened]
         self._ledgers = dict(sorted(self._ledgers.items()))
-        made = self.batch.ledger(self.settings.method, self.seen)
+        made = self.batch.ledger(self.seen)
         for start, end in pairwise(self._ledgers):
             if start >= first:
                 seen, past = self._ledgers[start], self._past[start]
-                earlier_turns = torch.arange(
-                    seen.length - max(map(len, self._rows[start])), device=self.batch.rows.device
-                )
-                left = self._places(start, seen.length)
+                entered = self._batches[start]
+                earlier_turns = torch.arange(seen.length - entered.width, device=entered.rows.device)
+                left = self.batch.columns_in(entered) + len(earlier_turns)
                 columns = torch.cat([earlier_turns.expand(len(left), -1), left], dim=1)
                 for number in self.layers.keys() & range(start, end):
                     self.layers[number].take(columns)

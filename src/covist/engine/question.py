@@ -15,6 +15,7 @@ from torch import Tensor
 
 from covist.contract.family import Family
 from covist.contract.instruction import Instruction
+from covist.engine.sequence.host import at_rows
 from covist.errors import CovistError
 
 Decode = Callable[[list[int]], str]
@@ -48,8 +49,8 @@ class InstructionReader:
         """Read the instruction of images of which the first ends before row `first_image_end`.
 
         `ids` [n] are the sample's prompt tokens (None if only embeddings are known), `is_text` [n] marks its valid
-        text tokens, `turns` are those of the prompt if they are known already. The instruction is the text after the
-        image up to the assistant turn; if that is empty, it is the turn's text before the image.
+        text tokens, both on the host; `turns` are those of the prompt if they are known already. The instruction is
+        the text after the image up to the assistant turn; if that is empty, it is the turn's text before the image.
         """
         turns = self.turns(ids, is_text) if turns is None else turns
         rows, border = turns.rows, turns.text_before(first_image_end)
@@ -58,19 +59,23 @@ class InstructionReader:
         last = int(chosen[-1]) if len(chosen) else int(rows[-1]) if len(rows) else first_image_end - 1
         if self._override is None:
             known = [] if ids is None else ids[chosen].tolist()
-            pieces = partial(self._pieces, known)
-            return Instruction(chosen, last, self._words(ids, chosen), embeddings[chosen], pieces)
-        tokens, base = self._tokens(self._override), cast(Any, self._family.base)
-        embedded = base.get_input_embeddings()(torch.tensor(tokens, dtype=torch.long, device=embeddings.device)).to(
-            embeddings
-        )
-        return Instruction(chosen, last, self._override, embedded, partial(self._pieces, tokens))
+            embedded, pieces = partial(at_rows, embeddings, chosen), partial(self._pieces, known)
+            return Instruction(chosen, last, self._words(ids, chosen), embedded, pieces)
+        tokens = self._tokens(self._override)
+        embedded, pieces = partial(self._embedded, tokens, embeddings), partial(self._pieces, tokens)
+        return Instruction(chosen, last, self._override, embedded, pieces)
+
+    def _embedded(self, tokens: list[int], like: Tensor) -> Tensor:
+        """Embeddings [J, d] of tokens that are not in the prompt, on the device and in the dtype of `like`."""
+        embed = cast(Any, self._family.base).get_input_embeddings()
+        made: Tensor = embed(torch.tensor(tokens, dtype=torch.long, device=like.device))
+        return made.to(like)
 
     def turns(self, ids: Tensor | None, is_text: Tensor) -> Turns:
         """The turns of a prompt `ids` [n] whose valid text tokens `is_text` [n] marks, for all of its images."""
         rows = is_text.nonzero().squeeze(1)
         known = ids is not None and self._tokenizer is not None
-        tokens = ids[rows.to(ids.device)].tolist() if ids is not None and known else None
+        tokens = ids[rows].tolist() if ids is not None and known else None
         return Turns(rows, tokens, self._markers, self._decode)
 
     def _tokens(self, text: str) -> list[int]:

@@ -52,20 +52,27 @@ class ClipTowerFamily(ProjectedTowerFamily[ClassTokenRecord]):
         features = output.features[tiles]
         tower = self.base.vision_tower
         requested = of_entries(output.requested, tiles)
+        # both number the tokens of a single tile row by row
+        is_whole = features.shape[0] == 1 and len(pack) == features.shape[1]
+
+        def packed(per_patch: Tensor) -> Tensor:
+            return per_patch[0] if is_whole else per_patch.flatten(0, 1)[pack]
+
+        classes = [output.captured[index][1][tiles] for index in self.feature_layers]
         placing = Placing(
             query_patches=lambda: [torch.arange(1 + features.shape[1], device=features.device)],
             masses=lambda per_patch: per_patch.flatten()[pack],
-            means=lambda per_patch: per_patch.flatten(0, 1)[pack],
-            states=lambda per_patch: per_patch.flatten(0, 1)[pack],
+            means=packed,
+            states=packed,
             class_tokens=1,
         )
         return {
             "pack": pack,
             "read_attention": feeding.attention,
-            "read_keys": lambda: feeding.keys.flatten(0, 1)[pack],
-            "read_hidden": lambda: features.flatten(0, 1)[pack],
+            "read_keys": lambda: packed(feeding.keys),
+            "read_hidden": lambda: packed(features),
             "project": self.base.multi_modal_projector,
-            "class_features": torch.cat([output.captured[index][1][tiles] for index in self.feature_layers], dim=-1),
+            "class_features": classes[0] if len(classes) == 1 else torch.cat(classes, dim=-1),
             # if several layers feed the projector, their features lie side by side
             "text_space": lambda hidden: tower.post_layernorm(hidden[..., -tower.config.hidden_size :]),
             "feeding": feeding,

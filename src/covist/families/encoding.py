@@ -157,7 +157,7 @@ class Encoding:
         return ImageSignals(
             grid=Grid(tuple(views), "frames" if self.is_video else "aligned"),
             span=span,
-            content=torch.ones(count, dtype=torch.bool, device=span.device),
+            content=torch.ones(count, dtype=torch.bool),
             read_attention=lambda: torch.full((1, 1, count), 1 / count, device=span.device),
             read_keys=lambda: embeddings,
             read_hidden=lambda: features,

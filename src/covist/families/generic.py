@@ -255,4 +255,4 @@ def pieces_of(features: Any, width: int) -> Iterator[Tensor]:
 
 def _add_companions(images: Sequence[ImageSignals], layer: int, features: Tensor) -> None:
     for image, part in zip(images, features.split([len(image.span) for image in images]), strict=True):
-        image.companions[layer] = part[image.content_rows]
+        image.companions[layer] = image.of_content(part)

@@ -29,7 +29,7 @@ class Llava(ClipTowerFamily):
     def images(self, output: TowerOutput[ClassTokenRecord]) -> list[ImageSignals]:
         side = patches_per_side(self.model)
         pack = torch.arange(side * side, device=output.features.device)
-        everything = torch.ones(side * side, dtype=torch.bool, device=output.features.device)
+        everything = torch.ones(side * side, dtype=torch.bool)
         grid, pixels = Grid(((side, side),)), output.arguments["pixel_values"]
         return [
             ImageSignals(

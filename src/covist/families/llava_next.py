@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from covist.budget import Budget, Count
 from covist.contract.signals import ImageSignals
+from covist.devices import to_device
 from covist.families.clip_tower import ClassTokenRecord, ClipTowerFamily, patches_per_side, read_tiles
 from covist.families.projected import TowerOutput
 from covist.families.registry import register_family
@@ -18,6 +19,7 @@ from covist.grid import Grid
 from covist.plan import Geometry
 
 NEWLINE = -1
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class PackedLayout:
     """Where the tokens of an image span come from."""
 
     grid: Grid
-    content: Tensor  # [n] bool, False for newlines
+    content: Tensor  # [n] bool, False for newlines, on the host
     pack: Tensor  # [N] index of each content token in the flattened (tiles, patches)
 
 
@@ -53,7 +55,8 @@ class LlavaNext(ClipTowerFamily):
     def images(self, output: TowerOutput[ClassTokenRecord]) -> list[ImageSignals]:
         signals, first_tile = [], 0
         pixels, side = output.arguments["pixel_values"], patches_per_side(self.model)
-        for number, (span, size) in enumerate(zip(output.spans, output.arguments["image_sizes"], strict=True)):
+        sizes = torch.as_tensor(output.arguments["image_sizes"]).tolist()  # read together, since each read waits
+        for number, (span, size) in enumerate(zip(output.spans, sizes, strict=True)):
             tiles = self._tiles(size)
             layout = self.packed_layout(size, tiles, output.features.device)
             of_image = slice(first_tile, first_tile + tiles)
@@ -70,7 +73,7 @@ class LlavaNext(ClipTowerFamily):
             first_tile += tiles
         return signals
 
-    def packed_layout(self, size: Any, tiles: int, device: torch.device | str = "cpu") -> PackedLayout:
+    def packed_layout(self, size: Any, tiles: int, device: torch.device = HOST) -> PackedLayout:
         """Learn the layout of an image of `size` (height, width) by letting the model pack patch numbers."""
         side = patches_per_side(self.model)
         # float64 keeps every patch number exact
@@ -78,7 +81,8 @@ class LlavaNext(ClipTowerFamily):
         packed, _ = self.base.pack_image_features(
             [numbers], [size], vision_feature_select_strategy="default", image_newline=numbers.new_tensor([NEWLINE])
         )
-        return layout_of(packed[0][:, 0].long().to(device), side)
+        layout = layout_of(packed[0][:, 0].long(), side)
+        return replace(layout, pack=to_device(layout.pack, device))
 
     def _tiles(self, size: Any) -> int:
         """How many tiles the tower encodes for an image: the base view and the cells of its grid."""

@@ -50,9 +50,9 @@ class Packing:
         tokens, _ = self.base.pack_image_features([per_patch], [self.size], newline, self.aspect_ratio)
         return tokens[0]
 
-    def layout(self, tiles: int, device: torch.device | str = "cpu") -> tuple[Grid, Tensor]:
-        """The grid of the content tokens, and which tokens are content [n] bool."""
-        ones = torch.ones(tiles, self.side**2, 1, device=device)
+    def layout(self, tiles: int) -> tuple[Grid, Tensor]:
+        """The grid of the content tokens, and which tokens are content [n] bool, on the host."""
+        ones = torch.ones(tiles, self.side**2, 1)
         content = self(ones, newline=ones.new_zeros(1))[:, 0] > 0.5
         views = [(self.side, self.side)]
         high_resolution = int(content.sum()) - self.side**2
@@ -169,7 +169,7 @@ class LlavaOnevision(ProjectedTowerFamily[PatchRecords]):
         self, span: Tensor, packing: Packing, blocks: list[PatchAttention], features: Tensor, requested: RecordedReads
     ) -> ImageSignals:
         """The signals of an image, given `blocks`, `features` [tiles, patches, v] and requested reads of its tiles."""
-        grid, content = packing.layout(len(blocks), span.device)
+        grid, content = packing.layout(len(blocks))
 
         def query_patches() -> list[Tensor]:
             return choose_query_patches_in_rows(packing.side**2, packing.side, self.exact_attention, span.device)

@@ -39,7 +39,7 @@ def film(
     for part in segments(frames, tokens):
         end = None if part.stop == frames else part.stop * tokens
         rows = span[part.start * tokens : end]
-        content = torch.arange(len(rows), device=rows.device) < len(part) * tokens
+        content = torch.arange(len(rows)) < len(part) * tokens
         yield ImageSignals(
             grid=Grid((shape,) * len(part), "frames"),
             span=rows.detach(),

@@ -119,7 +119,7 @@ def log_contribution(log_weights: Tensor, log_factor: Tensor | float = 0.0) -> T
 
 def attention_bias(scale: Tensor, contribution: Tensor, mask: Tensor) -> Tensor:
     """Eq. 9 on top of an additive mask: scale u_l g_lh [heads], the others [..., 1, q, k] -> [..., heads, q, k]."""
-    return torch.addcmul(mask, contribution, scale.to(contribution.device).view(-1, 1, 1))
+    return torch.addcmul(mask, contribution, scale.view(-1, 1, 1))
 
 
 def mean_attention(queries: Tensor, keys: Tensor, scale: float | None = None) -> Tensor:

@@ -22,7 +22,7 @@ EXACT_DISTANCES = "donot_use_mm_for_euclid_dist"
 
 
 def correspondence(similarity: Tensor) -> tuple[Tensor, Tensor]:
-    """Eq. 6: for each removed token the most similar representative, [D, K] -> [D], and how similar it is, [D]."""
+    """Eq. 6: for each token the most similar representative, [..., D, K] -> [..., D], and how similar it is."""
     best, assigned = similarity.max(-1)
     return assigned, best
 

@@ -7,30 +7,33 @@ exactly the sum of `omega_j (clip(kappa_ij, old_j, new_j) - old_j)` over these. 
 exact for about N^2 log K operations instead of N^2 K. Rows serve as columns, since the kernel is symmetric, and
 coverage is kept in units of s, whose square is the kernel, so there is no second N x N matrix.
 
-The dense loop, for an accelerator, where launching work and waiting for it cost more than the work itself: it computes
-every gain from scratch with a few operators of fixed shape, and reads nothing back.
+The dense loop, for an accelerator, is in `dense_greedy.py`.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial, reduce
+from functools import reduce
 from itertools import islice
 
 import torch
 from torch import Tensor
 
 from covist.checks import require, require_count, require_shape
+from covist.formulas.dense_greedy import grow_on_device
 from covist.formulas.ops import first_largest
 
 DENSE: bool | None = None
 """Which loop grows the set: dense (True), sparse (False), or the one that suits the device (None)."""
 TIE = 1e-12
 """Gains that differ by less than this, of a total of one, count as equal; the lowest index wins."""
-OWN_MASS = 1e-6
-"""Weight that the dense loop adds to every token's coverage of itself, so that chosen tokens gain less than others."""
 BLOCK = 256
 """Rows of the affinity handled at once."""
 
 Claim = Callable[[int, Tensor], int | None]
+
+
+def is_dense(device: torch.device) -> bool:
+    """Whether the dense loop suits a device. Images are then best handled together, too."""
+    return device.type != "cpu" if DENSE is None else DENSE
 
 
 def greedy_coverage(affinity: Tensor, omega: Tensor, start: Tensor, count: int) -> Tensor:
@@ -38,28 +41,38 @@ def greedy_coverage(affinity: Tensor, omega: Tensor, start: Tensor, count: int) 
 
     affinity: symmetric s [N, N]; the kernel is its square. omega: coverage weights [N].
     """
-    require_shape("greedy_coverage", "affinity", affinity, (omega.shape[0], omega.shape[0]))
-    require_count("greedy_coverage", count, omega.shape[0])
-    require(start.shape[0] <= count, "greedy_coverage", f"start has more than {count} tokens: {start.shape[0]}")
+    tokens = greedy_tokens(affinity, omega, start, count)
+    return torch.zeros_like(omega, dtype=torch.bool).index_fill_(0, tokens, True)
+
+
+def greedy_tokens(affinity: Tensor, omega: Tensor, start: Tensor, count: int) -> Tensor:
+    """The same as tokens [..., count] in the order in which they are taken, of one image or of several at once.
+
+    affinity: [..., N, N]; omega: [..., N]; start: [..., any].
+    """
+    require_shape("greedy_coverage", "affinity", affinity, (*omega.shape, omega.shape[-1]))
+    require_count("greedy_coverage", count, omega.shape[-1])
+    require(start.shape[-1] <= count, "greedy_coverage", f"start has more than {count} tokens: {start.shape[-1]}")
     if affinity.device.type == "mps":  # it has no float64
-        return greedy_coverage(affinity.cpu(), omega.cpu(), start.cpu(), count).to(affinity.device)
-    search = Search(affinity, omega, start)
-    dense = affinity.device.type != "cpu" if DENSE is None else DENSE
-    grow = search.grow_on_device if dense else search.grow
-    grow(count - start.shape[0])
-    return search.chosen
+        return greedy_tokens(affinity.cpu(), omega.cpu(), start.cpu(), count).to(affinity.device)
+    if not is_dense(affinity.device) and omega.dim() > 1:
+        return torch.stack([greedy_tokens(*one, count) for one in zip(affinity, omega, start, strict=True)])
+    grow = grow_on_device if is_dense(affinity.device) else _grow
+    grown = grow(affinity, omega, start, count - start.shape[-1])
+    return torch.cat([start, grown], -1) if start.shape[-1] else grown
+
+
+def _grow(affinity: Tensor, omega: Tensor, start: Tensor, steps: int) -> Tensor:
+    """The next tokens of the sparse loop, [steps]."""
+    picks = [pick for pick, _ in islice(Search(affinity, omega, start).walk(), steps)]
+    return torch.tensor(picks, dtype=torch.long, device=omega.device)
 
 
 class Search:
-    """The tokens chosen so far, and two ways to choose more."""
+    """The sparse loop: each step handles only the columns whose coverage rose, so shapes depend on the data."""
 
     def __init__(self, affinity: Tensor, omega: Tensor, start: Tensor):
         self.affinity, self.omega, self.start = affinity, omega.double(), start
-        self.chosen = torch.zeros_like(omega, dtype=torch.bool).index_fill_(0, start, True)
-
-    def grow(self, steps: int) -> None:
-        """The sparse loop: each step handles only the columns whose coverage rose, so shapes depend on the data."""
-        self.chosen[[pick for pick, _ in islice(self.walk(), steps)]] = True
 
     def walk(self, claim: Claim | None = None) -> Iterator[tuple[int, Tensor]]:
         """Tokens one by one as the sparse loop takes them, each with the then largest affinity of every token [N].
@@ -71,7 +84,7 @@ class Search:
         covered = _largest(self.affinity, self.start)
         room = self.omega.new_empty(BLOCK, self.omega.shape[0])
         gains = torch.cat([self._first_gains(rows, covered, room) for rows in self.affinity.split(BLOCK)])
-        gains.masked_fill_(self.chosen, -torch.inf)
+        gains.index_fill_(0, self.start, -torch.inf)
         levels = covered.repeat(2, 1)[..., None]  # coverage before and after a step, alternating: [2, N, 1]
         sides = levels.unbind()
         for step in range(gains.shape[0] - self.start.shape[0]):
@@ -101,34 +114,6 @@ class Search:
         torch.minimum(rows, high, out=rows)
         torch.mul(rows, rows, out=kernel)
         gains.addmv_(kernel.t(), self.omega.index_select(0, risen), alpha=-1)
-
-    def grow_on_device(self, steps: int) -> None:
-        """The dense loop. Checking every step for ties hidden by rounding would nearly double its operators.
-
-        So a first walk takes the largest gain as it is, and all its steps are checked together afterwards. Only if one
-        of them missed such a tie, a second walk checks every step.
-        """
-        if steps == 0:
-            return
-        picks, gains = self._walk(steps, Tensor.argmax)
-        if not torch.equal(picks, first_largest(gains, TIE, dim=1)):
-            picks, _ = self._walk(steps, partial(first_largest, tolerance=TIE))
-        self.chosen.index_fill_(0, picks, True)
-
-    def _walk(self, steps: int, choose: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Tokens chosen one by one from the gains [N] of all -> tokens [steps], gains at every step [steps, N]."""
-        # row i: the coverage that the tokens chosen so far would have together with i
-        raised = torch.empty_like(self.affinity, dtype=torch.float64)
-        torch.mul(self.affinity, self.affinity, out=raised).mul_(self.omega)
-        raised.diagonal().add_(OWN_MASS)
-        covered = _largest(raised, self.start)
-        picks, gains = [], []
-        for _ in range(steps):
-            torch.maximum(raised, covered, out=raised)
-            gains.append(raised.sum(1))
-            picks.append(choose(gains[-1]))
-            covered = raised.index_select(0, picks[-1])
-        return torch.stack(picks), torch.stack(gains)
 
 
 def _first_best(gains: Tensor) -> int:

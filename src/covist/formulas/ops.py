@@ -38,8 +38,8 @@ def unit_rows(values: Tensor, epsilon: float = EPSILON) -> Tensor:
 
 
 def gram(rows: Tensor) -> Tensor:
-    """Inner products of all pairs of rows [N, d] -> [N, N]; for unit rows, their cosines."""
-    return rows @ rows.T
+    """Inner products of all pairs of rows [..., N, d] -> [..., N, N]; for unit rows, their cosines."""
+    return rows @ rows.mT
 
 
 def entropy(probabilities: Tensor, dim: int = -1) -> Tensor:

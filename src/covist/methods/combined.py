@@ -125,7 +125,7 @@ def _composed(chosen: Reduction, composed: Reduction, started: float) -> Reducti
     return replace(
         chosen,
         state=composed.state,
-        withheld=float(composed.withheld),
+        withheld=composed.withheld,
         assignment=composed.assignment,
         seconds={**chosen.seconds, "composition": perf_counter() - started},
     )

@@ -249,14 +249,9 @@ def _completed(
     composed: Reduction, selection: Selection, started: float, selected: float, captions: dict[str, str]
 ) -> Reduction:
     """A composition with what its selection knew."""
-    numbers = [composed.withheld, selection.coverage]
-    withheld, *coverage = torch.stack(
-        [number.detach() for number in numbers if isinstance(number, Tensor)]
-    ).tolist()  # read together, since each read makes the host wait
     return replace(
         composed,
-        withheld=withheld,
-        coverage=coverage[0] if coverage else None,
+        coverage=selection.coverage,
         maps=selection.maps,
         captions=captions,
         seconds={"selection": selected - started, "composition": perf_counter() - selected},

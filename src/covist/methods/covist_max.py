@@ -24,7 +24,9 @@ Two settings exist for engines that offer less: `features=embeddings` and `weigh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from time import perf_counter
 from typing import Any, Literal
 
 import torch
@@ -37,15 +39,15 @@ from covist.errors import CovistError
 from covist.formulas.adaptive import greedy_order, smallest_prefix
 from covist.formulas.composition import correspondence
 from covist.formulas.content import ContentCoverage
-from covist.formulas.coverage import coverage_share
-from covist.formulas.greedy import greedy_coverage
-from covist.formulas.ops import partition
+from covist.formulas.greedy import greedy_tokens, is_dense
 from covist.methods.registry import register_method
 from covist.methods.shared import cluster_means
 from covist.reduction import Reduction
 from covist.state import VisualState
 
 Features = Literal["encoder", "embeddings"]
+PAIRS_AT_ONCE = 2**25
+"""Most pairs of tokens whose affinities images may have that are reduced together: 128 MiB in float32."""
 
 
 @register_method
@@ -110,36 +112,113 @@ class CovistMax(Method):
         if len(order) >= count:
             kept = torch.tensor(sorted(order[:count]), device=coverage.omega.device)
         else:
-            nothing = torch.empty(0, dtype=torch.long, device=coverage.omega.device)
-            _, kept = partition(greedy_coverage(coverage.affinity, coverage.omega, nothing, count), count)
-        composed, assignment = represent(state, kept, coverage.affinity.index_select(1, kept))
-        return Reduction(
-            composed,
-            coverage=float(coverage_share(coverage.affinity, coverage.omega, kept)),
-            assignment=assignment,
-            maps={"distinctiveness": coverage.omega},
-            captions={"distinctiveness": "bright: unlike\nthe rest of the image"},
-        )
+            kept = _most_covering(coverage, count)
+        return _reduced([state], kept[None], coverage.of_several)[0]
+
+    def images_at_once(self, tokens: int, device: torch.device) -> int:
+        return max(1, PAIRS_AT_ONCE // tokens**2) if is_dense(device) else 1
+
+    def begin_together(self, images: Sequence[ImageContext], count: int) -> list[Reduction]:
+        first, *others = images
+        frames = {image.grid.matching_frames for image in images}
+        if count == first.grid.size or len(frames) > 1 or any(image in self._orders for image in images):
+            return super().begin_together(images, count)
+        started = perf_counter()
+        coverage = ContentCoverage.of(torch.stack([self._features(image) for image in images]), frames.pop())
+        state = first.initial_state()
+        states = [state, *(state.replace(**_own(image)) for image in others)]
+        made = _reduced(states, _most_covering(coverage, count), coverage)
+        each = (perf_counter() - started) / len(images)
+        return [replace(one, seconds={"selection": each}) for one in made]
 
     def _coverage(self, image: ImageContext) -> ContentCoverage:
         if image not in self._coverages:
-            signals = image.signals
-            features = signals.embeddings if self.features == "embeddings" else signals.hidden
-            self._coverages[image] = ContentCoverage.of(features, image.grid.matching_frames)
+            self._coverages[image] = ContentCoverage.of(self._features(image), image.grid.matching_frames)
         return self._coverages[image]
+
+    def _features(self, image: ImageContext) -> Tensor:
+        """What tokens are compared by, [N, v]."""
+        return image.signals.embeddings if self.features == "embeddings" else image.signals.hidden
 
     def attention_rule(self, decoder: Decoder) -> AttentionRule | None:
         return plain_rule(decoder.layers, decoder.heads) if self.weights else None
 
 
-def represent(state: VisualState, kept: Tensor, affinity: Tensor) -> tuple[VisualState, Tensor]:
-    """Represent all tokens by those `kept` [K], given the affinity of all to them [N, K] -> (state, assignment [N])."""
-    assignment, _ = correspondence(affinity)
-    assignment.index_copy_(0, kept, torch.arange(kept.shape[0], device=kept.device))  # itself, even if it has a copy
-    means, sizes = cluster_means(state.features, assignment, kept.shape[0])
-    companions = {
-        layer: cluster_means(features, assignment, kept.shape[0])[0].to(features.dtype)
-        for layer, features in state.companions.items()
+def _own(image: ImageContext) -> dict[str, Any]:
+    """The fields of an initial state in which images of equal size differ."""
+    signals = image.signals
+    return {
+        "features": signals.embeddings,
+        "positions": image.positions,
+        "grid": image.grid,
+        "companions": signals.companions,
     }
-    reduced = state.restrict(kept)
-    return reduced.replace(features=means.to(state.features.dtype), weights=sizes, companions=companions), assignment
+
+
+def _most_covering(coverage: ContentCoverage, count: int) -> Tensor:
+    """The tokens that greedy coverage takes, in increasing order [..., count]."""
+    nothing = torch.empty(*coverage.omega.shape[:-1], 0, dtype=torch.long, device=coverage.omega.device)
+    return greedy_tokens(coverage.affinity, coverage.omega, nothing, count).sort(-1).values
+
+
+def _reduced(states: Sequence[VisualState], kept: Tensor, coverage: ContentCoverage) -> list[Reduction]:
+    """The states of some images, reduced to the tokens `kept` [images, K]."""
+    pairs = coverage.affinity.gather(-1, kept[:, None].expand(-1, coverage.affinity.shape[-2], -1))  # [images, N, K]
+    assignment, closest = correspondence(pairs)
+    places = torch.arange(kept.shape[1], device=kept.device).expand_as(kept)
+    assignment.scatter_(1, kept, places)  # itself, even if it has a copy
+    # all tokens together cover all, since each covers itself and the weights have sum one
+    share = torch.linalg.vecdot(coverage.omega, closest.square()).clamp(max=1)
+    return [
+        Reduction(
+            state,
+            coverage=covered,
+            assignment=assigned,
+            maps={"distinctiveness": omega},
+            captions={"distinctiveness": "bright: unlike\nthe rest of the image"},
+        )
+        for state, covered, assigned, omega in zip(
+            represent(states, kept, assignment), share, assignment, coverage.omega, strict=True
+        )
+    ]
+
+
+def represent(states: Sequence[VisualState], kept: Tensor, assignment: Tensor) -> list[VisualState]:
+    """Represent the tokens of some images, N of each, by those `kept` [images, K], as `assignment` [images, N] says.
+
+    The tokens of all images are numbered one after the other, so the operators do not depend on their number.
+    """
+    images, count = kept.shape
+    if images > 1:
+        numbers = torch.arange(images, device=kept.device)[:, None]
+        assignment, kept = assignment + count * numbers, kept + assignment.shape[1] * numbers
+    cluster, tokens = assignment.flatten(), kept.flatten()
+
+    def of_all(parts: list[Tensor]) -> Tensor:
+        return torch.cat(parts) if images > 1 else parts[0]
+
+    def left(parts: list[Tensor]) -> Sequence[Tensor]:
+        return of_all(parts).index_select(0, tokens).split(count)
+
+    def merged(parts: list[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        means, sizes = cluster_means(of_all(parts), cluster, images * count)
+        return means.to(parts[0].dtype).split(count), sizes.split(count)
+
+    features, weights = merged([state.features for state in states])
+    companions = {layer: merged([state.companions[layer] for state in states])[0] for layer in states[0].companions}
+    indices, positions, anchors = (
+        left([getattr(state, name) for state in states]) for name in ("indices", "positions", "anchors")
+    )
+    return [
+        VisualState(
+            features[number],
+            indices[number],
+            positions[number],
+            weights[number],
+            None,
+            anchors[number],
+            state.grid,
+            {layer: parts[number] for layer, parts in companions.items()},
+        )
+        for number, state in enumerate(states)
+    ]

@@ -123,7 +123,9 @@ def cluster_means(
 
     members: as how many each row counts, [N]; one, if it is not given
     """
-    sizes = cluster.bincount(members, minlength=count).float()
+    # not bincount, which waits for the device
+    ones = torch.ones(cluster.shape, dtype=torch.float32, device=features.device) if members is None else members
+    sizes = torch.zeros(count, dtype=torch.float32, device=features.device).index_add_(0, cluster, ones)
     rows = features.float() if members is None else features.float() * members[:, None]
     sums = torch.zeros(count, features.shape[1], dtype=torch.float32, device=features.device).index_add_(
         0, cluster, rows

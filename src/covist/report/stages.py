@@ -16,6 +16,7 @@ from covist.report.certificate import Certificate
 from covist.report.pixels import Preprocessing
 from covist.units import counted, number
 
+Figure = TypeVar("Figure", float, "float | None")
 Held = TypeVar("Held", Tensor, "Tensor | None", dict[str, Tensor])
 
 
@@ -48,6 +49,31 @@ class OnCpu(Generic[Held]):
         return held
 
 
+class Number(Generic[Figure]):
+    """A field whose number stays on the model's device until it is first read; the default is 0.0 or None."""
+
+    def __init__(self, default: Figure):
+        self._default: Figure = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __set__(self, instance: Any, value: Figure | Tensor) -> None:
+        instance.__dict__[self._name] = value
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Number[Figure]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Figure: ...
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self._default
+        held = instance.__dict__[self._name]
+        if isinstance(held, Tensor):
+            held = instance.__dict__[self._name] = float(held)
+        return held
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class StageReport:
     """An image's state from one depth on. Tensors move to the CPU when they are first read.
@@ -65,14 +91,14 @@ class StageReport:
     """
 
     depth: int
-    withheld: float
     kept: OnCpu[Tensor] = OnCpu()
     positions: OnCpu[Tensor] = OnCpu()
     weights: OnCpu[Tensor] = OnCpu()
     assignment: OnCpu[Tensor | None] = OnCpu()
     maps: OnCpu[dict[str, Tensor]] = OnCpu()
     captions: dict[str, str] = field(default_factory=dict)
-    coverage: float | None = None
+    withheld: Number[float] = Number(0.0)
+    coverage: Number[float | None] = Number(None)
 
     @classmethod
     def of(cls, depth: int, reduction: Reduction, encoded: PartialGrid | None = None) -> StageReport:
@@ -87,7 +113,7 @@ class StageReport:
                 assignment, maps = None, {name: encoded.spread(values) for name, values in maps.items()}
         return cls(
             depth=depth,
-            withheld=float(reduction.withheld),
+            withheld=reduction.withheld,
             kept=kept,
             positions=reduction.state.positions,
             weights=reduction.state.weights,

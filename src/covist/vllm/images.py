@@ -35,7 +35,8 @@ class ImageCompressor:
         grid: Tensor | None = None,
     ) -> Tensor:
         """[count and markers, d + side columns]; `before` and `grid` as for `image_rows`."""
-        positions = signals.content_rows if grid is None else grid[signals.content_rows]
+        rows = signals.content_rows.to(signals.span.device)
+        positions = rows if grid is None else grid[rows]
         context = ImageContext(signals, positions, self._read(request, signals), self._decoder)
         context.text_tower = self.text_tower
         state = self._method.begin(context, count).state
@@ -51,7 +52,7 @@ class ImageCompressor:
         tokens = torch.tensor(request.tokens, dtype=torch.long, device=signals.span.device)
         embedded = self._embed(tokens) if len(tokens) else signals.span.new_empty(0, signals.span.shape[1])
         return Instruction(
-            torch.arange(len(tokens)), len(tokens) - 1, request.text, embedded, lambda: [*request.pieces]
+            torch.arange(len(tokens)), len(tokens) - 1, request.text, lambda: embedded, lambda: [*request.pieces]
         )
 
 

@@ -77,8 +77,9 @@ def image_rows(
     before: positions that earlier frames of the same video take
     grid: offsets of all rows, [n, axes], if positions have several axes
     """
-    contents = signals.content_rows[state.indices]  # in the span
-    markers = (~signals.content).nonzero()[:, 0]
+    device = state.indices.device
+    contents = signals.content_rows.to(device)[state.indices]  # in the span
+    markers = (~signals.content).nonzero()[:, 0].to(device)
     order = torch.cat([contents, markers]).argsort()
     own = torch.cat([state.features, *(state.companions[layer] for layer in sorted(state.companions))], -1)
     between = F.pad(signals.span[markers], (0, own.shape[1] - signals.span.shape[1]))

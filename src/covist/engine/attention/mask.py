@@ -30,7 +30,7 @@ class StageAttention:
     """How the layers of one stage attend in one pass, whose `queries` tokens are the last keys of the ledger.
 
     The parts of a mask that layers share are kept, [batch, 1, queries, keys]; a layer's mask is one fused
-    multiply-add that exists while the layer runs.
+    multiply-add that exists while the layer runs, unless its gains are those of all layers.
     """
 
     def __init__(self, ledger: Ledger, queries: int, rule: AttentionRule | None, samples: Tensor | None = None):
@@ -40,6 +40,7 @@ class StageAttention:
         self._samples = samples
         self._masks: dict[tuple[MaskRule, int], Tensor] = {}
         self._biases: dict[Terms, Tensor] = {}
+        self._shared: dict[tuple[MaskRule, Terms, int, torch.device, torch.dtype], Tensor] = {}
 
     def attend(self, call: AttentionCall) -> Attended:
         """The attention of a layer."""
@@ -53,7 +54,7 @@ class StageAttention:
             backend = "sdpa"  # a kernel that knows only causality would count the tokens that are left
         if backend == "sdpa" and self._rule is None and call.rule.is_causal and whole and self._is_plainly_causal:
             return call.under(None, backend)
-        heads = 1 if self._rule is None else call.query.shape[1]
+        heads = 1 if self._rule is None else len(self._rule.gains(call.layer, call.query.device))
         chunk = max(1, ELEMENTS_AT_ONCE // (len(call.query) * heads * keys))
         if backend == "sdpa" and chunk < self._queries:
             return self._in_chunks(call, chunk)
@@ -64,11 +65,18 @@ class StageAttention:
         keys = call.key.shape[2]
         if self._rule is None and backend == "sdpa":
             return self._shown(call.rule, keys, part).to(call.query.device)
-        mask = self._blocked(call.rule, keys, part)
-        if self._rule is not None:
-            bias = self._bias(Terms.of(self._rule, call.layer), part)
-            mask = attention_bias(self._rule.scale[call.layer], bias[..., -keys:], mask)
-        return as_additive(mask, call.query)
+        if self._rule is None:
+            return as_additive(self._blocked(call.rule, keys, part), call.query)
+        terms, query = Terms.of(self._rule, call.layer), call.query
+        key = call.rule, terms, keys, query.device, query.dtype
+        if key in self._shared and part is None:
+            return self._shared[key]
+        bias, blocked = self._bias(terms, part), self._blocked(call.rule, keys, part)
+        mask = attention_bias(self._rule.gains(call.layer, bias.device), bias[..., -keys:], blocked)
+        mask = as_additive(mask, query)
+        if self._rule.is_uniform and part is None and call.rule.mask is None:
+            self._shared[key] = mask
+        return mask
 
     @cached_property
     def _wide(self) -> WideStage:

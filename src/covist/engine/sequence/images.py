@@ -1,8 +1,9 @@
-"""The compressed sequence of a prefill: the prompt rows of each sample that remain, and what they are."""
+"""A prompt on its way through the decoder, as far as the host knows it: all but which tokens of an image are left."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -10,7 +11,6 @@ from torch import Tensor
 from covist.contract.instruction import Instruction
 from covist.contract.method import Method
 from covist.contract.signals import ImageSignals
-from covist.engine.sequence.ledger import Keys, Ledger
 from covist.formulas.positions import compress_positions
 from covist.reduction import Reduction
 from covist.schedule import Schedule
@@ -19,7 +19,7 @@ from covist.state import VisualState
 
 @dataclass
 class ImageInPrompt:
-    """An image of a prompt on its way through the decoder."""
+    """An image of a prompt on its way through the decoder; its rows are on the host."""
 
     signals: ImageSignals
     instruction: Instruction
@@ -56,203 +56,99 @@ class ImageInPrompt:
     def reduced(self) -> bool:
         return self.state.count < len(self.rows)
 
-    @property
-    def kept_rows(self) -> Tensor:
-        """Prompt rows of the representatives."""
-        return self.rows[self.state.indices]
+
+@dataclass(frozen=True)
+class Move:
+    """Where the positions of an image go: towards `start` from `length` places to `span`, and then down by `shift`."""
+
+    start: int = 0
+    length: int = 1
+    span: int = 1
+    shift: int = 0
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        if self.span != self.length:
+            positions = compress_positions(positions, self.start, self.span, self.length)
+        return positions - self.shift if self.shift else positions
+
+
+@dataclass(frozen=True)
+class Placing:
+    """The positions of a sequence under a position rule, as far as the host knows them."""
+
+    text: Tensor  # [texts] or [texts, axes] of the tokens that always stay
+    moves: list[Move]  # of the representatives of each image
+    shift: int = 0  # of later tokens
 
 
 @dataclass
 class Sample:
-    """One prompt of the batch: the rows that remain in the sequence, in order."""
+    """One prompt of the batch. All but the embeddings is on the host."""
 
-    rows: Tensor  # [n] prompt rows
+    rows: Tensor  # [n] prompt rows that are not masked
     positions: Tensor  # [prompt length] or [prompt length, axes], uncompressed
     embeddings: Tensor  # [prompt length, d], uncompressed
     images: list[ImageInPrompt] = field(default_factory=list)
     generated: int = 0  # generated tokens at the end, which no method reads
     source: int = 0  # row of the prompt batch; packed prompts share one
 
-    def places(self, prompt_rows: Tensor) -> Tensor:
-        """The places of remaining prompt rows in the current sequence."""
-        return torch.searchsorted(self.rows, prompt_rows)
+    @cached_property
+    def staying(self) -> Tensor:
+        """[texts] rows that stay in every stage: text, and the markers of images."""
+        return _without(self.rows, [image.rows for image in self.images])
 
-    def drop_removed(self) -> None:
-        """Remove the image rows that no longer hold a representative."""
-        keep = torch.ones_like(self.rows, dtype=torch.bool)
-        for image in self.images:
-            content = torch.isin(self.rows, image.rows)
-            keep &= ~content | torch.isin(self.rows, image.kept_rows)
-        self.rows = self.rows[keep]
+    @property
+    def length(self) -> int:
+        """Tokens of the current sequence."""
+        return len(self.staying) + sum(image.state.count for image in self.images)
 
     def text_after(self, image: ImageInPrompt) -> Tensor:
-        """Places of all text tokens of the prompt after an image."""
-        visual = torch.cat([torch.cat([other.rows, other.markers]) for other in self.images])
-        after = (self.rows >= image.end) & (self.rows < len(self.embeddings) - self.generated)
-        return (after & ~torch.isin(self.rows, visual)).nonzero().squeeze(1)
+        """Prompt rows of all text tokens after an image, without generated ones."""
+        text = _without(self.staying, [other.markers for other in self.images])
+        return text[(text >= image.end) & (text < len(self.embeddings) - self.generated)]
 
     @property
-    def text_tail(self) -> int:
-        """How many of its last tokens came after the last reduced image."""
-        reduced = [image for image in self.images if image.reduced]
-        if not reduced:
-            return len(self.rows)
-        last = reduced[-1]
-        before = int(last.kept_rows.max()) if last.state.count else last.end - 1  # its last row, if none is left
-        return int((self.rows > before).sum())
+    def reach(self) -> int:
+        """No position is larger: representatives stay within the positions of their image, and shifts are down."""
+        return int(self.positions[self.rows].max()) if len(self.rows) else 0
 
     @property
-    def _is_a_line(self) -> bool:
-        """Whether positions are the same on all axes: a model may number its images like text."""
-        return bool((self.positions == self.positions[:, :1]).all())
+    def is_line(self) -> bool:
+        """Whether positions are one number per token, or the same on all axes: a model may number images like text."""
+        return self.positions.ndim == 1 or bool((self.positions == self.positions[:, :1]).all())
 
-    def placed(self, method: Method) -> tuple[Tensor, int]:
-        """Positions of the current sequence under the method's position rule, and the shift of later tokens."""
-        positions = self.positions[self.rows]
-        if not len(positions):  # a prompt of padding only
-            return positions, 0
-        if positions.ndim == 2 and self._is_a_line:
-            numbered, shift = replace(self, positions=_line(self.positions)).placed(method)
-            return numbered[:, None].expand(-1, positions.shape[1]), shift
-        if positions.ndim == 2:  # multidimensional RoPE keeps its grid: renumbering would destroy it
-            for image in self.images:
-                positions[self.places(image.kept_rows)] = image.state.positions
-            return positions, 0
-        if method.positions == "reindex":
-            renumbered = positions[:1] + torch.arange(len(positions), device=positions.device)
-            return renumbered, int(positions[-1] - renumbered[-1])
-        shift = 0
+    def placing(self, method: Method) -> Placing:
+        """The positions of the current sequence, each kept as it is or moved with the span of its image."""
+        if not self.is_line:  # multidimensional RoPE keeps its grid: renumbering would destroy it
+            return Placing(self.positions[self.staying], [Move() for _ in self.images])
+        original = as_line(self.positions)
+        text, moves, shift = original[self.staying], [], 0
         for image in self.images:
             if not image.reduced:
+                moves.append(Move(shift=shift))
                 continue
-            span_rows = (self.rows >= image.start) & (self.rows < image.end)
-            start, length = self.positions[image.start], image.length
-            if image.is_masked:  # masked tokens may have no positions of their own
-                first, last = torch.cat([image.rows, image.markers]).aminmax()
-                start, length = self.positions[first], int(self.positions[last] + 1 - self.positions[first])
+            start, length = self._span(image, original)
             span = method.position_span(length, image.budget)
-            original = self.positions[self.rows]
-            original[self.places(image.kept_rows)] = _line(image.state.positions)
-            positions[span_rows] = compress_positions(original[span_rows], start, span, length) - shift
-            positions[self.rows >= image.end] -= length - span
+            moves.append(Move(start, length, span, shift))
+            within = (self.staying >= image.start) & (self.staying < image.end)
+            text[within] = moves[-1](original[self.staying[within]])
+            text[self.staying >= image.end] -= length - span
             shift += length - span
-        return positions, shift
+        return Placing(text, moves, shift)
+
+    def _span(self, image: ImageInPrompt, positions: Tensor) -> tuple[int, int]:
+        """The first position of an image, and over how many its tokens extend."""
+        if not image.is_masked:
+            return int(positions[image.start]), image.length
+        # masked tokens may have no positions of their own
+        first, last = torch.cat([image.rows, image.markers]).aminmax()
+        return int(positions[first]), int(positions[last] + 1 - positions[first])
 
 
-def _line(positions: Tensor) -> Tensor:
+def as_line(positions: Tensor) -> Tensor:
     """Positions [n], or [n, axes] that are the same on all axes, as [n]."""
     return positions if positions.ndim == 1 else positions[:, 0]
 
 
-@dataclass
-class Batch:
-    """All samples of a prefill, laid out with padding on the left."""
-
-    samples: list[Sample]
-
-    @property
-    def width(self) -> int:
-        return max(len(sample.rows) for sample in self.samples)
-
-    @property
-    def rows(self) -> Tensor:
-        """[batch, width] prompt rows of the current sequences; padding has row 0."""
-        return self.pad([sample.rows for sample in self.samples])
-
-    @property
-    def sources(self) -> Tensor:
-        """[batch] which prompt of the model's batch a sample is; packed prompts share one."""
-        return torch.tensor([sample.source for sample in self.samples], device=self.samples[0].rows.device)
-
-    def unpad(self, states: Tensor, index: int) -> Tensor:
-        """The rows of one sample [n, ...] from padded states [batch, width, ...]."""
-        return states[index, states.shape[1] - len(self.samples[index].rows) :]
-
-    def pad(self, per_sample: list[Tensor], fill: float | int | bool = 0) -> Tensor:
-        """Stack per-sample rows [n_b, ...] to [batch, width, ...], padded on the left."""
-        width = self.width
-        if all(len(rows) == width for rows in per_sample):
-            return torch.stack(per_sample)
-        first = per_sample[0]
-        padded = first.new_full((len(per_sample), width, *first.shape[1:]), fill)
-        for index, rows in enumerate(per_sample):
-            padded[index, width - len(rows) :] = rows
-        return padded
-
-    def write_states(self, depth: int, hidden: list[Tensor]) -> Tensor:
-        """Write the features of the reductions at `depth` into the sequences [n_b, d], and pad them."""
-        for sample, states in zip(self.samples, hidden, strict=True):
-            for image in sample.images:
-                # An image without a reduction here still has the state of an earlier depth.
-                if image.reduced and image.reductions[-1][0] == depth:
-                    places = sample.places(image.kept_rows)
-                    states[places] = _trainable(states[places], image.state.features.to(states))
-        return self.pad(hidden)
-
-    def ledger(self, method: Method, seen: int = 0) -> Ledger:
-        """The ledger of the current sequences, for which the model had been given `seen` tokens before."""
-        positions: list[Tensor] = []
-        shifts: list[int] = []
-        numbers: list[Tensor] = []
-        weights: list[Tensor] = []
-        for sample in self.samples:
-            placed, shift = sample.placed(method)
-            number = torch.full_like(sample.rows, -1)
-            weight = torch.zeros(len(sample.rows), dtype=torch.float32, device=sample.rows.device)
-            for index, image in enumerate(sample.images):
-                if image.reduced:
-                    places = sample.places(image.kept_rows)
-                    number[places] = index
-                    weight[places] = image.state.weights.log()
-            positions.append(placed)
-            shifts.append(shift)
-            numbers.append(number)
-            weights.append(weight)
-        keys = Keys(
-            rows=self.rows + seen,
-            positions=self.pad(positions),
-            valid=self.pad([torch.ones_like(sample.rows, dtype=torch.bool) for sample in self.samples], False),
-            image=self.pad(numbers, -1),
-            log_weight=self.pad(weights),
-        )
-        return Ledger(
-            joined=keys,
-            shift=torch.tensor(shifts, device=keys.positions.device),
-            shifted=any(shifts),
-            padded=len({len(sample.rows) for sample in self.samples}) > 1,
-            reduced=any(image.reduced for sample in self.samples for image in sample.images),
-            reach=int(keys.positions.max()) if keys.positions.numel() else 0,
-            given=seen + len(self.samples[0].embeddings),
-            images=max(len(sample.images) for sample in self.samples),
-            text_tail=min(sample.text_tail for sample in self.samples),
-        )
-
-    def restore_rows(self, hidden: Tensor, length: int) -> Tensor:
-        """Hidden states [batch, width, d] in the original shape of the prompts [rows, length, d].
-
-        A removed prompt row gets the state of the last remaining row before it, so that the prediction for the first
-        text token after an image is the compressed model's. Packed prompts follow each other in their row.
-        """
-        prompt = torch.arange(length, device=hidden.device)
-        restored: list[list[Tensor]] = [[] for _ in range(self.samples[-1].source + 1)]
-        for index, sample in enumerate(self.samples):
-            later = self.samples[index + 1 : index + 2]
-            is_last = not later or later[0].source != sample.source
-            first = int(sample.rows[0]) if restored[sample.source] else 0
-            rows = prompt[first : None if is_last else int(later[0].rows[0])]
-            # A prompt of padding only has no states; whatever it shows, nobody reads.
-            states = self.unpad(hidden, index) if len(sample.rows) else hidden[index]
-            latest = torch.searchsorted(sample.rows.to(rows.device), rows, right=True) - 1
-            restored[sample.source].append(states[latest.clamp(min=0)])
-        return torch.stack([torch.cat(parts) for parts in restored])
-
-
-def _trainable(embeddings: Tensor, composed: Tensor) -> Tensor:
-    """Composed features, whose gradient reaches the embeddings of the representatives before the decoder.
-
-    Choosing and composing are constants there: the paper's method is not trained. Inside the decoder the features
-    themselves carry a gradient.
-    """
-    if composed.requires_grad or not embeddings.requires_grad:
-        return composed
-    return composed + (embeddings - embeddings.detach())
+def _without(rows: Tensor, others: list[Tensor]) -> Tensor:
+    return rows[~torch.isin(rows, torch.cat(others))] if others else rows

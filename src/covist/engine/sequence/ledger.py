@@ -138,9 +138,11 @@ class Ledger:
 
     def last(self, count: int) -> tuple[Tensor, Tensor]:
         """Rows and validity [batch, count] of the last keys, without joining the others."""
+        if not self.waiting:
+            return self.joined.rows[:, -count:], self.joined.valid[:, -count:]
         device, early = self.joined.rows.device, max(0, count - self.waiting)
         rows = torch.arange(self.given - self.waiting, self.given, device=device).expand(len(self.shift), -1)
-        valid = self.waiting_valid(device) if self.waiting else rows.bool()
+        valid = self.waiting_valid(device)
         if early:
             start = self.joined.count - early
             rows = torch.cat([self.joined.rows[:, start:], rows], 1)
