@@ -16,7 +16,8 @@ import torch
 from PIL import Image
 from transformers import PreTrainedModel
 
-from covist.eval.photos.data import DEVELOPMENT, TRAIN, Photo, read_photos
+from covist.eval.photos.data import DEVELOPMENT, TRAIN
+from train.photos.lessons import Lesson, read_lessons
 from train.photos.towers import drop_layers_after_the_one_read, image_processor, load_tower
 
 SHARD = 100
@@ -35,7 +36,7 @@ class TowerFeatures:
         drop_layers_after_the_one_read(tower)
 
     @torch.inference_mode()
-    def __call__(self, photos: list[Photo]) -> np.ndarray:
+    def __call__(self, photos: list[Lesson]) -> np.ndarray:
         images = [Image.open(photo.path).convert("RGB") for photo in photos]
         pixels = self.processor(images, return_tensors="pt").pixel_values
         with torch.autocast("cpu", torch.bfloat16):
@@ -43,7 +44,7 @@ class TowerFeatures:
         return hidden[:, 1:].half().numpy()  # the class token is left out
 
 
-def shards(photos: list[Photo]) -> list[list[Photo]]:
+def shards(photos: list[Lesson]) -> list[list[Lesson]]:
     return [photos[start : start + SHARD] for start in range(0, len(photos), SHARD)]
 
 
@@ -53,7 +54,7 @@ def shard_path(out: Path, split: str, number: int) -> Path:
 
 def compute(tower: TowerFeatures, data: Path, out: Path) -> None:
     for split, most in ((DEVELOPMENT, 1), (TRAIN, None)):
-        for number, photos in enumerate(shards(read_photos(data, split))[:most]):
+        for number, photos in enumerate(shards(read_lessons(data, split))[:most]):
             path = shard_path(out, split, number)
             if path.exists():
                 continue
