@@ -76,17 +76,18 @@ def patch_states(folder, image):
 def test_features_are_those_of_the_layer_before_the_last(folder, computed):
     photo = read_lessons(folder / "data", TRAIN)[0]
     expected = patch_states(folder, Image.open(photo.path))[0]
-    stored = np.load(features.shard_path(computed, TRAIN, 0))[0]
+    stored = np.load(features.feature_path(computed, photo))
     assert stored.shape == (196, 32) and stored.dtype == np.float16
     assert torch.from_numpy(stored).float() == pytest.approx(expected, abs=0.05 * float(expected.std()))
 
 
 def test_only_missing_features_are_computed_and_no_test_images(folder, computed, capsys):
-    names = {path.name for path in computed.iterdir()}
-    assert names == {"development-0000.npy", "train-0000.npy", "train-0001.npy"}
-    (computed / "train-0001.npy").unlink()
+    read = [*read_lessons(folder / "data", TRAIN), *read_lessons(folder / "data", DEVELOPMENT)]
+    assert {path.name for path in computed.iterdir()} == {f"{lesson.path.name}.npy" for lesson in read}
+    features.feature_path(computed, read[3]).unlink()
     features.main(options(folder, out=computed))
-    assert capsys.readouterr().out.split() == ["train-0001.npy"]
+    assert capsys.readouterr().out == "1 of 1 images\n"
+    assert features.feature_path(computed, read[3]).exists()
 
 
 def test_a_tower_for_larger_images_equals_interpolated_positions(folder):

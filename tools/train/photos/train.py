@@ -28,7 +28,7 @@ from transformers import LlavaForConditionalGeneration
 from covist.errors import CovistError
 from covist.eval.photos.data import DEVELOPMENT, TRAIN
 from train.optim import Optimiser
-from train.photos.features import shard_path, shards
+from train.photos.features import feature_path
 from train.photos.lessons import Lesson, read_lessons
 from train.photos.model import build_model
 from train.photos.packing import LessonPacker
@@ -63,25 +63,17 @@ PHASES = (
 
 
 class FeatureBank:
-    """The images of a split whose features are on disk."""
+    """The images of a split, of which the first have features on disk."""
 
     def __init__(self, data: Path, folder: Path, split: str):
-        self.parts = shards(read_lessons(data, split))
-        self.folder, self.split = folder, split
-        self.found: list[np.ndarray] = []
+        self.lessons, self.folder, self.split = read_lessons(data, split), folder, split
+        self.found = 0
 
     def __len__(self) -> int:
         """Images with features; looks for new files."""
-        while len(self.found) < len(self.parts) and (path := self._path(len(self.found))).exists():
-            self.found.append(np.load(path, mmap_mode="r"))
-        return sum(map(len, self.found))
-
-    def _path(self, number: int) -> Path:
-        return shard_path(self.folder, self.split, number)
-
-    @cached_property
-    def lessons(self) -> list[Lesson]:
-        return [lesson for part in self.parts for lesson in part]
+        while self.found < len(self.lessons) and feature_path(self.folder, self.lessons[self.found]).exists():
+            self.found += 1
+        return self.found
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -92,8 +84,7 @@ class FeatureBank:
         """[n, tokens, width]"""
         if indices.max() >= len(self):
             raise CovistError(f"{self.folder} has features of {len(self)} {self.split} images only; compute more")
-        size = len(self.parts[0])
-        rows = [self.found[index // size][index % size] for index in indices]
+        rows = [np.load(feature_path(self.folder, self.lessons[index])) for index in indices]
         return torch.from_numpy(np.stack(rows)).float()
 
 
