@@ -80,8 +80,7 @@ def evaluate_photos(
     """
     names, setup, longest = method_names(methods), Setup.of(config), max_new_tokens or suite.max_new_tokens
     items = suite.items(limit, half or HALVES[0])
-    kinds = (CaptionSubject, CaptionAnswering, PhotoResults), (PhotoSubject, PhotoAnswering, QuestionResults)
-    subject_of, answering_of, results_of = kinds[CAPTIONS not in suite.families]
+    subject_of, answering_of, results_of = _kind(suite)
     subject = subject_of.resolve(model, longest)
     vanilla, *others = planned_runs(names, read_budgets(budgets), round(subject.tokens(items[0])), suite.one_size)
     runs = [vanilla, Run(BLIND, Count(0)), *others]
@@ -89,3 +88,10 @@ def evaluate_photos(
         answering = answering_of(subject, suite, items, records, seed)
         build = partial(results_of.build, suite, items, records=records, seed=seed)
         return answer_and_summarise(answering, runs, runs[:2], build, out, progress)
+
+
+def _kind(suite: Suite) -> tuple[type[PhotoSubject], type[PhotoAnswering], Any]:
+    """Who answers a suite, how its runs are made, and what becomes of the answers."""
+    if CAPTIONS in suite.families:
+        return CaptionSubject, CaptionAnswering, PhotoResults
+    return PhotoSubject, PhotoAnswering, QuestionResults
