@@ -31,6 +31,16 @@ def test_captions_are_scored_on_the_development_half(covist, model_folder, photo
     assert json.loads(again.stdout)["words"]["colors"] == 4
 
 
+def test_a_file_of_questions_is_answered_blind_too(covist, model_folder, photos):
+    row = {"image": "images/0.png", "question": "is there a circle?", "answer": "yes"}
+    (photos / "asked.jsonl").write_text(json.dumps(row))
+    asked = ("--suite", "photos", "--data", photos / "asked.jsonl", "--model", model_folder)
+    ran = covist("eval", *asked, "--methods", "random", "--budgets", "24")
+    assert ran.code == 0, ran.stderr
+    for text in ("photos: 1 question about 1 image", "all questions", "blind", "retention"):
+        assert text in ran.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -1,6 +1,7 @@
 """The suite of captioned photographs, on rendered stand-ins and a model that was never trained."""
 
 import copy
+import json
 import math
 import re
 
@@ -15,7 +16,7 @@ from covist import tiny
 from covist.api.setup import Setup
 from covist.budget import Count
 from covist.errors import CovistError
-from covist.eval.photos import evaluate_photos, photo_suite
+from covist.eval.photos import QuestionResults, evaluate_photos, photo_suite
 from covist.eval.photos.data import DEVELOPMENT, TEST, TRAIN, read_photos, split_of
 from covist.eval.photos.results import PhotoResults
 from covist.eval.photos.subject import CaptionSubject
@@ -309,3 +310,49 @@ def test_images_of_several_sizes_are_read(folder, loaded, tmp_path):
     (tmp_path / "captions.txt").write_text("\n".join(rows))
     item = photo_suite(tmp_path).items(1, "even")[0]
     assert len(CaptionSubject.resolve(loaded).answer(item).losses[0]) == 3
+
+
+@pytest.fixture
+def asked(folder):
+    """Two yes-or-no questions about each of thirty images, in two families."""
+    rows = [
+        {"image": f"images/{number}.png", "question": f"is there a {name}?", "answer": answer, "family": family}
+        for number in range(30)
+        for name, answer, family in (("circle", "yes", "popular"), ("ring", "no", "rare"))
+    ]
+    path = folder / "asked.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return photo_suite(path)
+
+
+def _answered(items, said: dict[str, tuple[str, str]]) -> Records:
+    records = Records(None, {})
+    for method, answers in said.items():
+        for item in items:
+            records.add(Run(method, Count(16)), ItemAnswers(item.number, list(answers), 0.1, 16, written=[[1], [2]]))
+    return records
+
+
+def test_retention_of_questions_is_the_share_of_the_gain_over_guessing(asked):
+    items = asked.items()
+    said = {"vanilla": ("yes", "no"), "blind": ("yes", "yes"), "random": ("yes", "yes"), "divprune": ("yes", "no")}
+    records, runs = _answered(items, said), [Run(name, Count(16)) for name in said]
+    records.add(runs[2], ItemAnswers(0, ["yes", "no"], 0.1, 16, written=[[1], [2]]))  # random sees one ring less
+    results = QuestionResults.build(asked, items, runs, records, seed=0)
+    assert {run.method: round(results.accuracy(run)["rare"].value, 1) for run in runs} == {
+        "vanilla": 100.0, "blind": 0.0, "random": 3.3, "divprune": 100.0,
+    }  # fmt: skip
+    assert results.gain.value == 50, "half of all answers"
+    kept = {score.method: score.retention for score in results.kept.scores}
+    assert kept == pytest.approx({"vanilla": 100, "random": 100 / 30, "divprune": 100})
+    table = results.to_markdown()
+    assert "| blind | 16 | 50.0 [" in table and "Retention minus that of random, paired" in table
+    stored = {row["method"]: row for row in results.to_dict()["results"]}
+    assert stored["blind"]["retention"] is None and stored["divprune"]["accuracy"]["popular"]["percent"] == 100
+
+
+def test_questions_are_answered_with_and_without_the_image(asked, loaded, tmp_path):
+    results = evaluate_photos("random", "16", suite=asked, model=loaded, limit=2, out=tmp_path)
+    assert [run.method for run in results.right] == ["vanilla", "blind", "random"]
+    assert results.about == "4 questions about 2 images"
+    assert "## Accuracy" in (tmp_path / "results.md").read_text()

@@ -2,9 +2,9 @@
 
     python -m train.photos.features --data DIR --tower FOLDER --out features
 
-One file per 100 images, [100, tokens, width] in fp16; a second call computes only the files that are missing. The
-first development images come first, for the loss that training logs, then the training images in an order that is
-random but fixed, so that training can begin before all of them are there. Test images are never read here.
+One file per image, [tokens, width] in fp16; a second call computes only what is missing. The first development images
+come first, for the losses that training logs, then the training images in an order that is random but fixed, so that
+training can begin before all of them are there. Test images are never read here.
 """
 
 import argparse
@@ -16,10 +16,11 @@ import torch
 from PIL import Image
 from transformers import PreTrainedModel
 
-from covist.eval.photos.data import DEVELOPMENT, TRAIN, Photo, read_photos
+from covist.eval.photos.data import DEVELOPMENT, TRAIN
+from train.photos.lessons import Lesson, read_lessons
 from train.photos.towers import drop_layers_after_the_one_read, image_processor, load_tower
 
-SHARD = 100
+DEVELOPED = 100  # development images
 BATCH = 10
 
 
@@ -35,7 +36,7 @@ class TowerFeatures:
         drop_layers_after_the_one_read(tower)
 
     @torch.inference_mode()
-    def __call__(self, photos: list[Photo]) -> np.ndarray:
+    def __call__(self, photos: list[Lesson]) -> np.ndarray:
         images = [Image.open(photo.path).convert("RGB") for photo in photos]
         pixels = self.processor(images, return_tensors="pt").pixel_values
         with torch.autocast("cpu", torch.bfloat16):
@@ -43,25 +44,20 @@ class TowerFeatures:
         return hidden[:, 1:].half().numpy()  # the class token is left out
 
 
-def shards(photos: list[Photo]) -> list[list[Photo]]:
-    return [photos[start : start + SHARD] for start in range(0, len(photos), SHARD)]
-
-
-def shard_path(out: Path, split: str, number: int) -> Path:
-    return out / f"{split}-{number:04d}.npy"
+def feature_path(folder: Path, lesson: Lesson) -> Path:
+    return folder / f"{lesson.path.name}.npy"
 
 
 def compute(tower: TowerFeatures, data: Path, out: Path) -> None:
-    for split, most in ((DEVELOPMENT, 1), (TRAIN, None)):
-        for number, photos in enumerate(shards(read_photos(data, split))[:most]):
-            path = shard_path(out, split, number)
-            if path.exists():
-                continue
-            parts = [tower(photos[start : start + BATCH]) for start in range(0, len(photos), BATCH)]
-            unfinished = path.with_suffix(".part.npy")
-            np.save(unfinished, np.concatenate(parts))
-            os.replace(unfinished, path)  # a file is there as a whole or not at all
-            print(path.name, flush=True)
+    wanted = [*read_lessons(data, DEVELOPMENT)[:DEVELOPED], *read_lessons(data, TRAIN)]
+    missing = [lesson for lesson in wanted if not feature_path(out, lesson).exists()]
+    for start in range(0, len(missing), BATCH):
+        batch = missing[start : start + BATCH]
+        for lesson, features in zip(batch, tower(batch), strict=True):
+            unfinished = out / "unfinished.npy"
+            np.save(unfinished, features)
+            os.replace(unfinished, feature_path(out, lesson))  # a file is there as a whole or not at all
+        print(f"{start + len(batch)} of {len(missing)} images", flush=True)
 
 
 def main(arguments: list[str] | None = None) -> None:

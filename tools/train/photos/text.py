@@ -1,4 +1,4 @@
-"""Words of the captions: the vocabulary, the tokenizer and the processor of the model, in Hugging Face format."""
+"""The words of the photograph bed: vocabulary, tokenizer and processor of the model, in Hugging Face format."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,15 +11,15 @@ from covist.tiny.text import CHAT_TEMPLATE, END, IMAGE, PAD, START, UNKNOWN
 from train.photos.towers import image_processor
 
 SPECIAL = (PAD, START, UNKNOWN, END, IMAGE)
-FEWEST = 4  # captions' words that are rarer are unknown: nothing could be learned about them
+FEWEST = 4  # words that are rarer are unknown: nothing could be learned about them
 _NORMALIZER = normalizers.Sequence(
     [normalizers.Lowercase(), normalizers.Replace(Regex("[^a-z0-9']+"), " ")]  # no capitals, no punctuation
 )
 
 
-def vocabulary(captions: Iterable[str]) -> dict[str, int]:
-    """Token ids: the special tokens, the words of the prompt, then those of the captions, frequent ones first."""
-    counts = Counter(word for caption in captions for word in _NORMALIZER.normalize_str(caption).split())
+def vocabulary(texts: Iterable[str]) -> dict[str, int]:
+    """Token ids: the special tokens, the words of the prompt, then those of the texts, frequent ones first."""
+    counts = Counter(word for text in texts for word in _NORMALIZER.normalize_str(text).split())
     prompt = _NORMALIZER.normalize_str(f"user {PROMPT} assistant").split()
     words = dict.fromkeys([*SPECIAL, *prompt, *(word for word, times in counts.most_common() if times >= FEWEST)])
     return {word: index for index, word in enumerate(words)}

@@ -3,8 +3,9 @@
     python -m train.photos.train --data DIR --tower FOLDER --features features --out run --steps 2400
 
 A second call continues from the checkpoint in `run`, with whatever features there are by then; more `--steps` than
-before prolong the training. `run/log.txt` has the losses in nats per token: `loss` of the training captions
-and, on development images, `seeing` (all tokens), `pruned` (16 random tokens) and `blind` (no image).
+before prolong the training. `run/log.txt` has the losses in nats per token: `captions` and `answers` of the training
+images and, on development images, `seeing` (all tokens), `pruned` (16 random tokens) and `blind` (no image), each
+of captions / of answers.
 `run/model` is the model so far, for `covist eval --suite photos --model run/model`.
 
 The decoder learns to be blind too: it also reads captions after images whose every token is the mean image token. So
@@ -15,6 +16,7 @@ import argparse
 import copy
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +26,12 @@ from torch import Tensor, nn
 from transformers import LlavaForConditionalGeneration
 
 from covist.errors import CovistError
-from covist.eval.photos.data import DEVELOPMENT, TRAIN, Photo, read_photos
+from covist.eval.photos.data import DEVELOPMENT, TRAIN
 from train.optim import Optimiser
-from train.photos.features import shard_path, shards
+from train.photos.features import feature_path
+from train.photos.lessons import Lesson, read_lessons
 from train.photos.model import build_model
-from train.photos.packing import CaptionPacker
+from train.photos.packing import LessonPacker
 from train.photos.text import build_processor, build_tokenizer, vocabulary
 from train.photos.towers import load_tower
 from train.runner import Budget, Stage
@@ -37,9 +40,8 @@ from train.tiny.packing import IGNORED, Packed
 
 VALIDATED, VALIDATE_EVERY = 48, 4  # development images, and reports between two validations
 PRUNED = 16  # tokens of the validation that shows how much the decoder needs all of them
-SORTED = (
-    4  # steps whose images are drawn together and dealt out by length, because a batch is padded to its longest row
-)
+CAPTIONS, QUESTIONS = 3, 5  # about an image in one step, the most
+SORTED = 4  # steps whose images are drawn together and dealt out by length: a batch is padded to its longest row
 
 
 @dataclass(frozen=True)
@@ -61,37 +63,28 @@ PHASES = (
 
 
 class FeatureBank:
-    """The images of a split whose features are on disk."""
+    """The images of a split, of which the first have features on disk."""
 
     def __init__(self, data: Path, folder: Path, split: str):
-        self.parts = shards(read_photos(data, split))
-        self.folder, self.split = folder, split
-        self.found: list[np.ndarray] = []
+        self.lessons, self.folder, self.split = read_lessons(data, split), folder, split
+        self.found = 0
 
     def __len__(self) -> int:
         """Images with features; looks for new files."""
-        while len(self.found) < len(self.parts) and (path := self._path(len(self.found))).exists():
-            self.found.append(np.load(path, mmap_mode="r"))
-        return sum(map(len, self.found))
-
-    def _path(self, number: int) -> Path:
-        return shard_path(self.folder, self.split, number)
-
-    @cached_property
-    def photos(self) -> list[Photo]:
-        return [photo for part in self.parts for photo in part]
+        while self.found < len(self.lessons) and feature_path(self.folder, self.lessons[self.found]).exists():
+            self.found += 1
+        return self.found
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Words of each image's captions."""
-        return np.array([sum(len(caption.split()) for caption in photo.captions) for photo in self.photos])
+        """Words about each image."""
+        return np.array([lesson.words for lesson in self.lessons])
 
     def features(self, indices: np.ndarray) -> Tensor:
         """[n, tokens, width]"""
         if indices.max() >= len(self):
             raise CovistError(f"{self.folder} has features of {len(self)} {self.split} images only; compute more")
-        size = len(self.parts[0])
-        rows = [self.found[index // size][index % size] for index in indices]
+        rows = [np.load(feature_path(self.folder, self.lessons[index])) for index in indices]
         return torch.from_numpy(np.stack(rows)).float()
 
 
@@ -100,7 +93,7 @@ class Captioner(nn.Module):
 
     mean_token: Tensor
 
-    def __init__(self, model: LlavaForConditionalGeneration, packer: CaptionPacker, sample: Tensor):
+    def __init__(self, model: LlavaForConditionalGeneration, packer: LessonPacker, sample: Tensor):
         super().__init__()
         self.standardise = Standardise(sample)
         self.projector, self.decoder = model.model.multi_modal_projector, model.model.language_model
@@ -117,14 +110,14 @@ class Captioner(nn.Module):
             self.mean_token.lerp_(tokens.detach().mean((0, 1)).float(), 0.02 if started else 1.0)
         return tokens
 
-    def losses(self, visual: Tensor, places: Tensor, photos: list[Photo]) -> Tensor:
-        """Nats of every known token of the captions, given image tokens at `places` [t]."""
-        packed, n, packer, embed = self.packer(photos), len(photos), self.packer, self.decoder.embed_tokens
-        before, after = (embed(torch.tensor(ids)).expand(n, -1, -1) for ids in (packer.before, packer.after))
-        hidden = torch.cat([before, visual, after, embed(packed.ids)], dim=1)
+    def losses(self, visual: Tensor, places: Tensor, lessons: list[Lesson]) -> tuple[Tensor, Tensor]:
+        """Nats of every known token of captions and answers, given image tokens at `places` [t], and which of them
+        belong to answers."""
+        packed, n, packer, embed = self.packer(lessons), len(lessons), self.packer, self.decoder.embed_tokens
+        before = embed(torch.tensor(packer.before)).expand(n, -1, -1)
+        hidden = torch.cat([before, visual, embed(packed.ids)], dim=1)
         first = len(packer.before)
-        last = first + packer.image_tokens
-        prefix = torch.cat([torch.arange(first), places + first, torch.arange(last, last + len(packer.after))])
+        prefix = torch.cat([torch.arange(first), places + first])
         states = self.decoder(
             inputs_embeds=hidden,
             position_ids=torch.cat([prefix.expand(n, -1), packed.positions], dim=1),
@@ -132,7 +125,8 @@ class Captioner(nn.Module):
             use_cache=False,
         ).last_hidden_state[:, len(prefix) :]
         asked = packed.labels != IGNORED
-        return F.cross_entropy(self.words(states[asked]), packed.labels[asked], reduction="none")
+        losses = F.cross_entropy(self.words(states[asked]), packed.labels[asked], reduction="none")
+        return losses, packed.is_answer[asked]
 
 
 def attention_mask(packed: Packed, prefix: int) -> Tensor:
@@ -165,17 +159,18 @@ class Trainer:
     def step(self, phase: Phase, number: int) -> tuple[Tensor, dict[str, float]]:
         rng = np.random.default_rng([self.seed, number])
         indices = self._drawn(len(self.train), phase.images, number)
-        unseen = self._drawn(len(self.train.photos), phase.blind, number)
+        unseen = self._drawn(len(self.train.lessons), phase.blind, number)
         chosen = int(rng.integers(phase.square**2)) if phase.sampled and rng.random() < 0.5 else None
         features, places = squares(self.train.features(indices), phase.square, chosen)
         visual = self.captioner.visual(features)
         blind = self.captioner.mean_token.to(visual.dtype).expand(phase.blind, *visual.shape[1:])
-        photos = [self.train.photos[index] for index in (*indices, *unseen)]
-        loss = self.captioner.losses(torch.cat([visual, blind]), places, photos).mean()
-        return loss, {"loss": float(loss.detach())}
+        lessons = [self.train.lessons[index].part(CAPTIONS, QUESTIONS, rng) for index in (*indices, *unseen)]
+        captions, answers = means(*self.captioner.losses(torch.cat([visual, blind]), places, lessons))
+        # Answers are few words among many, so they have a mean of their own.
+        return captions + answers, {"captions": float(captions.detach()), "answers": float(answers.detach())}
 
     def _drawn(self, available: int, wanted: int, number: int) -> np.ndarray:
-        """Images of a step, with captions of similar length."""
+        """Images of a step, with lessons of similar length."""
         group, place = divmod(number, SORTED)
         drawn = np.random.default_rng([self.seed, group]).choice(available, SORTED * wanted, replace=False)
         by_length = drawn[self.train.lengths[drawn].argsort(kind="stable")]
@@ -187,18 +182,27 @@ class Trainer:
         if self.reports % VALIDATE_EVERY != 1:
             return f"{len(self.train)} images"
         self.captioner.eval()
-        sums = np.zeros(3)
+        shown: dict[str, list[tuple[Tensor, Tensor]]] = {"seeing": [], "pruned": [], "blind": []}
         for start in range(0, VALIDATED, 16):
             indices = np.arange(start, start + 16)
-            photos = [self.development.photos[index] for index in indices]
+            lessons = [self.development.lessons[index] for index in indices]
             visual = self.captioner.visual(self.development.features(indices))
             places = torch.arange(visual.shape[1])
             few = torch.randperm(len(places), generator=torch.Generator().manual_seed(start))[:PRUNED].sort().values
-            shown = (visual, places), (visual[:, few], few), (self.captioner.mean_token.expand_as(visual), places)
-            sums += [float(self.captioner.losses(*one, photos).mean()) for one in shown]
+            tokens = (visual, places), (visual[:, few], few), (self.captioner.mean_token.expand_as(visual), places)
+            for losses, one in zip(shown.values(), tokens, strict=True):
+                losses.append(self.captioner.losses(*one, lessons))
         self.captioner.train()
-        losses = zip(("seeing", "pruned", "blind"), sums / (VALIDATED / 16), strict=True)
-        return f"{len(self.train)} images, development " + " ".join(f"{name} {loss:.3f}" for name, loss in losses)
+        found = {name: means(*map(torch.cat, zip(*losses, strict=True))) for name, losses in shown.items()}
+        said = " ".join(f"{name} {captions:.3f}/{answers:.3f}" for name, (captions, answers) in found.items())
+        return f"{len(self.train)} images, development {said}"
+
+
+def means(losses: Tensor, is_answer: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean loss of captions' tokens and of answers' tokens; 0 where there is none."""
+    parts = losses[~is_answer], losses[is_answer]
+    first, second = (part.mean() if len(part) else losses.new_zeros(()) for part in parts)
+    return first, second
 
 
 def export(model: LlavaForConditionalGeneration, captioner: Captioner, processor, out: Path) -> None:
@@ -214,17 +218,19 @@ def build(
     data: Path, tower: Path, size: int | None, bank: FeatureBank
 ) -> tuple[LlavaForConditionalGeneration, Captioner]:
     """The untrained model, and its parts for training; features of `bank` give the scale of the standardisation."""
-    captions = (caption for photo in read_photos(data, TRAIN) for caption in photo.captions)
-    words = vocabulary(captions)
+    learned = [(*lesson.captions, *chain.from_iterable(lesson.questions)) for lesson in read_lessons(data, TRAIN)]
+    words = vocabulary(chain.from_iterable(learned))
     model = build_model(load_tower(tower, size), words)
-    packer = CaptionPacker(build_tokenizer(words), model.config.image_seq_length)
+    packer = LessonPacker(build_tokenizer(words), model.config.image_seq_length)
     sample = bank.features(np.arange(min(64, len(bank))))  # enough for means: 196 patches each
     return model, Captioner(model, packer, sample).train()
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m train.photos.train", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder with captions.txt and images")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with captions.txt and images, maybe questions.jsonl"
+    )
     parser.add_argument("--tower", type=Path, required=True, help="folder of the vision tower of CLIP or DINOv2")
     parser.add_argument("--features", type=Path, required=True, help="folder that train.photos.features has written")
     parser.add_argument("--out", type=Path, required=True, help="folder for checkpoint, log and model")

@@ -41,10 +41,11 @@ def split_of(name: str) -> str:
     >>> split_of("1000268201_693b08cb0e.jpg")
     'train'
     """
-    return _TENTHS.get(_hash(name) % 10, TRAIN)
+    return _TENTHS.get(name_hash(name) % 10, TRAIN)
 
 
-def _hash(name: str) -> int:
+def name_hash(name: str) -> int:
+    """A number that looks random but follows from a file name; it decides the split and the order."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
@@ -59,7 +60,7 @@ def read_photos(folder: str | Path, split: str) -> list[Photo]:
     missing = [name for name in captions if not (folder / IMAGES / name).is_file()]
     if missing:
         raise CovistError(f"{folder / IMAGES} has no {missing[0]}, which {CAPTIONS} describes ({len(missing)} missing)")
-    names = sorted(set(captions) - set(_copies(folder / IMAGES, captions)), key=_hash)
+    names = sorted(set(captions) - set(_copies(folder / IMAGES, captions)), key=name_hash)
     found = [Photo(folder / IMAGES / name, tuple(captions[name])) for name in names if split_of(name) == split]
     if not found:
         raise CovistError(f"{folder} has no image in the {split} split")

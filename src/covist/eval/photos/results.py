@@ -16,18 +16,15 @@ from typing import Any
 import numpy as np
 
 from covist.errors import CovistError
+from covist.eval.photos.gains import BLIND, Gains, kept_tables
 from covist.eval.photos.words import ALL, WORD_CLASSES, word_class, words_of
 from covist.eval.records import ItemAnswers, Records, Run
-from covist.eval.results import Difference, Results, RunCost, Score
+from covist.eval.results import Results, Score
 from covist.eval.statistics import Interval, Tally
 from covist.eval.suite import Item, Suite
-from covist.eval.tables import by_budget, correction_note, markdown_table, retention_table, with_interval
-from covist.eval.tally import answer_agreement
-from covist.methods.grammar import VANILLA
+from covist.eval.tables import markdown_table, with_interval
 from covist.outputs import write_json, write_text
 from covist.units import counted
-
-BLIND = "blind"
 
 
 @dataclass(frozen=True)
@@ -47,30 +44,14 @@ class PhotoResults:
     @classmethod
     def build(cls, suite: Suite, items: list[Item], runs: list[Run], records: Records, seed: int) -> PhotoResults:
         """Results of finished runs, the uncompressed and the blind model among them."""
+        found = Gains(suite, items, runs, records, seed)
         losses = {run: [_losses(item, records.of(run)[item.number]) for item in items] for run in runs}
-        blind = next((run for run in runs if run.method == BLIND), None)
-        vanilla = next((run for run in runs if run.method == VANILLA), None)
-        if blind is None or vanilla is None:
-            raise CovistError("retention needs the uncompressed and the blind model")
-        compared = [run for run in runs if run != blind]
-        first = next((run.method for run in compared if run != vanilla), None)
-        reference = records.of(vanilla)
-        costs = {run: RunCost.of(run, [records.of(run)[item.number] for item in items]) for run in compared}
-        same = {run: answer_agreement(items, records.of(run), reference) for run in compared}
+        blind, seen = losses[found.blind], losses[found.vanilla]
         of = {
-            name: Results(
-                suite=suite.name,
-                families=(name,),
-                images=len(items),
-                unit=suite.unit,
-                questions=sum(map(len, items_words(losses[vanilla], name))),
-                by_agreement=False,
-                settings=dict(records.settings),
-                tallies={run: _gains(losses[run], losses[blind], name) for run in compared},
-                same_answers=same,
-                costs=costs,
-                seed=seed,
-                reference=first,
+            name: found.results(
+                name,
+                {run: _gains(losses[run], blind, name) for run in found.seeing},
+                sum(map(len, items_words(seen, name))),
             )
             for name in (ALL, *WORD_CLASSES)
         }
@@ -150,16 +131,11 @@ class PhotoResults:
             "Without compression, seeing gains "
             + ", ".join(f"{_in_nats(*self.gain(name))} for {name}" for name in self.of)
             + " (nats per word).",
-            "## Retention",
-            retention_table(results, order),
+            *kept_tables(results, order),
+            "## Every run",
+            self._run_table(),
         ]
-        if results.differences:
-            parts += [
-                f"## Retention minus that of {results.differences[0].against}, paired",
-                f"{correction_note(results)} An asterisk marks what is clear after correction.",
-                by_budget({(one.method, one.budget): _marked(one) for one in results.differences}, order),
-            ]
-        return "\n\n".join([*parts, "## Every run", self._run_table()]) + "\n"
+        return "\n\n".join(parts) + "\n"
 
     def _best_first(self) -> list[str]:
         """The methods by their mean retention, those with more budgets before those with fewer."""
@@ -197,11 +173,6 @@ def _in_nats(value: float, interval: Interval) -> str:
 def _gain_dict(value: float, interval: Interval) -> dict[str, Any]:
     ends = (round(end, 4) if math.isfinite(end) else None for end in interval)
     return {"nats_per_word": round(value, 4) if math.isfinite(value) else None, "ci": list(ends)}
-
-
-def _marked(difference: Difference) -> str:
-    found = with_interval(difference.retention, difference.interval, signed=True)
-    return f"{found} *" if difference.is_clear_among_all else found
 
 
 Losses = dict[str, list[float]]

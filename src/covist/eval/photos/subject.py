@@ -26,19 +26,10 @@ from covist.request.inputs import Request
 from covist.undo import ReplacedMethod
 
 
-class CaptionSubject(Subject):
-    """A loaded model that scores the captions of an item and writes one itself.
-
-    written: by item, the tokens of captions that the uncompressed model has written. Such a caption is only checked, in
-        the pass that scores the others: what is said then ends with the first word that differs.
-    """
+class PhotoSubject(Subject):
+    """A loaded model that can also answer without seeing the image."""
 
     reference_half = HALVES[0]  # test images are not looked at before their one run
-    written: Mapping[int, list[int]] = {}
-
-    def _prepare(self, item: Item) -> list[Request]:
-        """One prompt for all captions: they share it word for word."""
-        return super()._prepare(replace(item, questions=item.questions[:1]))
 
     @contextmanager
     def blinded(self, suite: Suite) -> Iterator[None]:
@@ -64,6 +55,20 @@ class CaptionSubject(Subject):
             for features in self.requests(item)[0].encode(self.model).values()
         ]
         return torch.stack(means).mean(0)
+
+
+class CaptionSubject(PhotoSubject):
+    """A loaded model that scores the captions of an item and writes one itself.
+
+    written: by item, the tokens of captions that the uncompressed model has written. Such a caption is only checked, in
+        the pass that scores the others: what is said then ends with the first word that differs.
+    """
+
+    written: Mapping[int, list[int]] = {}
+
+    def _prepare(self, item: Item) -> list[Request]:
+        """One prompt for all captions: they share it word for word."""
+        return super()._prepare(replace(item, questions=item.questions[:1]))
 
     def answer(self, item: Item, requests: Sequence[Request] | None = None) -> ItemAnswers:
         """The caption that the model writes, and the losses of the words of each caption that people wrote."""
