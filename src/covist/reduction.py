@@ -18,6 +18,7 @@ class Reduction:
                 were dropped without one
     withheld:   evidence-weighted contribution withheld by the weight limit, Eq. 15
     coverage:   of all tokens by the kept ones, Eq. 5; None if the method does not measure it
+    covered:    how well the kept tokens cover each token before, from 0 to 1, [tokens before]; None if not measured
     maps:       evidence over the tokens before, by name
     captions:   what bright means in a map, by the map's name
     seconds:    time for "selection" and "composition"
@@ -33,6 +34,7 @@ class Reduction:
     assignment: Tensor | None = None
     withheld: float | Tensor = 0.0  # [], on the device until somebody reads it
     coverage: float | Tensor | None = None
+    covered: Tensor | None = None
     maps: dict[str, Tensor] = field(default_factory=dict)
     captions: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from covist.config import CovistConfig
 from covist.errors import CovistError
 from covist.formulas import greedy
 from covist.formulas.adaptive import order, smallest_selection
-from covist.formulas.coverage import coverage_share
+from covist.formulas.coverage import coverage_share, covered_by
 from covist.formulas.selection import InstructionEvidence, initial_selection, weigh
 from formulas.inputs import STRUCTURED, array, generator, image
 
@@ -112,15 +112,19 @@ def test_simple_images_need_fewer_tokens_than_crowded_ones():
 def test_coverage_is_the_share_of_the_objective_and_all_tokens_cover_everything(name):
     one = weighed(STRUCTURED[name]())
     omega, everything = one.omega(1), torch.arange(one.size)
-    assert float(coverage_share(one.affinity, omega, everything)) == pytest.approx(1, abs=1e-5)
+    assert float(coverage_share(one.affinity, omega, covered_by(one.affinity, everything))) == pytest.approx(
+        1, abs=1e-5
+    )
     half = everything[::2]
     expected = objective(array(one.affinity), array(omega), half.tolist())
     expected /= objective(array(one.affinity), array(omega), everything.tolist())
-    assert float(coverage_share(one.affinity, omega, half)) == pytest.approx(expected, abs=1e-5)
+    assert float(coverage_share(one.affinity, omega, covered_by(one.affinity, half))) == pytest.approx(
+        expected, abs=1e-5
+    )
 
 
 def test_an_image_without_features_misses_nothing():
-    assert float(coverage_share(torch.zeros(4, 4), torch.full((4,), 0.25), torch.tensor([1]))) == 1
+    assert float(coverage_share(torch.zeros(4, 4), torch.full((4,), 0.25), torch.zeros(4))) == 1
 
 
 def test_the_accelerator_path_needs_as_many_tokens(monkeypatch):

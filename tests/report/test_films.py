@@ -30,6 +30,15 @@ def test_a_video_counts_by_frame():
     assert repr(one) == "ImageReport(video of 3 frames, 18 tokens in 2 x 3 each; layers 0-1: 4 tokens (1.33 per frame))"
 
 
+def test_coverage_is_a_mean_over_the_tokens_of_a_frame_and_unknown_without_a_measure():
+    covered = torch.tensor([1.0, 0.5, 0.0, 0.5, 1.0, 0.6] + [0.25] * 6)
+    one, other = (replace(film(2), stages=(stage(0, [0, 4], covered=each),)) for each in (covered, torch.ones(12)))
+    assert one.coverage_per_frame().tolist() == pytest.approx([0.6, 0.25])
+    whole = joined([one, replace(other, continues=True)])
+    assert whole.coverage_per_frame().tolist() == pytest.approx([0.6, 0.25, 1, 1])
+    assert joined(parts()).coverage_per_frame() is None and film(2).coverage_per_frame() is None
+
+
 def test_an_image_is_one_frame():
     image = image_report(Grid(((4, 4), (2, 6))), (8,))
     assert (image.frames, image.is_video, image.kind, image.describe()) == (1, False, "image", "image")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from support.films import moving_square, place_of
 from support.reports import image_report
 
@@ -50,6 +51,15 @@ def test_bars_show_tokens_and_weight_of_every_frame():
     assert heights(kept) == [*video.kept_per_frame(0).tolist(), *video.kept_per_frame(1).tolist()]
     assert heights(weight) == pytest.approx(video.weight_per_frame().tolist())
     assert [text.get_text() for text in kept.get_legend().get_texts()] == ["layers 0-1", "layers 2-3"]
+
+
+def test_a_curve_shows_how_well_every_frame_is_covered():
+    video = film()
+    measured = replace(video.stages[0], covered=torch.linspace(0, 1, video.tokens))
+    covered = draw_film(replace(video, stages=(measured,)), seen_views(video)).axes[-1]
+    assert covered.get_title(loc="left").startswith("coverage per frame")
+    shown = covered.lines[0].get_ydata()
+    assert shown == pytest.approx(100 * torch.linspace(0, 1, video.tokens).view(6, -1).mean(1).numpy())
 
 
 def test_a_line_stands_between_segments():

@@ -350,7 +350,16 @@ def _image_dict(image: ImageReport) -> dict[str, Any]:
             }
             for place, stage in enumerate(image.stages)
         ],
-        **({"frames": image.frames, "tokens_per_frame": image.tokens_per_frame} if image.is_video else {}),
+        **(_of_frames(image) if image.is_video else {}),
+    }
+
+
+def _of_frames(image: ImageReport) -> dict[str, Any]:
+    covered = image.coverage_per_frame()
+    return {
+        "frames": image.frames,
+        "tokens_per_frame": image.tokens_per_frame,
+        "coverage_per_frame": None if covered is None else [round(share, 4) for share in covered.tolist()],
     }
 
 

@@ -88,12 +88,16 @@ def assign_regions(weights: Tensor, distances: Tensor, regions: int) -> Tensor:
     return first_smallest(torch.cat(rows), DISTANCE_TIE)
 
 
-def coverage_share(affinity: Tensor, omega: Tensor, kept: Tensor) -> Tensor:
-    """F of Eq. 5 for the tokens `kept` [K], divided by F of all tokens -> [], in [0, 1].
+def covered_by(affinity: Tensor, kept: Tensor) -> Tensor:
+    """How well the tokens `kept` [K] cover each token: its largest kernel value, the maximum in Eq. 5 -> [N]."""
+    return affinity.index_select(1, kept).amax(1).square()
+
+
+def coverage_share(affinity: Tensor, omega: Tensor, covered: Tensor) -> Tensor:
+    """F of Eq. 5 for tokens that are `covered` [N] so well, divided by F of all tokens -> [], in [0, 1].
 
     A token covers itself best, so F of all tokens follows from the diagonal. If that is zero, as for an image without
     features, the share is 1.
     """
-    covered = affinity.index_select(1, kept).amax(1)  # [N]
-    reached, whole = (torch.dot(omega, part.square()) for part in (covered, affinity.diagonal()))
+    reached, whole = torch.dot(omega, covered), torch.dot(omega, affinity.diagonal().square())
     return torch.where(whole > 0, reached / whole, 1.0).clamp(max=1)

@@ -15,6 +15,7 @@ from covist.formulas.coverage import (
     blend_similarities,
     coverage_share,
     coverage_weights,
+    covered_by,
     descriptor_distances,
     uniform_coefficient,
 )
@@ -36,6 +37,7 @@ class Selection:
     maps:          named [N] maps for drawings: attention, distinctiveness, instruction (if any), combined
     concentration: c of the encoder attention at the initial stage, for the tracker
     coverage:      F of Eq. 5 as a share of what all tokens cover, []; None at later stages
+    covered:       how well each token is covered, [N]; None at later stages
     """
 
     kept: Tensor
@@ -44,6 +46,7 @@ class Selection:
     maps: dict[str, Tensor] = field(default_factory=dict)
     concentration: float | None = None
     coverage: Tensor | None = None
+    covered: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,13 +102,15 @@ class WeighedImage:
         protected = protected_tokens(self.maps["attention"], anchors, count, self.concentration, self.config)
         chosen = _cover(self.affinity, omega, protected, count, self.config)
         _, kept = partition(chosen, count)
+        covered = covered_by(self.affinity, kept)
         return Selection(
             kept,
             self.maps["combined"],
             torch.zeros_like(chosen).index_fill_(0, anchors, True),
             self.maps,
             self.concentration,
-            coverage_share(self.affinity, omega, kept),
+            coverage_share(self.affinity, omega, covered),
+            covered,
         )
 
 

@@ -252,6 +252,7 @@ def _completed(
     return replace(
         composed,
         coverage=selection.coverage,
+        covered=selection.covered,
         maps=selection.maps,
         captions=captions,
         seconds={"selection": selected - started, "composition": perf_counter() - selected},

@@ -168,17 +168,19 @@ def _reduced(states: Sequence[VisualState], kept: Tensor, coverage: ContentCover
     places = torch.arange(kept.shape[1], device=kept.device).expand_as(kept)
     assignment.scatter_(1, kept, places)  # itself, even if it has a copy
     # all tokens together cover all, since each covers itself and the weights have sum one
-    share = torch.linalg.vecdot(coverage.omega, closest.square()).clamp(max=1)
+    covered = closest.square()
+    share = torch.linalg.vecdot(coverage.omega, covered).clamp(max=1)
     return [
         Reduction(
             state,
-            coverage=covered,
+            coverage=whole,
+            covered=each,
             assignment=assigned,
             maps={"distinctiveness": omega},
             captions={"distinctiveness": "bright: unlike\nthe rest of the image"},
         )
-        for state, covered, assigned, omega in zip(
-            represent(states, kept, assignment), share, assignment, coverage.omega, strict=True
+        for state, whole, each, assigned, omega in zip(
+            represent(states, kept, assignment), share, covered, assignment, coverage.omega, strict=True
         )
     ]
 

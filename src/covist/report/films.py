@@ -75,6 +75,7 @@ def _stage(parts: Sequence[ImageReport], depth: int) -> StageReport:
     places = accumulate((len(stage.kept) for stage in stages), initial=0)
     tokens = accumulate((part.tokens for part in parts), initial=0)
     assignments = [stage.assignment for stage in stages if stage.assignment is not None]
+    covered = [stage.covered for stage in stages if stage.covered is not None]
     names = dict.fromkeys(name for stage in stages for name in stage.maps)
     return StageReport(
         depth=depth,
@@ -88,6 +89,7 @@ def _stage(parts: Sequence[ImageReport], depth: int) -> StageReport:
         maps={name: torch.cat([_map(name, stage) for stage in stages]) for name in names},
         captions={name: text for stage in stages for name, text in stage.captions.items()},
         coverage=_mean([(stage.coverage, part.tokens) for stage, part in zip(stages, parts, strict=True)]),
+        covered=torch.cat(covered) if len(covered) == len(stages) else None,
     )
 
 
@@ -108,6 +110,7 @@ def _stage_of(part: ImageReport, depth: int) -> StageReport:
         maps=stage.maps if starts else {},
         captions=stage.captions,
         coverage=stage.coverage,
+        covered=stage.covered if starts else None,
     )
 
 

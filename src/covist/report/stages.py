@@ -23,6 +23,10 @@ Held = TypeVar("Held", Tensor, "Tensor | None", dict[str, Tensor])
 class OnCpu(Generic[Held]):
     """A field whose tensors stay on the model's device until they are first read; then they move to the CPU."""
 
+    def __init__(self, *default: None):
+        """`OnCpu(None)` may be left out."""
+        self._default = default
+
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
@@ -40,7 +44,9 @@ class OnCpu(Generic[Held]):
     def __get__(self, instance: object, owner: type) -> Held: ...
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
-            raise AttributeError(self._name)  # so that a dataclass sees no default
+            if not self._default:
+                raise AttributeError(self._name)  # so that a dataclass sees no default
+            return self._default[0]
         held = instance.__dict__[self._name]
         if isinstance(held, dict):
             held.update((name, values.cpu()) for name, values in held.items())
@@ -88,6 +94,8 @@ class StageReport:
                 dropped without a representative
     maps:       evidence over the tokens of the stage before, by name
     captions:   what bright means in a map, by the map's name
+    covered:    how well the kept tokens cover each token of the stage before, from 0 to 1; None if the method does not
+                measure it
     """
 
     depth: int
@@ -99,6 +107,7 @@ class StageReport:
     captions: dict[str, str] = field(default_factory=dict)
     withheld: Number[float] = Number(0.0)
     coverage: Number[float | None] = Number(None)
+    covered: OnCpu[Tensor | None] = OnCpu(None)
 
     @classmethod
     def of(cls, depth: int, reduction: Reduction, encoded: PartialGrid | None = None) -> StageReport:
@@ -107,10 +116,12 @@ class StageReport:
         If only a part of the image was `encoded`, tokens are numbered as in the whole, whose others are discarded.
         """
         kept, assignment, maps = reduction.state.indices, reduction.assignment, reduction.maps
+        covered = reduction.covered
         if encoded is not None:
             kept = torch.tensor(encoded.cells, device=kept.device)[kept]
             if depth == 0:
                 assignment, maps = None, {name: encoded.spread(values) for name, values in maps.items()}
+                covered = None if covered is None else encoded.spread(covered)
         return cls(
             depth=depth,
             withheld=reduction.withheld,
@@ -121,6 +132,7 @@ class StageReport:
             maps=maps,
             captions=reduction.captions,
             coverage=reduction.coverage,
+            covered=covered,
         )
 
     @property
@@ -185,6 +197,15 @@ class ImageReport:
         """The weight of these tokens, [frames], which includes tokens of other frames that they represent."""
         weights = self.stages[stage].weights.float()
         return torch.bincount(self._frame_of_kept(stage), weights, minlength=self.frames)
+
+    def coverage_per_frame(self) -> Tensor | None:
+        """How well the first stage covers the tokens of each frame, on average, [frames]; None if not measured."""
+        covered = self.stages[0].covered
+        if covered is None:
+            return None
+        frame = self.grid.view_numbers() if self.is_video else torch.zeros(len(covered), dtype=torch.long)
+        sums, sizes = (torch.bincount(frame, part, self.frames) for part in (covered, torch.ones_like(covered)))
+        return sums / sizes.clamp(min=1)
 
     def _frame_of_kept(self, stage: int) -> Tensor:
         return self.grid.view_numbers()[self.stages[stage].kept] if self.is_video else self.stages[stage].kept * 0

@@ -1,4 +1,4 @@
-"""The film strip of a video: what was kept in each frame, and how kept tokens and weight change over time."""
+"""The film strip of a video: what was kept in each frame, and how kept tokens, weight and coverage change over time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def draw_film(
 ) -> Figure:
     """Draw up to 16 evenly spaced frames of a video, and the representatives of every stage on them.
 
-    Charts below show, for all frames, how many tokens were kept and how many tokens they count for.
+    Charts below show, for all frames, how many tokens were kept, how many tokens they count for, and, if the method
+    measures it, how well they cover the frame.
 
     video: what was kept of it, from `Report.visuals`
     views: what to show of its frames, from `seen_views`
@@ -58,7 +59,7 @@ def draw_film(
     """
     shown = evenly(len(views), MOST)
     strip = _Strip(views[0], len(shown), 1 + len(video.stages))
-    charts = 2 * (CHART_GAP + CHART) + 0.3
+    charts = (2 + (video.coverage_per_frame() is not None)) * (CHART_GAP + CHART) + 0.3
     sheet = Sheet(TITLE + (1 + len(video.stages)) * strip.height + charts + LEGEND, title, subtitle, theme)
     names = [f"{moment:.1f} s" for moment in seconds] if seconds else [str(place + 1) for place in range(len(views))]
     _draw_seen(sheet, strip, [views[place] for place in shown], [names[place] for place in shown], len(views))
@@ -132,34 +133,45 @@ def _draw_kept(sheet: Sheet, strip: _Strip, video: ImageReport, views: list[View
 
 
 def _draw_over_time(sheet: Sheet, top: float, video: ImageReport, names: list[str], unit: str) -> None:
-    """Two charts with a bar for every frame: tokens kept in every stage, and the weight of the final ones."""
-    left, width, theme = MARGIN + SCALE, WIDTH - 2 * MARGIN - SCALE, sheet.theme
-    kept = sheet.axes(left, top + CHART_GAP, width, CHART)
+    """Charts over all frames: tokens kept in every stage, the weight of the final ones, and what they cover."""
+    left, width = MARGIN + SCALE, WIDTH - 2 * MARGIN - SCALE
+    covered = video.coverage_per_frame()
+    tops = [top + CHART_GAP + number * (CHART + CHART_GAP) for number in range(2 if covered is None else 3)]
+    charts = [sheet.axes(left, place, width, CHART) for place in tops]
+    _draw_tokens(charts[0], video, sheet.theme)
+    _draw_weights(charts[1], video, sheet.theme)
+    if covered is not None:
+        charts[2].plot(range(video.frames), 100 * covered.numpy(), color=sheet.theme.bars[-1], marker="o", markersize=3)
+        charts[2].set_ylim(0, 100)
+        _finish(
+            charts[2],
+            video,
+            "coverage per frame: how well the kept tokens represent those of the frame, %",
+            sheet.theme,
+        )
+    ticks = charts[-1].get_xticks().astype(int)
+    charts[-1].set_xticks(ticks, [names[tick] for tick in ticks])
+    charts[-1].set_xlabel(unit, fontsize=8, color=sheet.theme.soft, labelpad=2)
+
+
+def _draw_tokens(axes: Axes, video: ImageReport, theme: Theme) -> None:
     stages = len(video.stages)
     shades = theme.bars[-stages:] if stages <= len(theme.bars) else [theme.faint] * stages
     for stage, shade in enumerate(shades):
         layers = video.describe_stage(stage).partition(":")[0]
-        kept.bar(range(video.frames), video.kept_per_frame(stage).numpy(), color=shade, label=layers)
+        axes.bar(range(video.frames), video.kept_per_frame(stage).numpy(), color=shade, label=layers)
     if stages > 1:
         style: dict[str, Any] = {"fontsize": 8, "frameon": False, "borderpad": 0, "labelcolor": theme.ink}
-        kept.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=stages, **style)
-    _finish(kept, video, "tokens kept per frame", theme)
-    weight = sheet.axes(left, top + 2 * CHART_GAP + CHART, width, CHART)
-    weight.bar(range(video.frames), video.weight_per_frame().numpy(), color=theme.bars[-1])
-    weight.axhline(video.tokens_per_frame, color=theme.soft, linewidth=0.8, linestyle=(0, (4, 3)))
-    weight.text(
-        1,
-        1.08,
-        f"dashed: {number(round(video.tokens_per_frame, 1))} tokens, a whole frame",
-        transform=weight.transAxes,
-        ha="right",
-        fontsize=8,
-        color=theme.soft,
-    )
-    _finish(weight, video, "weight per frame: how many tokens the kept ones count for", theme)
-    ticks = weight.get_xticks().astype(int)
-    weight.set_xticks(ticks, [names[tick] for tick in ticks])
-    weight.set_xlabel(unit, fontsize=8, color=theme.soft, labelpad=2)
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=stages, **style)
+    _finish(axes, video, "tokens kept per frame", theme)
+
+
+def _draw_weights(axes: Axes, video: ImageReport, theme: Theme) -> None:
+    axes.bar(range(video.frames), video.weight_per_frame().numpy(), color=theme.bars[-1])
+    axes.axhline(video.tokens_per_frame, color=theme.soft, linewidth=0.8, linestyle=(0, (4, 3)))
+    whole = f"dashed: {number(round(video.tokens_per_frame, 1))} tokens, a whole frame"
+    axes.text(1, 1.08, whole, transform=axes.transAxes, ha="right", fontsize=8, color=theme.soft)
+    _finish(axes, video, "weight per frame: how many tokens the kept ones count for", theme)
 
 
 def _finish(axes: Axes, video: ImageReport, title: str, theme: Theme) -> None:
