@@ -38,7 +38,7 @@ from covist.units import counted
 MOMENTS = 16
 """The default number of moments, that of frames elsewhere."""
 HALF_LIFE = math.inf
-"""In moments. No shorter one answered better on films (docs/video.md): moments alone tell the past more coarsely."""
+"""In moments. Shorter ones answered less about the past on films (docs/video.md)."""
 GRID = "video_grid_thw"
 """What processors for towers of any size say about a video: moments, rows and columns of patches."""
 
