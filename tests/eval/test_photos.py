@@ -355,4 +355,6 @@ def test_questions_are_answered_with_and_without_the_image(asked, loaded, tmp_pa
     results = evaluate_photos("random", "16", suite=asked, model=loaded, limit=2, out=tmp_path)
     assert [run.method for run in results.right] == ["vanilla", "blind", "random"]
     assert results.about == "4 questions about 2 images"
+    assert evaluate_photos("random", "16", suite=asked, model=loaded, half="odd", limit=1).images == 1
+    assert Records(tmp_path, results.kept.settings).of(Run("random", Count(16))).keys() == {0, 1}, "of both halves"
     assert "## Accuracy" in (tmp_path / "results.md").read_text()

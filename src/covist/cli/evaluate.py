@@ -76,8 +76,8 @@ def evaluate(
     the model's answers match those without compression.
 
     [bold]--suite photos --data FOLDER[/] scores captions that people wrote: FOLDER holds
-    captions.txt (image,caption) and images. With a file as above, it scores answers beside those without an image.
-    Without --half odd, on the development images.
+    captions.txt (image,caption) and images. Without --half odd, on the development images.
+    With a file as above, it scores answers beside those without an image.
 
     To continue an interrupted run, give the same [bold]--out[/] again.
     The summary there covers every method and budget in the directory.

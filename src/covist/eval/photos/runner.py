@@ -72,14 +72,15 @@ def evaluate_photos(
     methods, budgets, limit, config, out, seed, progress: as in `evaluate`
     suite: of `photo_suite`; docs/photos-protocol.md describes splits and measures
     model: a name, a `LoadedModel`, or a tuple (model, processor, clip)
-    half: "even" for the development images, the default, or "odd" for the test images
+    half: "even" for the development images, the default with captions, or "odd" for the test images; without it, all
+        images of a file of questions
     max_new_tokens: of captions that the model writes itself, 24 by default; of answers, the length of the right one
 
     Paired differences are those to the first method. The vision tower is computed once per image, so times of the
     results are no times of requests.
     """
     names, setup, longest = method_names(methods), Setup.of(config), max_new_tokens or suite.max_new_tokens
-    items = suite.items(limit, half or HALVES[0])
+    items = suite.items(limit, half or (HALVES[0] if CAPTIONS in suite.families else None))
     subject_of, answering_of, results_of = _kind(suite)
     subject = subject_of.resolve(model, longest)
     vanilla, *others = planned_runs(names, read_budgets(budgets), round(subject.tokens(items[0])), suite.one_size)
