@@ -167,6 +167,18 @@ def test_an_error_inside_a_method_names_the_method_and_the_line(small, when, sai
         assert isinstance(refused.value.__cause__, ZeroDivisionError), "its traceback is there for whoever wants it"
 
 
+@pytest.mark.parametrize("found", [[], None, ["no reduction"]], ids=["too few", "nothing", "something else"])
+def test_images_that_are_reduced_together_have_one_reduction_each(found):
+    class Mine(covist.Method):
+        name = "mine"
+
+        def begin_together(self, images, count):
+            return found
+
+    with pytest.raises(CovistError, match=r"method 'mine' failed in begin_together .*[Rr]eduction"):
+        Mine().begin_together([IMAGE], K)
+
+
 def test_a_method_without_mistakes_runs_and_reaches_its_budget(small):
     assert run(small, Broken("never")).mean_tokens == 16
     assert run(small, returning([*range(16)])).mean_tokens == 16
