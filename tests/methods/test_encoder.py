@@ -238,7 +238,7 @@ def test_visiontrim_splits_64_as_published():
 
 def test_visiontrim_without_a_question_complements_by_score():
     context = image(text="")
-    context.instruction = replace(context.instruction, embeddings=torch.empty(0, 16))
+    context.instruction = replace(context.instruction, read_embeddings=lambda: torch.empty(0, 16))
     attention = double(received_attention(context.signals))
     everywhere, itself, of_class = (double(share) for share in context.signals.read(RECEIVED))
     score = literal.visiontrim_coded(attention, everywhere - itself - of_class)

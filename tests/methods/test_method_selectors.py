@@ -209,7 +209,7 @@ def test_duplicates_never_cost_a_place(method, count):
 @pytest.mark.parametrize("method", SELECTORS)
 def test_no_class_token_and_no_question(method):
     context = image(class_token=False, text="")
-    context.instruction = type(context.instruction)(torch.empty(0).long(), 37, "", torch.empty(0, 16))
+    context.instruction = type(context.instruction)(torch.empty(0).long(), 37, "", lambda: torch.empty(0, 16))
     assert method().begin(context, 6).state.count == 6
 
 

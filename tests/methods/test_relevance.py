@@ -233,7 +233,7 @@ def assert_trim(outcome, context, chosen, mean):
 
 def test_trim_without_a_question_keeps_evenly_spaced_tokens():
     context = image(((6, 6),), clip=True, text="")
-    context.instruction = replace(context.instruction, embeddings=torch.empty(0, 16))
+    context.instruction = replace(context.instruction, read_embeddings=lambda: torch.empty(0, 16))
     assert set(kept(TRIM(), context, 10)) == {7, 9, 11, 19, 21, 23, 31, 33, 35} | {34}
 
 
@@ -345,7 +345,7 @@ def test_duplicates_never_cost_a_place(method, count, clip):
 @pytest.mark.parametrize("method", METHODS)
 def test_identical_tokens_and_no_question(method):
     context = image(copies=35, class_token=False, text="")
-    context.instruction = replace(context.instruction, embeddings=torch.empty(0, 16))
+    context.instruction = replace(context.instruction, read_embeddings=lambda: torch.empty(0, 16))
     for count in (1, 6, 34):
         assert len(kept(method(), context, count)) == count
 
