@@ -206,8 +206,10 @@ class EVSRuns(EVS):
         return plain_rule(decoder.layers, decoder.heads)
 
 
-for own in (FilmMax, EVSRuns):
-    register_method(own)
+def register() -> None:
+    """Make the methods of the study known by their names."""
+    for own in (FilmMax, EVSRuns):
+        register_method(own)
 
 
 def retentions(results: Results, budgets: Sequence[Budget]) -> str:
@@ -244,6 +246,7 @@ def main(arguments: list[str] | None = None) -> None:
     options.add_argument("--budgets", default="25%,10%,5%")
     options.add_argument("--out", help="a directory for answers, with which a stopped study continues")
     given = options.parse_args(arguments)
+    register()
     budgets = read_budgets(given.budgets)
     results = evaluate(given.methods, budgets, suite="films", half=given.half, limit=given.limit, out=given.out)
     results = replace(results, reference=given.methods[0])

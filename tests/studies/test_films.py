@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from studies.films import FACTORS, FilmMax
+from studies.films import FACTORS, FilmMax, register
 from support.images import film
 
 from covist.methods.covist_max import CovistMax
@@ -10,6 +10,12 @@ from covist.methods.create import create_method
 
 TOKENS = torch.randn(4, 6, 16, generator=torch.Generator().manual_seed(0))
 TOKENS[1:3, :3] = TOKENS[0, :3]
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    """Here and not on import, which would leave its methods to other tests."""
+    register()
 
 
 def test_without_settings_it_is_covist_max():
